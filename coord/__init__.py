@@ -1,0 +1,1 @@
+"""The store: a ZooKeeper-compatible tree of znodes replicated by Raft."""

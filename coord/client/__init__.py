@@ -1,0 +1,1 @@
+"""A ZooKeeper client for processes that run a Twisted reactor."""

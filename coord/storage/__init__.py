@@ -1,0 +1,1 @@
+"""The durable side of a store node: write-ahead log and snapshots."""

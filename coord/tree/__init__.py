@@ -1,0 +1,1 @@
+"""The replicated state machine: znodes, sessions, watches, and the commands that change them."""

@@ -1,0 +1,1 @@
+"""The ZooKeeper client protocol without sockets: jute records, framing, handshake."""

@@ -1,0 +1,1 @@
+"""The region layer's pure half: records, legal transitions, decisions and plans."""

@@ -1,0 +1,1 @@
+"""Bulk assignment plans: one model, several engines, one verifier."""
