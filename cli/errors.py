@@ -1,0 +1,56 @@
+"""What can go wrong for the person at the terminal: one clear line each, and the exit status that scripts read.
+
+Exit statuses (also in `rk --help`):
+
+    0    done; a check or drill held
+    1    a check or drill did not hold, or the cluster refused the request
+    2    the command line is wrong
+    3    nothing answers at the address given
+    4    the thing named does not exist
+    70   a fault of rk itself (RK_DEBUG=1 shows the traceback)
+    130  interrupted
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXIT_OK: Final = 0
+EXIT_REFUSED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+EXIT_NOT_FOUND: Final = 4
+EXIT_FAULT: Final = 70
+EXIT_INTERRUPTED: Final = 130
+
+
+class CliError(Exception):
+    """A failure that the user can act on: what happened and where, then the way out.
+
+    `message` is one line; `hint` is the line below it, a command where possible.
+    """
+
+    exit_code: int = EXIT_REFUSED
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UnreachableError(CliError):
+    """Nothing answers at an address."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class NotFoundError(CliError):
+    """A table, region or server of that name is not there."""
+
+    exit_code = EXIT_NOT_FOUND
+
+
+class UsageFaultError(CliError):
+    """The options contradict each other or the machine: nothing was started or changed."""
+
+    exit_code = EXIT_USAGE

@@ -1,0 +1,180 @@
+"""The `rk` command: names, where each subcommand lives, and the boundary where errors become one clear line.
+
+A subcommand's module is imported only when that subcommand runs, so `rk --help` stays quick and a daemon pays for no
+table printing. The short help texts therefore stand here, in the table, and not in the modules.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Final, NamedTuple, NoReturn
+
+import click
+
+from cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, CliError
+from cli.options import Globals, global_options
+
+DEBUG_VARIABLE: Final = "RK_DEBUG"
+DISTRIBUTION: Final = "regionkeeper"
+
+
+class Entry(NamedTuple):
+    """One subcommand: heading of the help, its name, `module:attribute` of the click command, one line of help."""
+
+    heading: str
+    name: str
+    target: str
+    help: str
+
+
+_LOCAL: Final = "A cluster on this machine"
+_LOOK: Final = "Look"
+_CHANGE: Final = "Tables and regions"
+_DAEMON: Final = "Daemons, one process each"
+
+ENTRIES: Final[tuple[Entry, ...]] = (
+    Entry(_LOCAL, "up", "cli.up:up", "Start store, masters and region servers; stay until Ctrl-C."),
+    Entry(_LOCAL, "drill", "cli.drill.command:drill", "Kill a part of the cluster; measure, check the invariants."),
+    Entry(_LOOK, "status", "cli.status:status", "Store nodes, masters, servers, tables, regions in transition."),
+    Entry(_LOOK, "watch", "cli.watch:watch", "Each transition as it happens, one line."),
+    Entry(_CHANGE, "table", "cli.tables:table", "Create, list and describe tables."),
+    Entry(_CHANGE, "region", "cli.regions:region", "List and move regions."),
+    Entry(_DAEMON, "coord", "cli.coord:coord", "A node of the store."),
+    Entry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
+    Entry(_DAEMON, "server", "cli.server:server", "A region server."),
+)
+
+_BY_NAME: Final = {entry.name: entry for entry in ENTRIES}
+_DAEMONS: Final = ("coord", "master", "server")
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are listed from `ENTRIES` and imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """Names in the order of the help."""
+        return [entry.name for entry in ENTRIES]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one command; None for an unknown name.
+
+        Raises CliError when the module is not part of this installation.
+        """
+        entry = _BY_NAME.get(cmd_name)
+        if entry is None:
+            return None
+        module_name, _, attribute = entry.target.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name == module_name:
+                raise CliError(
+                    f"rk {cmd_name} is not part of this installation", "Install the whole project again: make setup."
+                ) from error
+            raise CliError(
+                f"rk {cmd_name} needs the Python module {error.name!r}, which is not installed",
+                "Install the project with all it needs: make setup.",
+            ) from error
+        command = getattr(module, attribute)
+        assert isinstance(command, click.Command), f"{entry.target} is no click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands below their headings without importing any of them."""
+        headings = dict.fromkeys(entry.heading for entry in ENTRIES)
+        width = max(len(entry.name) for entry in ENTRIES)
+        for heading in headings:
+            with formatter.section(heading):
+                formatter.write_dl([(e.name.ljust(width), e.help) for e in ENTRIES if e.heading == heading])
+
+
+_EPILOG: Final = """\b
+First steps:
+  rk up                              a whole cluster here, with a table of 200 regions
+  rk status                          from a second terminal
+  rk watch                           … see every transition
+  rk drill master-failover           … while the active master is killed
+
+\b
+Exit status: 0 done, 1 refused or a check did not hold, 2 wrong command line,
+3 nothing answers, 4 not found, 70 a fault of rk (RK_DEBUG=1 shows it), 130 interrupted.
+"""
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        click.echo(f"rk {metadata.version(DISTRIBUTION)}")
+    except metadata.PackageNotFoundError:
+        click.echo("rk (run from a source tree)")
+    context.exit()
+
+
+@click.group(
+    cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@global_options
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it, exit."
+)
+@click.pass_context
+def rk(context: click.Context) -> None:
+    """RegionKeeper keeps the regions of a sharded system where they belong.
+
+    A ZooKeeper-compatible store on Raft, masters that assign regions, and region servers that open them. The options
+    below are accepted before or after any subcommand.
+    """
+    given = context.ensure_object(Globals)
+    context.default_map = {name: {"run": given.for_daemons()} for name in _DAEMONS}
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status; every expected failure has been printed as one clear line."""
+    try:
+        result = rk.main(args=None if arguments is None else list(arguments), prog_name="rk", standalone_mode=False)
+    except CliError as error:
+        _trace_if_wanted()
+        _complain(error.message, error.hint)
+        return error.exit_code
+    except click.UsageError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.ClickException as error:
+        _complain(error.format_message(), "")
+        return EXIT_REFUSED
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`rk watch | head`): its business, and no noise at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_REFUSED
+    except Exception as error:  # the outermost boundary: no traceback reaches a user who did not ask for it
+        _trace_if_wanted()
+        _complain(
+            f"unexpected {type(error).__name__}: {error}",
+            f"This is a fault of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
+        )
+        return EXIT_FAULT
+    return result if isinstance(result, int) else 0
+
+
+def _trace_if_wanted() -> None:
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exc()
+
+
+def _complain(message: str, hint: str) -> None:
+    click.echo(f"rk: {message}", err=True)
+    if hint:
+        click.echo(f"    {hint}", err=True)
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    sys.exit(run())

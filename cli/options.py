@@ -1,0 +1,97 @@
+"""The options every command shares, accepted before or after any subcommand.
+
+`rk --json status`, `rk status --json` and `rk table --json list` mean the same: each level of the command line writes
+what it was given into the one `Globals` object of the invocation, so the innermost value wins. The environment is
+looked at last, in `Globals.explicit_store`: RK_STORE must not beat a `--store` given before the subcommand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from cli.errors import UsageFaultError
+
+STORE_VARIABLE: Final = "RK_STORE"
+DEFAULT_DATA_DIR: Final = "./rk-data"
+DEFAULT_ROOT: Final = "/regionkeeper"
+
+#: Spelling of a store that `rk up` does not run itself: Apache ZooKeeper, or another cluster's store.
+OUTSIDE_PREFIX: Final = "zk://"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Globals:
+    """What the shared options said; None where the user said nothing."""
+
+    def __init__(self) -> None:
+        self.store: str | None = None
+        self.data_dir: str | None = None
+        self.root: str | None = None
+        self.json: bool = False
+
+    @property
+    def data_path(self) -> Path:
+        """The local cluster's directory, absolute."""
+        return Path(self.data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+
+    @property
+    def root_path(self) -> str:
+        """The znode below which the cluster lives, without a trailing slash."""
+        root = (self.root or DEFAULT_ROOT).rstrip("/")
+        if not root.startswith("/"):
+            raise UsageFaultError(
+                f"--root {self.root!r} is no znode path", "Give a path that begins with a slash, as /regionkeeper."
+            )
+        return root
+
+    def explicit_store(self) -> str | None:
+        """The store named by --store or RK_STORE as `host:port,…`; None when only --data-dir can tell."""
+        given = self.store or os.environ.get(STORE_VARIABLE)
+        return parse_hosts(given) if given else None
+
+    def for_daemons(self) -> dict[str, object]:
+        """The given values as defaults of `rk coord|master|server run`, which declare these options themselves."""
+        values = {"store": self.store, "data_dir": self.data_dir, "root": self.root}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def parse_hosts(text: str) -> str:
+    """`zk://a:1,b:2` or `a:1,b:2` as `a:1,b:2`; raises UsageFaultError that names the part that is wrong."""
+    hosts = text.removeprefix(OUTSIDE_PREFIX).strip().rstrip("/")
+    for part in hosts.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
+            raise UsageFaultError(
+                f"store address {part!r} is not host:port", "Write it as --store 127.0.0.1:21801,127.0.0.1:21802."
+            )
+    return ",".join(part.strip() for part in hosts.split(","))
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value is None or value is False:
+        return
+    assert parameter.name is not None
+    setattr(context.ensure_object(Globals), parameter.name, value)
+
+
+def global_options(command: _Command) -> _Command:
+    """Let a command or group accept the shared options; the command itself takes `@click.pass_obj` to read them."""
+    decorators = (
+        click.option("--store", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
+                     help="The store's addresses. Else RK_STORE, else the local cluster in --data-dir."),
+        click.option("--data-dir", metavar="DIR", expose_value=False, callback=_remember,
+                     help=f"Directory of a local cluster.  [default: {DEFAULT_DATA_DIR}]"),
+        click.option("--root", metavar="PATH", expose_value=False, callback=_remember,
+                     help=f"Znode below which the cluster lives.  [default: {DEFAULT_ROOT}]"),
+        click.option("--json", "json", is_flag=True, expose_value=False, callback=_remember,
+                     help="Print JSON instead of tables."),
+    )  # fmt: skip
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
