@@ -1,0 +1,224 @@
+"""Where everything is kept in the store, and how: paths and values of all znodes (DESIGN §5).
+
+Values are JSON, so any ZooKeeper tool can read them; fields that have their default are left out. The paths hang
+below a configurable root. Transitions are spread over 256 directories by a checksum of the region's id, so that no
+children list becomes long.
+
+    /cluster /epoch /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
+    /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
+    /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id>
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, TypeVar
+
+import msgspec
+
+from regions.model import (
+    ActiveRecord,
+    ClusterRecord,
+    EpochRecord,
+    MasterRecord,
+    PlanRecord,
+    RegionRecord,
+    ServerRecord,
+    TableRecord,
+    TransitionRecord,
+)
+
+T = TypeVar("T")
+
+#: Version of this layout; a cluster with a higher one is refused.
+FORMAT_VERSION: Final = 1
+DEFAULT_ROOT: Final = "/regionkeeper"
+#: Names of the directories below /unassigned.
+SHARDS: Final = tuple(f"{number:02x}" for number in range(256))
+TABLE_NAME_MAX: Final = 255
+
+_encoder = msgspec.json.Encoder()
+_cluster = msgspec.json.Decoder(ClusterRecord)
+_epoch = msgspec.json.Decoder(EpochRecord)
+_active = msgspec.json.Decoder(ActiveRecord)
+_master = msgspec.json.Decoder(MasterRecord)
+_server = msgspec.json.Decoder(ServerRecord)
+_table = msgspec.json.Decoder(TableRecord)
+_region = msgspec.json.Decoder(RegionRecord)
+_transition = msgspec.json.Decoder(TransitionRecord)
+_plan = msgspec.json.Decoder(PlanRecord)
+
+
+class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
+    """A znode whose value is not what the layout says; the caller reports it and leaves the znode alone."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """The value of a record's znode."""
+    return _encoder.encode(record)
+
+
+def _decode(decoder: msgspec.json.Decoder[T], data: bytes, path: str) -> T:
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise CorruptZnode(path, str(error)) from error
+
+
+def decode_cluster(data: bytes, path: str = "/cluster") -> ClusterRecord:
+    """Raises CorruptZnode, as all decoders here."""
+    return _decode(_cluster, data, path)
+
+
+def decode_epoch(data: bytes, path: str = "/epoch") -> EpochRecord:
+    """Value of /epoch."""
+    return _decode(_epoch, data, path)
+
+
+def decode_active(data: bytes, path: str = "/active") -> ActiveRecord:
+    """Value of /active."""
+    return _decode(_active, data, path)
+
+
+def decode_master(data: bytes, path: str = "/masters") -> MasterRecord:
+    """Value of /masters/<uuid>."""
+    return _decode(_master, data, path)
+
+
+def decode_server(data: bytes, path: str = "/servers") -> ServerRecord:
+    """Value of /servers/<uuid>."""
+    return _decode(_server, data, path)
+
+
+def decode_table(data: bytes, path: str = "/tables") -> TableRecord:
+    """Value of /tables/<table_id>."""
+    return _decode(_table, data, path)
+
+
+def decode_region(data: bytes, path: str = "/regions") -> RegionRecord:
+    """Value of /regions/<table_id>/<region_id>."""
+    return _decode(_region, data, path)
+
+
+def decode_transition(data: bytes, path: str = "/unassigned") -> TransitionRecord:
+    """Value of /unassigned/<xx>/<region_id>-<replica>."""
+    return _decode(_transition, data, path)
+
+
+def decode_plan(data: bytes, path: str = "/plans") -> PlanRecord:
+    """Value of /plans/<plan_id>."""
+    return _decode(_plan, data, path)
+
+
+def shard(region_id: str) -> str:
+    """Directory of a region's transitions below /unassigned: two hexadecimal digits."""
+    return SHARDS[zlib.crc32(region_id.encode()) & 0xFF]
+
+
+def check_table_name(name: str) -> None:
+    """Refuse a table name that could not be a znode's name, or would be a nuisance as one.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    if not name or len(name) > TABLE_NAME_MAX:
+        raise ValueError(f"a table name has 1 to {TABLE_NAME_MAX} characters")
+    if name in (".", "..", "zookeeper"):
+        raise ValueError(f"{name!r} is not a table name")
+    if any(not char.isprintable() or char in "/\\" or "\ud800" <= char <= "\uf8ff" for char in name):
+        raise ValueError(f"table name {name!r} has a character that znode names must not have")
+
+
+class Layout:
+    """Paths below one root."""
+
+    def __init__(self, root: str = DEFAULT_ROOT) -> None:
+        """`root` begins with a slash and does not end with one; "" puts everything at the top."""
+        if root and (not root.startswith("/") or root.endswith("/")):
+            raise ValueError(f"root {root!r} must begin with a slash and not end with one")
+        self.root = root
+        self.cluster = f"{root}/cluster"
+        self.epoch = f"{root}/epoch"
+        self.active = f"{root}/active"
+        self.masters = f"{root}/masters"
+        self.servers = f"{root}/servers"
+        self.draining = f"{root}/draining"
+        self.tables = f"{root}/tables"
+        self.names = f"{root}/names"
+        self.regions = f"{root}/regions"
+        self.unassigned = f"{root}/unassigned"
+        self.plans = f"{root}/plans"
+
+    def parents(self) -> list[str]:
+        """Directories that must exist before anything else, in creation order; all are persistent and empty."""
+        above: list[str] = []
+        for part in self.root.strip("/").split("/") if self.root else []:
+            above.append(f"{above[-1] if above else ''}/{part}")
+        return [
+            *above,
+            self.masters,
+            self.servers,
+            self.draining,
+            self.tables,
+            self.names,
+            self.regions,
+            self.plans,
+            self.unassigned,
+            *self.shard_paths(),
+        ]
+
+    def shard_paths(self) -> list[str]:
+        """The directories that hold the transitions."""
+        return [f"{self.unassigned}/{name}" for name in SHARDS]
+
+    def master(self, uuid: str) -> str:
+        """Ephemeral of a live master."""
+        return f"{self.masters}/{uuid}"
+
+    def server(self, uuid: str) -> str:
+        """Ephemeral of a live region server."""
+        return f"{self.servers}/{uuid}"
+
+    def draining_mark(self, uuid: str) -> str:
+        """Mark of a server that is to be emptied."""
+        return f"{self.draining}/{uuid}"
+
+    def table(self, table_id: str) -> str:
+        """A table's record."""
+        return f"{self.tables}/{table_id}"
+
+    def name(self, table_name: str) -> str:
+        """The znode that makes a table's name unique; its value is the table id."""
+        return f"{self.names}/{table_name}"
+
+    def table_regions(self, table_id: str) -> str:
+        """Directory of a table's regions."""
+        return f"{self.regions}/{table_id}"
+
+    def region(self, table_id: str, region_id: str) -> str:
+        """A region's record."""
+        return f"{self.regions}/{table_id}/{region_id}"
+
+    def transition(self, region_id: str, replica: int) -> str:
+        """A replica's transition."""
+        return f"{self.unassigned}/{shard(region_id)}/{region_id}-{replica}"
+
+    def plan(self, plan_id: str) -> str:
+        """A bulk plan's record."""
+        return f"{self.plans}/{plan_id}"
+
+    def parse_transition(self, path: str) -> tuple[str, int] | None:
+        """Region id and replica of a transition's path; None for any other path (the directories, say)."""
+        prefix = self.unassigned
+        if not path.startswith(prefix) or len(path) < len(prefix) + 6:
+            return None
+        name = path[len(prefix) + 4 :]
+        region_id, dash, replica = name.rpartition("-")
+        if not dash or not region_id or not replica.isdigit() or "/" in name:
+            return None
+        return region_id, int(replica)

@@ -1,0 +1,402 @@
+"""What masters, region servers and the command line say to each other (carried by `coord.rpc`).
+
+Each message is a tagged struct; `ServerRequest`, `MasterRequest` and their replies are the unions to decode.
+
+**Master to server.** Every command carries the envelope: the sender's fencing `epoch`, and the recipient's `uuid` and
+`start_code`. A server remembers the highest epoch it has seen and refuses a lower one, and refuses a command meant for
+another server or another start of itself (FN-01, FN-08, FW-11): `RpcError` with `STALE_EPOCH` or `WRONG_SERVER`.
+
+OPEN and CLOSE are idempotent: asking again for the same order is how a master learns what became of it. The server
+answers a batch as soon as every order of it is decided, or after `answer_within_ms` with STARTED for those that still
+run. An outcome is remembered until the transition has left the server's hands, so nothing is lost with an answer.
+
+**To the master.** Reads and changes go to the active master; a standby answers `RpcError(NOT_LEADER)`, whose message
+is the address of the active one if it is known ("host:port", else empty).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+from regions.model import (
+    Incarnation,
+    Intent,
+    RegionRecord,
+    RegionSpec,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TransitionRecord,
+)
+
+# Codes of RpcError.
+NOT_LEADER: Final = "not_leader"
+STALE_EPOCH: Final = "stale_epoch"
+WRONG_SERVER: Final = "wrong_server"
+NO_LEASE: Final = "no_lease"  #: the server has lost its session and serves nothing until it has rejoined
+BAD_REQUEST: Final = "bad_request"
+NOT_FOUND: Final = "not_found"
+ALREADY_EXISTS: Final = "already_exists"
+BUSY: Final = "busy"  #: in transition, or the master is still loading: try again
+TIMED_OUT: Final = "timed_out"  #: accepted, but not finished within the time given; it goes on
+
+
+# --- master to region server ----------------------------------------------------------------------------------
+
+
+class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Open one replica.
+
+    `transition` is the OFFLINE record at `version` of its znode, `region` the region's record at `region_version`:
+    the server needs to read neither before its first compare-and-set.
+    """
+
+    transition: TransitionRecord
+    version: int
+    region: RegionRecord
+    region_version: int
+    open_timeout_ms: int = 60_000
+
+
+class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Close one replica: the server creates its transition as CLOSING with these fields, then goes to CLOSED."""
+
+    region_id: str
+    table_id: str
+    replica: int
+    destination: Incarnation | None = None
+    intent: Intent = Intent.OPEN
+    plan_id: str = ""
+    attempt: int = 0
+    reason: str = ""
+    close_timeout_ms: int = 60_000
+
+
+class Outcome(enum.StrEnum):
+    """What became of an order."""
+
+    DONE = "done"  #: OPENED or CLOSED is in the store, at `version`
+    STARTED = "started"  #: taken and still running: ask again later
+    FAILED = "failed"  #: could not; `error` says why, nothing of the region is left open here
+    REFUSED = "refused"  #: the store or the server's own state says otherwise; the master should read the znode
+
+
+class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Outcome of one order; `version` is the transition's latest version that the server wrote, -1 if none."""
+
+    region_id: str
+    replica: int
+    outcome: Outcome
+    version: int = -1
+    error: str = ""
+
+
+class OpenRegions(msgspec.Struct, frozen=True, tag=True):
+    """Open a batch of replicas. Answer: OrderResults, in the orders' order."""
+
+    epoch: int
+    recipient: str
+    start_code: int
+    orders: list[OpenOrder]
+    answer_within_ms: int = 5_000
+
+
+class CloseRegions(msgspec.Struct, frozen=True, tag=True):
+    """Close a batch of replicas. Answer: OrderResults, in the orders' order."""
+
+    epoch: int
+    recipient: str
+    start_code: int
+    orders: list[CloseOrder]
+    answer_within_ms: int = 5_000
+
+
+class ListOpen(msgspec.Struct, frozen=True, tag=True):
+    """Ask what the server has open. Anybody may ask; `recipient` "" means "whoever answers"."""
+
+    recipient: str = ""
+    limit: int = 0  #: 0: all
+
+
+class GetServerStatus(msgspec.Struct, frozen=True, tag=True):
+    """Ask for a server's own figures."""
+
+    recipient: str = ""
+
+
+class OrderResults(msgspec.Struct, frozen=True, tag=True):
+    """Answer to OpenRegions and CloseRegions."""
+
+    results: list[OrderResult]
+
+
+class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A replica on a server: `state` is OPENING, OPEN, CLOSING or FAILED, the server's own view."""
+
+    region_id: str
+    table_id: str
+    replica: int
+    state: str
+    since_ms: int = 0
+    error: str = ""
+
+
+class OpenList(msgspec.Struct, frozen=True, tag=True):
+    """Answer to ListOpen; ordered by region id and replica."""
+
+    uuid: str
+    start_code: int
+    replicas: list[HostedReplica]
+
+
+class ServerStatus(msgspec.Struct, frozen=True, tag=True):
+    """Answer to GetServerStatus."""
+
+    server: ServerRecord
+    epoch: int  #: highest seen
+    open: int
+    opening: int
+    closing: int
+    failed: int
+    lease_ms_left: int
+    uptime_ms: int
+
+
+ServerRequest = OpenRegions | CloseRegions | ListOpen | GetServerStatus
+ServerReply = OrderResults | OpenList | ServerStatus
+
+
+# --- anybody to master ------------------------------------------------------------------------------------------
+
+
+class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Create a table, cut at `splits` or into exactly `regions` (not both; neither: one region).
+
+    With `wait_ms` > 0 the answer comes when every region is open, or TIMED_OUT after that time.
+    """
+
+    name: str
+    splits: list[str] = []
+    regions: list[RegionSpec] = []
+    replication: int = 1
+    schema: str = ""
+    group: str = ""
+    system: bool = False
+    wait_ms: int = 0
+
+
+class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Enable or disable a table. The intent is durable when the answer comes; `wait_ms` as for CreateTable."""
+
+    table: str  #: name or id
+    intent: TableIntent
+    wait_ms: int = 0
+
+
+class ListTables(msgspec.Struct, frozen=True, tag=True):
+    """All tables with counts."""
+
+
+class DescribeTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A table's regions and where they are; `limit` 0: all, else that many from `start_key` on."""
+
+    table: str
+    start_key: str = ""
+    limit: int = 0
+
+
+class DescribeRegion(msgspec.Struct, frozen=True, tag=True):
+    """One region, its replicas and their transitions."""
+
+    region_id: str
+
+
+class MoveRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Move a replica to the server with uuid `destination`, or to any other one if that is empty."""
+
+    region_id: str
+    replica: int = 0
+    destination: str = ""
+    wait_ms: int = 0
+
+
+class RetryRegion(msgspec.Struct, frozen=True, tag=True):
+    """Try a parked replica again (X11)."""
+
+    region_id: str
+    replica: int = 0
+
+
+class GetMasterStatus(msgspec.Struct, frozen=True, tag=True):
+    """A master's own figures; standbys answer it too."""
+
+
+class ListServers(msgspec.Struct, frozen=True, tag=True):
+    """Live servers with their load."""
+
+
+class ListRit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Replicas in transition, oldest first."""
+
+    limit: int = 100
+
+
+class RecentTransitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The latest transitions that this master saw (kept in memory, bounded), oldest first."""
+
+    limit: int = 100
+    region_id: str = ""
+
+
+class ShutdownCluster(msgspec.Struct, frozen=True, tag=True):
+    """Announce an orderly end: the clean mark is written, and dead servers are no longer replaced."""
+
+
+class TableSummary(msgspec.Struct, frozen=True):
+    """A table and how its replicas fare."""
+
+    table: TableRecord
+    regions: int
+    replicas: int
+    open: int
+    rit: int
+    parked: int
+
+
+class Tables(msgspec.Struct, frozen=True, tag=True):
+    """Answer to ListTables, by name; CreateTable and SetTableIntent answer with the one table."""
+
+    tables: list[TableSummary]
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a replica is, and its transition if it is in one."""
+
+    replica: int
+    server: Incarnation | None = None
+    transition: TransitionRecord | None = None
+
+
+class RegionStatus(msgspec.Struct, frozen=True):
+    """A region and its replicas."""
+
+    region: RegionRecord
+    replicas: list[ReplicaStatus]
+
+
+class Regions(msgspec.Struct, frozen=True, tag=True):
+    """Answer to DescribeTable and DescribeRegion, by start key."""
+
+    table: TableRecord
+    regions: list[RegionStatus]
+
+
+class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A live server as the master sees it."""
+
+    server: ServerRecord
+    open: int
+    bytes: int
+    incoming: int  #: replicas in transition towards it
+    outgoing: int  #: replicas that it is closing
+    draining: bool = False
+
+
+class Servers(msgspec.Struct, frozen=True, tag=True):
+    """Answer to ListServers, by uuid."""
+
+    servers: list[ServerLoad]
+
+
+class Phase(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One phase of becoming active or of a bulk assignment; `seconds` so far if not `done`."""
+
+    name: str
+    seconds: float
+    done: bool = True
+    detail: str = ""
+
+
+class PlanProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A bulk plan on its way."""
+
+    plan_id: str
+    engine: str
+    state: str
+    regions: int
+    assigned: int
+    stage: str = ""
+    seconds: float = 0.0
+    note: str = ""
+
+
+class MasterStatus(msgspec.Struct, frozen=True, tag=True):
+    """Answer to GetMasterStatus. `role`: standby, activating, active. Counts are zero on a standby."""
+
+    uuid: str
+    role: str
+    epoch: int
+    active: str  #: "host:port" of the active master, "" if unknown
+    path: str  #: "startup" or "failover" once active
+    servers: int
+    masters: int
+    tables: int
+    regions: int
+    replicas: int
+    open: int
+    rit: int
+    parked: int
+    phases: list[Phase]
+    plan: PlanProgress | None
+    #: Parked replicas and what blocks them, at most 20.
+    problems: list[str]
+    uptime_ms: int
+
+
+class TransitionSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step of a transition as the master saw or made it; `after` "" means deleted."""
+
+    at_ms: int
+    region_id: str
+    replica: int
+    actor: str
+    before: str
+    after: str
+    cause: str
+    server: str = ""
+    epoch: int = 0
+    plan_id: str = ""
+    attempt: int = 0
+    error: str = ""
+
+
+class Transitions(msgspec.Struct, frozen=True, tag=True):
+    """Answer to RecentTransitions and (with the current state as `after`) to ListRit."""
+
+    transitions: list[TransitionSeen]
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Done, or accepted; `detail` in words."""
+
+    detail: str = ""
+
+
+MasterRequest = (
+    CreateTable
+    | SetTableIntent
+    | ListTables
+    | DescribeTable
+    | DescribeRegion
+    | MoveRegion
+    | RetryRegion
+    | GetMasterStatus
+    | ListServers
+    | ListRit
+    | RecentTransitions
+    | ShutdownCluster
+)
+MasterReply = Tables | Regions | Servers | MasterStatus | Transitions | Accepted

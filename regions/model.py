@@ -1,0 +1,335 @@
+"""The nouns of the region layer: servers, tables, regions and transitions, as the store keeps them.
+
+Every struct here is the value of a znode (`regions/layout.py` says of which) or a part of one. They are frozen:
+a change is a new record made with `msgspec.structs.replace`, written by compare-and-set, and only then believed.
+
+Keys are text and ranges are half-open: `[start_key, end_key)`; the empty string means "no bound" on either side.
+Times are milliseconds of the writer's wall clock, for people; no decision compares them across machines.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+
+import msgspec
+
+
+class RegionState(enum.StrEnum):
+    """State of a transition znode; `regions/states.py` has the legal steps (S4 rules)."""
+
+    OFFLINE = "OFFLINE"
+    OPENING = "OPENING"
+    OPENED = "OPENED"
+    CLOSING = "CLOSING"
+    CLOSED = "CLOSED"
+
+
+class Intent(enum.StrEnum):
+    """What is to become of a region once its transition reaches CLOSED (S4 §3, FW-03)."""
+
+    OPEN = "open"  #: open it again: at the destination if one is named and alive, else anywhere
+    CLOSE = "close"  #: do not reopen: its table is being disabled or deleted
+
+
+class TableState(enum.StrEnum):
+    """Life of a table (S0 Appendix B, names as settled in X12)."""
+
+    PREPARING = "PREPARING"
+    RUNNING = "RUNNING"
+    ALTERING = "ALTERING"
+    REMOVED = "REMOVED"
+
+
+class TableIntent(enum.StrEnum):
+    """What the operator wants of a table's regions; persisted, so it rides over failover (X6, FW-04)."""
+
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+
+
+class TabletState(enum.StrEnum):
+    """Life of a region's catalogue record (S0 Appendix B, X12)."""
+
+    UNKNOWN = "UNKNOWN"
+    PREPARING = "PREPARING"
+    CREATING = "CREATING"
+    RUNNING = "RUNNING"
+    REPLACED = "REPLACED"
+    DELETED = "DELETED"
+
+
+class ServerName(msgspec.Struct, frozen=True, order=True):
+    """Where a server process answers, and which start of it: a restarted server is a different server."""
+
+    host: str
+    port: int
+    start_code: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port},{self.start_code}"
+
+
+class Incarnation(msgspec.Struct, frozen=True, order=True):
+    """One start of one server: its persistent uuid and the start code of the process."""
+
+    uuid: str
+    start_code: int
+
+    def __str__(self) -> str:
+        return f"{self.uuid}@{self.start_code}"
+
+
+class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of the ephemeral `/servers/<uuid>`: a live region server."""
+
+    uuid: str
+    host: str
+    port: int
+    start_code: int
+    rack: str = "default"
+    weight: float = 1.0
+    group: str = ""
+    admin_port: int = 0
+
+    @property
+    def name(self) -> ServerName:
+        """The server's address with its start code."""
+        return ServerName(self.host, self.port, self.start_code)
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The server's identity in transitions and locations."""
+        return Incarnation(self.uuid, self.start_code)
+
+
+class MasterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of the ephemeral `/masters/<uuid>`: a live master, active or standby."""
+
+    uuid: str
+    host: str
+    port: int
+    start_code: int
+    admin_port: int = 0
+
+
+class ActiveRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of the ephemeral `/active`: who is active, and under which fencing epoch (0 until it is known)."""
+
+    uuid: str
+    host: str
+    port: int
+    start_code: int
+    epoch: int = 0
+    admin_port: int = 0
+
+
+class EpochRecord(msgspec.Struct, frozen=True):
+    """Value of `/epoch`. The fencing epoch is the znode's *version*; this only says who wrote it last."""
+
+    uuid: str
+    start_code: int
+    at_ms: int
+
+
+class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/cluster`."""
+
+    cluster_id: str
+    format_version: int = 1
+    #: True from an orderly shutdown until the next master takes over (X7's mark).
+    clean_shutdown: bool = False
+    #: Epoch of the master that wrote the mark.
+    epoch: int = 0
+    at_ms: int = 0
+
+
+class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/tables/<table_id>`; written last when a table is created: it makes the table exist."""
+
+    table_id: str
+    name: str
+    schema: str = ""
+    schema_version: int = 0
+    state: TableState = TableState.RUNNING
+    intent: TableIntent = TableIntent.ENABLED
+    replication: int = 1
+    regions: int = 0
+    group: str = ""
+    #: System tables are assigned before all others and never wait behind them (RT-05).
+    system: bool = False
+    created_ms: int = 0
+
+
+class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where one replica of a region is open.
+
+    `start_code` None: not open anywhere; `uuid` then still names the last server that had it, for retained
+    placement. A location whose incarnation is not alive means "not open" as well.
+    """
+
+    replica: int
+    uuid: str | None = None
+    start_code: int | None = None
+    since_ms: int = 0
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """The server that has the replica open, or None."""
+        if self.uuid is None or self.start_code is None:
+            return None
+        return Incarnation(self.uuid, self.start_code)
+
+
+class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/regions/<table_id>/<region_id>`: key range, and where each replica is open."""
+
+    table_id: str
+    region_id: str
+    start_key: str = ""
+    end_key: str = ""
+    size_bytes: int = 0
+    state: TabletState = TabletState.RUNNING
+    replicas: tuple[ReplicaLocation, ...] = ()
+    config_id: int = 0
+
+    def location(self, replica: int) -> ReplicaLocation:
+        """Location of `replica`; an unopened one if the record knows nothing of it."""
+        for found in self.replicas:
+            if found.replica == replica:
+                return found
+        return ReplicaLocation(replica)
+
+    def with_location(self, location: ReplicaLocation) -> RegionRecord:
+        """This record with `location` in place of the same replica's former one; replicas stay in order."""
+        others = [one for one in self.replicas if one.replica != location.replica]
+        merged = tuple(sorted([*others, location], key=lambda one: one.replica))
+        return msgspec.structs.replace(self, replicas=merged)
+
+    def contains(self, key: str) -> bool:
+        """Whether `key` falls into `[start_key, end_key)`."""
+        return self.start_key <= key and (self.end_key == "" or key < self.end_key)
+
+
+class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/unassigned/<xx>/<region_id>-<replica>`: one replica's transition, who, why and until when.
+
+    `source` is the server that has, or had, the replica open; `destination` the one that is to open it. In OPENING
+    and OPENED the destination is the server that wrote it; in CLOSING and CLOSED the source is.
+    """
+
+    region_id: str
+    table_id: str
+    replica: int
+    state: RegionState
+    source: Incarnation | None = None
+    destination: Incarnation | None = None
+    intent: Intent = Intent.OPEN
+    #: Fencing epoch of the master that ordered the latest step.
+    epoch: int = 0
+    plan_id: str = ""
+    #: How often opening was tried; bounded, then the region is parked (X11).
+    attempt: int = 0
+    reason: str = ""
+    since_ms: int = 0
+    deadline_ms: int = 0
+    last_error: str = ""
+    #: Tried often enough: no master tries again until an operator asks (X11).
+    parked: bool = False
+
+    @property
+    def key(self) -> str:
+        """`<region_id>-<replica>`: the name of the transition's znode."""
+        return f"{self.region_id}-{self.replica}"
+
+
+class PlanState(enum.StrEnum):
+    """How far a bulk plan is."""
+
+    PLANNING = "PLANNING"
+    APPLYING = "APPLYING"
+    DONE = "DONE"
+    ABORTED = "ABORTED"
+
+
+class PlanRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/plans/<plan_id>`: a bulk plan's inputs, outcome and progress."""
+
+    plan_id: str
+    epoch: int
+    reason: str = ""
+    state: PlanState = PlanState.PLANNING
+    engine: str = ""
+    #: SHA-256 of the planner's input and of its rows.
+    fingerprint: str = ""
+    digest: str = ""
+    regions: int = 0
+    assigned: int = 0
+    #: Why another engine's plan was not used, or why the plan stopped.
+    note: str = ""
+    created_ms: int = 0
+    finished_ms: int = 0
+
+
+class RegionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One region of a table to be created."""
+
+    start_key: str = ""
+    end_key: str = ""
+    size_bytes: int = 0
+
+
+def split_ranges(splits: list[str]) -> list[RegionSpec]:
+    """Key ranges that cover everything, cut at `splits`.
+
+    Raises:
+        ValueError: an empty split key, or keys that are not strictly increasing.
+    """
+    if any(not key for key in splits):
+        raise ValueError("a split key must not be empty")
+    if any(left >= right for left, right in itertools.pairwise(splits)):
+        raise ValueError("split keys must increase strictly")
+    bounds = ["", *splits, ""]
+    return [RegionSpec(start, end) for start, end in itertools.pairwise(bounds)]
+
+
+def check_ranges(specs: list[RegionSpec]) -> None:
+    """Refuse regions that leave a gap, overlap, or do not cover the whole key space.
+
+    Raises:
+        ValueError: with the first offending pair.
+    """
+    if not specs:
+        raise ValueError("a table needs at least one region")
+    if specs[0].start_key != "" or specs[-1].end_key != "":
+        raise ValueError("regions must cover the whole key space: the first start and the last end are empty")
+    for left, right in itertools.pairwise(specs):
+        if left.end_key != right.start_key or left.end_key == "" or left.start_key >= left.end_key:
+            raise ValueError(f"region [{left.start_key!r}, {left.end_key!r}) is not followed by {right.start_key!r}")
+    if len(specs) > 1 and specs[-1].start_key == "":
+        raise ValueError("the last region starts without a bound")
+
+
+__all__ = [
+    "ActiveRecord",
+    "ClusterRecord",
+    "EpochRecord",
+    "Incarnation",
+    "Intent",
+    "MasterRecord",
+    "PlanRecord",
+    "PlanState",
+    "RegionRecord",
+    "RegionSpec",
+    "RegionState",
+    "ReplicaLocation",
+    "ServerName",
+    "ServerRecord",
+    "TableIntent",
+    "TableRecord",
+    "TableState",
+    "TabletState",
+    "TransitionRecord",
+    "check_ranges",
+    "split_ranges",
+]
