@@ -1,0 +1,245 @@
+"""The bytes of RegionKeeper's own RPC, and the blocking call that tools make. No reactor is imported here.
+
+Masters, region servers and the CLI speak to each other in frames over one TCP connection, in both directions at once:
+
+    stream   := preamble frame*
+    preamble := "RKRP" version:u16                    both sides send it first and wait for nothing
+    frame    := length:u32 payload                    big-endian; length counts the payload, at most FRAME_BYTES_MAX
+    payload  := msgpack array, the first item names the kind:
+                [0, id, body]                         request; `id` is chosen by the caller, unique on its connection
+                [1, id, body]                         reply
+                [2, id, code, message, hint]          the call failed; `code` is a word of `Code` or of the application
+    body     := a msgspec Struct of a tagged union    which union: the two sides agree, `regions.messages` for us
+
+Replies come in any order, each with the id of its request; requests are pipelined. A side that reads a wrong
+preamble, an oversized length or a payload it cannot decode closes the connection: after that the stream has no
+meaning.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+
+from coord.errors import CoordError, ProtocolError
+
+PREAMBLE: Final = b"RKRP" + struct.pack(">H", 1)
+#: A batch for a whole server of 10,000 regions is about 2 MB; beyond this the sender is broken or hostile.
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+_LENGTH: Final = struct.Struct(">I")
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Code:
+    """Words for what can go wrong between two processes. Applications add their own words beside them."""
+
+    #: No connection could be made: the request was certainly not executed.
+    UNREACHABLE: Final = "unreachable"
+    #: The connection broke after the request had been sent: it may or may not have been executed.
+    CONNECTION_LOST: Final = "connection_lost"
+    #: No answer in time: it may or may not have been executed, and may still be.
+    TIMEOUT: Final = "timeout"
+    #: This client was closed by its owner.
+    CLOSED: Final = "closed"
+    #: Too many calls are under way; the request was not executed.
+    BUSY: Final = "busy"
+    #: The message does not fit in a frame; nothing was sent.
+    TOO_LARGE: Final = "too_large"
+    #: The receiver could not read the request, or has no such request.
+    BAD_REQUEST: Final = "bad_request"
+    #: The answer is not of the agreed kind.
+    BAD_REPLY: Final = "bad_reply"
+    #: A fault of the receiver; its log has the details, they are not sent.
+    INTERNAL: Final = "internal"
+    #: The peer does not speak this protocol, or another version of it.
+    PROTOCOL: Final = "protocol"
+
+
+_OUTCOME_UNKNOWN: Final = frozenset({Code.CONNECTION_LOST, Code.TIMEOUT, Code.CLOSED, Code.INTERNAL})
+
+
+class RpcError(CoordError):
+    """A call that brought no reply: a word for programs, a sentence for people, perhaps a hint (an address to try)."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+    @property
+    def is_outcome_unknown(self) -> bool:
+        """True when the request may have been executed all the same."""
+        return self.code in _OUTCOME_UNKNOWN
+
+
+class StreamError(ProtocolError):
+    """What was read is no stream of this protocol; the connection must be closed."""
+
+
+class Request(msgspec.Struct, array_like=True, tag=0):
+    """A question, its body still encoded: one undecodable body must not cost the whole connection."""
+
+    id: int
+    body: msgspec.Raw
+
+
+class Reply(msgspec.Struct, array_like=True, tag=1):
+    """The answer to the request of that id."""
+
+    id: int
+    body: msgspec.Raw
+
+
+class Failed(msgspec.Struct, array_like=True, tag=2):
+    """The request of that id failed."""
+
+    id: int
+    code: str
+    message: str
+    hint: str = ""
+
+
+Payload = Request | Reply | Failed
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_payload_decoder: Final = msgspec.msgpack.Decoder(Payload)
+
+
+@functools.cache
+def body_decoder(union: Any) -> msgspec.msgpack.Decoder[Any]:
+    """The decoder of a tagged union of Structs; built once per union, which is the costly part."""
+    return msgspec.msgpack.Decoder(union)
+
+
+def encode_body(message: msgspec.Struct) -> msgspec.Raw:
+    """A message as the body of a frame."""
+    return msgspec.Raw(_encoder.encode(message))
+
+
+def encode_frame(payload: Payload) -> bytes:
+    """One frame, ready to write. Raises RpcError(TOO_LARGE) beyond FRAME_BYTES_MAX."""
+    data = _encoder.encode(payload)
+    if len(data) > FRAME_BYTES_MAX:
+        raise RpcError(Code.TOO_LARGE, f"message of {len(data)} bytes, the limit is {FRAME_BYTES_MAX}")
+    return _LENGTH.pack(len(data)) + data
+
+
+class FrameReader:
+    """Turns received bytes into payloads. One per connection; of no use after it has raised."""
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._buffer = bytearray()
+        self._greeted = False
+        self._frame_bytes_max = frame_bytes_max
+
+    def feed(self, data: bytes) -> Iterator[Payload]:
+        """Yield each payload that `data` completes. Raises StreamError on anything that is not this protocol."""
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        try:
+            if not self._greeted:
+                if bytes(buffer[: len(PREAMBLE)]) != PREAMBLE[: len(buffer)]:
+                    raise StreamError(f"the peer does not speak this protocol: it began with {bytes(buffer[:6])!r}")
+                if len(buffer) < len(PREAMBLE):
+                    return
+                self._greeted = True
+                start = len(PREAMBLE)
+            while len(buffer) - start >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(buffer, start)
+                if length > self._frame_bytes_max:
+                    raise StreamError(f"frame of {length} bytes announced, the limit is {self._frame_bytes_max}")
+                end = start + _LENGTH.size + length
+                if len(buffer) < end:
+                    break
+                payload = bytes(buffer[start + _LENGTH.size : end])
+                start = end
+                yield _decode_payload(payload)
+        finally:
+            del buffer[:start]
+
+
+def _decode_payload(data: bytes) -> Payload:
+    try:
+        payload: Payload = _payload_decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise StreamError(f"undecodable frame of {len(data)} bytes: {error}") from error
+    return payload
+
+
+def decode_reply(payload: Payload, replies: Any) -> Any:
+    """The reply Struct that `payload` carries. Raises RpcError: the peer's own, or BAD_REPLY for an unreadable one."""
+    if isinstance(payload, Failed):
+        raise RpcError(payload.code, payload.message, payload.hint)
+    if isinstance(payload, Request):
+        raise RpcError(Code.BAD_REPLY, "the peer answered with a question")
+    try:
+        return body_decoder(replies).decode(payload.body)
+    except msgspec.DecodeError as error:
+        raise RpcError(Code.BAD_REPLY, f"unreadable reply: {error}") from error
+
+
+@overload
+def call_blocking(
+    address: tuple[str, int], message: msgspec.Struct, timeout_s: float = ..., *, expect: type[T]
+) -> T: ...
+@overload
+def call_blocking(
+    address: tuple[str, int], message: msgspec.Struct, timeout_s: float = ..., *, replies: Any
+) -> Any: ...
+def call_blocking(
+    address: tuple[str, int],
+    message: msgspec.Struct,
+    timeout_s: float = 10.0,
+    *,
+    expect: type[Any] | None = None,
+    replies: Any = None,
+) -> Any:
+    """One request on a connection of its own, waiting for the reply: for the CLI and for tests, never in a reactor.
+
+    Give `expect` (the one type the reply can have) or `replies` (a tagged union). `timeout_s` covers connecting,
+    sending and waiting together. Raises RpcError.
+    """
+    union = replies if expect is None else expect
+    assert union is not None, "call_blocking needs to know what may be answered"
+    host, port = address
+    deadline = time.monotonic() + timeout_s
+    frame = encode_frame(Request(1, encode_body(message)))
+    try:
+        connection = socket.create_connection(address, timeout=timeout_s)
+    except OSError as error:
+        raise RpcError(Code.UNREACHABLE, f"{host}:{port} does not answer: {error.strerror or error}") from error
+    with connection:
+        try:
+            connection.sendall(PREAMBLE + frame)
+            return decode_reply(_read_payload(connection, deadline), union)
+        except TimeoutError as error:
+            raise RpcError(Code.TIMEOUT, f"{host}:{port} did not reply within {timeout_s:g} s") from error
+        except StreamError as error:
+            raise RpcError(Code.PROTOCOL, f"{host}:{port}: {error}") from error
+        except OSError as error:
+            raise RpcError(
+                Code.CONNECTION_LOST, f"{host}:{port} closed the connection: {error.strerror or error}"
+            ) from error
+
+
+def _read_payload(connection: socket.socket, deadline: float) -> Payload:
+    reader = FrameReader()
+    while True:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise TimeoutError
+        connection.settimeout(remaining_s)
+        data = connection.recv(65536)
+        if not data:
+            raise ConnectionResetError("end of stream before the reply")
+        for payload in reader.feed(data):
+            return payload
