@@ -74,11 +74,11 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name == module_name:
                 raise CliError(
-                    f"rk {cmd_name} is not part of this installation", "Install the whole project again: make setup."
+                    f"rk {cmd_name} is not part of this installation", "Install the whole project again: make install."
                 ) from error
             raise CliError(
                 f"rk {cmd_name} needs the Python module {error.name!r}, which is not installed",
-                "Install the project with all it needs: make setup.",
+                "Install the project with all it needs: make install.",
             ) from error
         command = getattr(module, attribute)
         assert isinstance(command, click.Command), f"{entry.target} is no click command"

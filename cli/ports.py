@@ -1,0 +1,70 @@
+"""Who has a port: asked before anything starts, so that a taken port is one clear line, not nine half-started ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+_LISTEN: Final = "0A"
+_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a daemon could listen there now. Ports in TIME_WAIT count as free, as they do for the daemons.
+
+    Raises OSError when the reason is another one than the address being in use.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True
+
+
+def holder(port: int) -> tuple[int, str] | None:
+    """Pid and command line of a process that listens on `port`; None when it cannot be told (another user's, say)."""
+    inodes = _listening_inodes(port)
+    if not inodes:
+        return None
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and _has_any(process, wanted):
+            return int(process.name), _command(process)
+    return None
+
+
+def _listening_inodes(port: int) -> set[str]:
+    found = set()
+    for table in _TABLES:
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[9])
+    return found
+
+
+def _has_any(process: Path, sockets: set[str]) -> bool:
+    try:
+        return any(os.readlink(link) in sockets for link in (process / "fd").iterdir())
+    except OSError:
+        return False  # it ended meanwhile, or belongs to somebody else
+
+
+def _command(process: Path) -> str:
+    try:
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return " ".join(words).strip()

@@ -1,0 +1,128 @@
+"""Cutting a list of keys into regions of nearly equal bytes.
+
+Pure except `read_keys`, which opens the file. A region is the half-open key range [split i-1, split i); every split is
+a key that really occurs, so no region begins at an invented name.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cli.errors import NotFoundError, UsageFaultError
+
+
+class SizedKey(NamedTuple):
+    """One key of the input and the bytes stored below it."""
+
+    key: str
+    size_bytes: int
+
+
+class Splits(NamedTuple):
+    """Where to cut, and how much lies between the cuts.
+
+    `keys` has one element less than `sizes_bytes`: region 0 is ["", keys[0]), the last one [keys[-1], "").
+    """
+
+    keys: list[str]
+    sizes_bytes: list[int]
+
+
+def split_evenly(entries: Iterable[SizedKey], regions: int) -> Splits:
+    """Cut `entries` into exactly `regions` runs of nearly equal bytes; input order does not matter.
+
+    Each run is closed where its size comes nearest to an equal share of what is left, so one huge key makes its own
+    region large and does not starve the ones behind it. Sizes of equal keys add up.
+
+    Raises ValueError when there are fewer different keys than regions, or `regions` is not positive.
+    """
+    if regions < 1:
+        raise ValueError(f"{regions} regions asked for; at least 1 is needed")
+    merged: dict[str, int] = {}
+    for key, size_bytes in entries:
+        merged[key] = merged.get(key, 0) + size_bytes
+    ordered = sorted(merged.items())
+    if len(ordered) < regions:
+        raise ValueError(f"{len(ordered)} different keys cannot fill {regions} regions")
+    left_bytes = sum(size for _, size in ordered)
+    keys: list[str] = []
+    sizes: list[int] = []
+    run = 0
+    for position, (key, size) in enumerate(ordered):
+        open_regions = regions - len(sizes)
+        if (
+            run
+            and open_regions > 1
+            and _should_cut(run, size, left_bytes / open_regions, len(ordered) - position, open_regions)
+        ):
+            keys.append(key)
+            sizes.append(run)
+            left_bytes -= run
+            run = 0
+        run += size
+    sizes.append(run)
+    assert len(sizes) == regions, f"cut {len(sizes)} regions, wanted {regions}"
+    return Splits(keys, sizes)
+
+
+def _should_cut(run: int, size: int, share: float, keys_left: int, open_regions: int) -> bool:
+    """Whether the run ends before a key of `size` bytes; `keys_left` counts that key."""
+    if keys_left < open_regions:
+        return True  # one key for each region still to open: none may be taken into this run
+    if run < share / 2:
+        return False  # else the keys before a huge one would become a region of next to nothing
+    return abs(run - share) <= abs(run + size - share)
+
+
+def read_keys(path: Path, *, key_column: str | None = None, size_column: str | None = None) -> list[SizedKey]:
+    """Read keys and sizes from a CSV file with a header line, gzip or plain.
+
+    The key is the first column unless named; the size is `size_bytes` if there is such a column, else each counts 1.
+
+    Raises NotFoundError when there is no such file, UsageFaultError naming line or column when the content is not as
+    said.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise NotFoundError(
+            f"cannot read {path}: {error.strerror}", "Name a CSV file with a header line, plain or .gz."
+        ) from error
+    try:
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise UsageFaultError(f"{path} is neither CSV in UTF-8 nor a whole gzip file: {error}") from error
+    rows = csv.reader(io.StringIO(text, newline=""))
+    header = next(rows, None)
+    if not header:
+        raise UsageFaultError(f"{path} is empty", "The first line must name the columns.")
+    key_at = _column(path, header, key_column) if key_column else 0
+    size_at = _column(path, header, size_column) if size_column else _optional(header, "size_bytes")
+    return [_entry(path, line, row, key_at, size_at) for line, row in enumerate(rows, start=2) if row]
+
+
+def _column(path: Path, header: Sequence[str], name: str) -> int:
+    found = _optional(header, name)
+    if found is None:
+        raise UsageFaultError(f"{path} has no column {name!r}", f"Its columns: {', '.join(header)}.")
+    return found
+
+
+def _optional(header: Sequence[str], name: str) -> int | None:
+    return header.index(name) if name in header else None
+
+
+def _entry(path: Path, line: int, row: Sequence[str], key_at: int, size_at: int | None) -> SizedKey:
+    try:
+        size = 1 if size_at is None else int(row[size_at])
+        key = row[key_at]
+    except (IndexError, ValueError) as error:
+        raise UsageFaultError(f"{path} line {line}: {error}", f"The line reads: {','.join(row)[:80]}") from error
+    if not key or size < 0:
+        raise UsageFaultError(f"{path} line {line}: empty key or negative size")
+    return SizedKey(key, size)

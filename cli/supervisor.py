@@ -1,0 +1,283 @@
+"""Runs the daemons of a local cluster as processes of its own and sees to it that none outlives it.
+
+One thread forks, notices ends and answers the control socket. It must be one thread that lives as long as the process:
+PR_SET_PDEATHSIG, by which the kernel kills the daemons when `rk up` is killed with -9, is tied to the thread that forked.
+Every daemon leads a process group of its own: so Ctrl-C at the terminal reaches only `rk up`, which then stops them in
+order, and so a stop also reaches what a daemon has started (a Spark job).
+
+The public methods may be called from the main thread; they run on the supervisor's thread and wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cli.control import REQUEST_BYTES_MAX, ControlAnswer, ControlRequest, DaemonState
+from cli.local import Daemon
+
+T = TypeVar("T")
+
+_PR_SET_PDEATHSIG: Final = 1
+#: How long a client of the control socket may take to send its line.
+_CONTROL_TIMEOUT_S: Final = 2.0
+#: Bytes of a log's end that are looked at for its last lines.
+_TAIL_BYTES: Final = 8192
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Child:
+    """One started process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
+        self.process = process
+        self.pidfd = pidfd
+        #: True once somebody asked for its end: it is then no news.
+        self.end_expected = False
+
+
+class Ended:
+    """News: a daemon's process has ended; `returncode` as subprocess has it (negative: by that signal)."""
+
+    def __init__(self, daemon: Daemon, returncode: int, expected: bool) -> None:
+        self.daemon = daemon
+        self.returncode = returncode
+        self.expected = expected
+
+    @property
+    def how(self) -> str:
+        """In words, as `exit status 1` or `SIGKILL`."""
+        return describe_end(self.returncode)
+
+
+class Supervisor:
+    """Forks and watches the daemons. `on_end` is called on the supervisor's thread for every end, wanted or not."""
+
+    def __init__(
+        self,
+        daemons: Sequence[Daemon],
+        commands: dict[str, list[str]],
+        environment: dict[str, str],
+        listener: socket.socket | None,
+        on_end: Callable[[Ended], None],
+    ) -> None:
+        self._daemons = {daemon.name: daemon for daemon in daemons}
+        self._commands = commands
+        self._environment = environment
+        self._listener = listener
+        self._on_end = on_end
+        self._children: dict[str, _Child] = {}
+        self._last_end: dict[str, str] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        self._calls: list[tuple[Callable[[], Any], Future[Any]]] = []
+        self._calls_lock = threading.Lock()
+        self._ended = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="supervisor", daemon=True)
+
+    # --- for the main thread ---
+
+    def open(self) -> None:
+        """Begin to listen for requests and ends."""
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wake)
+        if self._listener is not None:
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._thread.start()
+
+    def start(self, name: str) -> int:
+        """Start the daemon of that name and return its pid; a running one is left as it is."""
+        return self._call(lambda: self._start(name))
+
+    def states(self) -> list[DaemonState]:
+        """Every daemon and what it does, in the order of starting."""
+        return self._call(self._states)
+
+    def signal(self, names: Sequence[str], number: signal.Signals) -> None:
+        """Send a signal to the daemons of these names that run; their end is then no news."""
+
+        def send() -> None:
+            for name in names:
+                if name in self._children:
+                    self._signal(name, number)
+
+        self._call(send)
+
+    def wait_ended(self, names: Sequence[str], timeout_s: float) -> list[str]:
+        """Wait until none of `names` runs; returns those that still do after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        with self._ended:
+            while True:
+                left = [name for name in names if name in self._children]
+                remaining_s = deadline - time.monotonic()
+                if not left or remaining_s <= 0:
+                    return left
+                self._ended.wait(remaining_s)
+
+    def kill_all(self) -> None:
+        """SIGKILL to whatever is left of every daemon's process group, and wait for the ends."""
+        self._call(self._kill_groups)
+        self.wait_ended(list(self._children), timeout_s=5.0)
+
+    def close(self) -> None:
+        """End the thread; the caller has stopped the daemons (the kernel kills what still runs)."""
+        self._closing = True
+        os.write(self._wake_write, b"x")
+        self._thread.join()
+
+    def _call(self, function: Callable[[], T]) -> T:
+        future: Future[T] = Future()
+        with self._calls_lock:
+            self._calls.append((function, future))
+        os.write(self._wake_write, b"x")
+        return future.result()
+
+    # --- on the supervisor's thread ---
+
+    def _loop(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select():
+                key.data()
+            with self._calls_lock:
+                calls, self._calls = self._calls, []
+            for function, future in calls:
+                try:
+                    future.set_result(function())
+                except Exception as error:  # handed to the caller, who waits for it
+                    future.set_exception(error)
+
+    def _drain_wake(self) -> None:
+        os.read(self._wake_read, 4096)
+
+    def _start(self, name: str) -> int:
+        running = self._children.get(name)
+        if running is not None:
+            return running.process.pid
+        daemon = self._daemons[name]
+        Path(daemon.data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        with Path(daemon.log).open("ab") as log:
+            process = subprocess.Popen(
+                self._commands[name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                process_group=0,
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - only makes two system calls, no locks, no allocation of note
+            )
+        child = _Child(process, os.pidfd_open(process.pid))
+        self._children[name] = child
+        self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._reap(daemon, child))
+        return process.pid
+
+    def _reap(self, daemon: Daemon, child: _Child) -> None:
+        self._selector.unregister(child.pidfd)
+        os.close(child.pidfd)
+        returncode = child.process.wait()
+        # What the daemon had started itself must not outlive it either.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.process.pid, signal.SIGKILL)
+        self._last_end[daemon.name] = describe_end(returncode)
+        with self._ended:
+            del self._children[daemon.name]
+            self._ended.notify_all()
+        self._on_end(Ended(daemon, returncode, child.end_expected))
+
+    def _signal(self, name: str, number: int) -> None:
+        child = self._children[name]
+        if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            child.end_expected = True
+        child.process.send_signal(number)
+
+    def _kill_groups(self) -> None:
+        for child in self._children.values():
+            child.end_expected = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.process.pid, signal.SIGKILL)
+
+    def _states(self) -> list[DaemonState]:
+        return [self._state(daemon) for daemon in self._daemons.values()]
+
+    def _state(self, daemon: Daemon) -> DaemonState:
+        child = self._children.get(daemon.name)
+        pid = child.process.pid if child is not None else 0
+        status = "running" if child is not None else self._last_end.get(daemon.name, "not started")
+        return DaemonState(daemon.name, daemon.role, daemon.address, daemon.admin, daemon.log, pid, status)
+
+    # --- control socket ---
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        connection, _ = self._listener.accept()
+        # Served on the spot: a request is one short line, and nothing here takes longer than a fork.
+        with connection:
+            connection.settimeout(_CONTROL_TIMEOUT_S)
+            with contextlib.suppress(OSError), connection.makefile("rb") as reader:
+                line = reader.readline(REQUEST_BYTES_MAX)
+                connection.sendall(msgspec.json.encode(self._answer(line)) + b"\n")
+
+    def _answer(self, line: bytes) -> ControlAnswer:
+        try:
+            request = msgspec.json.decode(line, type=ControlRequest)
+        except msgspec.DecodeError as error:
+            return ControlAnswer(ok=False, error=f"unreadable request: {error}")
+        if request.op == "list":
+            return ControlAnswer(ok=True, daemons=self._states())
+        daemon = self._daemons.get(request.name)
+        if daemon is None:
+            return ControlAnswer(ok=False, error=f"there is no daemon {request.name!r}")
+        if request.op == "start":
+            self._start(request.name)
+        elif request.op == "kill":
+            if request.name not in self._children:
+                return ControlAnswer(ok=False, error=f"{request.name} does not run")
+            self._signal(request.name, request.signal or signal.SIGKILL)
+        else:
+            return ControlAnswer(ok=False, error=f"unknown operation {request.op!r}")
+        return ControlAnswer(ok=True, daemons=[self._state(daemon)])
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """What a child does before exec: ask the kernel for SIGKILL at its parent's death, which may just have happened."""
+
+    def before_exec() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return before_exec
+
+
+def describe_end(returncode: int) -> str:
+    """How a process ended, in words."""
+    if returncode >= 0:
+        return f"exit status {returncode}"
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"
+
+
+def last_lines(log: Path, count: int = 5) -> list[str]:
+    """The last non-empty lines of a log, for a message about its daemon's end."""
+    try:
+        with log.open("rb") as reader:
+            reader.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = reader.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
