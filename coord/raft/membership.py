@@ -1,0 +1,223 @@
+"""Who belongs to the group, and how that changes: one voter at a time.
+
+A configuration is a whole, never a difference: a CONFIG entry carries the new one, a node uses the newest in its log
+whether committed or not (Raft §6, Dissertation §4.1), and returns to the one before when that entry is truncated. Any
+majority of the old and any majority of the new configuration overlap when they differ by one voter, which is why a
+change of two is refused. That argument holds only if the old configuration is settled: a leader changes it only after
+an entry of its own term has committed (Ongaro's correction of 2015) and with no other change under way. The core
+checks both.
+
+Entry body (big-endian)::
+
+    body    := version:u8 (1)  ids(voters)  ids(pre_voters)  ids(learners)  attachment:bytes (to the end)
+    ids     := count:u16  id:i64 * count
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONFIG_FORMAT: Final = 1
+
+#: More members than this are refused: a bound for decoders, far above what a quorum can sensibly be.
+MAX_MEMBERS: Final = 1000
+
+
+class Configuration:
+    """The members of one group.
+
+    A voter counts in the quorum. A PRE_VOTER and a learner receive the log and count for nothing; a PRE_VOTER becomes
+    a voter by itself once it has caught up (`CatchUp`). `attachment` is the shell's (addresses of the members):
+    replicated, never read here.
+
+    Invariant: ids ascend in each list and are positive; no id is in two lists.
+    """
+
+    def __init__(
+        self,
+        voters: list[int],
+        pre_voters: list[int] | None = None,
+        learners: list[int] | None = None,
+        attachment: bytes = b"",
+    ) -> None:
+        self.voters: list[int] = sorted(voters)
+        self.pre_voters: list[int] = sorted(pre_voters or [])
+        self.learners: list[int] = sorted(learners or [])
+        self.attachment: bytes = attachment
+        everybody = self.members()
+        assert len(set(everybody)) == len(everybody), f"a member has two roles: {self}"
+        assert not everybody or everybody[0] > 0, f"ids are positive: {self}"
+
+    def members(self) -> list[int]:
+        """All ids, ascending."""
+        return sorted(self.voters + self.pre_voters + self.learners)
+
+    def is_voter(self, node: int) -> bool:
+        """Whether `node` counts in the quorum."""
+        return node in self.voters
+
+    def is_member(self, node: int) -> bool:
+        """Whether `node` receives the log."""
+        return node in self.voters or node in self.pre_voters or node in self.learners
+
+    def with_voter(self, node: int) -> Configuration:
+        """`node` as a voter, whatever it was before."""
+        rest = self.without(node)
+        return Configuration([*rest.voters, node], rest.pre_voters, rest.learners, self.attachment)
+
+    def with_pre_voter(self, node: int) -> Configuration:
+        """`node` as a PRE_VOTER."""
+        rest = self.without(node)
+        return Configuration(rest.voters, [*rest.pre_voters, node], rest.learners, self.attachment)
+
+    def with_learner(self, node: int) -> Configuration:
+        """`node` as a learner."""
+        rest = self.without(node)
+        return Configuration(rest.voters, rest.pre_voters, [*rest.learners, node], self.attachment)
+
+    def without(self, node: int) -> Configuration:
+        """Everybody but `node`."""
+        return Configuration(
+            [i for i in self.voters if i != node],
+            [i for i in self.pre_voters if i != node],
+            [i for i in self.learners if i != node],
+            self.attachment,
+        )
+
+    def encode(self) -> bytes:
+        """The body of a CONFIG entry."""
+        parts = [CONFIG_FORMAT.to_bytes(1, "big")]
+        for ids in (self.voters, self.pre_voters, self.learners):
+            parts.append(len(ids).to_bytes(2, "big"))
+            parts.extend(node.to_bytes(8, "big") for node in ids)
+        parts.append(self.attachment)
+        return b"".join(parts)
+
+    def __eq__(self, other: object) -> bool:
+        """Same members in the same roles, same attachment."""
+        return isinstance(other, Configuration) and self.encode() == other.encode()
+
+    def __hash__(self) -> int:
+        """Consistent with equality."""
+        return hash(self.encode())
+
+    def __repr__(self) -> str:
+        """`voters=1,2,3 pre_voters=4`; empty roles are left out."""
+        text = "voters=" + ",".join(map(str, self.voters))
+        if self.pre_voters:
+            text += " pre_voters=" + ",".join(map(str, self.pre_voters))
+        if self.learners:
+            text += " learners=" + ",".join(map(str, self.learners))
+        return text
+
+
+def decode_configuration(data: bytes) -> Configuration:
+    """Read the body of a CONFIG entry.
+
+    Raises: ValueError for another format version, too many members, or a short body.
+    """
+    if len(data) < 7 or data[0] != CONFIG_FORMAT:
+        raise ValueError(f"not a configuration of format {CONFIG_FORMAT}: {data[:16]!r}")
+    position = 1
+    roles: list[list[int]] = []
+    for _ in range(3):
+        count = int.from_bytes(data[position : position + 2], "big")
+        position += 2
+        if count > MAX_MEMBERS or position + 8 * count > len(data):
+            raise ValueError(f"a configuration of {len(data)} bytes cannot name {count} members")
+        ids: list[int] = []
+        for _ in range(count):
+            ids.append(int.from_bytes(data[position : position + 8], "big"))
+            position += 8
+        roles.append(ids)
+    return Configuration(roles[0], roles[1], roles[2], data[position:])
+
+
+def objection(old: Configuration, new: Configuration) -> str:
+    """Why `new` may not follow `old` in one step; "" when it may. Dissertation §4.1."""
+    gone = [node for node in old.voters if node not in new.voters]
+    added = [node for node in new.voters if node not in old.voters]
+    if not new.voters:
+        return "a group needs a voter"
+    if len(gone) + len(added) > 1:
+        return f"one voter at a time: removes {gone}, adds {added}"
+    if len(new.members()) > MAX_MEMBERS:
+        return f"more than {MAX_MEMBERS} members"
+    return ""
+
+
+class ConfigLog:
+    """The configurations that the log holds, so that each index knows its own.
+
+    Invariant: `indexes` ascends; the first is at or below every index that may still be asked for.
+    """
+
+    def __init__(self, index: int, config: Configuration) -> None:
+        self.indexes: list[int] = [index]
+        self.configs: list[Configuration] = [config]
+        #: The newest one, which is the one in force.
+        self.current: Configuration = config
+
+    def newest_index(self) -> int:
+        """The index of the entry that holds the configuration in force."""
+        return self.indexes[-1]
+
+    def append(self, index: int, config: Configuration) -> None:
+        """An entry with `config` was appended at `index`: in force from now on."""
+        assert index > self.indexes[-1], f"configuration at {index} after one at {self.indexes[-1]}"
+        self.indexes.append(index)
+        self.configs.append(config)
+        self.current = config
+
+    def truncate(self, index: int) -> bool:
+        """The log lost everything from `index` on; True when that changed the configuration in force."""
+        reverted = False
+        while self.indexes[-1] >= index:
+            self.indexes.pop()
+            self.configs.pop()
+            reverted = True
+        self.current = self.configs[-1]
+        return reverted
+
+    def at(self, index: int) -> Configuration:
+        """The configuration in force once everything up to `index`, and nothing behind it, is in the log."""
+        position = len(self.indexes) - 1
+        while self.indexes[position] > index:
+            position -= 1
+            assert position >= 0, f"no configuration known at {index}; oldest at {self.indexes[0]}"
+        return self.configs[position]
+
+    def forget_before(self, index: int) -> None:
+        """Nobody will ask for an index below `index` any more."""
+        while len(self.indexes) > 1 and self.indexes[1] <= index:
+            del self.indexes[0]
+            del self.configs[0]
+
+    def restart(self, index: int, config: Configuration) -> None:
+        """A snapshot at `index` replaced the log."""
+        self.indexes = [index]
+        self.configs = [config]
+        self.current = config
+
+
+class CatchUp:
+    """Whether a PRE_VOTER is close enough behind to become a voter. Dissertation §4.2.1.
+
+    Replication is cut into rounds: a round ends when the node holds what the leader's log held when the round began.
+    A node that finishes a round within an election timeout would delay commits by no more than that, so it may vote.
+    """
+
+    def __init__(self, target: int, now: int) -> None:
+        #: The index that ends this round.
+        self.target: int = target
+        #: Tick of the leader at which this round began.
+        self.began: int = now
+        self.ready: bool = False
+
+    def advance(self, match: int, last: int, now: int, limit_ticks: int) -> bool:
+        """Note that the node holds the log up to `match`; True once it may be promoted (and from then on)."""
+        if match >= self.target and not self.ready:
+            self.ready = now - self.began <= limit_ticks
+            self.target = last
+            self.began = now
+        return self.ready

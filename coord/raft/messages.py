@@ -1,0 +1,210 @@
+"""What goes in and out of the Raft core: plain classes, no behaviour.
+
+Kinds, roles and entry kinds are small ints with stable values: they are on the wire and on disk.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord.raft.membership import Configuration
+
+# --- entry kinds ----------------------------------------------------------------------------------------------------
+
+#: The shell's opaque bytes.
+NORMAL: Final = 0
+#: Empty; each leader appends one at the start of its term, since only entries of the own term commit by count (Raft
+#: §5.4.2, §8).
+NOOP: Final = 1
+#: A whole configuration (`membership.Configuration.encode`).
+CONFIG: Final = 2
+
+# --- roles ----------------------------------------------------------------------------------------------------------
+
+FOLLOWER: Final = 0
+PRE_CANDIDATE: Final = 1
+CANDIDATE: Final = 2
+LEADER: Final = 3
+
+# --- message kinds; the fields that mean something, beside kind, src, dst and term -----------------------------------
+
+#: Would you vote for me in `term` (mine + 1)? prev_index, prev_term: position of my last entry. Dissertation §9.6.
+PRE_VOTE: Final = 1
+#: granted. When granted, `term` is the one asked about; otherwise the term of the answering node.
+PRE_VOTE_RESP: Final = 2
+#: prev_index, prev_term: position of my last entry; granted: the old leader asked for this election (transfer). Raft
+#: §5.2.
+VOTE: Final = 3
+#: granted.
+VOTE_RESP: Final = 4
+#: prev_index, prev_term, entries, commit. Raft §5.3.
+APPEND: Final = 5
+#: granted: match_index is the highest index that this append verified, durable. Refused: prev_index is the one
+#: refused, and (match_index, prev_term) the sender's best guess where the logs may agree.
+APPEND_RESP: Final = 6
+#: commit (never beyond what the follower is known to hold); context: the newest round of read confirmation, 0 for none.
+HEARTBEAT: Final = 7
+#: context, echoed.
+HEARTBEAT_RESP: Final = 8
+#: commit. Never answered: a commit that would otherwise wait for the next append or heartbeat.
+COMMIT: Final = 9
+#: snapshot. The shell transfers the payload and gives the message to the receiver's core only when the payload is
+#: complete.
+SNAPSHOT: Final = 10
+#: Start an election at once: leadership is yours. Dissertation §3.10.
+TIMEOUT_NOW: Final = 11
+#: context: a follower's read asks the leader for an index. Dissertation §6.4.
+READ_INDEX: Final = 12
+#: context; match_index is the index to wait for.
+READ_INDEX_RESP: Final = 13
+
+
+class Entry:
+    """One place of the log. Immutable by agreement: the same object is kept, sent and applied."""
+
+    def __init__(self, term: int, index: int, kind: int, data: bytes) -> None:
+        self.term: int = term
+        self.index: int = index
+        self.kind: int = kind
+        self.data: bytes = data
+
+    def __eq__(self, other: object) -> bool:
+        """Same place, same content."""
+        return (
+            isinstance(other, Entry)
+            and self.index == other.index
+            and self.term == other.term
+            and self.kind == other.kind
+            and self.data == other.data
+        )
+
+    def __hash__(self) -> int:
+        """Consistent with equality."""
+        return hash((self.term, self.index))
+
+
+class HardState:
+    """What must be durable before anybody hears of it: the term, and whom this node voted for in it (0: nobody)."""
+
+    def __init__(self, term: int, vote: int) -> None:
+        self.term: int = term
+        self.vote: int = vote
+
+    def __eq__(self, other: object) -> bool:
+        """Same term and vote."""
+        return isinstance(other, HardState) and self.term == other.term and self.vote == other.vote
+
+    def __hash__(self) -> int:
+        """Consistent with equality."""
+        return hash((self.term, self.vote))
+
+
+class SnapshotMeta:
+    """Which log prefix a snapshot replaces: everything up to `index`, whose entry had `term`; `config` was in force
+    there.
+
+    `handle` belongs to the shell (a file name, a transfer id); the core passes it through from the SNAPSHOT message
+    to the Ready that asks for the installation.
+    """
+
+    def __init__(self, index: int, term: int, config: Configuration, handle: str = "") -> None:
+        self.index: int = index
+        self.term: int = term
+        self.config: Configuration = config
+        self.handle: str = handle
+
+
+def bootstrap(voters: list[int], learners: list[int] | None = None, attachment: bytes = b"") -> SnapshotMeta:
+    """The empty snapshot at index 0 that a new group starts from, alike on all its first members."""
+    return SnapshotMeta(0, 0, Configuration(voters, [], learners, attachment))
+
+
+class Message:
+    """Node to node. The comments at the message kinds say which fields a kind uses; the others keep their defaults."""
+
+    def __init__(
+        self,
+        kind: int,
+        src: int,
+        dst: int,
+        term: int,
+        prev_index: int = 0,
+        prev_term: int = 0,
+        commit: int = 0,
+        match_index: int = 0,
+        granted: bool = False,
+        context: int = 0,
+        entries: list[Entry] | None = None,
+        snapshot: SnapshotMeta | None = None,
+    ) -> None:
+        self.kind: int = kind
+        self.src: int = src
+        self.dst: int = dst
+        self.term: int = term
+        self.prev_index: int = prev_index
+        self.prev_term: int = prev_term
+        self.commit: int = commit
+        self.match_index: int = match_index
+        self.granted: bool = granted
+        self.context: int = context
+        #: Contiguous, ascending from prev_index + 1; None means none. Receivers keep the Entry objects, not the list.
+        self.entries: list[Entry] | None = entries
+        self.snapshot: SnapshotMeta | None = snapshot
+
+
+class ReadState:
+    """A read may be answered once `index` is applied. `context` is what the shell gave to `read_index`."""
+
+    def __init__(self, context: int, index: int) -> None:
+        self.context: int = context
+        self.index: int = index
+
+
+class Event:
+    """Something rare and worth a line in a log or a count: `name` is stable (`role`, `truncate`, `config`, ...),
+    `detail` is for people.
+
+    Names: role, leader, truncate, config, config_reverted, snapshot_install, snapshot_offer, quorum_lost, vote_ignored,
+    election_lost, transfer, transfer_failed, promote, rejected.
+    """
+
+    def __init__(self, name: str, term: int, detail: str) -> None:
+        self.name: str = name
+        self.term: int = term
+        self.detail: str = detail
+
+
+class Ready:
+    """One portion of work for the shell; the package docstring says in which order and under which promises.
+
+    The lists are the shell's to keep.
+    """
+
+    def __init__(self, number: int, role: int, term: int, leader: int, commit: int) -> None:
+        #: 1, 2, 3, ... since the start of this core; what `persisted` wants.
+        self.number: int = number
+        #: Role, term, leader (0: unknown) and commit index when this Ready was made.
+        self.role: int = role
+        self.term: int = term
+        self.leader: int = leader
+        self.commit: int = commit
+        #: Role, term or leader differ from the Ready before: reads asked for earlier are void, ask again.
+        self.changed: bool = False
+        #: The membership in force differs from the Ready before: look at `core.configs.current` (links to open or
+        #: close).
+        self.config_changed: bool = False
+        #: Install this before everything else.
+        self.snapshot: SnapshotMeta | None = None
+        self.hard_state: HardState | None = None
+        #: Append, replacing what the log holds from entries[0].index on.
+        self.entries: list[Entry] = []
+        self.messages: list[Message] = []
+        self.messages_after_persist: list[Message] = []
+        #: Apply in this order; over all Readies each index appears exactly once, without gaps. All kinds of entries.
+        self.committed: list[Entry] = []
+        self.read_states: list[ReadState] = []
+        self.events: list[Event] = []
+
+    def must_persist(self) -> bool:
+        """Whether there is something to write, so that `persisted` is expected."""
+        return self.snapshot is not None or self.hard_state is not None or len(self.entries) > 0
