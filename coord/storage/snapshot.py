@@ -1,0 +1,246 @@
+"""Snapshots: the whole state at one log position, in one file.
+
+On disk, all numbers big-endian:
+
+    file    := magic "RKSN"  version:u16  frame(header)  frame(chunk)*  end
+    header  := index:u64 term:u64 zxid:u64 digest:u64 config          config: Raft's membership, opaque here
+    frame   := length:u32 (1..CHUNK_BYTES_MAX)  crc:u32  bytes
+    end     := length:u32 = 0  crc:u32
+
+Every crc is crc32c continued over all frames before it, so a missing, doubled or exchanged frame shows as well as a
+flipped bit. A file is written under another name (`.tmp`), synced, renamed, and the folder synced: whatever ends in
+`.snap` was whole. The newest file that still is whole wins; an older one is the fallback and needs the log behind it,
+which is why the log is pruned only behind the oldest snapshot kept (`Snapshots.log_floor`).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.env import Disk, DiskFile
+from coord.errors import CorruptRecord, StorageError
+
+MAGIC: Final = b"RKSN"
+VERSION: Final = 1
+#: Longest frame that is read; the writer cuts larger chunks.
+CHUNK_BYTES_MAX: Final = 4 << 20
+#: How many snapshots stay on disk.
+KEEP: Final = 2
+#: The writer collects this much before it calls the disk.
+WRITE_BYTES: Final = 1 << 20
+
+_FILE_HEADER: Final = struct.Struct(">4sH")
+_FRAME: Final = struct.Struct(">II")
+_META: Final = struct.Struct(">QQQQ")
+_NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")
+
+
+class SnapshotMeta:
+    """Which state a snapshot holds: everything up to (term, index), with the membership in force there."""
+
+    def __init__(self, index: int, term: int, config: bytes, zxid: int = 0, digest: int = 0) -> None:
+        self.index = index
+        self.term = term
+        self.config = config
+        #: Zxid of the last command in it, and the state's digest there (0: not known), for tools and checks.
+        self.zxid = zxid
+        self.digest = digest
+
+    def name(self) -> str:
+        """File name; sorts by position."""
+        return f"{self.index:016x}-{self.term:016x}.snap"
+
+    def __repr__(self) -> str:
+        return f"SnapshotMeta({self.term}/{self.index})"
+
+
+def encode_snapshot(meta: SnapshotMeta, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The file's bytes, piece by piece."""
+    yield _FILE_HEADER.pack(MAGIC, VERSION)
+    header = _META.pack(meta.index, meta.term, meta.zxid, meta.digest) + meta.config
+    crc = crc32c(header)
+    yield _FRAME.pack(len(header), crc) + header
+    for chunk in chunks:
+        for start in range(0, len(chunk), CHUNK_BYTES_MAX):
+            part = chunk[start : start + CHUNK_BYTES_MAX]
+            crc = crc32c(part, crc)
+            yield _FRAME.pack(len(part), crc)
+            yield part
+    yield _FRAME.pack(0, crc)
+
+
+class SnapshotReader:
+    """One snapshot file, checked as it is read."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Open it and read its header. Raises CorruptRecord, StorageError, OSError."""
+        self._where = disk.where(path)
+        self._file = disk.open(path)
+        try:
+            magic, version = _FILE_HEADER.unpack(self._read(0, _FILE_HEADER.size))
+            if magic != MAGIC:
+                raise CorruptRecord(self._where, 0, MAGIC, magic)
+            if version != VERSION:
+                raise StorageError(f"{self._where}: written in format {version}, this program reads {VERSION}")
+            self._offset = _FILE_HEADER.size
+            self._crc = 0
+            header = self._frame()
+            if len(header) < _META.size:
+                raise CorruptRecord(self._where, _FILE_HEADER.size, "a header", f"{len(header)} bytes")
+            index, term, zxid, digest = _META.unpack_from(header)
+            self.meta = SnapshotMeta(index, term, header[_META.size :], zxid, digest)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def chunks(self) -> Iterator[bytes]:
+        """The state, chunk by chunk. Raises CorruptRecord at the first frame that is damaged."""
+        while chunk := self._frame():
+            yield chunk
+        if self._offset != self._file.size():
+            raise CorruptRecord(self._where, self._offset, "the end of the file", "more bytes")
+
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return self._file.size()
+
+    def read_raw(self, offset: int, size: int) -> bytes:
+        """Bytes of the file as they are, for sending it to a peer."""
+        return self._file.read_at(offset, size)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _frame(self) -> bytes:
+        start = self._offset
+        length, crc = _FRAME.unpack(self._read(start, _FRAME.size))
+        if length > CHUNK_BYTES_MAX:
+            raise CorruptRecord(self._where, start, f"at most {CHUNK_BYTES_MAX} bytes", length)
+        data = self._read(start + _FRAME.size, length)
+        self._crc = crc32c(data, self._crc)
+        if self._crc != crc:
+            raise CorruptRecord(self._where, start, f"crc {crc:08x}", f"{self._crc:08x}")
+        self._offset = start + _FRAME.size + length
+        return data
+
+    def _read(self, offset: int, size: int) -> bytes:
+        data = self._file.read_at(offset, size)
+        if len(data) != size:
+            raise CorruptRecord(self._where, offset, f"{size} bytes", f"{len(data)} bytes")
+        return data
+
+
+class Snapshots:
+    """The snapshot files of one node."""
+
+    def __init__(self, disk: Disk, folder: str, *, keep: int = KEEP) -> None:
+        """Create the folder if absent and remove what unfinished writes left."""
+        self._disk = disk
+        self._folder = folder
+        self._keep = keep
+        disk.make_folder(folder)
+        leftovers = [name for name in disk.names(folder) if name.endswith(".tmp")]
+        for name in leftovers:
+            disk.remove(f"{folder}/{name}")
+
+    def names(self) -> list[str]:
+        """Finished snapshots, newest first."""
+        return [name for name in reversed(self._disk.names(self._folder)) if _NAME.fullmatch(name)]
+
+    def log_floor(self) -> int:
+        """The index up to which the log may be pruned: that of the oldest snapshot kept, 0 without any."""
+        names = self.names()
+        return int(names[-1][:16], 16) if names else 0
+
+    def open_named(self, name: str) -> SnapshotReader:
+        """Open one snapshot. Raises as SnapshotReader."""
+        return SnapshotReader(self._disk, f"{self._folder}/{name}")
+
+    def open_at(self, index: int) -> SnapshotReader | None:
+        """Open the snapshot at exactly `index`, None if it is not kept."""
+        for name in self.names():
+            if int(name[:16], 16) == index:
+                return self.open_named(name)
+        return None
+
+    def write(self, meta: SnapshotMeta, chunks: Iterable[bytes]) -> None:
+        """Write a snapshot, durable on return. Raises OSError; nothing but a `.tmp` is left then."""
+        draft = SnapshotDraft(self._disk, self._folder, f"{meta.name()}.tmp")
+        try:
+            waiting: list[bytes] = []
+            size = 0
+            for piece in encode_snapshot(meta, chunks):
+                waiting.append(piece)
+                size += len(piece)
+                if size >= WRITE_BYTES:
+                    draft.append(b"".join(waiting))
+                    waiting.clear()
+                    size = 0
+            draft.append(b"".join(waiting))
+            draft.finish(meta.name())
+        finally:
+            draft.close()
+
+    def receive(self, name: str) -> SnapshotDraft:
+        """Begin to collect a snapshot that a peer sends; an unfinished earlier one of that name is dropped."""
+        if not _NAME.fullmatch(name):
+            raise StorageError(f"{name!r} is not the name of a snapshot")
+        return SnapshotDraft(self._disk, self._folder, f"{name}.recv.tmp")
+
+    def retain(self) -> None:
+        """Remove all but the newest `keep`."""
+        surplus = self.names()[self._keep :]
+        for name in surplus:
+            self._disk.remove(f"{self._folder}/{name}")
+        if surplus:
+            self._disk.sync_folder(self._folder)
+
+
+class SnapshotDraft:
+    """A snapshot file that is not finished."""
+
+    def __init__(self, disk: Disk, folder: str, temporary: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._temporary = temporary
+        if temporary in disk.names(folder):
+            disk.remove(f"{folder}/{temporary}")
+        self._file: DiskFile | None = disk.open(f"{folder}/{temporary}", create=True)
+        #: Bytes so far.
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        assert self._file is not None, "draft is closed"
+        self._file.write_at(self.size, data)
+        self.size += len(data)
+
+    def verify(self) -> SnapshotMeta:
+        """Read the draft back from beginning to end. Raises CorruptRecord or StorageError if it is not whole."""
+        reader = SnapshotReader(self._disk, f"{self._folder}/{self._temporary}")
+        try:
+            for _ in reader.chunks():
+                pass
+            return reader.meta
+        finally:
+            reader.close()
+
+    def finish(self, name: str) -> None:
+        """Make the draft durable under its final name."""
+        assert self._file is not None, "draft is closed"
+        self._file.sync()
+        self.close()
+        self._disk.rename(f"{self._folder}/{self._temporary}", f"{self._folder}/{name}")
+        self._disk.sync_folder(self._folder)
+
+    def close(self) -> None:
+        """Close the file; an unfinished draft stays as a `.tmp` and is removed at the next start."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,438 @@
+"""The write-ahead log: hard state and entries, durable before anything that depends on them is said.
+
+On disk, all numbers big-endian:
+
+    segment := record* zeros            file `<number:016x>.log`, numbers ascending without gaps
+    record  := magic "RKW1"  length:u32  crc:u32  body          crc32c over length and body
+    body    := sequence:u64  item+                               sequences ascend by one over all segments
+    item    := 0x01 term:u64 vote:u64                            hard state
+             | 0x02 kind:u8 term:u64 index:u64 length:u32 data   entry; replaces every entry from this index on
+             | 0x03 index:u64 term:u64                           base: a snapshot stands for everything up to here
+             | 0x04 version:u16 number:u64 term:u64 vote:u64 last_index:u64 last_term:u64    first item of a segment
+
+One record is one write and one sync: everything that was waiting goes into it together, and the next record is
+written only after the sync of this one has returned. From this follows the rule for damage found at `open`:
+
+- an invalid record with nothing valid behind it, in the last segment, is a torn tail: never acknowledged, cut off;
+- an invalid record with a valid one behind it was durable once: `CorruptRecord` names file and offset, and the node
+  does not start on it.
+
+A flipped bit in the very last record cannot be told from a torn write; it is cut, and the entries come back from the
+leader. Segments grow by zeros written ahead (`RESERVE_BYTES`), so that most syncs need not flush a changed file size.
+
+The log belongs to one thread at a time: first to whoever opens it, then to the writer (`coord.storage.writer`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.env import Disk, DiskFile
+from coord.errors import CorruptRecord, StorageError
+
+MAGIC: Final = b"RKW1"
+VERSION: Final = 1
+#: A new segment begins once the current one has reached this size.
+SEGMENT_BYTES: Final = 64 << 20
+#: Zeros written ahead of the end of a segment.
+RESERVE_BYTES: Final = 1 << 20
+#: No record is longer; a longer length field is damage.
+RECORD_BYTES_MAX: Final = 1 << 30
+
+ITEM_HARD_STATE: Final = 1
+ITEM_ENTRY: Final = 2
+ITEM_BASE: Final = 3
+ITEM_SEGMENT: Final = 4
+
+_PREFIX: Final = struct.Struct(">4sII")
+_SEQUENCE: Final = struct.Struct(">Q")
+_HARD_STATE: Final = struct.Struct(">BQQ")
+_ENTRY: Final = struct.Struct(">BBQQI")
+_BASE: Final = struct.Struct(">BQQ")
+_SEGMENT: Final = struct.Struct(">BHQQQQQ")
+_LENGTH: Final = struct.Struct(">I")
+
+
+class LogItem:
+    """One entry as the log keeps it; what `kind` and `data` mean is Raft's business."""
+
+    def __init__(self, term: int, index: int, kind: int, data: bytes) -> None:
+        self.term = term
+        self.index = index
+        self.kind = kind
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"LogItem({self.term}/{self.index} kind={self.kind} {len(self.data)}B)"
+
+
+class Batch:
+    """Encoded items that are to become durable together, and what is needed to find old segments later."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        #: Highest and last index among the entries (0: none); the last one is lower after an overwrite.
+        self.index_max = 0
+        self.last_index = 0
+        self.last_term = 0
+        #: Term and vote if this batch changes them.
+        self.hard_state: tuple[int, int] | None = None
+
+    def set_hard_state(self, term: int, vote: int) -> None:
+        """Remember the term and whom this node voted for in it (0: nobody). Raft §5.1."""
+        self.hard_state = (term, vote)
+        self.parts.append(_HARD_STATE.pack(ITEM_HARD_STATE, term, vote))
+
+    def add_entry(self, term: int, index: int, kind: int, data: bytes) -> None:
+        """Append an entry; entries at and behind this index are gone."""
+        self.parts.append(_ENTRY.pack(ITEM_ENTRY, kind, term, index, len(data)))
+        self.parts.append(data)
+        self.index_max = max(self.index_max, index)
+        self.last_index = index
+        self.last_term = term
+
+    def set_base(self, index: int, term: int) -> None:
+        """Say that a durable snapshot holds everything up to `index`."""
+        self.parts.append(_BASE.pack(ITEM_BASE, index, term))
+        self.index_max = max(self.index_max, index)
+        if self.last_index < index:
+            self.last_index = index
+            self.last_term = term
+
+
+class Recovered:
+    """What a log held when it was opened."""
+
+    def __init__(self) -> None:
+        self.term = 0
+        self.vote = 0
+        #: The log begins behind this position. `base_term` 0 with an index above 0: the term is not known.
+        self.base_index = 0
+        self.base_term = 0
+        #: Contiguous, ascending; the first has index `base_index + 1`.
+        self.entries: list[LogItem] = []
+        #: A line for the operator if a torn tail was cut, else "".
+        self.cut = ""
+
+    def last_index(self) -> int:
+        """Index of the last entry, or of the base."""
+        return self.base_index + len(self.entries)
+
+    def last_term(self) -> int:
+        """Term of the last entry, or of the base."""
+        return self.entries[-1].term if self.entries else self.base_term
+
+    def rebase(self, index: int, term: int) -> None:
+        """Forget what a snapshot at (term, index) covers, and everything if the log does not continue it."""
+        position = index - self.base_index
+        matches = (0 < position <= len(self.entries) and self.entries[position - 1].term == term) or (
+            position == 0 and self.base_term in (0, term)
+        )
+        if matches:
+            del self.entries[:position]
+        else:
+            self.entries.clear()
+        self.base_index = index
+        self.base_term = term
+
+
+class _Segment:
+    def __init__(self, number: int, name: str) -> None:
+        self.number = number
+        self.name = name
+        self.index_max = 0
+
+
+class Wal:
+    """The log of one node, open for appending. `open_wal` makes it."""
+
+    def __init__(self, disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._segments: list[_Segment] = []
+        self._file: DiskFile | None = None
+        self._position = 0
+        self._reserved = 0
+        self._sequence = 0
+        self._hard_state = (0, 0)
+        self._last = (0, 0)
+        #: Bytes of records written since this process opened the log, and syncs done.
+        self.written_bytes = 0
+        self.syncs = 0
+
+    def write(self, batches: list[Batch]) -> None:
+        """Make `batches` durable as one record.
+
+        Raises OSError. A failed write leaves the log as it was: the same call may be tried again (disk full). A failed
+        sync leaves nobody knowing what is on the disk: the caller must stop the node (`SyncFailed`).
+        """
+        if self._position >= self._segment_bytes:
+            self._rotate()
+        parts: list[bytes] = []
+        for batch in batches:
+            parts += batch.parts
+        self._write_record(parts)
+        segment = self._segments[-1]
+        for batch in batches:
+            segment.index_max = max(segment.index_max, batch.index_max)
+            if batch.hard_state is not None:
+                self._hard_state = batch.hard_state
+            if batch.last_index:
+                self._last = (batch.last_index, batch.last_term)
+
+    def prune(self, index: int) -> int:
+        """Remove leading segments with nothing above `index`, which a durable snapshot covers. Returns how many."""
+        removed = 0
+        while len(self._segments) > 1 and self._segments[0].index_max <= index:
+            self._disk.remove(f"{self._folder}/{self._segments[0].name}")
+            del self._segments[0]
+            removed += 1
+        if removed:
+            self._disk.sync_folder(self._folder)
+        return removed
+
+    def segment_count(self) -> int:
+        """How many files the log has."""
+        return len(self._segments)
+
+    def close(self) -> None:
+        """Close the current segment; nothing is lost, everything written was synced."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write_record(self, parts: list[bytes]) -> None:
+        file = self._file
+        assert file is not None, "log is closed"
+        body_length = 8 + sum(map(len, parts))
+        assert body_length <= RECORD_BYTES_MAX, f"record of {body_length} bytes"
+        covered = b"".join([_LENGTH.pack(body_length), _SEQUENCE.pack(self._sequence + 1), *parts])
+        record = b"".join([MAGIC, covered[:4], _LENGTH.pack(crc32c(covered)), covered[4:]])
+        file.write_at(self._position, record)
+        end = self._position + len(record)
+        if end > self._reserved:
+            self._reserve(file, end)
+        try:
+            file.sync()
+        except OSError as error:
+            raise SyncFailed(self._where(), error) from error
+        self._position = end
+        self._sequence += 1
+        self.written_bytes += len(record)
+        self.syncs += 1
+
+    def _reserve(self, file: DiskFile, end: int) -> None:
+        """Write zeros ahead. Only a gain in speed: without room for them the log goes on growing record by record."""
+        self._reserved = end
+        room = min(RESERVE_BYTES, self._segment_bytes - end)
+        if room > 0:
+            try:
+                file.write_at(end, bytes(room))
+            except OSError:
+                return
+            self._reserved = end + room
+
+    def _rotate(self) -> None:
+        """Begin the next segment. It is on disk, header and name, before the first record goes into it."""
+        number = self._segments[-1].number + 1 if self._segments else 1
+        segment = _Segment(number, f"{number:016x}.log")
+        old = (self._file, self._position, self._reserved)
+        path = f"{self._folder}/{segment.name}"
+        if segment.name in self._disk.names(self._folder):
+            self._disk.remove(path)  # left by a rotation that found the disk full
+        self._file = self._disk.open(path, create=True)
+        self._position = self._reserved = 0
+        try:
+            last_index, last_term = self._last
+            header = _SEGMENT.pack(ITEM_SEGMENT, VERSION, number, *self._hard_state, last_index, last_term)
+            self._write_record([header])
+            self._disk.sync_folder(self._folder)
+        except OSError:
+            self._file.close()
+            self._file, self._position, self._reserved = old
+            raise
+        if old[0] is not None:
+            old[0].close()
+        self._segments.append(segment)
+
+    def _where(self) -> str:
+        name = self._segments[-1].name if self._segments else ""
+        return self._disk.where(f"{self._folder}/{name}")
+
+
+class SyncFailed(StorageError):  # noqa: N818
+    """The disk did not confirm a write; what it holds is unknown, so the node must stop (never: sync again)."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        super().__init__(f"{path}: sync failed: {error.strerror or error}")
+        self.error = error
+
+
+def open_wal(disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> tuple[Wal, Recovered]:
+    """Open the log in `folder` (created if absent), repair a torn tail, and return what it holds.
+
+    Raises CorruptRecord (a record that was durable is damaged or missing), StorageError (a newer format), OSError.
+    """
+    disk.make_folder(folder)
+    wal = Wal(disk, folder, segment_bytes=segment_bytes)
+    recovered = Recovered()
+    names = [name for name in disk.names(folder) if name.endswith(".log")]
+    for position, name in enumerate(names):
+        is_last = position == len(names) - 1
+        reader = _SegmentReader(disk, f"{folder}/{name}", recovered)
+        previous = wal._segments[-1] if wal._segments else None
+        used = reader.read(wal._sequence, is_first=previous is None, is_last=is_last)
+        if used == 0:
+            # A rotation was cut short: the file exists, its header never became durable, nothing was put into it.
+            disk.remove(f"{folder}/{name}")
+            disk.sync_folder(folder)
+            recovered.cut = f"{disk.where(f'{folder}/{name}')}: removed, it was never finished"
+            break
+        if previous is not None and reader.number != previous.number + 1:
+            raise CorruptRecord(disk.where(f"{folder}/{name}"), 0, f"segment {previous.number + 1}", f"{reader.number}")
+        segment = _Segment(reader.number, name)
+        segment.index_max = reader.index_max
+        wal._segments.append(segment)
+        wal._sequence = reader.sequence
+        wal._position = used
+        if reader.cut:
+            recovered.cut = reader.cut
+    wal._hard_state = (recovered.term, recovered.vote)
+    wal._last = (recovered.last_index(), recovered.last_term())
+    if wal._segments:
+        _reopen_last(wal, disk, folder)
+    else:
+        wal._rotate()
+    return wal, recovered
+
+
+def _reopen_last(wal: Wal, disk: Disk, folder: str) -> None:
+    """Take up the last segment; whatever a torn write left behind its end goes first, or it could look valid later."""
+    file = disk.open(f"{folder}/{wal._segments[-1].name}")
+    file.truncate(wal._position)
+    file.sync()
+    wal._file = file
+    wal._reserved = wal._position
+
+
+class _SegmentReader:
+    """Reads one segment into `recovered`."""
+
+    def __init__(self, disk: Disk, path: str, recovered: Recovered) -> None:
+        self._path = disk.where(path)
+        self._recovered = recovered
+        file = disk.open(path)
+        try:
+            self._data = file.read_at(0, file.size())
+        finally:
+            file.close()
+        self.number = 0
+        self.sequence = 0
+        self.index_max = 0
+        self.cut = ""
+
+    def read(self, sequence: int, *, is_first: bool, is_last: bool) -> int:
+        """Replay all records; returns the offset behind the last valid one (0: not even the header was there)."""
+        offset = 0
+        data = self._data
+        while offset < len(data):
+            length = self._valid_record(offset)
+            if length == 0:
+                break
+            found = _SEQUENCE.unpack_from(data, offset + 12)[0]
+            if not (is_first and offset == 0) and found != sequence + 1:
+                raise CorruptRecord(self._path, offset, f"record {sequence + 1}", f"record {found}")
+            self._replay(offset + 20, offset + 12 + length, is_header=offset == 0)
+            sequence = found
+            offset += 12 + length
+        self.sequence = sequence
+        self._judge_tail(offset, sequence, is_last=is_last)
+        return offset
+
+    def _valid_record(self, offset: int) -> int:
+        """Length of the body of the record at `offset`, 0 if there is no valid one."""
+        data = self._data
+        if len(data) - offset < 20:
+            return 0
+        magic, length, crc = _PREFIX.unpack_from(data, offset)
+        end = offset + 12 + length
+        if magic != MAGIC or length < 9 or length > RECORD_BYTES_MAX or end > len(data):
+            return 0
+        covered = data[offset + 4 : offset + 8] + data[offset + 12 : end]
+        return int(length) if crc32c(covered) == crc else 0
+
+    def _judge_tail(self, offset: int, sequence: int, *, is_last: bool) -> None:
+        """Decide what the bytes behind the last valid record are: nothing, a torn write, or damage."""
+        data = self._data
+        rest = len(data) - offset
+        if rest == 0 or data.count(0, offset) == rest:
+            if not is_last and offset == 0:
+                raise CorruptRecord(self._path, 0, "a segment header", "nothing")
+            return
+        expected = f"record {sequence + 1} with a matching checksum"
+        if not is_last:
+            raise CorruptRecord(self._path, offset, expected, "damaged bytes")
+        candidate = data.find(MAGIC, offset + 1)
+        while candidate != -1:
+            if self._valid_record(candidate) and _SEQUENCE.unpack_from(data, candidate + 12)[0] > sequence:
+                raise CorruptRecord(self._path, offset, expected, f"damaged bytes before a whole record at {candidate}")
+            candidate = data.find(MAGIC, candidate + 1)
+        self.cut = f"{self._path}: cut a torn record at offset {offset}"
+
+    def _replay(self, offset: int, end: int, *, is_header: bool) -> None:
+        data = self._data
+        recovered = self._recovered
+        start = offset
+        try:
+            while offset < end:
+                tag = data[offset]
+                if tag == ITEM_ENTRY:
+                    _, kind, term, index, length = _ENTRY.unpack_from(data, offset)
+                    offset += _ENTRY.size
+                    if offset + length > end:
+                        raise CorruptRecord(self._path, start, "an entry inside its record", f"{length} bytes")
+                    self._replay_entry(start, LogItem(term, index, kind, data[offset : offset + length]))
+                    offset += length
+                elif tag == ITEM_HARD_STATE:
+                    _, recovered.term, recovered.vote = _HARD_STATE.unpack_from(data, offset)
+                    offset += _HARD_STATE.size
+                elif tag == ITEM_BASE:
+                    _, index, term = _BASE.unpack_from(data, offset)
+                    recovered.rebase(index, term)
+                    self.index_max = max(self.index_max, index)
+                    offset += _BASE.size
+                elif tag == ITEM_SEGMENT and is_header:
+                    self._replay_header(offset)
+                    offset += _SEGMENT.size
+                else:
+                    raise CorruptRecord(self._path, start, "a known item", f"tag {tag}")
+        except struct.error as error:
+            raise CorruptRecord(self._path, start, "whole items", str(error)) from error
+
+    def _replay_header(self, offset: int) -> None:
+        _, version, number, term, vote, last_index, last_term = _SEGMENT.unpack_from(self._data, offset)
+        if version != VERSION:
+            raise StorageError(f"{self._path}: written in format {version}, this program reads {VERSION}")
+        recovered = self._recovered
+        self.number = number
+        recovered.term, recovered.vote = term, vote
+        if recovered.last_index() == 0 and not recovered.entries:
+            recovered.base_index, recovered.base_term = last_index, last_term
+
+    def _replay_entry(self, offset: int, item: LogItem) -> None:
+        recovered = self._recovered
+        position = item.index - recovered.base_index - 1
+        if position < 0:
+            # Overwrites what the pruned segments held; only possible above every snapshot's index at that time.
+            recovered.entries.clear()
+            recovered.base_index, recovered.base_term = item.index - 1, 0
+            position = 0
+        if position > len(recovered.entries):
+            raise CorruptRecord(self._path, offset, f"entry {recovered.last_index() + 1}", f"entry {item.index}")
+        del recovered.entries[position:]
+        recovered.entries.append(item)
+        self.index_max = max(self.index_max, item.index)

@@ -1,0 +1,244 @@
+"""Who runs the log's writes and syncs: the caller (`InlineWriter`) or a thread of its own (`ThreadWriter`).
+
+Both keep the order in which batches were submitted, and tell how far the disk is by number: `submit` returns 1, 2, 3…
+and `on_persisted(n)` says that everything up to number n is durable. The thread is the default: while the disk works,
+the node goes on reading, answering pings and sending heartbeats, and what arrives meanwhile shares the next sync.
+
+Disk full: the batch stays queued and is tried again every `FULL_RETRY_S`; `on_full(True)` tells the node, which stops
+taking writes, and `on_full(False)` when there is room again. Any other failure is final: `on_failed(error)`, and the
+node must stop, because what the disk holds is unknown.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import deque
+from typing import Final, Protocol
+
+from coord.storage.wal import Batch, Wal
+
+FULL_RETRY_S: Final = 0.5
+_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class WriterEvents(Protocol):
+    """What a writer tells its node, always on the node's thread."""
+
+    def on_persisted(self, number: int) -> None:
+        """Every batch up to `number` is durable."""
+        ...
+
+    def on_full(self, is_full: bool) -> None:
+        """The disk has become full, or has room again."""
+        ...
+
+    def on_failed(self, error: Exception) -> None:
+        """The log cannot go on; no batch will be reported as durable any more."""
+        ...
+
+
+class LogWriter(Protocol):
+    """The node's view of its log."""
+
+    def start(self, events: WriterEvents) -> None:
+        """Begin; before this nothing may be submitted."""
+        ...
+
+    def submit(self, batch: Batch) -> int:
+        """Queue a batch; its number."""
+        ...
+
+    def flush(self) -> None:
+        """Begin to write what was submitted. Called once per turn; may call back before it returns."""
+        ...
+
+    def prune(self, index: int) -> None:
+        """Some time soon drop segments with nothing above `index`."""
+        ...
+
+    def close(self) -> None:
+        """Write what was submitted, then close the log."""
+        ...
+
+
+class InlineWriter:
+    """Writes and syncs inside `flush`: for machines with one core, for tests and the simulation."""
+
+    def __init__(self, wal: Wal) -> None:
+        self._wal = wal
+        self._waiting: list[Batch] = []
+        self._submitted = 0
+        self._is_full = False
+        self._has_failed = False
+        self._events: WriterEvents | None = None
+
+    def start(self, events: WriterEvents) -> None:
+        """See `LogWriter.start`."""
+        self._events = events
+
+    def submit(self, batch: Batch) -> int:
+        """See `LogWriter.submit`."""
+        self._waiting.append(batch)
+        self._submitted += 1
+        return self._submitted
+
+    def flush(self) -> None:
+        """See `LogWriter.flush`. A full disk is tried again at every flush."""
+        if not self._waiting or self._has_failed:
+            return
+        events = self._events
+        assert events is not None, "writer was not started"
+        try:
+            self._wal.write(self._waiting)
+        except OSError as error:
+            if error.errno not in _FULL_ERRORS:
+                self._fail(events, error)
+            elif not self._is_full:
+                self._is_full = True
+                events.on_full(True)
+            return
+        except Exception as error:  # SyncFailed or a broken invariant: the node stops on either
+            self._fail(events, error)
+            return
+        self._waiting = []
+        if self._is_full:
+            self._is_full = False
+            events.on_full(False)
+        events.on_persisted(self._submitted)
+
+    def _fail(self, events: WriterEvents, error: Exception) -> None:
+        self._has_failed = True
+        events.on_failed(error)
+
+    def prune(self, index: int) -> None:
+        """See `LogWriter.prune`."""
+        self._wal.prune(index)
+
+    def close(self) -> None:
+        """See `LogWriter.close`."""
+        self.flush()
+        self._wal.close()
+
+
+class ThreadWriter:
+    """One thread that writes and syncs; two eventfds carry the wake-ups.
+
+    The node's loop watches `done_fd` and calls `collect` when it is readable; everything else about the thread is
+    private. The queue needs no lock: append and popleft of a deque are atomic.
+    """
+
+    def __init__(self, wal: Wal) -> None:
+        self._wal = wal
+        self._queue: deque[Batch] = deque()
+        self._prune_to = 0
+        self._submitted = 0
+        self._is_closing = False
+        self._is_wakened = True
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        #: Readable when the thread has something to tell.
+        self.done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._reports: deque[tuple[str, int, Exception | None]] = deque()
+        self._stop_waiting = threading.Event()
+        self._events: WriterEvents | None = None
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+
+    def start(self, events: WriterEvents) -> None:
+        """See `LogWriter.start`."""
+        self._events = events
+        self._thread.start()
+
+    def submit(self, batch: Batch) -> int:
+        """See `LogWriter.submit`."""
+        self._queue.append(batch)
+        self._submitted += 1
+        self._is_wakened = False
+        return self._submitted
+
+    def flush(self) -> None:
+        """See `LogWriter.flush`: wakes the thread."""
+        if not self._is_wakened:
+            self._is_wakened = True
+            os.eventfd_write(self._wake_fd, 1)
+
+    def prune(self, index: int) -> None:
+        """See `LogWriter.prune`."""
+        self._prune_to = index
+        os.eventfd_write(self._wake_fd, 1)
+
+    def collect(self) -> None:
+        """Hand the thread's reports to the node; called on the node's thread when `done_fd` is readable."""
+        events = self._events
+        assert events is not None, "writer was not started"
+        try:
+            os.eventfd_read(self.done_fd)
+        except BlockingIOError:
+            return
+        persisted = 0
+        while self._reports:
+            kind, number, error = self._reports.popleft()
+            if kind == "persisted":
+                persisted = number
+            elif kind == "full":
+                events.on_full(bool(number))
+            elif error is not None:
+                events.on_failed(error)
+        if persisted:
+            events.on_persisted(persisted)
+
+    def close(self) -> None:
+        """See `LogWriter.close`. Waits for the thread, except when the disk is full: then what waits is given up."""
+        self._is_closing = True
+        self._stop_waiting.set()
+        os.eventfd_write(self._wake_fd, 1)
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._wal.close()
+        os.close(self._wake_fd)
+        os.close(self.done_fd)
+
+    # --- on the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        done = 0
+        try:
+            while True:
+                os.eventfd_read(self._wake_fd)
+                while self._queue:
+                    count = self._write_waiting()
+                    if count == 0:
+                        return
+                    done += count
+                    self._report("persisted", done, None)
+                if self._prune_to:
+                    prune_to, self._prune_to = self._prune_to, 0
+                    self._wal.prune(prune_to)
+                if self._is_closing and not self._queue:
+                    return
+        except Exception as error:  # the named boundary: whatever it is, the node hears of it and stops
+            self._report("failed", 0, error)
+
+    def _write_waiting(self) -> int:
+        """Write all that waits as one record; how many batches that were (0: closing while the disk is full)."""
+        batches = [self._queue.popleft() for _ in range(len(self._queue))]
+        was_full = False
+        while True:
+            try:
+                self._wal.write(batches)
+            except OSError as error:
+                if error.errno not in _FULL_ERRORS:
+                    raise
+                if not was_full:
+                    was_full = True
+                    self._report("full", 1, None)
+                if self._stop_waiting.wait(FULL_RETRY_S):
+                    return 0
+                continue
+            if was_full:
+                self._report("full", 0, None)
+            return len(batches)
+
+    def _report(self, kind: str, number: int, error: Exception | None) -> None:
+        self._reports.append((kind, number, error))
+        os.eventfd_write(self.done_fd, 1)

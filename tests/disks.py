@@ -1,0 +1,112 @@
+"""A disk in memory that forgets what was not synced, and that fails when told to."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+
+class MemoryFile:
+    """One open file of a MemoryDisk."""
+
+    def __init__(self, disk: MemoryDisk, content: bytearray) -> None:
+        self._disk = disk
+        self.content = content
+        self.synced = b""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return bytes(self.content[offset : offset + size])
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        self._disk.maybe_fail("write")
+        self.content.extend(bytes(max(0, offset + len(data) - len(self.content))))
+        self.content[offset : offset + len(data)] = data
+
+    def sync(self) -> None:
+        self._disk.maybe_fail("sync")
+        self._disk.syncs += 1
+        self.synced = bytes(self.content)
+
+    def truncate(self, size: int) -> None:
+        del self.content[size:]
+        self.content.extend(bytes(max(0, size - len(self.content))))
+
+    def size(self) -> int:
+        return len(self.content)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryDisk:
+    """Files and folders in dicts. `failures` maps an operation's name to the errno it raises from now on."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, MemoryFile] = {}
+        #: The names that would survive a power cut.
+        self.durable: dict[str, MemoryFile] = {}
+        self.failures: dict[str, int] = {}
+        self.on_call: Callable[[str], None] = lambda name: None
+        self.syncs = 0
+
+    def maybe_fail(self, name: str) -> None:
+        self.on_call(name)
+        if name in self.failures:
+            raise OSError(self.failures[name], f"injected {name} failure")
+
+    def where(self, path: str) -> str:
+        return f"mem:{path}"
+
+    def make_folder(self, path: str) -> None:
+        pass
+
+    def names(self, path: str) -> list[str]:
+        prefix = f"{path}/" if path else ""
+        return sorted(n[len(prefix) :] for n in self.files if n.startswith(prefix) and "/" not in n[len(prefix) :])
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        if create:
+            if path in self.files:
+                raise FileExistsError(errno.EEXIST, path)
+            self.maybe_fail("create")
+            self.files[path] = MemoryFile(self, bytearray())
+        elif path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, path)
+        return self.files[path]
+
+    def rename(self, old: str, new: str) -> None:
+        self.maybe_fail("rename")
+        self.files[new] = self.files.pop(old)
+
+    def remove(self, path: str) -> None:
+        self.maybe_fail("remove")
+        del self.files[path]
+
+    def sync_folder(self, path: str) -> None:
+        self.maybe_fail("sync_folder")
+        prefix = f"{path}/" if path else ""
+        for name in [n for n in self.durable if n.startswith(prefix)]:
+            del self.durable[name]
+        for name, file in self.files.items():
+            if name.startswith(prefix):
+                self.durable[name] = file
+
+    def power_cut(self) -> MemoryDisk:
+        """A disk that holds only what was durable."""
+        after = MemoryDisk()
+        for name, file in self.durable.items():
+            copy = MemoryFile(after, bytearray(file.synced))
+            copy.synced = file.synced
+            after.files[name] = copy
+            after.durable[name] = copy
+        return after
+
+    def copy(self) -> MemoryDisk:
+        """An independent disk with the same content, everything durable."""
+        after = MemoryDisk()
+        for name, file in self.files.items():
+            copy = MemoryFile(after, bytearray(file.content))
+            copy.synced = bytes(file.content)
+            after.files[name] = copy
+            after.durable[name] = copy
+        return after
