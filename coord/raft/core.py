@@ -1,39 +1,71 @@
-"""The consensus core: skeleton of the public interface, bodies follow."""
+"""The consensus core: one member of one Raft group, without I/O, clock or chance of its own.
+
+What a node does in each role is in this file; what only a leader knows is in `leadership`. The role changes only in the
+four `_become_*` methods, the term only in `_become_follower` and `_campaign`::
+
+    follower -> pre-candidate      silence, and this node is a voter                      Dissertation §9.6
+    pre-candidate -> candidate     a majority would vote for it                           term + 1, vote for itself
+    follower -> candidate          the leader hands over (TIMEOUT_NOW)                    term + 1, vote for itself
+    candidate -> leader            a majority has voted for it, durably its own vote too
+    any -> follower                a higher term, a leader of this term, a lost election
+    leader -> follower             silence from the majority; removed from the group
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final
+
 from coord.env import Rng
-from coord.raft.membership import Configuration
-from coord.raft.messages import NORMAL, Entry, HardState, Message, Ready, SnapshotMeta
+from coord.errors import NotLeader, ProposalDropped
+from coord.raft.leadership import Leadership
+from coord.raft.log import RaftLog, Write
+from coord.raft.membership import ConfigLog, Configuration, decode_configuration, objection
+from coord.raft.messages import (
+    APPEND,
+    APPEND_RESP,
+    CANDIDATE,
+    COMMIT,
+    CONFIG,
+    FOLLOWER,
+    HEARTBEAT,
+    HEARTBEAT_RESP,
+    LEADER,
+    NOOP,
+    NORMAL,
+    PRE_CANDIDATE,
+    PRE_VOTE,
+    PRE_VOTE_RESP,
+    READ_INDEX,
+    READ_INDEX_RESP,
+    ROLE_NAMES,
+    SNAPSHOT,
+    TIMEOUT_NOW,
+    VOTE,
+    VOTE_RESP,
+    Entry,
+    Event,
+    HardState,
+    Message,
+    ReadState,
+    Ready,
+    SnapshotMeta,
+)
+from coord.raft.quorum import LOST, WON, vote_result
+from coord.raft.settings import RaftConfig
 
+__all__ = ["RaftConfig", "RaftCore"]
 
-class RaftConfig:
-    """Bounds and timing of one core. Ticks are the shell's (50 ms in the store)."""
-
-    def __init__(
-        self,
-        election_ticks: int = 12,
-        heartbeat_ticks: int = 1,
-        max_inflight: int = 64,
-        max_inflight_bytes: int = 8 << 20,
-        max_append_bytes: int = 1 << 20,
-        max_apply_entries: int = 256,
-    ) -> None:
-        #: A follower stands for election after election_ticks .. 2*election_ticks-1 ticks of silence; a leader that
-        #: has not heard from a majority for election_ticks steps down.
-        self.election_ticks: int = election_ticks
-        self.heartbeat_ticks: int = heartbeat_ticks
-        #: Appends, and bytes in them, on their way to one peer without an answer.
-        self.max_inflight: int = max_inflight
-        self.max_inflight_bytes: int = max_inflight_bytes
-        #: Bytes of entries in one append; a single larger entry travels alone.
-        self.max_append_bytes: int = max_append_bytes
-        #: Committed entries in one Ready.
-        self.max_apply_entries: int = max_apply_entries
+#: After its link to the leader broke, a follower waits 1 .. this many ticks before it stands for election.
+PEER_DOWN_TICKS: Final = 4
 
 
 class RaftCore:
-    """One member of one Raft group. See the package docstring for how to drive it."""
+    """One member of one Raft group. See the package docstring for how to drive it.
+
+    Invariant: `leadership` is there iff role is LEADER. Invariant: term never falls; vote changes only from 0 within a
+    term.
+    """
 
     def __init__(
         self,
@@ -51,24 +83,101 @@ class RaftCore:
         peers) and is dropped where the snapshot contradicts it. The first committed entry handed out is
         `snapshot.index + 1`.
         """
-        raise NotImplementedError
+        assert node_id > 0, node_id
+        self.id: int = node_id
+        self.settings: RaftConfig = config
+        self.log: RaftLog = RaftLog(snapshot, entries or [])
+        self.configs: ConfigLog = ConfigLog(snapshot.index, snapshot.config)
+        for entry in self.log.entries:
+            if entry.kind == CONFIG and entry.index > snapshot.index:
+                self.configs.append(entry.index, decode_configuration(entry.data))
+        self.term: int = hard_state.term if hard_state is not None else 0
+        self.vote: int = hard_state.vote if hard_state is not None else 0
+        assert self.term >= self.log.last_term, f"term {self.term} on disk, log ends in term {self.log.last_term}"
+        self.role: int = FOLLOWER
+        #: The leader of `term`, 0 while unknown.
+        self.leader: int = 0
+        self.leadership: Leadership | None = None
+        #: Ticks since the leader was heard, a vote was granted or an election began.
+        self.elapsed: int = 0
+        #: At how many of them this node stands for election.
+        self.timeout: int = 0
 
-    # --- input
+        self._rng: Rng = rng
+        self._votes: dict[int, bool] = {}
+        self._outbox: list[Message] = []
+        self._after_persist: list[Message] = []
+        self._read_states: list[ReadState] = []
+        self._events: list[Event] = []
+        self._snapshot: SnapshotMeta | None = None
+        # What the last Ready said, to see what the next one must say.
+        self._number: int = 0
+        self._said_term: int = self.term
+        self._said_vote: int = self.vote
+        self._said_role: int = FOLLOWER
+        self._said_leader: int = 0
+        self._said_config: Configuration = self.configs.current
+        # What the disk has confirmed, and what it has been asked for since, oldest first.
+        self._durable_term: int = self.term
+        self._durable_vote: int = self.vote
+        self._writes: deque[Write] = deque()
+        self._restart_timer()
+
+    # --- input --------------------------------------------------------------------------------------------------------
 
     def step(self, m: Message) -> None:
         """Take a message from a peer (src is authenticated by the shell). Stale and repeated ones are harmless."""
-        raise NotImplementedError
+        if m.term != self.term and not self._settle_term(m):
+            return
+        kind = m.kind
+        if kind in (APPEND_RESP, HEARTBEAT_RESP, READ_INDEX):
+            self._step_leader(m)
+        elif kind in (APPEND, HEARTBEAT, COMMIT, SNAPSHOT):
+            self._step_from_leader(m)
+        elif kind in (PRE_VOTE, VOTE):
+            self._on_vote_request(m)
+        elif kind in (PRE_VOTE_RESP, VOTE_RESP):
+            self._on_vote_resp(m)
+        elif kind == READ_INDEX_RESP:
+            self._read_states.append(ReadState(m.context, m.match_index))
+        elif kind == TIMEOUT_NOW:
+            if self.role != LEADER and self._promotable():
+                self._campaign(True)
+        else:
+            raise AssertionError(f"message kind {kind} from {m.src}")
 
     def tick(self) -> None:
         """One tick has passed."""
-        raise NotImplementedError
+        lead = self.leadership
+        if lead is None:
+            self.elapsed += 1
+            if self.elapsed >= self.timeout and self._promotable():
+                self._pre_campaign()
+            return
+        lead.tick()
+        if not lead.has_quorum():
+            # Others may have elected a leader that this one cannot hear of: Dissertation §6.2.
+            self._events.append(Event("quorum_lost", self.term, "no majority heard within an election timeout"))
+            self._become_follower(self.term, 0)
+            return
+        if self._change_refused() == "":
+            peer = lead.to_promote()
+            if peer:
+                self._events.append(Event("promote", self.term, str(peer)))
+                self.propose_config(self.configs.current.with_voter(peer))
 
     def propose(self, data: bytes, kind: int = NORMAL) -> int:
         """Append `data` and return its index; it commits if this term's leadership lasts.
 
         Raises: NotLeader(hint); ProposalDropped while leadership is being handed over. Nothing was appended then.
         """
-        raise NotImplementedError
+        lead = self.leadership
+        if lead is None:
+            raise NotLeader(self.leader)
+        if lead.transferee:
+            raise ProposalDropped(f"leadership is being handed to {lead.transferee}")
+        lead.pending = True
+        return self.log.append(self.term, kind, data)
 
     def propose_config(self, config: Configuration) -> int:
         """Append a new configuration, in force at once, and return its index. Dissertation §4.1.
@@ -76,7 +185,15 @@ class RaftCore:
         Raises: NotLeader; ProposalDropped when `config` is no single step, another change is not committed yet, or no
         entry of this term is.
         """
-        raise NotImplementedError
+        lead = self.leadership
+        if lead is None:
+            raise NotLeader(self.leader)
+        why = self._change_refused() or objection(self.configs.current, config)
+        if why:
+            raise ProposalDropped(why)
+        index = self.log.append(self.term, CONFIG, config.encode())
+        self._use_config(index, config)
+        return index
 
     def transfer_leadership(self, to: int) -> None:
         """Bring `to` up to date and let it stand for election at once; given up after an election timeout.
@@ -84,52 +201,426 @@ class RaftCore:
 
         Proposals are refused meanwhile. Raises: NotLeader; ProposalDropped when `to` is no other voter.
         """
-        raise NotImplementedError
+        lead = self.leadership
+        if lead is None:
+            raise NotLeader(self.leader)
+        if to == self.id or not self.configs.current.is_voter(to):
+            raise ProposalDropped(f"{to} is no other voter")
+        lead.begin_transfer(to)
 
     def read_index(self, context: int) -> None:
         """Ask for the index a linearizable read must wait for; comes back as `ReadState(context, index)`.
         Dissertation §6.4.
 
         On a follower the leader is asked; that message may be lost, so ask again after a while and whenever
-        `Ready.changed`. `context` must not be reused over restarts of the node. Raises: NotLeader(0) when no leader
-        is known.
+        `Ready.changed`. `context` must not be reused over restarts of the node. Raises: NotLeader(0) when no leader is
+        known.
         """
-        raise NotImplementedError
+        lead = self.leadership
+        if lead is not None:
+            lead.read(self.id, context)
+        elif self.leader:
+            self._outbox.append(Message(READ_INDEX, self.id, self.leader, self.term, context=context))
+        else:
+            raise NotLeader(0)
 
     def peer_down(self, peer: int) -> None:
-        """The shell saw the connection to `peer` break. If it is the leader, this node stands for election within
-        1..4 ticks (pre-vote protects a leader that lives); if this node leads, whatever was on its way to `peer`
-        counts as lost."""
-        raise NotImplementedError
+        """The shell saw the connection to `peer` break.
 
-    # --- disk
+        If it is the leader, this node stands for election within 1..4 ticks (pre-vote protects a leader that lives). If
+        this node leads, whatever was on its way to `peer` counts as lost.
+        """
+        if self.leadership is not None:
+            self.leadership.peer_down(peer)
+        elif peer == self.leader:
+            self._set_leader(0)
+            self.timeout = min(self.timeout, self.elapsed + 1 + self._rng.below(PEER_DOWN_TICKS))
+
+    # --- disk ---------------------------------------------------------------------------------------------------------
 
     def persisted(self, number: int) -> None:
         """Everything of Ready `number` and of all before it is durable."""
-        raise NotImplementedError
+        assert number <= self._number, f"Ready {number} of {self._number}"
+        writes = self._writes
+        stable = -1
+        while writes and writes[0].number <= number:
+            write = writes.popleft()
+            stable = write.last
+            self._durable_term = write.term
+            self._durable_vote = write.vote
+        if stable > self.log.stable:
+            self.log.stable = stable
+            if self.leadership is not None:
+                self._advance_commit(self.leadership)
+        if self.role == CANDIDATE and self._durable_term == self.term and self._durable_vote == self.id:
+            # A vote counts only once it cannot be forgotten, one's own as any other.
+            self._votes[self.id] = True
+            self._count_votes()
 
     def snapshot_meta(self, index: int) -> SnapshotMeta:
         """Term and configuration at `index` (applied, not compacted): what a snapshot taken there must carry."""
-        raise NotImplementedError
+        assert index <= self.log.handed, f"snapshot at {index}, handed out for applying up to {self.log.handed}"
+        term = self.log.term_at(index)
+        assert term >= 0, f"snapshot at {index}, compacted up to {self.log.offset}"
+        return SnapshotMeta(index, term, self.configs.at(index))
 
     def snapshot_saved(self, meta: SnapshotMeta) -> None:
         """A snapshot is durable and may be offered to peers that are behind the log."""
-        raise NotImplementedError
+        if meta.index > self.log.snapshot.index:
+            self.log.snapshot = meta
+            self.configs.forget_before(meta.index)
 
     def compacted(self, index: int) -> None:
         """Forget entries up to `index` (at or below the newest saved snapshot); keep some behind it for slow peers."""
-        raise NotImplementedError
+        self.log.compact(index)
 
     def snapshot_status(self, peer: int, ok: bool) -> None:
         """How the transfer to `peer` that a SNAPSHOT message began has ended. Must be called for each one."""
-        raise NotImplementedError
+        if self.leadership is not None:
+            self.leadership.snapshot_status(peer, ok)
 
-    # --- output
+    # --- output -------------------------------------------------------------------------------------------------------
 
     def has_ready(self) -> bool:
         """Whether `ready` would hand out anything."""
-        raise NotImplementedError
+        lead = self.leadership
+        log = self.log
+        return (
+            (lead is not None and lead.pending)
+            or log.saved < log.last
+            or log.handed < log.commit
+            or len(self._outbox) > 0
+            or len(self._after_persist) > 0
+            or len(self._read_states) > 0
+            or self._snapshot is not None
+            or self.term != self._said_term
+            or self.vote != self._said_vote
+            or self.role != self._said_role
+            or self.leader != self._said_leader
+            or len(self._events) > 0
+        )
 
     def ready(self) -> Ready:
         """Hand out everything there is to do; each thing once."""
-        raise NotImplementedError
+        lead = self.leadership
+        if lead is not None and lead.pending:
+            lead.replicate()
+        log = self.log
+        self._number += 1
+        r = Ready(self._number, self.role, self.term, self.leader, log.commit)
+        term_changed = self.term != self._said_term
+        if term_changed or self.role != self._said_role or self.leader != self._said_leader:
+            r.changed = True
+            self._said_role = self.role
+            self._said_leader = self.leader
+        if term_changed or self.vote != self._said_vote:
+            r.hard_state = HardState(self.term, self.vote)
+            self._said_term = self.term
+            self._said_vote = self.vote
+        if self.configs.current is not self._said_config:
+            self._said_config = self.configs.current
+            r.config_changed = True
+        r.snapshot = self._snapshot
+        self._snapshot = None
+        if log.saved < log.last:
+            r.entries = log.between(log.saved + 1, log.last)
+            log.saved = log.last
+        if log.handed < log.commit:
+            last = min(log.commit, log.handed + self.settings.max_apply_entries)
+            r.committed = log.between(log.handed + 1, last)
+            log.handed = last
+        self._hand_lists(r)
+        if r.must_persist():
+            self._writes.append(Write(self._number, log.saved, self.term, self.vote))
+        return r
+
+    def _hand_lists(self, r: Ready) -> None:
+        # The leadership holds on to the lists themselves, so they are emptied and not replaced.
+        if self._outbox:
+            r.messages = self._outbox.copy()
+            self._outbox.clear()
+        if self._after_persist:
+            r.messages_after_persist = self._after_persist
+            self._after_persist = []
+        if self._read_states:
+            r.read_states = self._read_states.copy()
+            self._read_states.clear()
+        if self._events:
+            r.events = self._events.copy()
+            self._events.clear()
+
+    # --- terms --------------------------------------------------------------------------------------------------------
+
+    def _settle_term(self, m: Message) -> bool:
+        """Deal with a message of another term; True if it is to be looked at further."""
+        kind = m.kind
+        if m.term > self.term:
+            if kind in (PRE_VOTE, VOTE) and not m.granted and self._hears_leader():
+                # Whoever hears a leader helps nobody to replace it: a removed or cut off node cannot disturb
+                # (Dissertation §4.2.3). `granted` marks an election that the leader itself asked for.
+                self._events.append(Event("vote_ignored", self.term, f"of {m.src} for term {m.term}"))
+                return False
+            if kind == PRE_VOTE or (kind == PRE_VOTE_RESP and m.granted):
+                return True  # speaks of a term that nobody has begun
+            from_leader = kind in (APPEND, HEARTBEAT, COMMIT, SNAPSHOT)
+            self._become_follower(m.term, m.src if from_leader else 0)
+            return True
+        if kind in (APPEND, HEARTBEAT, SNAPSHOT):
+            # A leader that missed an election must learn of it, else two sides ignore each other for ever: this node
+            # its appends, and it this node's pre-votes.
+            self._outbox.append(Message(HEARTBEAT_RESP, self.id, m.src, self.term))
+        elif kind in (PRE_VOTE, VOTE):
+            resp = PRE_VOTE_RESP if kind == PRE_VOTE else VOTE_RESP
+            self._outbox.append(Message(resp, self.id, m.src, self.term))
+        return False
+
+    def _hears_leader(self) -> bool:
+        """Whether a leader was heard within the shortest election timeout; a leader hears itself."""
+        return self.leader != 0 and (self.role == LEADER or self.elapsed < self.settings.election_ticks)
+
+    def _promotable(self) -> bool:
+        return self.configs.current.is_voter(self.id)
+
+    def _restart_timer(self) -> None:
+        self.elapsed = 0
+        self.timeout = self.settings.election_ticks + self._rng.below(self.settings.election_ticks)
+
+    def _set_leader(self, leader: int) -> None:
+        if leader != self.leader:
+            self.leader = leader
+            self._events.append(Event("leader", self.term, str(leader)))
+
+    # --- roles --------------------------------------------------------------------------------------------------------
+
+    def _set_role(self, role: int) -> None:
+        if role != self.role:
+            self._events.append(Event("role", self.term, f"{ROLE_NAMES[self.role]} -> {ROLE_NAMES[role]}"))
+            self.role = role
+
+    def _become_follower(self, term: int, leader: int) -> None:
+        # A candidate that only raised the term must not keep a better one from standing: the timer of a follower runs
+        # on unless there is a leader (a granted vote restarts it elsewhere).
+        restart = leader != 0 or self.role != FOLLOWER
+        if term > self.term:
+            self.term = term
+            self.vote = 0
+        self._set_role(FOLLOWER)
+        self._set_leader(leader)
+        self.leadership = None
+        self._votes = {}
+        if restart:
+            self._restart_timer()
+
+    def _pre_campaign(self) -> None:
+        """Ask whether an election could be won before disturbing anybody with a new term: Dissertation §9.6."""
+        self._set_role(PRE_CANDIDATE)
+        self._set_leader(0)
+        self._restart_timer()
+        self._votes = {self.id: True}
+        for voter in self.configs.current.voters:
+            if voter != self.id:
+                self._outbox.append(Message(PRE_VOTE, self.id, voter, self.term + 1, self.log.last, self.log.last_term))
+        self._count_votes()
+
+    def _campaign(self, handed_over: bool) -> None:
+        """Begin a term and ask for votes; the requests wait until term and own vote are durable: Raft §5.2."""
+        self.term += 1
+        self.vote = self.id
+        self._set_role(CANDIDATE)
+        self._set_leader(0)
+        self._restart_timer()
+        self._votes = {}
+        for voter in self.configs.current.voters:
+            if voter != self.id:
+                self._after_persist.append(
+                    Message(VOTE, self.id, voter, self.term, self.log.last, self.log.last_term, granted=handed_over)
+                )
+
+    def _become_leader(self) -> None:
+        self._set_role(LEADER)
+        self._set_leader(self.id)
+        self._votes = {}
+        self.leadership = self._new_leadership()
+        self.log.append(self.term, NOOP, b"")
+
+    def _new_leadership(self) -> Leadership:
+        return Leadership(
+            self.id,
+            self.term,
+            self.settings,
+            self.log,
+            self.configs.current,
+            self._outbox,
+            self._read_states,
+            self._events,
+        )
+
+    # --- elections ----------------------------------------------------------------------------------------------------
+
+    def _on_vote_request(self, m: Message) -> None:
+        asked = m.kind == PRE_VOTE
+        may = self.vote == m.src or (self.vote == 0 and self.leader == 0) or (asked and m.term > self.term)
+        granted = may and self.log.is_up_to_date(m.prev_index, m.prev_term)
+        if asked:
+            term = m.term if granted else self.term
+            self._outbox.append(Message(PRE_VOTE_RESP, self.id, m.src, term, granted=granted))
+            return
+        if granted:
+            self.vote = m.src
+            self.elapsed = 0
+        self._after_persist.append(Message(VOTE_RESP, self.id, m.src, self.term, granted=granted))
+
+    def _on_vote_resp(self, m: Message) -> None:
+        if m.kind == PRE_VOTE_RESP:
+            if self.role != PRE_CANDIDATE or (m.granted and m.term != self.term + 1):
+                return
+        elif self.role != CANDIDATE:
+            return
+        if m.src not in self._votes:
+            self._votes[m.src] = m.granted
+            self._count_votes()
+
+    def _count_votes(self) -> None:
+        result = vote_result(self._votes, self.configs.current.voters)
+        if result == WON:
+            if self.role == PRE_CANDIDATE:
+                self._campaign(False)
+            else:
+                self._become_leader()
+        elif result == LOST:
+            self._events.append(Event("election_lost", self.term, f"as {ROLE_NAMES[self.role]}"))
+            self._become_follower(self.term, 0)
+
+    # --- leading ------------------------------------------------------------------------------------------------------
+
+    def _step_leader(self, m: Message) -> None:
+        lead = self.leadership
+        if lead is None:
+            return
+        if m.kind == APPEND_RESP:
+            if lead.on_append_resp(m):
+                self._advance_commit(lead)
+        elif m.kind == HEARTBEAT_RESP:
+            lead.on_heartbeat_resp(m)
+        else:
+            lead.read(m.src, m.context)
+
+    def _advance_commit(self, lead: Leadership) -> None:
+        if not self.log.commit_to(lead.next_commit()):
+            return
+        lead.pending = True
+        if not self.configs.current.is_voter(self.id) and self.configs.newest_index() <= self.log.commit:
+            # Its own removal is committed: a leader that is no member any more ends here (Raft §6), and names an heir.
+            heir = lead.best_successor()
+            if heir:
+                lead.replicate()
+                self._outbox.append(Message(TIMEOUT_NOW, self.id, heir, self.term))
+            self._become_follower(self.term, 0)
+
+    def _change_refused(self) -> str:
+        """Why the configuration may not be changed now; "" when it may."""
+        lead = self.leadership
+        if lead is None:
+            return "not the leader"
+        if self.configs.newest_index() > self.log.commit:
+            return f"the change at {self.configs.newest_index()} is not committed"
+        if not lead.settled():
+            return "no entry of this term is committed"
+        return f"leadership is being handed to {lead.transferee}" if lead.transferee else ""
+
+    def _use_config(self, index: int, config: Configuration) -> None:
+        self.configs.append(index, config)
+        self._events.append(Event("config", self.term, f"at {index}: {config}"))
+        if self.leadership is not None:
+            self.leadership.set_config(config)
+
+    # --- following ----------------------------------------------------------------------------------------------------
+
+    def _step_from_leader(self, m: Message) -> None:
+        assert self.role != LEADER, f"{m.src} and {self.id} both lead term {self.term}"
+        if self.role != FOLLOWER or self.leader != m.src:
+            self._become_follower(self.term, m.src)
+        self.elapsed = 0
+        if m.kind == APPEND:
+            self._on_append(m)
+        elif m.kind == HEARTBEAT:
+            self._commit_known(m.commit)
+            self._outbox.append(
+                Message(HEARTBEAT_RESP, self.id, m.src, self.term, match_index=self.log.last, context=m.context)
+            )
+        elif m.kind == COMMIT:
+            self._commit_known(m.commit)
+        else:
+            self._on_snapshot(m)
+
+    def _commit_known(self, commit: int) -> None:
+        """The leader says what is committed among what it knows this node to hold."""
+        if commit > self.log.last:
+            # This disk lost what it had acknowledged. The leader learns of it by the answer to its heartbeat.
+            self._events.append(Event("commit_ahead", self.term, f"{commit} of a log that ends at {self.log.last}"))
+            return
+        self.log.commit_to(commit)
+
+    def _on_append(self, m: Message) -> None:
+        log = self.log
+        previous = m.prev_index
+        entries = m.entries
+        if previous < log.commit:
+            # Late or repeated: what is committed agrees already, look only behind it.
+            past = log.commit - previous
+            entries = entries[past:] if entries is not None else None
+            previous = log.commit
+        elif log.term_at(previous) != m.prev_term:
+            index, term = log.agreement(previous, m.prev_term)
+            self._after_persist.append(
+                Message(APPEND_RESP, self.id, m.src, self.term, m.prev_index, term, match_index=index)
+            )
+            return
+        verified = previous
+        if entries:
+            verified = entries[-1].index
+            self._store(entries)
+        # Not m.commit: what lies behind `verified` may be another leader's and is not what was committed (Raft §5.3).
+        log.commit_to(min(m.commit, verified))
+        self._after_persist.append(Message(APPEND_RESP, self.id, m.src, self.term, match_index=verified, granted=True))
+
+    def _store(self, entries: list[Entry]) -> None:
+        """Take the leader's entries, whose predecessor matches, into the log."""
+        log = self.log
+        new = log.first_difference(entries)
+        if new == len(entries):
+            return
+        if new:
+            entries = entries[new:]
+        if entries[0].index <= log.last:
+            self._truncate(entries[0].index)
+        log.extend(entries)
+        for entry in entries:
+            if entry.kind == CONFIG:
+                self._use_config(entry.index, decode_configuration(entry.data))
+
+    def _truncate(self, index: int) -> None:
+        self._events.append(Event("truncate", self.term, f"{index}..{self.log.last}"))
+        self.log.truncate(index)
+        for write in self._writes:
+            write.last = min(write.last, index - 1)
+        if self.configs.truncate(index):
+            self._events.append(Event("config_reverted", self.term, str(self.configs.current)))
+
+    def _on_snapshot(self, m: Message) -> None:
+        meta = m.snapshot
+        assert meta is not None, "SNAPSHOT without a snapshot"
+        log = self.log
+        if meta.index > log.commit:
+            if log.term_at(meta.index) == meta.term:
+                log.commit_to(meta.index)  # the log holds all of it: Raft §7, receiver's step 6
+            else:
+                for write in self._writes:
+                    write.last = min(write.last, log.commit)
+                log.restart(meta)
+                self.configs.restart(meta.index, meta.config)
+                self._snapshot = meta
+                self._events.append(Event("snapshot_install", self.term, f"{meta.index} of term {meta.term}"))
+        self._after_persist.append(
+            Message(APPEND_RESP, self.id, m.src, self.term, match_index=log.commit, granted=True)
+        )

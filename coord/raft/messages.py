@@ -26,6 +26,8 @@ PRE_CANDIDATE: Final = 1
 CANDIDATE: Final = 2
 LEADER: Final = 3
 
+ROLE_NAMES: Final = ["follower", "pre-candidate", "candidate", "leader"]
+
 # --- message kinds; the fields that mean something, beside kind, src, dst and term -----------------------------------
 
 #: Would you vote for me in `term` (mine + 1)? prev_index, prev_term: position of my last entry. Dissertation §9.6.
@@ -44,7 +46,7 @@ APPEND: Final = 5
 APPEND_RESP: Final = 6
 #: commit (never beyond what the follower is known to hold); context: the newest round of read confirmation, 0 for none.
 HEARTBEAT: Final = 7
-#: context, echoed.
+#: context, echoed; match_index is where the sender's log ends, durable or not.
 HEARTBEAT_RESP: Final = 8
 #: commit. Never answered: a commit that would otherwise wait for the next append or heartbeat.
 COMMIT: Final = 9
@@ -165,7 +167,7 @@ class Event:
     `detail` is for people.
 
     Names: role, leader, truncate, config, config_reverted, snapshot_install, snapshot_offer, quorum_lost, vote_ignored,
-    election_lost, transfer, transfer_failed, promote, rejected.
+    election_lost, transfer, transfer_failed, promote, rejected, commit_ahead.
     """
 
     def __init__(self, name: str, term: int, detail: str) -> None:
