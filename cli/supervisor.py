@@ -1,7 +1,7 @@
 """Runs the daemons of a local cluster as processes of its own and sees to it that none outlives it.
 
 One thread forks, notices ends and answers the control socket. It must be one thread that lives as long as the process:
-PR_SET_PDEATHSIG, by which the kernel kills the daemons when `rk up` is killed with -9, is tied to the thread that forked.
+PR_SET_PDEATHSIG, by which the kernel kills the daemons when `rk up` is killed with -9, belongs to the forking thread.
 Every daemon leads a process group of its own: so Ctrl-C at the terminal reaches only `rk up`, which then stops them in
 order, and so a stop also reaches what a daemon has started (a Spark job).
 

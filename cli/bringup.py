@@ -1,0 +1,330 @@
+"""Bringing a local cluster up, phase by phase, and down again in the right order.
+
+Each phase waits for an event: the store has a leader, a master is active, the servers are registered, the plan is made,
+every region is open. Where a znode announces the event, a watch wakes the phase; a pause bounds the wait all the same,
+for the display and for news of daemons that died.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+
+from cli import output
+from cli.connect import Cluster, four_letter, is_answering, refusal, split_address
+from cli.display import Display
+from cli.errors import CliError, UnreachableError
+from cli.local import MASTER, SERVER, STORE, LocalCluster
+from cli.supervisor import Ended, Supervisor, last_lines
+from coord.rpc_wire import RpcError, call_blocking
+from regions import messages
+from regions.layout import decode_region
+from regions.model import PlanState, RegionSpec
+
+#: Longest time for one phase before `rk up` gives up; all are far above what a loaded laptop needs.
+STORE_TIMEOUT_S: Final = 45.0
+MASTER_TIMEOUT_S: Final = 45.0
+SERVERS_TIMEOUT_S: Final = 45.0
+#: Without any progress of the plan or the transitions.
+ASSIGN_STALL_S: Final = 150.0
+
+#: Longest time between two looks while nothing announces itself.
+_PAUSE_S: Final = 0.1
+_STATUS_TIMEOUT_S: Final = 5.0
+_MARK_TIMEOUT_S: Final = 3.0
+#: How long each kind of daemon may take to stop before it is killed.
+_STOP_TIMEOUT_S: Final = {MASTER: 8.0, SERVER: 10.0, STORE: 8.0}
+
+Watch = Callable[..., None]
+
+
+class Assigned:
+    """Outcome of the assignment phases."""
+
+    def __init__(self) -> None:
+        self.regions = 0
+        self.open = 0
+        self.parked = 0
+        #: Regions that are open where they had been before this start; None when there was nothing before.
+        self.kept: int | None = None
+        self.engine = ""
+        self.plan_seconds = 0.0
+        self.master_phases: list[messages.Phase] = []
+
+
+class BringUp:
+    """One start of one local cluster; all methods are for the main thread."""
+
+    def __init__(self, local: LocalCluster, supervisor: Supervisor, display: Display, news: queue.Queue[Ended]) -> None:
+        self._local = local
+        self._supervisor = supervisor
+        self._display = display
+        self._news = news
+        #: Where each region was before this start, by region id.
+        self._before: dict[str, str] = {}
+
+    # --- up ---
+
+    def start_daemons(self) -> None:
+        """Fork them all: they find each other, and their start-up times overlap."""
+        for daemon in self._local.daemons():
+            daemon.pid = self._supervisor.start(daemon.name)
+
+    def wait_store(self) -> str:
+        """Wait until the store can commit; returns the leader's name ("" for an outside store)."""
+        self._display.begin(
+            "store", "store has a leader" if self._local.coord else f"store {self._local.store} answers"
+        )
+        if not self._local.coord:
+            hosts = self._local.store.split(",")
+            self._until(
+                lambda _: any(is_answering(host) for host in hosts),
+                STORE_TIMEOUT_S,
+                f"no store answers at {self._local.store}",
+            )
+            self._display.end()
+            return ""
+        leader = ""
+
+        def elected(_: Watch) -> bool:
+            nonlocal leader
+            leader = next(
+                (node.name for node in self._local.coord if store_role(node.address) in ("leader", "standalone")), ""
+            )
+            return bool(leader)
+
+        self._until(elected, STORE_TIMEOUT_S, "the store elected no leader")
+        self._display.end(leader)
+        return leader
+
+    def remember_places(self, cluster: Cluster) -> bool:
+        """Read where the regions were; returns whether a cluster has lived in this store before."""
+        if not cluster.exists():
+            return False
+        for table in cluster.tables():
+            for region_id, data in cluster.get_all(cluster.layout.table_regions(table.table_id)).items():
+                for place in decode_region(data, region_id).replicas:
+                    if place.uuid is not None:
+                        self._before[f"{region_id}-{place.replica}"] = place.uuid
+        return True
+
+    def wait_master(self, client: KazooClient, cluster: Cluster) -> str:
+        """Wait until a master is active and has loaded; returns its address."""
+        self._display.begin("master", "a master is active")
+        address = ""
+
+        def active(watch: Watch) -> bool:
+            nonlocal address
+            if client.exists(cluster.layout.active, watch=watch) is None:
+                return False
+            found = cluster.active()
+            address = f"{found.host}:{found.port}" if found is not None and found.epoch else ""
+            return bool(address)
+
+        self._until(active, MASTER_TIMEOUT_S, "no master became active")
+        self._display.end(self._named(address))
+        return address
+
+    def wait_servers(self, client: KazooClient, cluster: Cluster) -> None:
+        """Wait until every region server is registered."""
+        wanted = len(self._local.servers)
+        self._display.begin("servers", "region servers are registered", wanted)
+
+        def registered(watch: Watch) -> bool:
+            if client.exists(cluster.layout.servers, watch=watch) is None:
+                return False
+            found = len(client.get_children(cluster.layout.servers, watch=watch))
+            self._display.update(found, wanted)
+            return found >= self._running(SERVER)
+
+        self._until(registered, SERVERS_TIMEOUT_S, "the region servers did not register")
+        self._display.end(f"{wanted} servers")
+
+    def create_table(self, cluster: Cluster, name: str, specs: list[RegionSpec]) -> None:
+        """Create the table; its regions open in the phases that follow."""
+        self._display.begin("table", f"table {name} is created")
+        cluster.ask_master(messages.CreateTable(name=name, regions=specs), messages.Tables, timeout_s=MASTER_TIMEOUT_S)
+        self._display.end(f"{len(specs)} regions")
+
+    def follow_assignment(self, cluster: Cluster) -> Assigned:
+        """Show the plan and the transitions until every region is open, or parked with its reason.
+
+        Raises CliError when nothing has moved for ASSIGN_STALL_S.
+        """
+        result = Assigned()
+        self._display.begin("plan", "plan")
+        status = self._progress(cluster, lambda status: not _planning(status), result)
+        plan = status.plan
+        self._display.end(
+            f"{plan.engine}{f', {plan.note}' if plan.note else ''}"
+            if plan is not None and plan.engine
+            else "not needed"
+        )
+        self._display.begin("open", "regions OPENED", status.replicas)
+        status = self._progress(cluster, _settled, result)
+        result.regions, result.open, result.parked = status.replicas, status.open, status.parked
+        result.master_phases = status.phases
+        result.kept = self._count_kept(cluster) if self._before else None
+        kept = "" if result.kept is None else f"{result.kept} of {len(self._before)} where they had been"
+        self._display.end(kept)
+        for problem in status.problems:
+            self._display.say(f"  {problem}", problem=problem)
+        return result
+
+    def _progress(
+        self, cluster: Cluster, done: Callable[[messages.MasterStatus], bool], result: Assigned
+    ) -> messages.MasterStatus:
+        moved_at = time.monotonic()
+        last: object = None
+        pause = threading.Event()
+        while True:
+            status = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus, timeout_s=MASTER_TIMEOUT_S)
+            plan = status.plan
+            if plan is not None and plan.engine:
+                result.engine, result.plan_seconds = plan.engine, plan.seconds
+            if done(status):
+                self._display.update(status.open, status.replicas)
+                return status
+            stage = "" if plan is None else f"{plan.engine} {plan.stage or plan.state}".strip()
+            counts = (0, 0) if _planning(status) else (status.open, status.replicas)
+            self._display.update(*counts, stage if _planning(status) else f"{status.rit} in transition")
+            here = (stage, status.open, status.rit, status.parked)
+            if here != last:
+                last, moved_at = here, time.monotonic()
+            elif time.monotonic() - moved_at > ASSIGN_STALL_S:
+                raise CliError(
+                    f"{status.open} of {status.replicas} regions are open, and nothing moved for {ASSIGN_STALL_S:.0f} s",
+                    f"Look into {self._log_of(status.active)} and the servers' logs.",
+                )
+            self._heed_news()
+            pause.wait(_PAUSE_S)
+
+    def _count_kept(self, cluster: Cluster) -> int:
+        kept = 0
+        for table in cluster.tables():
+            for region_id, data in cluster.get_all(cluster.layout.table_regions(table.table_id)).items():
+                for place in decode_region(data, region_id).replicas:
+                    kept += self._before.get(f"{region_id}-{place.replica}") == place.uuid is not None
+        return kept
+
+    # --- waiting ---
+
+    def _until(self, look: Callable[[Watch], bool], timeout_s: float, what: str) -> None:
+        """Look again whenever a watch fires or a short time has passed. Raises CliError that names the logs."""
+        wake = threading.Event()
+
+        def fired(*_: Any) -> None:
+            wake.set()
+
+        deadline = time.monotonic() + timeout_s
+        while True:
+            wake.clear()
+            if look(fired):
+                return
+            self._heed_news()
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise UnreachableError(f"{what} within {timeout_s:.0f} s", f"The logs say why: {self._log_directory()}")
+            wake.wait(min(remaining_s, _PAUSE_S))
+
+    def _heed_news(self) -> None:
+        """Show daemons that ended; raises CliError when the cluster cannot come up without them."""
+        while True:
+            try:
+                ended = self._news.get_nowait()
+            except queue.Empty:
+                return
+            self.tell(ended)
+            self._check_enough(ended)
+
+    def tell(self, ended: Ended) -> None:
+        """Show one end: a line, and the log's last lines unless somebody asked for it."""
+        daemon = ended.daemon
+        if ended.expected:
+            self._display.say(f"{daemon.name} ended ({ended.how}), as asked", daemon=daemon.name, ended=ended.how)
+            return
+        text = f"{daemon.name} ended by itself: {ended.how}. Its log {daemon.log} ends:"
+        self._display.say(text, daemon=daemon.name, ended=ended.how)
+        for line in last_lines(Path(daemon.log)):
+            self._display.say(f"    {line}", daemon=daemon.name, log=line)
+
+    def _check_enough(self, ended: Ended) -> None:
+        role = ended.daemon.role
+        running = self._running(role)
+        needed = len(self._local.coord) // 2 + 1 if role == STORE else 1
+        if running < needed:
+            kind = {STORE: "store nodes", MASTER: "masters", SERVER: "region servers"}[role]
+            raise CliError(f"{running} {kind} left, {needed} needed: giving up", f"The logs: {self._log_directory()}")
+
+    def _running(self, role: str) -> int:
+        return sum(1 for state in self._supervisor.states() if state.role == role and state.pid)
+
+    def _log_directory(self) -> str:
+        return str(Path(self._local.daemons()[0].log).parent)
+
+    def _log_of(self, address: str) -> str:
+        return next((one.log for one in self._local.daemons() if one.address == address), self._log_directory())
+
+    def _named(self, address: str) -> str:
+        return next((one.name for one in self._local.daemons() if one.address == address), address)
+
+    # --- down ---
+
+    def stop(self) -> bool:
+        """Stop everything in order: clean mark, masters, servers, the store last; whatever is late is killed.
+
+        Returns whether all ended in time.
+        """
+        began = time.monotonic()
+        self._announce()
+        late: list[str] = []
+        for role in (MASTER, SERVER, STORE):
+            names = [one.name for one in self._local.daemons() if one.role == role]
+            self._supervisor.signal(names, signal.SIGTERM)
+            late += self._supervisor.wait_ended(names, _STOP_TIMEOUT_S[role])
+        self._supervisor.kill_all()
+        if late:
+            self._display.say(f"killed because they did not stop in time: {', '.join(late)}", killed=late)
+        elapsed = time.monotonic() - began
+        self._display.say(f"stopped in {output.seconds(elapsed)}; the data stays", stopped_seconds=round(elapsed, 3))
+        return not late
+
+    def _announce(self) -> None:
+        """Have the active master write the clean mark, if there is one."""
+        for master in self._local.masters:
+            if not is_answering(master.address):
+                continue
+            try:
+                address = split_address(master.address)
+                call_blocking(address, messages.ShutdownCluster(), _MARK_TIMEOUT_S, expect=messages.Accepted)
+            except RpcError as error:
+                if error.code != messages.NOT_LEADER:
+                    failure = refusal(error, messages.ShutdownCluster())
+                    self._display.say(f"no clean mark: {failure.message}", note="no clean mark")
+            else:
+                return
+
+
+def store_role(address: str) -> str:
+    """`leader`, `follower`, `standalone` as a store node's `srvr` says; "" when it does not serve."""
+    for line in four_letter(address, "srvr").splitlines():
+        if line.startswith("Mode:"):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _planning(status: messages.MasterStatus) -> bool:
+    if status.role != "active":
+        return True
+    return status.plan is not None and status.plan.state == PlanState.PLANNING
+
+
+def _settled(status: messages.MasterStatus) -> bool:
+    return not _planning(status) and status.open + status.parked >= status.replicas and status.rit <= status.parked

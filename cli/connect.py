@@ -1,0 +1,256 @@
+"""The cluster as a command sees it: its znodes, through kazoo, and its masters and servers, through RPC.
+
+Whatever does not answer becomes one `CliError` that names the address and the way out. Nothing is printed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+import msgspec
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, KazooException, NoNodeError, OperationTimeoutError, SessionExpiredError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from cli.errors import CliError, NotFoundError, UnreachableError
+from cli.local import LocalCluster, read_cluster, require_cluster
+from cli.options import Globals
+from coord.rpc_wire import Code, RpcError, call_blocking
+from regions import messages
+from regions.layout import CorruptZnode, Layout, decode_active, decode_master, decode_server, decode_table
+from regions.model import ActiveRecord, MasterRecord, ServerRecord, TableRecord
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+#: How long a store that accepts connections may take to give a session.
+CONNECT_TIMEOUT_S: Final = 10.0
+SESSION_TIMEOUT_S: Final = 10.0
+#: How long a command waits for a master to become active, and for its answer.
+MASTER_TIMEOUT_S: Final = 15.0
+_PROBE_TIMEOUT_S: Final = 1.0
+#: Pause before the next attempt to find an active master, which no single event announces to a standby's caller.
+_RETRY_PAUSE_S: Final = 0.1
+
+
+def store_hosts(given: Globals) -> str:
+    """`host:port,…` of the store: --store or RK_STORE, else the local cluster's. Raises CliError for neither."""
+    return given.explicit_store() or require_cluster(given.data_path).store
+
+
+def root_of(given: Globals) -> str:
+    """The root znode: --root, else the local cluster's own, else the default."""
+    if given.root is None and given.explicit_store() is None:
+        local = read_cluster(given.data_path)
+        if local is not None:
+            return local.root
+    return given.root_path
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as a pair; the address has been checked before."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_answering(address: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+    """Whether anything accepts a TCP connection there."""
+    with contextlib.suppress(OSError), socket.create_connection(split_address(address), timeout=timeout_s):
+        return True
+    return False
+
+
+def four_letter(address: str, word: str, timeout_s: float = _PROBE_TIMEOUT_S) -> str:
+    """A store node's answer to a four-letter word; "" when it does not answer."""
+    chunks = []
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(split_address(address), timeout=timeout_s) as connection,
+    ):
+        connection.settimeout(timeout_s)
+        connection.sendall(word.encode())
+        while chunk := connection.recv(65536):
+            chunks.append(chunk)
+    return b"".join(chunks).decode(errors="replace")
+
+
+@contextlib.contextmanager
+def open_store(hosts: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[KazooClient]:
+    """A kazoo session with the store, closed on leaving.
+
+    Raises UnreachableError when no address accepts a connection, or none gives a session in time.
+    """
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # its retries are not news; what matters is raised
+    addresses = [part for part in hosts.partition("/")[0].split(",") if part]
+    if not any(is_answering(address) for address in addresses):
+        raise UnreachableError(
+            f"no store answers at {hosts}",
+            "Is the cluster up? `rk up` starts one here; --store or RK_STORE names another.",
+        )
+    client = KazooClient(hosts=hosts, timeout=SESSION_TIMEOUT_S)
+    try:
+        try:
+            client.start(timeout=timeout_s)
+        except KazooTimeoutError as error:
+            raise UnreachableError(
+                f"the store at {hosts} accepts connections but gave no session within {timeout_s:g} s",
+                "It has probably no leader: `rk status` shows its nodes, their logs say why.",
+            ) from error
+        yield client
+    finally:
+        with contextlib.suppress(KazooException):
+            client.stop()
+            client.close()
+
+
+@contextlib.contextmanager
+def store_errors(hosts: str) -> Iterator[None]:
+    """Turn what kazoo raises when the store goes away under a command into one clear line."""
+    try:
+        yield
+    except (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooTimeoutError) as error:
+        raise UnreachableError(
+            f"the store at {hosts} stopped answering ({type(error).__name__})",
+            "Try again; `rk status` shows what runs.",
+        ) from error
+    except CorruptZnode as error:
+        raise CliError(
+            f"cannot understand a znode: {error}", "It was written by something else, or by a newer version."
+        ) from error
+
+
+class Cluster:
+    """One cluster, through one open store session."""
+
+    def __init__(self, client: KazooClient, hosts: str, root: str, local: LocalCluster | None = None) -> None:
+        self.client = client
+        self.hosts = hosts
+        self.layout = Layout("" if root == "/" else root)
+        self.local = local
+
+    def get(self, path: str) -> bytes | None:
+        """A znode's value; None when there is no such znode."""
+        try:
+            data: bytes = self.client.get(path)[0]
+        except NoNodeError:
+            return None
+        return data
+
+    def children(self, path: str) -> list[str]:
+        """Names below a znode, sorted; none when it does not exist."""
+        try:
+            return sorted(self.client.get_children(path))
+        except NoNodeError:
+            return []
+
+    def get_all(self, parent: str) -> dict[str, bytes]:
+        """Values of all znodes below `parent`, by name; those that vanish meanwhile are left out. Pipelined."""
+        return self.get_many({name: f"{parent}/{name}" for name in self.children(parent)})
+
+    def get_many(self, paths: dict[str, str]) -> dict[str, bytes]:
+        """Values of the znodes at `paths`, under the same keys; missing ones are left out."""
+        waiting = [(key, self.client.get_async(path)) for key, path in paths.items()]
+        found = {}
+        for key, answer in waiting:
+            with contextlib.suppress(NoNodeError):
+                found[key] = answer.get()[0]
+        return found
+
+    def exists(self) -> bool:
+        """Whether a RegionKeeper cluster has ever run below this root."""
+        return self.client.exists(self.layout.epoch) is not None
+
+    def require(self) -> None:
+        """Raises NotFoundError unless `exists`."""
+        if not self.exists():
+            raise NotFoundError(
+                f"the store at {self.hosts} has no cluster below {self.layout.root or '/'}",
+                "A master creates it when it first becomes active; --root names another place.",
+            )
+
+    def active(self) -> ActiveRecord | None:
+        """The active master; None while there is none."""
+        data = self.get(self.layout.active)
+        return None if data is None else decode_active(data, self.layout.active)
+
+    def masters(self) -> list[MasterRecord]:
+        """Live masters by address."""
+        found = [decode_master(data, name) for name, data in self.get_all(self.layout.masters).items()]
+        return sorted(found, key=lambda one: (one.host, one.port))
+
+    def servers(self) -> list[ServerRecord]:
+        """Live region servers by address."""
+        found = [decode_server(data, name) for name, data in self.get_all(self.layout.servers).items()]
+        return sorted(found, key=lambda one: (one.host, one.port))
+
+    def tables(self) -> list[TableRecord]:
+        """All tables by name."""
+        found = [decode_table(data, name) for name, data in self.get_all(self.layout.tables).items()]
+        return sorted(found, key=lambda one: one.name)
+
+    def transitions_left(self) -> list[str]:
+        """Paths of every transition that exists: the regions in transition."""
+        shards = self.layout.shard_paths()
+        waiting = [(path, self.client.get_children_async(path)) for path in shards]
+        found = []
+        for path, answer in waiting:
+            with contextlib.suppress(NoNodeError):
+                found += [f"{path}/{name}" for name in answer.get()]
+        return sorted(found)
+
+    def ask_master(self, message: msgspec.Struct, expect: type[T], timeout_s: float = MASTER_TIMEOUT_S) -> T:
+        """Send a request to the active master, waiting for one to become active (a failover takes seconds).
+
+        A request whose outcome became unknown is not sent again.
+
+        Raises CliError with the master's own reason, UnreachableError when none is active in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        why = "no master is active"
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            active = self.active()
+            if active is not None:
+                try:
+                    return call_blocking((active.host, active.port), message, remaining_s, expect=expect)
+                except RpcError as error:
+                    if error.code not in (Code.UNREACHABLE, messages.NOT_LEADER, messages.BUSY):
+                        raise refusal(error, message) from error
+                    why = error.message or f"{active.host}:{active.port} is not active"
+            time.sleep(_RETRY_PAUSE_S)
+        raise UnreachableError(
+            f"{why} (waited {timeout_s:g} s)", "`rk status` shows the masters; their logs say why none is active."
+        )
+
+
+def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
+    """What to tell the user about a call that a master or server refused."""
+    text = error.message or error.code
+    if error.code == messages.NOT_FOUND:
+        return NotFoundError(text, error.hint)
+    if error.is_outcome_unknown:
+        return CliError(
+            f"{type(message).__name__}: {text}",
+            error.hint or "It may have been done all the same: look before you repeat it.",
+        )
+    return CliError(text, error.hint)
+
+
+@contextlib.contextmanager
+def open_cluster(given: Globals, *, must_exist: bool = True) -> Iterator[Cluster]:
+    """The cluster that the shared options name. Raises CliError subclasses; see the module."""
+    hosts = store_hosts(given)
+    local = read_cluster(given.data_path)
+    with store_errors(hosts), open_store(hosts) as client:
+        cluster = Cluster(client, hosts, root_of(given), local if local and local.store == hosts else None)
+        if must_exist:
+            cluster.require()
+        yield cluster
+
+
+def ask_server(server: ServerRecord, message: msgspec.Struct, expect: type[T], timeout_s: float = 5.0) -> T:
+    """One request to one region server. Raises RpcError."""
+    return call_blocking((server.host, server.port), message, timeout_s, expect=expect)

@@ -1,0 +1,77 @@
+"""Printing: tables for people, JSON for programs, the same content in both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: Width when the output is no terminal: wide enough that nothing a script might look for is cut off.
+_PIPE_WIDTH: Final = 200
+
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that adapts to the terminal, and prints plain wide text into a pipe."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, soft_wrap=False)
+
+
+def print_json(payload: Any) -> None:
+    """One JSON document, indented. Structs, dicts and lists of them."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(payload), indent=2).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_json_line(payload: Any) -> None:
+    """One line of NDJSON, flushed: its reader may be waiting for it."""
+    sys.stdout.write(msgspec.json.encode(payload).decode() + "\n")
+    sys.stdout.flush()
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table without a frame; a column whose name begins with `#` is numbers, set to the right."""
+    found = Table(
+        title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for column in columns:
+        numeric = column.startswith("#")
+        found.add_column(
+            Text(column.removeprefix("#")), justify="right" if numeric else "left", header_style="dim", overflow="fold"
+        )
+    for row in rows:
+        # Text, not markup: a key such as [abc] must come out as it is.
+        found.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return found
+
+
+def size(count: int) -> str:
+    """Bytes for people, as `605 MB` (powers of 1000)."""
+    value = float(count)
+    for unit in _UNITS:
+        if value < 999.5 or unit == _UNITS[-1]:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError(f"unreachable: {count}")
+
+
+def key_range(start_key: str, end_key: str) -> str:
+    """A region's half-open range, as `[aalib, acl2)`; nothing stands for no bound."""
+    return f"[{start_key or '-∞'}, {end_key or '+∞'})"
+
+
+def clock(at_ms: int) -> str:
+    """Time of day in this machine's zone with milliseconds."""
+    return datetime.fromtimestamp(at_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+
+
+def seconds(value: float) -> str:
+    """A duration, as `0.42 s` or `12.3 s`."""
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"

@@ -1,0 +1,116 @@
+"""`rk region`: list and move regions.
+
+A region is named by its id, by the beginning of its id if that fits one region only, or by `TABLE:KEY`: the region of
+that table which holds the key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from cli import output
+from cli.connect import Cluster, open_cluster
+from cli.errors import CliError, NotFoundError
+from cli.names import Names
+from cli.options import Globals, global_options
+from cli.tables import every_region, regions_table
+from regions import messages
+
+_GRACE_S: Final = 5.0
+
+
+@click.group()
+@global_options
+def region() -> None:
+    """List and move regions."""
+
+
+@region.command("list")
+@click.option("--table", "table_name", help="Only this table's.")
+@click.option("--server", "server_name", help="Only those on this server (name, host:port or uuid).")
+@global_options
+@click.pass_obj
+def list_(given: Globals, table_name: str | None, server_name: str | None) -> None:
+    """Regions with their key range, size, server, and transition if they are in one."""
+    with open_cluster(given) as cluster:
+        found = every_region(cluster, table_name)
+        names = Names(cluster.servers(), cluster.local)
+    if server_name is not None:
+        uuid = names.find(server_name).uuid
+        found = [_only_on(one, uuid) for one in found]
+    if given.json:
+        output.print_json([status for one in found for status in one.regions])
+        return
+    console = output.console()
+    for one in found:
+        console.print(
+            f"[bold]{one.table.name}[/bold]  {len(one.regions)} regions" if one.regions else f"{one.table.name}  none"
+        )
+        if one.regions:
+            console.print(regions_table(one, names))
+    if not found:
+        console.print("no tables yet: rk table create NAME")
+
+
+def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:
+    kept = [s for s in found.regions if any(r.server is not None and r.server.uuid == uuid for r in s.replicas)]
+    return messages.Regions(found.table, kept)
+
+
+@region.command()
+@click.argument("region_name", metavar="REGION")
+@click.option("--to", "destination", help="Server to move to (name, host:port or uuid).  [default: the master chooses]")
+@click.option("--replica", type=click.IntRange(0), default=0, help="Which copy, for replicated tables.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
+@global_options
+@click.pass_obj
+def move(given: Globals, region_name: str, destination: str | None, replica: int, wait_s: float, dry_run: bool) -> None:
+    """Move REGION (an id, the beginning of one, or TABLE:KEY) and wait until it is open again."""
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        status = find_region(cluster, region_name)
+        target = names.find(destination) if destination else None
+        place = next((one for one in status.replicas if one.replica == replica), None)
+        if place is None:
+            raise NotFoundError(f"region {status.region.region_id} has no replica {replica}")
+        goal = names.of_uuid(target.uuid) if target else "(master chooses)"
+        way = f"{names.of(place.server) or '(not open)'} -> {goal}"
+        what = f"{status.region.region_id} {output.key_range(status.region.start_key, status.region.end_key)}"
+        if dry_run:
+            plan = {"region": status.region.region_id, "way": way, "dry_run": True}
+            _report(given, plan, f"would move {what}: {way}")
+            return
+        wish = messages.MoveRegion(status.region.region_id, replica, target.uuid if target else "", int(wait_s * 1000))
+        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=wait_s + _GRACE_S)
+        after = cluster.ask_master(messages.DescribeRegion(status.region.region_id), messages.Regions).regions[0]
+        now = next(one for one in after.replicas if one.replica == replica)
+        before = names.of(place.server) or "(not open)"
+        text = f"{what}: {before} -> {names.of(now.server) or '(on its way)'}  {answer.detail}"
+        _report(given, {"region": status.region.region_id, "detail": answer.detail, "after": now}, text.rstrip())
+
+
+def _report(given: Globals, payload: dict[str, object], text: str) -> None:
+    if given.json:
+        output.print_json(payload)
+    else:
+        click.echo(text)
+
+
+def find_region(cluster: Cluster, text: str) -> messages.RegionStatus:
+    """The region that `text` names. Raises NotFoundError, or CliError when several fit."""
+    table_name, colon, key = text.partition(":")
+    if colon:
+        (found,) = every_region(cluster, table_name)
+        return next(one for one in found.regions if one.region.contains(key))
+    fits = [one for found in every_region(cluster) for one in found.regions if one.region.region_id.startswith(text)]
+    exact = [one for one in fits if one.region.region_id == text]
+    if len(fits) == 1 or exact:
+        return (exact or fits)[0]
+    if not fits:
+        raise NotFoundError(
+            f"no region {text!r}", "`rk region list` shows their ids; TABLE:KEY names the region of a key."
+        )
+    raise CliError(f"{text!r} fits {len(fits)} regions", "Give more of the id, or TABLE:KEY.")

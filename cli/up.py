@@ -1,0 +1,374 @@
+"""`rk up`: a whole cluster on this machine from one command, in the foreground until Ctrl-C.
+
+Nothing starts before everything has been checked: the shape, the data directory, every port, the input of the table.
+`cli/bringup.py` has the phases, `cli/supervisor.py` the processes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, Final
+
+import click
+import msgspec
+
+from cli import output
+from cli.bringup import Assigned, BringUp
+from cli.connect import Cluster, open_store, store_errors
+from cli.control import listen
+from cli.display import Display, choose
+from cli.errors import CliError, UsageFaultError
+from cli.local import (
+    CLUSTER_FILE,
+    HOST,
+    LOCK_FILE,
+    LocalCluster,
+    Shape,
+    command_line,
+    design,
+    environment,
+    read_cluster,
+    write_cluster,
+)
+from cli.options import DEFAULT_DATA_DIR, Globals, global_options, parse_hosts
+from cli.ports import holder, is_free
+from cli.supervisor import Ended, Supervisor
+from cli.tables import specs_of_csv
+from regions.model import RegionSpec
+
+DEFAULT_BASE_PORT: Final = 21800
+DEFAULT_TABLE: Final = "packages"
+DEFAULT_REGIONS: Final = 200
+EXAMPLE: Final = "examples/debian-packages.csv.gz"
+
+#: Daemons of an `rk up` that was killed with -9 die at once, but not before it: so long a port may still be theirs.
+_LEFTOVER_S: Final = 5.0
+_POLL_S: Final = 0.05
+
+
+class StopRequested(BaseException):
+    """Ctrl-C or SIGTERM: not an error, so no `except Exception` must catch it."""
+
+
+@click.command()
+@click.option("--store-nodes", type=int, help="Nodes of the store: 1, 3 or 5.  [default: 3]")
+@click.option("--masters", type=int, help="Masters; one is active.  [default: 2]")
+@click.option("--servers", type=int, help="Region servers.  [default: 4]")
+@click.option("--racks", type=int, help="Racks that the servers are spread over.  [default: 1]")
+@click.option("--base-port", type=int, help=f"First port; the others follow.  [default: {DEFAULT_BASE_PORT}]")
+@click.option("--table", "table_name", default=DEFAULT_TABLE, show_default=True, help="Table made at the first start.")
+@click.option("--regions", type=click.IntRange(1), default=DEFAULT_REGIONS, show_default=True, help="Its regions.")
+@click.option("--input", "source", type=click.Path(dir_okay=False, path_type=Path), help="CSV of its keys and sizes.")
+@click.option("--no-table", is_flag=True, help="Make no table.")
+@click.option(
+    "--plan-engine",
+    type=click.Choice(["auto", "greedy", "spark"]),
+    default="auto",
+    show_default=True,
+    help="Who computes bulk plans; auto is Spark if it is there.",
+)
+@global_options
+@click.pass_obj
+def up(
+    given: Globals,
+    store_nodes: int | None,
+    masters: int | None,
+    servers: int | None,
+    racks: int | None,
+    base_port: int | None,
+    table_name: str,
+    regions: int,
+    source: Path | None,
+    no_table: bool,
+    plan_engine: str,
+) -> int:
+    """Start store nodes, masters and region servers on this machine, and stay until Ctrl-C.
+
+    Data and logs lie below --data-dir; the next `rk up` finds them, keeps the shape it had, and brings every region
+    back to the server that had it. With --store zk://host:port,… the cluster uses that store, an Apache ZooKeeper for
+    instance, instead of nodes of its own.
+    """
+    data_dir = given.data_path
+    before = read_cluster(data_dir)
+    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine)
+    local = design(shape, data_dir)
+    specs = [] if no_table else specs_of_csv(source or example_path(), regions)
+    with _hold(data_dir, before):
+        _check_ports(local)
+        return _run(given, local, shape, data_dir, "" if no_table else table_name, specs)
+
+
+def _shape(
+    given: Globals,
+    before: LocalCluster | None,
+    store_nodes: int | None,
+    masters: int | None,
+    servers: int | None,
+    racks: int | None,
+    base_port: int | None,
+    plan_engine: str,
+) -> Shape:
+    """What was asked for; what was not said stays as it was in this directory, else takes the default."""
+    outside = parse_hosts(given.store) if given.store else None
+    if before is not None:
+        if outside is None and before.outside:
+            outside = before.store
+        own_nodes = len(before.coord)
+        if own_nodes and (outside is not None or store_nodes not in (None, own_nodes)):
+            raise UsageFaultError(
+                f"the store in {given.data_path} has {own_nodes} nodes and cannot be started with others",
+                "Leave --store-nodes and --store away, or give another --data-dir.",
+            )
+        racks = racks or len({server.rack for server in before.servers})
+    return Shape(
+        store_nodes=store_nodes or (len(before.coord) if before and before.coord else 3),
+        masters=masters or (len(before.masters) if before else 2),
+        servers=servers or (len(before.servers) if before else 4),
+        racks=racks or 1,
+        base_port=base_port or (before.base_port if before else DEFAULT_BASE_PORT),
+        outside_store=outside,
+        root=given.root_path if given.root or before is None else before.root,
+        plan_engine=plan_engine,
+    )
+
+
+def example_path() -> Path:
+    """The example input that comes with the source tree. Raises UsageFaultError where it is not."""
+    path = Path(__file__).resolve().parent.parent / EXAMPLE
+    if not path.exists():
+        raise UsageFaultError(f"the example input {path} is not there", "Give --input FILE.csv, or --no-table.")
+    return path
+
+
+# --- before anything starts ------------------------------------------------------------------------------------
+
+
+def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
+    """Make the data directory this process's own until it ends. Raises CliError naming who has it."""
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if before is None and any(one.name != LOCK_FILE for one in data_dir.iterdir()):
+            raise UsageFaultError(
+                f"{data_dir} is not empty and holds no cluster (no {CLUSTER_FILE})", "Give an empty or new --data-dir."
+            )
+        lock = (data_dir / LOCK_FILE).open("a+")
+    except OSError as error:
+        raise CliError(f"cannot use {data_dir}: {error.strerror}", "Give a --data-dir that you may write.") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise CliError(
+            f"{data_dir} is in use by the `rk up` with pid {owner}",
+            "Stop that one (Ctrl-C), or give another --data-dir.",
+        ) from error
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def _check_ports(local: LocalCluster) -> None:
+    """Raises CliError for the first port that is taken: which, what for, by whom, and the way out."""
+    deadline = time.monotonic() + _LEFTOVER_S
+    before = read_cluster(Path(local.daemons()[0].data_dir).parent)
+    known = {daemon.pid for daemon in before.daemons() if daemon.pid} if before is not None else set()
+    for daemon in local.daemons():
+        for port, use in daemon.ports():
+            while not is_free(HOST, port):
+                found = holder(port)
+                if found is not None and found[0] in known and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)  # a daemon of a killed `rk up`, on its way out
+                    continue
+                who = f" by pid {found[0]} ({found[1][:60]})" if found else ""
+                raise CliError(
+                    f"port {port} is taken{who}; it is to be the {use} of {daemon.name}",
+                    f"Stop that process, or choose other ports: rk up --base-port {local.base_port + 1000}",
+                )
+
+
+# --- the run ---------------------------------------------------------------------------------------------------
+
+
+def _run(given: Globals, local: LocalCluster, shape: Shape, data_dir: Path, table: str, specs: list[RegionSpec]) -> int:
+    (data_dir / "logs").mkdir(exist_ok=True)
+    news: queue.Queue[Ended] = queue.Queue()
+    commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
+    supervisor = Supervisor(local.daemons(), commands, environment(), listen(data_dir), news.put)
+    display = choose(as_json=given.json)
+    bringup = BringUp(local, supervisor, display, news)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    supervisor.open()
+    try:
+        try:
+            local.supervisor_pid = os.getpid()
+            _bring_up(local, data_dir, bringup, display, table, specs, given)
+            while True:
+                _follow(local, data_dir, bringup, news.get())
+        finally:
+            display.close()
+            _take_down(bringup, supervisor, display, local, data_dir)
+    except StopRequested:
+        return 0
+    finally:
+        supervisor.close()
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise StopRequested
+
+
+def _take_down(bringup: BringUp, supervisor: Supervisor, display: Display, local: LocalCluster, data_dir: Path) -> None:
+    """Stop in order; a second Ctrl-C kills at once."""
+    try:
+        display.say("stopping: masters, servers, then the store (Ctrl-C again kills at once)")
+        bringup.stop()
+    except StopRequested:
+        supervisor.kill_all()
+        display.say("killed; the next start recovers what was acknowledged")
+    local.supervisor_pid = 0
+    for daemon in local.daemons():
+        daemon.pid = 0
+    write_cluster(local, data_dir)
+
+
+def _bring_up(
+    local: LocalCluster,
+    data_dir: Path,
+    bringup: BringUp,
+    display: Display,
+    table: str,
+    specs: list[RegionSpec],
+    given: Globals,
+) -> None:
+    """All phases, then the summary."""
+    began = time.monotonic()
+    display.say(f"RegionKeeper: {_counts(local)}; data in {data_dir}", data_dir=str(data_dir))
+    bringup.start_daemons()
+    write_cluster(local, data_dir)
+    leader = bringup.wait_store()
+    with store_errors(local.store), open_store(local.store) as client:
+        cluster = Cluster(client, local.store, local.root, local)
+        again = bringup.remember_places(cluster)
+        active = bringup.wait_master(client, cluster)
+        bringup.wait_servers(client, cluster)
+        existing = {one.name for one in cluster.tables()}
+        if again and existing:
+            count = sum(one.regions for one in cluster.tables())
+            display.say(f"cluster start: {count} regions back to the servers that had them", cluster_start=True)
+        if table and table not in existing:
+            bringup.create_table(cluster, table, specs)
+        assigned = bringup.follow_assignment(cluster)
+    display.close()
+    total = time.monotonic() - began
+    if given.json:
+        _json_summary(local, display, assigned, leader, active, total)
+    else:
+        _summary(local, data_dir, display, assigned, leader, active, total)
+
+
+def _follow(local: LocalCluster, data_dir: Path, bringup: BringUp, ended: Ended) -> None:
+    """A daemon ended while the cluster was up: say so, and keep cluster.json true."""
+    bringup.tell(ended)
+    local.daemon(ended.daemon.name).pid = 0
+    write_cluster(local, data_dir)
+
+
+# --- what is said at the end ---------------------------------------------------------------------------------------
+
+
+def _counts(local: LocalCluster) -> str:
+    store = f"{len(local.coord)} store nodes" if local.coord else f"the store at {local.store}"
+    return f"{store}, {len(local.masters)} masters, {len(local.servers)} region servers"
+
+
+def _json_summary(
+    local: LocalCluster, display: Display, assigned: Assigned, leader: str, active: str, total: float
+) -> None:
+    output.print_json_line(
+        {
+            "event": "up",
+            "seconds": round(total, 3),
+            "phases": msgspec.to_builtins(display.phases),
+            "master_phases": msgspec.to_builtins(assigned.master_phases),
+            "regions": assigned.regions,
+            "open": assigned.open,
+            "parked": assigned.parked,
+            "kept": assigned.kept,
+            "plan": {"engine": assigned.engine, "seconds": assigned.plan_seconds},
+            "leader": leader,
+            "active": active,
+            "cluster": msgspec.to_builtins(local),
+        }
+    )
+
+
+def _summary(
+    local: LocalCluster, data_dir: Path, display: Display, assigned: Assigned, leader: str, active: str, total: float
+) -> None:
+    console = output.console()
+    phases = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in display.phases)
+    parked = f", {assigned.parked} parked" if assigned.parked else ""
+    console.print(f"\n[bold]up in {total:.1f} s[/bold]: {assigned.open} of {assigned.regions} regions open{parked}")
+    console.print(f"seconds: {phases}")
+    if assigned.master_phases:
+        inside = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in assigned.master_phases)
+        console.print(f"in the active master: {inside}")
+    rows = []
+    for daemon in local.daemons():
+        role = "leader" if daemon.name == leader else "active" if daemon.address == active else ""
+        rows.append((daemon.name, role, daemon.address, daemon.admin, daemon.pid, _shown(Path(daemon.log))))
+    console.print()
+    console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
+    console.print("\nTry, in a second terminal:")
+    for command, what in suggestions(data_dir, assigned.regions > 0):
+        console.print(f"  {command:<44}  [dim]{what}[/dim]")
+    console.print("\nCtrl-C stops everything; the data stays.")
+
+
+def suggestions(data_dir: Path, has_regions: bool) -> list[tuple[str, str]]:
+    """Commands worth trying, as they can be typed here."""
+    rk = invocation()
+    where = "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(_shown(data_dir))}"
+    found = [
+        (f"{rk} status{where}", "what runs, and every table"),
+        (f"{rk} watch{where}", "each transition as it happens"),
+    ]
+    if has_regions:
+        found += [
+            (f"{rk} region move packages:python3{where}", "move the region that holds a key"),
+            (f"{rk} drill master-failover{where}", "kill the active master while regions move"),
+            (f"{rk} drill server-crash{where}", "kill a region server"),
+            (f"{rk} drill store-leader{where}", "kill the store's leader under writes"),
+        ]
+    return found
+
+
+def invocation(argv: Sequence[str] | None = None) -> str:
+    """How `rk` was called, so that a suggestion can be pasted: by name, by relative path, or as a module."""
+    program = Path((argv or sys.argv)[0])
+    if program.name == "__main__.py":
+        return f"{_shown(Path(sys.executable))} -m cli"
+    if any((Path(part) / program.name).resolve() == program.resolve() for part in os.get_exec_path() if part):
+        return program.name
+    return _shown(program)
+
+
+def _shown(path: Path) -> str:
+    """Relative to here when it lies below, else absolute."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
