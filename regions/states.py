@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 from typing import Final, NamedTuple
 
+from coord import errors
 from regions.model import RegionState
 
 
@@ -98,7 +99,7 @@ _LEGAL: Final = frozenset((step.actor, step.before, step.after) for step in STEP
 _LEGAL_BECAUSE: Final = frozenset((step.actor, step.before, step.after, step.cause) for step in STEPS)
 
 
-class InvalidTransition(Exception):  # noqa: N818 - the name of the rule it guards
+class InvalidTransition(errors.InvalidTransition):
     """A step that the table does not allow; nothing has been written."""
 
     def __init__(
@@ -109,14 +110,12 @@ class InvalidTransition(Exception):  # noqa: N818 - the name of the rule it guar
         cause: Cause | None = None,
         subject: str = "",
     ) -> None:
+        because = f" because of {cause.value}" if cause is not None else ""
+        super().__init__(subject or "a region", _name(before), f"{actor.value} writing {_name(after)}{because}")
         self.actor = actor
         self.before = before
         self.after = after
         self.cause = cause
-        self.subject = subject
-        because = f" because of {cause.value}" if cause is not None else ""
-        about = f"{subject}: " if subject else ""
-        super().__init__(f"{about}{actor.value} must not go {_name(before)} -> {_name(after)}{because}")
 
 
 def is_legal(actor: Actor, before: RegionState | None, after: RegionState | None, cause: Cause | None = None) -> bool:

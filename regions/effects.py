@@ -1,0 +1,198 @@
+"""What the assigner wants done, and what it wants to be told (see `regions/assigner.py`).
+
+Effects are carried out by a shell: the master's, or a simulation's. A write names the znode version it replaces and
+goes out with a check of the fencing epoch; its outcome comes back as `WriteDone` or `WriteFailed`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from regions.messages import CloseOrder, OpenOrder, OrderResult
+from regions.model import RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
+from regions.states import Cause
+
+
+class WriteOffline(msgspec.Struct):
+    """Create (`before` None) or set the transition to `record`, which is OFFLINE."""
+
+    key: str
+    record: TransitionRecord
+    before: RegionState | None
+    version: int
+    cause: Cause
+
+
+class DeleteTransition(msgspec.Struct):
+    """Delete the transition at `version`.
+
+    `table_check` (table id, version) goes into the same multi when the legality hangs on the table's intent (X3);
+    `region` and `region_version`, when set, is the catalogue record to be written in the same multi.
+    """
+
+    key: str
+    region_id: str
+    replica: int
+    before: RegionState
+    version: int
+    cause: Cause
+    table_check: tuple[str, int] | None = None
+    region: RegionRecord | None = None
+    region_version: int = -1
+
+
+class SendOpen(msgspec.Struct):
+    """Send OPEN orders to a server; answer with `OrdersAnswered` or `OrdersLost` under the same batch id."""
+
+    batch: int
+    server: ServerRecord
+    orders: list[OpenOrder]
+
+
+class SendClose(msgspec.Struct):
+    """Send CLOSE orders to a server; answered as SendOpen."""
+
+    batch: int
+    server: ServerRecord
+    orders: list[CloseOrder]
+
+
+class ReadTransition(msgspec.Struct):
+    """Read the transition's znode again: what is known of it turned out wrong."""
+
+    region_id: str
+    replica: int
+
+
+class ReadRegion(msgspec.Struct):
+    """Read the region's record again."""
+
+    table_id: str
+    region_id: str
+
+
+class RequestPlan(msgspec.Struct):
+    """Have a bulk plan made for these replicas (keys); answer with `PlanReady`."""
+
+    keys: list[str]
+    reason: str
+
+
+class Note(msgspec.Struct):
+    """Something an operator should know: goes to the log."""
+
+    text: str
+    region_id: str = ""
+
+
+Effect = WriteOffline | DeleteTransition | SendOpen | SendClose | ReadTransition | ReadRegion | RequestPlan | Note
+
+
+class TableSeen(msgspec.Struct):
+    """A table exists or has changed, at `version` of its znode; regions only when the table is new."""
+
+    record: TableRecord
+    version: int
+    regions: list[tuple[RegionRecord, int]] = []
+
+
+class RegionSeen(msgspec.Struct):
+    """A region's record as read."""
+
+    record: RegionRecord
+    version: int
+
+
+class TransitionSeen(msgspec.Struct):
+    """A transition as read: None if there is none."""
+
+    region_id: str
+    replica: int
+    record: TransitionRecord | None
+    version: int
+
+
+class ServerUp(msgspec.Struct):
+    """A server has registered."""
+
+    record: ServerRecord
+    draining: bool = False
+
+
+class ServerDown(msgspec.Struct):
+    """A server's registration is gone (RF-01)."""
+
+    uuid: str
+
+
+class DrainingSeen(msgspec.Struct):
+    """The servers that are to be emptied, all of them."""
+
+    uuids: list[str]
+
+
+class WriteDone(msgspec.Struct):
+    """The write for `key` has committed; `version` of the znode after it, meaningless for a delete."""
+
+    key: str
+    version: int = 0
+
+
+class WriteFailed(msgspec.Struct):
+    """The write for `key` was refused by the store: something else is there."""
+
+    key: str
+
+
+class OrdersAnswered(msgspec.Struct):
+    """A server's answer to a batch."""
+
+    batch: int
+    results: list[OrderResult]
+
+
+class OrdersLost(msgspec.Struct):
+    """No answer to a batch, or a refusal of the whole batch."""
+
+    batch: int
+    error: str
+
+
+class PlanReady(msgspec.Struct):
+    """A bulk plan: key to server uuid. Keys that the plan leaves out are placed one by one."""
+
+    plan_id: str
+    keys: list[str]
+    placements: dict[str, str]
+
+
+class MoveRequested(msgspec.Struct):
+    """An operator or a plan wants a replica elsewhere; `destination` "" means anywhere else."""
+
+    key: str
+    destination: str = ""
+    plan_id: str = ""
+    reason: str = "move"
+
+
+class RetryRequested(msgspec.Struct):
+    """Try a parked replica again."""
+
+    key: str
+
+
+Event = (
+    TableSeen
+    | RegionSeen
+    | TransitionSeen
+    | ServerUp
+    | ServerDown
+    | DrainingSeen
+    | WriteDone
+    | WriteFailed
+    | OrdersAnswered
+    | OrdersLost
+    | PlanReady
+    | MoveRequested
+    | RetryRequested
+)

@@ -1,0 +1,318 @@
+"""The master's picture of the cluster: tables, regions, replicas, servers, and how they hang together.
+
+The picture is a cache of the store and never ahead of it: entries change after a write has committed or a znode has
+been read (OC-05, MF-12). What is not in the store is the master's own: open orders, servers that failed a replica,
+times since the last sign of life. All of that may be lost at any moment and costs only time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from regions.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TabletState,
+    TransitionRecord,
+)
+from regions.recovery import Party
+from regions.states import Cause
+
+OPEN: Final = 1
+CLOSE: Final = 2
+
+
+class Order:
+    """What a server has been, or is to be, told about a replica; asked again until the store shows the outcome."""
+
+    __slots__ = ("asks", "done", "first_sent_ms", "kind", "next_ms", "queued", "sent", "server", "version")
+
+    def __init__(self, kind: int, server: Server, version: int, next_ms: int) -> None:
+        self.kind = kind
+        self.server = server
+        #: Version of the transition that the order refers to, -1 for a close.
+        self.version = version
+        #: When to ask (again).
+        self.next_ms = next_ms
+        self.asks = 0
+        self.first_sent_ms = 0
+        self.queued = False
+        self.sent = False
+        self.done = False
+
+
+class Table:
+    """A table, its version, and counts of its replicas."""
+
+    __slots__ = ("open_replicas", "parked", "record", "regions", "replicas", "version")
+
+    def __init__(self, record: TableRecord, version: int) -> None:
+        self.record = record
+        self.version = version
+        self.regions: dict[str, Region] = {}
+        self.replicas = 0
+        #: Replicas at rest on a live server.
+        self.open_replicas = 0
+        self.parked = 0
+
+    @property
+    def wants_open(self) -> bool:
+        """Whether the regions are to be open: the persisted intent, and a table that exists."""
+        record = self.record
+        return record.intent == TableIntent.ENABLED and record.state in (TableState.RUNNING, TableState.ALTERING)
+
+
+class Region:
+    """A region's record at its znode's version."""
+
+    __slots__ = ("record", "replicas", "table", "version")
+
+    def __init__(self, table: Table, record: RegionRecord, version: int) -> None:
+        self.table = table
+        self.record = record
+        self.version = version
+        self.replicas: list[Replica] = []
+
+
+class Replica:
+    """One replica: where it is, its transition, and what the master is doing about it."""
+
+    __slots__ = (
+        "cause",
+        "coming_to",
+        "counted_open",
+        "counted_parked",
+        "failed",
+        "home",
+        "key",
+        "last_uuid",
+        "move",
+        "move_plan",
+        "not_before_ms",
+        "number",
+        "open_on",
+        "order",
+        "plan_id",
+        "proposed",
+        "proposed_region",
+        "refusal",
+        "region",
+        "seen_ms",
+        "transition",
+        "version",
+        "writing",
+    )
+
+    def __init__(self, region: Region, number: int) -> None:
+        location = region.record.location(number)
+        self.region = region
+        self.number = number
+        self.key = f"{region.record.region_id}-{number}"
+        #: Where the store says it is open; that server may be dead.
+        self.home: Incarnation | None = location.incarnation
+        #: Server that had it last, for retained placement.
+        self.last_uuid: str | None = location.uuid
+        self.transition: TransitionRecord | None = None
+        self.version = -1
+        #: When the transition last changed, as far as this master saw.
+        self.seen_ms = 0
+        #: Set while a write for this replica is on its way; nothing is decided until it is answered.
+        self.writing: Cause | None = None
+        #: The record being written; None while a delete is on its way.
+        self.proposed: TransitionRecord | None = None
+        #: The catalogue record that is written together with the delete.
+        self.proposed_region: RegionRecord | None = None
+        self.order: Order | None = None
+        #: Destination uuid of a wanted move, "" for any; None: no move wanted.
+        self.move: str | None = None
+        self.move_plan = ""
+        self.plan_id = ""
+        #: Why it waits for a destination.
+        self.cause: Cause = Cause.ASSIGN
+        #: Servers that failed to open it in this transition.
+        self.failed: set[str] | None = None
+        #: (version, error) of a refused order whose reason must first be looked for in the store.
+        self.refusal: tuple[int, str] | None = None
+        self.not_before_ms = 0
+        self.open_on: Server | None = None
+        self.coming_to: Server | None = None
+        self.counted_open = False
+        self.counted_parked = False
+
+
+class Server:
+    """A live server and what it has, gets and loses."""
+
+    __slots__ = (
+        "busy",
+        "closes",
+        "draining",
+        "group",
+        "incarnation",
+        "incoming",
+        "open",
+        "opens",
+        "rack",
+        "record",
+        "uuid",
+        "weight",
+    )
+
+    def __init__(self, record: ServerRecord, draining: bool) -> None:
+        self.record = record
+        self.uuid = record.uuid
+        self.rack = record.rack
+        self.weight = record.weight
+        self.group = record.group
+        self.incarnation = record.incarnation
+        self.draining = draining
+        self.open: dict[str, Replica] = {}
+        self.incoming: dict[str, Replica] = {}
+        #: Orders that wait for a free slot, and those that hold one.
+        self.opens: deque[Replica] = deque()
+        self.closes: deque[Replica] = deque()
+        self.busy: dict[str, Order] = {}
+
+    @property
+    def load(self) -> int:
+        """Replicas here or on their way here."""
+        return len(self.open) + len(self.incoming)
+
+
+class World:
+    """Everything the assigner knows, indexed."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Table] = {}
+        self.names: dict[str, Table] = {}
+        self.regions: dict[str, Region] = {}
+        self.replicas: dict[str, Replica] = {}
+        #: By uuid, in order of arrival.
+        self.servers: dict[str, Server] = {}
+        #: Replicas with a transition or an order.
+        self.active: dict[str, Replica] = {}
+
+    def put_table(self, record: TableRecord, version: int) -> Table:
+        """Add a table, or take over its new record."""
+        table = self.tables.get(record.table_id)
+        if table is None:
+            table = self.tables[record.table_id] = Table(record, version)
+        elif table.record.name != record.name:
+            self.names.pop(table.record.name, None)
+        table.record = record
+        table.version = version
+        self.names[record.name] = table
+        return table
+
+    def put_region(self, record: RegionRecord, version: int) -> Region | None:
+        """Add a region or take over its new record; None if its table is unknown or the region is no more."""
+        region = self.regions.get(record.region_id)
+        if region is not None:
+            region.record = record
+            region.version = version
+            return region
+        table = self.tables.get(record.table_id)
+        if table is None or record.state in (TabletState.DELETED, TabletState.REPLACED):
+            return None
+        region = Region(table, record, version)
+        self.regions[record.region_id] = region
+        table.regions[record.region_id] = region
+        for number in range(table.record.replication):
+            replica = Replica(region, number)
+            region.replicas.append(replica)
+            self.replicas[replica.key] = replica
+            table.replicas += 1
+            self.relink(replica)
+        return region
+
+    def alive(self, incarnation: Incarnation | None) -> Server | None:
+        """The live server that is exactly this start, or None."""
+        if incarnation is None:
+            return None
+        server = self.servers.get(incarnation.uuid)
+        if server is None or server.incarnation.start_code != incarnation.start_code:
+            return None
+        return server
+
+    def party(self, incarnation: Incarnation | None) -> Party:
+        """How the server that a transition names fares."""
+        if incarnation is None:
+            return Party.NONE
+        return Party.DEAD if self.alive(incarnation) is None else Party.ALIVE
+
+    def relink(self, replica: Replica) -> None:
+        """Bring the servers' sets and the table's counts in line with the replica's home and transition."""
+        transition = replica.transition
+        on: Server | None = None
+        coming: Server | None = None
+        if transition is None:
+            on = self.alive(replica.home)
+        else:
+            if transition.state is RegionState.CLOSING:
+                on = self.alive(transition.source)
+            coming = self.alive(transition.destination)
+        if replica.proposed is not None:
+            coming = self.alive(replica.proposed.destination)
+        if replica.open_on is not on:
+            if replica.open_on is not None:
+                replica.open_on.open.pop(replica.key, None)
+            if on is not None:
+                on.open[replica.key] = replica
+            replica.open_on = on
+        if replica.coming_to is not coming:
+            if replica.coming_to is not None:
+                replica.coming_to.incoming.pop(replica.key, None)
+            if coming is not None:
+                coming.incoming[replica.key] = replica
+            replica.coming_to = coming
+        self._count(replica, transition)
+        if transition is not None or replica.order is not None:
+            self.active[replica.key] = replica
+        else:
+            self.active.pop(replica.key, None)
+
+    def _count(self, replica: Replica, transition: TransitionRecord | None) -> None:
+        table = replica.region.table
+        is_open = transition is None and replica.open_on is not None
+        if is_open != replica.counted_open:
+            replica.counted_open = is_open
+            table.open_replicas += 1 if is_open else -1
+        is_parked = transition is not None and transition.parked
+        if is_parked != replica.counted_parked:
+            replica.counted_parked = is_parked
+            table.parked += 1 if is_parked else -1
+
+    def peers(self, replica: Replica) -> tuple[list[str], list[str]]:
+        """Uuids and racks of the servers that have, or are getting, the region's other replicas."""
+        uuids: list[str] = []
+        racks: list[str] = []
+        for other in replica.region.replicas:
+            if other is replica:
+                continue
+            for server in (other.open_on, other.coming_to):
+                if server is not None:
+                    uuids.append(server.uuid)
+                    racks.append(server.rack)
+        return uuids, racks
+
+    def named_incarnations(self) -> Iterator[Incarnation]:
+        """Every server start that a region or a transition names."""
+        for replica in self.replicas.values():
+            if replica.home is not None:
+                yield replica.home
+            if replica.transition is not None:
+                if replica.transition.source is not None:
+                    yield replica.transition.source
+                if replica.transition.destination is not None:
+                    yield replica.transition.destination
+
+    def rit(self) -> Iterable[Replica]:
+        """Replicas with a transition."""
+        return [one for one in self.active.values() if one.transition is not None]

@@ -1,0 +1,271 @@
+"""A store and servers small enough to see through: the assigner's effects are carried out here, one by one.
+
+The store is a dict of znodes with versions; a server opens and closes at once, or does what a test tells it. Every
+write below /unassigned is checked against the transition table and its version, as the real writers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from regions import effects as fx
+from regions.assigner import Assigner, AssignerConfig
+from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.model import (
+    Incarnation,
+    Intent,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TransitionRecord,
+)
+from regions.states import Actor, Cause, check
+
+TABLE = TableRecord("t1", "orders", regions=1)
+
+
+def server(uuid: str, start_code: int = 1, **more: object) -> ServerRecord:
+    """A server record; host is the uuid."""
+    return msgspec.convert({"uuid": uuid, "host": uuid, "port": 1, "start_code": start_code, **more}, type=ServerRecord)
+
+
+def at(uuid: str, start_code: int = 1) -> Incarnation:
+    """A start of a server."""
+    return Incarnation(uuid, start_code)
+
+
+def region(name: str = "r1", on: Incarnation | None = None, table_id: str = "t1") -> RegionRecord:
+    """A region, open on `on` if given."""
+    replicas = () if on is None else (ReplicaLocation(0, on.uuid, on.start_code, 1),)
+    return RegionRecord(table_id, name, replicas=replicas)
+
+
+def transition(
+    state: RegionState,
+    source: Incarnation | None = None,
+    destination: Incarnation | None = None,
+    name: str = "r1",
+    **more: object,
+) -> TransitionRecord:
+    """A transition of replica 0."""
+    record = TransitionRecord(name, "t1", 0, state, source, destination)
+    return msgspec.structs.replace(record, **more)
+
+
+Opening = Callable[[str, OpenOrder], "OrderResult | None"]
+
+
+class ModelCluster:
+    """The store, the servers, and one reigning master."""
+
+    def __init__(self, config: AssignerConfig | None = None, epoch: int = 1) -> None:
+        self.now = 1_000_000
+        self.config = config or AssignerConfig(bulk_min=1000)
+        self.tables: dict[str, tuple[TableRecord, int]] = {"t1": (TABLE, 0)}
+        self.regions: dict[str, tuple[RegionRecord, int]] = {}
+        self.unassigned: dict[str, tuple[TransitionRecord, int]] = {}
+        self.servers: dict[str, ServerRecord] = {}
+        self.assigner = Assigner(epoch, self.config)
+        self.sent: list[fx.SendOpen | fx.SendClose] = []
+        self.writes: list[fx.WriteOffline | fx.DeleteTransition] = []
+        self.notes: list[str] = []
+        self.plans: list[fx.RequestPlan] = []
+        #: uuids of servers that take orders and never answer
+        self.silent: set[str] = set()
+        #: uuid -> error for every open
+        self.failing: dict[str, str] = {}
+        #: which server has what open, for the one-owner rule
+        self.open: dict[str, Incarnation] = {}
+
+    def put(self, *regions: RegionRecord) -> None:
+        for one in regions:
+            self.regions[one.region_id] = (one, 0)
+            incarnation = one.location(0).incarnation
+            if incarnation is not None:
+                self.open[f"{one.region_id}-0"] = incarnation
+
+    def put_transition(self, record: TransitionRecord, version: int = 3) -> None:
+        self.unassigned[record.key] = (record, version)
+
+    def start(self, *servers: ServerRecord, run: bool = True) -> None:
+        """Load and begin; with `run`, go on until nothing is left to do."""
+        self.servers = {one.uuid: one for one in servers}
+        self.assigner.load(
+            self.tables.values(),
+            self.regions.values(),
+            servers,
+            self.unassigned.values(),
+            [],
+            self.now,
+        )
+        self.assigner.begin(self.now)
+        if run:
+            self.run()
+
+    def successor(self) -> None:
+        """A new master takes over with nothing but the store."""
+        self.assigner = Assigner(self.assigner.epoch + 1, self.config)
+        self.start(*self.servers.values())
+
+    def kill(self, uuid: str, run: bool = True) -> None:
+        """The server's session is gone, and everything it had open with it."""
+        dead = self.servers.pop(uuid)
+        self.open = {key: owner for key, owner in self.open.items() if owner != dead.incarnation}
+        self.assigner.handle(fx.ServerDown(uuid), self.now)
+        if run:
+            self.run()
+
+    def join(self, record: ServerRecord) -> None:
+        self.servers[record.uuid] = record
+        self.assigner.handle(fx.ServerUp(record), self.now)
+        self.run()
+
+    def handle(self, event: fx.Event) -> None:
+        self.assigner.handle(event, self.now)
+        self.run()
+
+    def pass_time(self, ms: int, step_ms: int = 500) -> None:
+        for _ in range(0, ms, step_ms):
+            self.now += step_ms
+            self.assigner.tick(self.now)
+            self.run()
+
+    def run(self, rounds: int = 200) -> None:
+        for _ in range(rounds):
+            effects = self.assigner.take(self.now)
+            if not effects:
+                return
+            for effect in effects:
+                self._carry_out(effect)
+        raise AssertionError(f"does not settle: {effects[:3]}")
+
+    def where(self, name: str = "r1") -> str | None:
+        """Uuid of the live server that has replica 0 open and at rest."""
+        replica = self.assigner.world.replicas[f"{name}-0"]
+        if replica.transition is not None or replica.open_on is None:
+            return None
+        return replica.open_on.uuid
+
+    def state(self, name: str = "r1") -> RegionState | None:
+        found = self.unassigned.get(f"{name}-0")
+        return None if found is None else found[0].state
+
+    def set_intent(self, intent: TableIntent) -> None:
+        record, version = self.tables["t1"]
+        self.tables["t1"] = (msgspec.structs.replace(record, intent=intent), version + 1)
+        self.handle(fx.TableSeen(*self.tables["t1"]))
+
+    # --- effects --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.WriteOffline() | fx.DeleteTransition():
+                self.writes.append(effect)
+                done = self._write(effect)
+                self.assigner.handle(
+                    fx.WriteDone(effect.key, done) if done >= 0 else fx.WriteFailed(effect.key), self.now
+                )
+            case fx.SendOpen() | fx.SendClose():
+                self.sent.append(effect)
+                self._answer(effect)
+            case fx.ReadTransition():
+                self.see(effect.region_id)
+            case fx.ReadRegion():
+                self.assigner.handle(fx.RegionSeen(*self.regions[effect.region_id]), self.now)
+            case fx.RequestPlan():
+                self.plans.append(effect)
+            case fx.Note():
+                self.notes.append(effect.text)
+
+    def see(self, name: str = "r1") -> None:
+        record, version = self.unassigned.get(f"{name}-0", (None, -1))
+        self.assigner.handle(fx.TransitionSeen(name, 0, record, version), self.now)
+
+    def _write(self, effect: fx.WriteOffline | fx.DeleteTransition) -> int:
+        after = effect.record.state if isinstance(effect, fx.WriteOffline) else None
+        check(Actor.MASTER, effect.before, after, effect.cause, subject=effect.key)
+        found = self.unassigned.get(effect.key)
+        if (found[1] if found else -1) != effect.version:
+            return -1
+        if isinstance(effect, fx.WriteOffline):
+            version = 0 if found is None else found[1] + 1
+            self.unassigned[effect.key] = (effect.record, version)
+            return version
+        if effect.table_check is not None:
+            assert self.tables[effect.table_check[0]][1] == effect.table_check[1]
+        if effect.region is not None:
+            assert self.regions[effect.region_id][1] == effect.region_version
+            self.regions[effect.region_id] = (effect.region, effect.region_version + 1)
+        del self.unassigned[effect.key]
+        return 0
+
+    def _answer(self, effect: fx.SendOpen | fx.SendClose) -> None:
+        uuid = effect.server.uuid
+        if uuid in self.silent or self.servers.get(uuid) != effect.server:
+            return
+        results = [self.obey(effect.server, order) for order in effect.orders]
+        self.assigner.handle(fx.OrdersAnswered(effect.batch, results), self.now)
+        for order in effect.orders:
+            self.see(order.transition.region_id if isinstance(order, OpenOrder) else order.region_id)
+
+    def obey(self, record: ServerRecord, order: OpenOrder | CloseOrder) -> OrderResult:
+        if isinstance(order, CloseOrder):
+            return self._close(record, order)
+        return self._open(record, order)
+
+    def step(self, actor: Actor, record: TransitionRecord, version: int, cause: Cause) -> int:
+        """One compare-and-set by a server; -1 if it lost."""
+        found = self.unassigned.get(record.key)
+        check(actor, found[0].state if found else None, record.state, cause)
+        if (found[1] if found else -1) != version:
+            return -1
+        self.unassigned[record.key] = (record, version + 1)
+        return version + 1
+
+    def _open(self, record: ServerRecord, order: OpenOrder) -> OrderResult:
+        given = order.transition
+        assert given.destination == record.incarnation
+        if self.unassigned.get(given.key) != (given, order.version):
+            return OrderResult(given.region_id, 0, Outcome.REFUSED, error="the znode has moved on")
+        opening = msgspec.structs.replace(given, state=RegionState.OPENING)
+        version = self.step(Actor.SERVER, opening, order.version, Cause.OPEN_ORDER)
+        if record.uuid in self.failing:
+            return OrderResult(given.region_id, 0, Outcome.FAILED, version, self.failing[record.uuid])
+        assert given.key not in self.open, f"{given.key} would be open twice"
+        opened = msgspec.structs.replace(opening, state=RegionState.OPENED)
+        version = self.step(Actor.SERVER, opened, version, Cause.OPEN_DONE)
+        self.open[given.key] = record.incarnation
+        region_record, region_version = self.regions[given.region_id]
+        assert region_version == order.region_version, "the master lost count of the region's version"
+        location = ReplicaLocation(0, record.uuid, record.start_code, self.now)
+        self.regions[given.region_id] = (region_record.with_location(location), region_version + 1)
+        return OrderResult(given.region_id, 0, Outcome.DONE, version)
+
+    def _close(self, record: ServerRecord, order: CloseOrder) -> OrderResult:
+        key = f"{order.region_id}-{order.replica}"
+        if self.open.get(key) != record.incarnation:
+            return OrderResult(order.region_id, 0, Outcome.REFUSED, error="not open here")
+        closing = TransitionRecord(
+            order.region_id,
+            order.table_id,
+            order.replica,
+            RegionState.CLOSING,
+            record.incarnation,
+            order.destination,
+            order.intent,
+            self.assigner.epoch,
+        )
+        found = self.unassigned.get(key)
+        version = found[1] if found else self.step(Actor.SERVER, closing, -1, Cause.CLOSE_ORDER)
+        closed = msgspec.structs.replace(closing, state=RegionState.CLOSED)
+        version = self.step(Actor.SERVER, closed, version, Cause.CLOSE_DONE)
+        del self.open[key]
+        return OrderResult(order.region_id, 0, Outcome.DONE, version)
+
+
+__all__ = ["Intent", "ModelCluster", "at", "region", "server", "transition"]
