@@ -81,8 +81,8 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
 
     def checked(self) -> Params:
         """This, or BadInput naming the value that is out of range."""
-        if not 0 <= self.lambda_move <= 1000:
-            raise BadInput(f"params: lambda_move must be between 0 and 1000, not {self.lambda_move}")
+        if not 0 <= self.lambda_move <= 100:
+            raise BadInput(f"params: lambda_move must be between 0 and 100, not {self.lambda_move}")
         if not 0 <= self.slop <= 10:
             raise BadInput(f"params: slop must be between 0 and 10, not {self.slop}")
         if not 0 <= self.table_slack <= 1_000_000:
@@ -315,7 +315,7 @@ class Stats(msgspec.Struct, kw_only=True):
 
 
 class Plan:
-    """Where every replica goes. `rows` may be empty; `digest` is SHA-256 over the sorted rows (`digest.plan_digest`)."""
+    """Where every replica goes; `digest` is the SHA-256 of the sorted rows (`digest.plan_digest`)."""
 
     def __init__(self, rows: PlanRows, digest: str, stats: Stats) -> None:
         self.rows = rows

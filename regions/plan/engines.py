@@ -1,0 +1,221 @@
+"""The engines by name, and what they share: from placements to leftovers, repair and the numbered plan.
+
+    greedy    one pass by benefit over the whole problem; for small and incremental work, and the fallback for all
+    sharded   the same pass per shard, as the Spark job does it: the job's plan is this plan, bit for bit
+
+Both end in `finish`: leftovers as classes, chains of moves for what clashes, replica numbers, digest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from .digest import plan_digest
+from .greedy import take_best
+from .leftover import LeftoverClass, spread
+from .model import BadInput, Deadline, Ints, Params, Plan, PlanRows, Snapshot, Stats, Texts
+from .problem import Problem, encode, is_degraded
+from .repair import Repair
+from .room import Room
+from .shards import Shards, shard_count
+
+
+def plan(
+    snapshot: Snapshot,
+    params: Params | None = None,
+    deadline: Deadline | None = None,
+    *,
+    engine: str = "greedy",
+    shards: int | None = None,
+) -> Plan:
+    """A place for every replica. The same input in any row order gives the same plan.
+
+    `deadline` tells the seconds left; when they run out the plan is still complete, but rules may be broken that a
+    chain of moves would have kept (`verify` tells). `shards` overrides how many the `sharded` engine makes.
+
+    Raises: NoServers, ConflictingRegion, BadInput.
+    """
+    ignored: dict[str, int] = {}
+    problem = encode(snapshot, params or Params(), ignored)
+    stats = first_stats(problem, ignored, blocks=len(snapshot.blocks))
+    if engine == "greedy":
+        taken = solve_whole(problem)
+    elif engine == "sharded":
+        stats.shards = shards or shard_count(int(problem.want.sum()), len(problem.fleet))
+        taken = solve_shards(problem, stats.shards)
+    else:
+        raise BadInput(f"no engine {engine!r}: greedy and sharded plan in this process")
+    stats.engine = engine
+    return finish(problem, taken, deadline, stats)
+
+
+def first_stats(problem: Problem, ignored: dict[str, int], *, blocks: int) -> Stats:
+    """What the input alone tells."""
+    return Stats(
+        regions=len(problem),
+        replicas=int(problem.want.sum()),
+        servers=problem.fleet.live,
+        eligible_servers=len(problem.fleet),
+        groups=len(problem.fleet.groups),
+        tables=len({table for _, table in problem.tables.pairs}),
+        ignored=dict(sorted(ignored.items())),
+        unassignable=problem.unassignable,
+        under_replicated=problem.under_replicated,
+        degraded=is_degraded(blocks, ignored),
+        quota_adjusted=problem.quotas.adjusted,
+    )
+
+
+def per_rack(problem: Problem) -> Ints:
+    """Replicas of each region that may share a rack before any rack must take more: 1 wherever racks suffice."""
+    racks = np.append(problem.fleet.group_racks, 1)[problem.tables.group][problem.table]
+    allowance: Ints = np.maximum(problem.want // np.maximum(racks, 1), 1)
+    return allowance
+
+
+def solve_whole(problem: Problem) -> Ints:
+    """Candidates (their numbers, ascending) that one pass over everything takes."""
+    room = Room.whole(problem.quotas, problem.tables.group, problem.fleet.group)
+    taken = take_best(
+        problem.table,
+        problem.want,
+        problem.cand_region,
+        problem.cand_server,
+        problem.cand_benefit,
+        problem.fleet.rack,
+        problem.fleet.group,
+        room,
+        per_rack=per_rack(problem),
+    )
+    return np.flatnonzero(taken)
+
+
+def solve_shards(problem: Problem, shards: int) -> Ints:
+    """Candidates (their numbers, ascending) that the shards take, one after the other."""
+    cut = Shards(problem.fleet, problem.tables, problem.quotas, shards)
+    shard_of = cut.of_regions(problem.region_ids.tolist(), problem.table)
+    allowance = per_rack(problem)
+    found = []
+    for shard in range(shards):
+        regions = np.flatnonzero(shard_of == shard)
+        number = np.full(len(problem), -1)
+        number[regions] = np.arange(len(regions))
+        rows = np.flatnonzero(number[problem.cand_region] >= 0)
+        taken = take_best(
+            np.searchsorted(cut.tables_of(shard), problem.table[regions]),
+            problem.want[regions],
+            number[problem.cand_region[rows]],
+            problem.cand_server[rows],
+            problem.cand_benefit[rows],
+            problem.fleet.rack,
+            problem.fleet.group,
+            cut.room(shard),
+            per_rack=allowance[regions],
+        )
+        found.append(rows[taken])
+    return np.sort(np.concatenate(found))
+
+
+def finish(problem: Problem, taken: Ints, deadline: Deadline | None, stats: Stats) -> Plan:
+    """The plan from the candidates taken so far: leftovers, repair, replica numbers, digest, worth."""
+    region, server = problem.cand_region[taken], problem.cand_server[taken]
+    stats.placed_by_benefit = len(taken)
+    room = Room.after(problem.quotas, problem.tables.group, problem.fleet.group, problem.table[region], server)
+    need = problem.want - np.bincount(region, minlength=len(problem))
+    more_region, more_server, hard = _spread(problem, region, server, need, room)
+    stats.placed_by_class = len(more_region)
+    region, server = np.concatenate((region, more_region)), np.concatenate((server, more_server))
+    if hard or (room.below > 0).any():
+        repair = Repair(problem, region, server, room, deadline)
+        repair.place_all(hard)
+        repair.raise_floors()
+        region, server = repair.pairs()
+        stats.placed_by_chain, stats.chain_moves = repair.placed, repair.moves
+    rows = numbered(problem, region, server, stats)
+    return Plan(rows, plan_digest(rows), stats)
+
+
+def _spread(problem: Problem, region: Ints, server: Ints, need: Ints, room: Room) -> tuple[Ints, Ints, list[int]]:
+    """Place leftovers by classes; returns (region, server) pairs and the regions that need repair, once per replica."""
+    racks = np.append(problem.fleet.group_racks, 0)[problem.tables.group][problem.table]
+    waiting = np.flatnonzero((need > 0) & (racks >= problem.want))
+    hard = [r for r in np.flatnonzero((need > 0) & (racks < problem.want)).tolist() for _ in range(int(need[r]))]
+    members: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+    used = _used_racks(problem, region, server, need)
+    for r, t, n in zip(waiting.tolist(), problem.table[waiting].tolist(), need[waiting].tolist(), strict=True):
+        members.setdefault((t, n, used.get(r, ())), []).append(r)
+    classes = [LeftoverClass(t, n, racks_used, len(members[t, n, racks_used])) for t, n, racks_used in sorted(members)]
+    if not classes:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), hard
+    dealt = spread(classes, problem.fleet, problem.quotas, problem.tables.group, room)
+    regions = []
+    for group, units in zip(classes, dealt, strict=True):
+        names = np.array(members[group.key], dtype=np.int64)
+        regions.append(names[np.arange(len(units)) % len(names)])
+        missing = np.full(len(names), group.need) - np.bincount(
+            np.arange(len(units)) % len(names), minlength=len(names)
+        )
+        hard += np.repeat(names, missing).tolist()
+    return np.concatenate(regions), np.concatenate(dealt), sorted(hard)
+
+
+def _used_racks(problem: Problem, region: Ints, server: Ints, need: Ints) -> dict[int, tuple[int, ...]]:
+    """Racks, ascending, of regions that have some replicas and need more."""
+    some = need[region] > 0
+    racks: dict[int, list[int]] = {}
+    for r, k in zip(region[some].tolist(), problem.fleet.rack[server[some]].tolist(), strict=True):
+        racks.setdefault(r, []).append(k)
+    return {r: tuple(sorted(ks)) for r, ks in racks.items()}
+
+
+def numbered(problem: Problem, region: Ints, server: Ints, stats: Stats) -> PlanRows:
+    """Rows in order. A replica that stays keeps its number; the others are numbered by benefit, the best first.
+
+    Fills in what the plan is worth.
+    """
+    servers = len(problem.fleet)
+    order = np.lexsort((server, region))
+    region, server = region[order], server[order]
+    keys = problem.cand_region * servers + problem.cand_server
+    at = np.searchsorted(keys, region * servers + server)
+    found = at < len(keys)
+    found[found] = keys[at[found]] == (region * servers + server)[found]
+    benefit, held, local = (np.zeros(len(region), dtype=np.int64) for _ in range(3))
+    held[:] = -1
+    benefit[found] = problem.cand_benefit[at[found]]
+    held[found] = problem.cand_held[at[found]]
+    local[found] = problem.cand_local[at[found]]
+    size = problem.size[region]
+    stats.local_bytes = int(local.sum())
+    stats.stay_bytes = int(size[held >= 0].sum())
+    stats.value = stats.local_bytes + round(problem.params.lambda_move * 1000) * stats.stay_bytes / 1000
+    once_held = problem.cand_held >= 0
+    stats.moved_bytes = int(problem.size[problem.cand_region[once_held]].sum()) - stats.stay_bytes
+    best = np.lexsort((server, -benefit, region))
+    region, server, held = region[best], server[best], held[best]
+    replica = np.zeros(len(region), dtype=np.int64)
+    for start, end in _runs(region):
+        replica[start:end] = _numbers(held[start:end].tolist()) if end - start > 1 else 0
+    order = np.lexsort((replica, region))
+    ids: Texts = np.array(problem.fleet.ids, dtype=object)
+    return PlanRows(problem.region_ids[region[order]], replica[order], ids[server[order]])
+
+
+def _runs(region: Ints) -> Iterator[tuple[int, int]]:
+    """Start and end of each stretch of one region."""
+    edges = np.flatnonzero(np.diff(region, prepend=-1, append=-1)).tolist()
+    return itertools.pairwise(edges)
+
+
+def _numbers(held: list[int]) -> list[int]:
+    """Replica numbers 0..n-1 for replicas sorted by benefit, given the numbers that they had (-1: none)."""
+    kept: dict[int, int] = {}
+    for place, number in enumerate(held):
+        if 0 <= number < len(held):
+            kept.setdefault(number, place)
+    place_number = {place: number for number, place in kept.items()}
+    free = iter([n for n in range(len(held)) if n not in kept])
+    return [place_number[i] if i in place_number else next(free) for i in range(len(held))]

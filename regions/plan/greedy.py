@@ -1,0 +1,76 @@
+"""Places by benefit: the dearest pair (region, server) first, as long as every bound still holds.
+
+Each pair is looked at once, in the order (benefit falling, region, server). It is taken when the region still wants a
+replica, has none on that rack, the table's cell has room and so has the server: first up to its floor, beyond it only
+while the group's budget lasts (`quota.Quotas`). What stays unplaced has no good place left and goes to `leftover`.
+
+The same function solves the whole problem and one shard of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .model import Bools, Ints
+from .room import Room
+
+
+def take_best(
+    table: Ints,
+    want: Ints,
+    region: Ints,
+    server: Ints,
+    benefit: Ints,
+    rack: Ints,
+    group: Ints,
+    room: Room,
+    *,
+    per_rack: Ints,
+) -> Bools:
+    """Which candidates become replicas; `room` is lowered by them.
+
+    `table` and `want` per region; `region`, `server`, `benefit` per candidate, regions numbered in the order of their
+    ids; `rack` and `group` per server; `per_rack[r]` is how many replicas of a region a rack may hold.
+    """
+    servers = len(rack)
+    order = np.lexsort((server, region, -benefit))
+    taken = np.zeros(len(order), dtype=np.bool_)
+    need = want.tolist()
+    single = (want <= 1).tolist()
+    allowance = per_rack.tolist()
+    row_of_table = (table * servers).tolist()
+    rack_of = rack.tolist()
+    group_of = group.tolist()
+    below, above = room.below.tolist(), room.above.tolist()
+    budget, cell = room.budget.tolist(), room.cell.tolist()
+    on_rack: dict[tuple[int, int], int] = {}
+    chosen: list[int] = []
+    for place, r, s in zip(order.tolist(), region[order].tolist(), server[order].tolist(), strict=True):
+        if not need[r]:
+            continue
+        at = row_of_table[r] + s
+        if cell[at] <= 0:
+            continue
+        g = group_of[s]
+        if below[s] <= 0 and (above[s] <= 0 or budget[g] <= 0):
+            continue
+        if not single[r]:
+            key = (r, rack_of[s])
+            used = on_rack.get(key, 0)
+            if used >= allowance[r]:
+                continue
+            on_rack[key] = used + 1
+        if below[s] > 0:
+            below[s] -= 1
+        else:
+            above[s] -= 1
+            budget[g] -= 1
+        cell[at] -= 1
+        need[r] -= 1
+        chosen.append(place)
+    taken[chosen] = True
+    room.below = np.array(below, dtype=np.int64)
+    room.above = np.array(above, dtype=np.int64)
+    room.budget = np.array(budget, dtype=np.int64)
+    room.cell = np.array(cell, dtype=np.int64)
+    return taken

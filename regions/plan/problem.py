@@ -1,0 +1,382 @@
+"""A snapshot checked and turned into numbers: what every engine works on.
+
+Regions are numbered in the order of their ids, servers that may take regions (`Fleet`) in the order of theirs, and
+(group, table) pairs in theirs, so nothing depends on the order in which rows came. A server is a *candidate* of a
+region when a replica there has a benefit > 0: `local + lambda * size * [the server held a replica of it]`, in
+thousandths of a byte, whole numbers throughout. A region without bytes counts as one byte for staying: a move costs
+something even then.
+
+Rows that cannot be used are set aside and counted under one of `REASONS`. Only region rows that contradict each other
+stop the plan, since no answer could be right for both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .model import MISSING, ConflictingRegion, Floats, Ints, NoServers, Params, Regions, Servers, Snapshot, Texts
+from .quota import Demand, Quotas
+
+REASONS: Final = {
+    "region_without_id": "region row without id",
+    "region_duplicate": "further identical row of a region",
+    "region_replicas": "replicas missing or < 1, taken as 1",
+    "region_size": "size missing, negative or beyond SIZE_MAX, taken as 0 or SIZE_MAX",
+    "server_without_id": "server row without id",
+    "server_duplicate": "further row of a server id; the least row counts",
+    "server_weight": "weight missing, not a number or <= 0: takes no regions",
+    "server_draining": "draining: takes no regions",
+    "block_host": "block row on a host without a live server",
+    "block_region": "block row of an unknown region",
+    "block_bytes": "block row whose bytes are missing or <= 0",
+    "last_region": "former place of an unknown region",
+    "last_replica": "former place without a replica number",
+    "last_server": "former place on a server that is gone or takes no regions",
+    "last_duplicate": "further former place of one replica; the least server id counts",
+}
+
+#: Bytes of a region are counted up to here, which keeps every sum of benefits in 64 bits.
+SIZE_MAX: Final = 2**43
+#: Benefits are thousandths of a byte.
+UNIT: Final = 1000
+#: A plan is degraded when more than this part of the block rows could not be used.
+DEGRADED_ABOVE: Final = 0.05
+
+
+class Fleet:
+    """The servers that may take regions, in the order of their ids; groups and racks as numbers."""
+
+    def __init__(self, servers: Servers, ignored: dict[str, int]) -> None:
+        rows: dict[str, tuple[str, str, str, float, str, bool]] = {}
+        columns = (servers.server_id, servers.host, servers.rack, servers.weight, servers.grp, servers.draining)
+        for sid, host, rack, weight, grp, draining in zip(*(c.tolist() for c in columns), strict=True):
+            if not sid:
+                count(ignored, "server_without_id")
+                continue
+            row = (sid, host, rack, -1.0 if math.isnan(weight) or math.isinf(weight) else weight, grp, draining)
+            if sid in rows:
+                count(ignored, "server_duplicate")
+                row = min(row, rows[sid])
+            rows[sid] = row
+        self.live = len(rows)
+        self.live_hosts = frozenset(row[1] for row in rows.values())
+        fit = []
+        for sid in sorted(rows):
+            row = rows[sid]
+            if row[3] <= 0:
+                count(ignored, "server_weight")
+            elif row[5]:
+                count(ignored, "server_draining")
+            else:
+                fit.append(row)
+        self.ids = [row[0] for row in fit]
+        self.number = {sid: i for i, sid in enumerate(self.ids)}
+        self.hosts = [row[1] for row in fit]
+        self.by_host: dict[str, list[int]] = {}
+        for i, host in enumerate(self.hosts):
+            self.by_host.setdefault(host, []).append(i)
+        self.groups = sorted({row[4] for row in fit})
+        self.weight = np.array([row[3] for row in fit], dtype=np.float64)
+        self.group = _numbers([row[4] for row in fit], self.groups)
+        self.rack = self._racks([row[2] for row in fit])
+        self.group_servers = np.bincount(self.group, minlength=len(self.groups)).astype(np.int64)
+        self.group_racks = np.array(
+            [len(np.unique(self.rack[self.group == g])) for g in range(len(self.groups))], dtype=np.int64
+        )
+
+    def _racks(self, names: Sequence[str]) -> Ints:
+        """Rack numbers. A group in a single rack says nothing about racks: there each server is its own."""
+        for g in range(len(self.groups)):
+            members = np.flatnonzero(self.group == g).tolist()
+            if len({names[i] for i in members}) == 1:
+                names = [f"\0{self.ids[i]}" if self.group[i] == g else name for i, name in enumerate(names)]
+        return _numbers(names, sorted(set(names)))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def members(self, group: int) -> Ints:
+        """Servers of a group, ascending."""
+        return np.flatnonzero(self.group == group)
+
+
+class Tables:
+    """The (group, table) pairs of the regions, sorted; `demands` counts their regions by replicas that can exist."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], demands: Sequence[Demand], fleet: Fleet) -> None:
+        self.pairs = list(pairs)
+        self.demands = list(demands)
+        group_number = {name: i for i, name in enumerate(fleet.groups)}
+        #: Group of each table, -1 when no server may take its regions.
+        self.group = np.array([group_number.get(grp, -1) for grp, _ in pairs], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+class Problem:
+    """One instance, in numbers. Candidates are in rows `cand_start[r] : cand_start[r + 1]`, ascending by server.
+
+    `table[r]`, `want[r]` (replicas that can exist; 0 in a group without servers), `size[r]`; per candidate
+    `cand_server`, `cand_benefit`, `cand_local`, `cand_held` (number of the replica it held, -1 for none).
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        fleet: Fleet,
+        tables: Tables,
+        region_ids: Texts,
+        table: Ints,
+        want: Ints,
+        size: Ints,
+        candidates: Candidates,
+    ) -> None:
+        self.params = params
+        self.fleet = fleet
+        self.tables = tables
+        self.region_ids = region_ids
+        self.table = table
+        self.want = want
+        self.size = size
+        self.cand_start = candidates.start
+        self.cand_region = candidates.region
+        self.cand_server = candidates.server
+        self.cand_local = candidates.local
+        self.cand_held = candidates.held
+        self.cand_benefit = candidates.benefit
+        self.quotas = make_quotas(params, fleet, tables)
+        #: Replicas asked for beyond the servers of their group, and regions of groups without servers.
+        self.under_replicated = 0
+        self.unassignable: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.region_ids)
+
+
+class Candidates:
+    """Pairs (region, server) with a benefit > 0, sorted, from bytes on hosts and from former places."""
+
+    def __init__(
+        self,
+        params: Params,
+        size: Ints,
+        local_region: Ints,
+        local_server: Ints,
+        local_bytes: Ints,
+        held_region: Ints,
+        held_server: Ints,
+        held_replica: Ints,
+        servers: int,
+    ) -> None:
+        """Local pairs may repeat (they add up); held pairs may repeat (the least replica number counts)."""
+        keys = np.concatenate((local_region * servers + local_server, held_region * servers + held_server))
+        key, place = np.unique(keys, return_inverse=True)
+        cut = len(local_region)
+        self.region = key // max(servers, 1)
+        self.server = key % max(servers, 1)
+        local = np.zeros(len(key), dtype=np.int64)
+        np.add.at(local, place[:cut], local_bytes)
+        self.local = np.minimum(local, size[self.region])
+        never = np.iinfo(np.int64).max
+        held = np.full(len(key), never, dtype=np.int64)
+        np.minimum.at(held, place[cut:], held_replica)
+        self.held = np.where(held == never, -1, held)
+        stay = round(params.lambda_move * UNIT) * np.maximum(size[self.region], 1)
+        self.benefit = self.local * UNIT + np.where(self.held >= 0, stay, 0)
+        good = self.benefit > 0
+        for name in ("region", "server", "local", "held", "benefit"):
+            setattr(self, name, getattr(self, name)[good])
+        self.start = np.searchsorted(self.region, np.arange(len(size) + 1))
+
+
+def count(ignored: dict[str, int], reason: str, rows: int = 1) -> None:
+    """Add rows to a reason; nothing is noted for none."""
+    assert reason in REASONS, reason
+    if rows:
+        ignored[reason] = ignored.get(reason, 0) + rows
+
+
+def _numbers(names: Sequence[str], ordered: Sequence[str]) -> Ints:
+    """Place of each name in `ordered`; -1 when absent."""
+    place = {name: i for i, name in enumerate(ordered)}
+    return np.array([place.get(name, -1) for name in names], dtype=np.int64)
+
+
+def make_quotas(params: Params, fleet: Fleet, tables: Tables) -> Quotas:
+    """Bounds of all servers and tables; tables of groups without servers count for nothing."""
+    return Quotas(params, fleet.weight, fleet.rack, fleet.group, tables.group, tables.demands)
+
+
+def encode(snapshot: Snapshot, params: Params, ignored: dict[str, int]) -> Problem:
+    """Check a snapshot and number it; adds to `ignored` what was set aside.
+
+    Raises: NoServers, ConflictingRegion, BadInput (parameters).
+    """
+    params.checked()
+    fleet = Fleet(snapshot.servers, ignored)
+    if not len(fleet):
+        raise NoServers(f"none of {fleet.live} live servers may take regions")
+    regions = snapshot.regions
+    rows = _distinct_regions(regions, ignored)
+    region_ids = regions.region_id[rows]
+    size = clean_sizes(regions.size_bytes[rows], ignored)
+    replicas = clean_replicas(regions.replicas[rows], ignored)
+    names = list(zip(regions.grp[rows].tolist(), regions.table_id[rows].tolist(), strict=True))
+    pairs = sorted(set(names))
+    pair_number = {pair: i for i, pair in enumerate(pairs)}
+    table = np.array([pair_number[name] for name in names], dtype=np.int64)
+    limit = {g: int(n) for g, n in zip(fleet.groups, fleet.group_servers, strict=True)}
+    table_limit = np.array([limit.get(grp, 0) for grp, _ in pairs], dtype=np.int64)
+    want = np.minimum(replicas, table_limit[table]) if len(rows) else replicas
+    tables = Tables(pairs, _demands(table, want, len(pairs)), fleet)
+    number = {rid: i for i, rid in enumerate(region_ids.tolist())}
+    candidates = _candidates(snapshot, params, fleet, number, size, ignored)
+    problem = Problem(params, fleet, tables, region_ids, table, want, size, candidates)
+    problem.under_replicated = int((replicas - want)[want > 0].sum())
+    for grp, regions_without in zip(*np.unique(regions.grp[rows][want == 0], return_counts=True), strict=True):
+        problem.unassignable[grp] = int(regions_without)
+    return problem
+
+
+def clean_sizes(size: Ints, ignored: dict[str, int]) -> Ints:
+    """Sizes in 0..SIZE_MAX."""
+    clean = np.clip(size, 0, SIZE_MAX)
+    count(ignored, "region_size", int((clean != size).sum()))
+    return clean
+
+
+def clean_replicas(replicas: Ints, ignored: dict[str, int]) -> Ints:
+    """Replica counts of at least 1."""
+    clean = np.maximum(replicas, 1)
+    count(ignored, "region_replicas", int((clean != replicas).sum()))
+    return clean
+
+
+def _demands(table: Ints, want: Ints, tables: int) -> list[Demand]:
+    """Regions of each table by replicas that can exist; those that can have none are left out."""
+    demands: list[dict[int, int]] = [{} for _ in range(tables)]
+    most = int(want.max(initial=0)) + 1
+    keys, counts = np.unique(table * most + want, return_counts=True)
+    for key, regions in zip(keys.tolist(), counts.tolist(), strict=True):
+        if key % most:
+            demands[key // most][key % most] = regions
+    return list(demands)
+
+
+def _distinct_regions(regions: Regions, ignored: dict[str, int]) -> Ints:
+    """One row number per region id, in the order of the ids."""
+    ids = regions.region_id.tolist()
+    first: dict[str, int] = {}
+    again: list[tuple[int, int]] = []
+    for row, rid in enumerate(ids):
+        if first.setdefault(rid, row) != row:
+            again.append((first[rid], row))
+    if "" in first:
+        empty = sum(1 for rid in ids if not rid)
+        count(ignored, "region_without_id", empty)
+        del first[""]
+        again = [pair for pair in again if ids[pair[0]]]
+    columns: tuple[npt.NDArray[Any], ...] = (
+        regions.table_id,
+        regions.start_key,
+        regions.size_bytes,
+        np.nan_to_num(regions.load, nan=-1.0),
+        regions.replicas,
+        regions.grp,
+    )
+    differing = {ids[a] for a, b in again if any(c[a] != c[b] for c in columns)}
+    if differing:
+        raise ConflictingRegion(sorted(differing)[:20], len(differing))
+    count(ignored, "region_duplicate", len(again))
+    return np.array([first[rid] for rid in sorted(first)], dtype=np.int64)
+
+
+def _candidates(
+    snapshot: Snapshot,
+    params: Params,
+    fleet: Fleet,
+    number: dict[str, int],
+    size: Ints,
+    ignored: dict[str, int],
+) -> Candidates:
+    """Candidates from the block and last tables."""
+    block_region, block_server, block_bytes = _local_pairs(snapshot, fleet, number, ignored)
+    held_region, held_server, held_replica = _held_pairs(snapshot, fleet, number, ignored)
+    return Candidates(
+        params,
+        size,
+        block_region,
+        block_server,
+        block_bytes,
+        held_region,
+        held_server,
+        held_replica,
+        len(fleet),
+    )
+
+
+def _local_pairs(
+    snapshot: Snapshot, fleet: Fleet, number: dict[str, int], ignored: dict[str, int]
+) -> tuple[Ints, Ints, Ints]:
+    """(region, server, bytes) of every usable block row, once per server of its host."""
+    blocks = snapshot.blocks
+    hosts = sorted(fleet.live_hosts)
+    region = np.array([number.get(rid, -1) for rid in blocks.region_id.tolist()], dtype=np.int64)
+    host = _numbers(blocks.host.tolist(), hosts)
+    size = np.minimum(blocks.bytes, SIZE_MAX)
+    bad_bytes = size <= 0
+    bad_host = ~bad_bytes & (host < 0)
+    bad_region = ~bad_bytes & ~bad_host & (region < 0)
+    count(ignored, "block_bytes", int(bad_bytes.sum()))
+    count(ignored, "block_host", int(bad_host.sum()))
+    count(ignored, "block_region", int(bad_region.sum()))
+    good = ~(bad_bytes | bad_host | bad_region)
+    region, host, size = region[good], host[good], size[good]
+    per_host = [fleet.by_host.get(name, []) for name in hosts]
+    servers_flat = np.array([s for servers in per_host for s in servers], dtype=np.int64)
+    length = np.array([len(servers) for servers in per_host], dtype=np.int64)
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(length)))[:-1]
+    times = length[host] if len(hosts) else np.zeros(0, dtype=np.int64)
+    row = np.repeat(np.arange(len(host)), times)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    server = servers_flat[starts[host[row]] + nth] if len(row) else np.zeros(0, dtype=np.int64)
+    return region[row], server, size[row]
+
+
+def _held_pairs(
+    snapshot: Snapshot, fleet: Fleet, number: dict[str, int], ignored: dict[str, int]
+) -> tuple[Ints, Ints, Ints]:
+    """(region, server, replica) of former places that still may take regions."""
+    last = snapshot.last
+    place: dict[tuple[int, int], str] = {}
+    columns = (last.region_id.tolist(), last.replica.tolist(), last.server_id.tolist())
+    for rid, replica, sid in zip(*columns, strict=True):
+        region = number.get(rid, -1)
+        if region < 0:
+            count(ignored, "last_region")
+        elif replica < 0:
+            count(ignored, "last_replica")
+        elif (region, replica) in place:
+            count(ignored, "last_duplicate")
+            place[region, replica] = min(place[region, replica], sid)
+        else:
+            place[region, replica] = sid
+    held = [(r, fleet.number.get(sid, -1), n) for (r, n), sid in place.items()]
+    count(ignored, "last_server", sum(1 for _, s, _ in held if s < 0))
+    kept = np.array([row for row in held if row[1] >= 0], dtype=np.int64).reshape(-1, 3)
+    return kept[:, 0], kept[:, 1], kept[:, 2]
+
+
+def is_degraded(block_rows: int, ignored: dict[str, int]) -> bool:
+    """Whether too many block rows were unusable to trust the plan's locality."""
+    bad = sum(ignored.get(reason, 0) for reason in ("block_host", "block_region", "block_bytes"))
+    return bad > DEGRADED_ABOVE * block_rows
+
+
+__all__ = ["MISSING", "REASONS", "SIZE_MAX", "UNIT", "Candidates", "Fleet", "Floats", "Problem", "Tables", "encode"]

@@ -1,0 +1,183 @@
+"""How many replicas a server may and must hold.
+
+A group's replicas are divided by weight: q = D * w / W, and a server holds between floor(q) and ceil(q) of them. One
+rule outranks that: replicas of a region stand on different racks, so a rack can never use more than one replica of
+each region (or, with fewer racks than replicas, its even part). Where the share of a rack by weight exceeds what it can
+use, the racks' shares are the fair division that stays usable, and the other racks take the rest.
+
+Usable means, for any m racks together: no more than sum over regions of min(replicas, m) (Gale and Ryser). This bound
+is concave in m, so the fair division is found by cutting off the tightest set of heaviest racks again and again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .model import Floats, Ints, Params
+
+#: Shares this close to a whole number count as that number, so that rounding in D * w / W decides nothing.
+NEAR = 1e-9
+
+#: Number of regions by replicas wanted.
+Demand = Mapping[int, int]
+
+
+def whole_floor(share: Floats) -> Ints:
+    """Largest whole number not above each share, forgiving rounding."""
+    return np.floor(share + NEAR).astype(np.int64)
+
+
+def whole_ceil(share: Floats) -> Ints:
+    """Smallest whole number not below each share, forgiving rounding."""
+    return np.ceil(share - NEAR).astype(np.int64)
+
+
+def group_shares(weights: Floats, racks: Ints, demand: Demand) -> Floats:
+    """Replicas that each server of one group should hold; their sum is the group's demand.
+
+    `weights` are > 0; `racks` numbers the servers' racks in any way; every count in `demand` is for regions that want
+    at least one and at most `len(weights)` replicas.
+    """
+    total = sum(want * count for want, count in demand.items())
+    regions = sum(demand.values())
+    plain: Floats = total * (weights / math.fsum(weights.tolist()))
+    if max(demand, default=1) <= 1 or not regions:
+        return plain
+    _, rack_of = np.unique(racks, return_inverse=True)
+    sizes = np.bincount(rack_of)
+    by_weight: Floats = np.bincount(rack_of, weights=plain).astype(np.float64)
+    usable = _rack_shares(by_weight, sizes, demand)
+    if np.allclose(usable, by_weight, rtol=0, atol=1e-6) and plain.max() <= regions + NEAR:
+        return plain
+    shares = np.zeros(len(weights))
+    for rack, share in enumerate(usable):
+        members = np.flatnonzero(rack_of == rack)
+        shares[members] = _capped(weights[members], float(share), float(regions))
+    return shares
+
+
+def _rack_shares(by_weight: Floats, sizes: Ints, demand: Demand) -> Floats:
+    """The fair division over racks, heaviest cut first; `by_weight` is what the weights alone would give."""
+    racks = len(sizes)
+    base = np.zeros(racks)
+    spare = np.zeros(racks + 1)
+    for want, count in sorted(demand.items()):
+        level = 0
+        while int(np.minimum(sizes, level + 1).sum()) <= want and level < int(sizes.max()):
+            level += 1
+        even = np.minimum(sizes, level)
+        base += count * even
+        spare += count * np.minimum(want - int(even.sum()), np.arange(racks + 1))
+    wish = np.maximum(by_weight - base, 0.0)
+    order = np.lexsort((np.arange(racks), -wish))
+    shares = base.astype(np.float64)
+    shares[order] += _fair(wish[order], spare)
+    return shares
+
+
+def _fair(wish: Floats, bound: Floats) -> Floats:
+    """Divide bound[-1] in proportion to `wish` (descending) so that the first m together get at most bound[m]."""
+    given = np.zeros(len(wish))
+    start = 0
+    while start < len(wish):
+        rest = wish[start:]
+        room = bound[start + 1 :] - bound[start]
+        sums = np.cumsum(rest)
+        if sums[-1] <= 0:
+            given[start:] = room[-1] / len(rest)
+            break
+        ratio = room / np.maximum(sums, 1e-300)
+        tight = int(np.argmin(ratio)) + 1
+        if ratio[tight - 1] >= ratio[-1] * (1 - 1e-12):
+            tight = len(rest)
+        given[start : start + tight] = rest[:tight] * ratio[tight - 1]
+        start += tight
+    return given
+
+
+def _capped(weights: Floats, share: float, cap: float) -> Floats:
+    """Divide `share` by weight, no part above `cap`: a server holds a region once at most."""
+    parts = np.zeros(len(weights))
+    free = np.ones(len(weights), dtype=np.bool_)
+    while free.any():
+        left = share - cap * float((~free).sum())
+        parts[free] = left * weights[free] / weights[free].sum()
+        over = free & (parts > cap + NEAR)
+        if not over.any():
+            break
+        parts[over] = cap
+        free &= ~over
+    return parts
+
+
+class Quotas:
+    """Bounds for every eligible server and every (table, server) cell.
+
+    `share[s]` is the fractional quota, `floor[s]` and `ceil[s]` its bounds, `budget[g]` how many replicas of a group
+    lie above its floors: the whole of a group fits only if no more than that many are used above floors. Without that
+    limit, good places fill some servers to the ceiling and others end below the floor. `fraction[s]` is the server's
+    part of its group, `table_replicas[t]` the replicas of a (group, table).
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        weights: Floats,
+        racks: Ints,
+        server_group: Ints,
+        table_group: Ints,
+        demands: Sequence[Demand],
+    ) -> None:
+        """`demands[t]` counts the regions of (group, table) t by replicas wanted; `table_group[t]` is its group."""
+        groups = int(max(server_group.max(initial=-1), table_group.max(initial=-1))) + 1
+        self.params = params
+        self.share = np.zeros(len(weights))
+        self.fraction = np.zeros(len(weights))
+        self.budget = np.zeros(groups, dtype=np.int64)
+        self.group_replicas = np.zeros(groups, dtype=np.int64)
+        self.adjusted = 0
+        self.table_replicas = np.array([sum(w * n for w, n in d.items()) for d in demands], dtype=np.int64)
+        self.table_regions = np.array([sum(d.values()) for d in demands], dtype=np.int64)
+        for group in range(groups):
+            self._add_group(group, weights, racks, server_group, table_group, demands)
+        self.floor = np.maximum(whole_floor(self.share * (1 - params.slop)), 0)
+        self.ceil = whole_ceil(self.share * (1 + params.slop))
+        floors = np.bincount(server_group, weights=self.floor, minlength=groups).astype(np.int64)
+        self.budget = self.group_replicas - floors
+
+    def _add_group(
+        self,
+        group: int,
+        weights: Floats,
+        racks: Ints,
+        server_group: Ints,
+        table_group: Ints,
+        demands: Sequence[Demand],
+    ) -> None:
+        """Fill the shares of one group."""
+        members = np.flatnonzero(server_group == group)
+        demand: dict[int, int] = {}
+        for table in np.flatnonzero(table_group == group).tolist():
+            for want, count in demands[table].items():
+                demand[want] = demand.get(want, 0) + count
+        total = sum(want * count for want, count in demand.items())
+        if not len(members):
+            return
+        self.group_replicas[group] = total
+        shares = group_shares(weights[members], racks[members], demand)
+        plain = weights[members] / math.fsum(weights[members].tolist())
+        self.adjusted += int((np.abs(shares - total * plain) > 1e-6).sum())
+        self.share[members] = shares
+        self.fraction[members] = shares / total if total else plain
+
+    def cells(self, table: int, members: Ints, *, level: int) -> Ints:
+        """Bounds of one table on the servers `members` of its group: floor (level 0), ceiling (1), hard limit (2)."""
+        share = self.table_replicas[table] * self.fraction[members]
+        if level == 0:
+            return whole_floor(share)
+        most = whole_ceil(share) + (self.params.table_slack if level > 1 else 0)
+        bound: Ints = np.minimum(most, self.table_regions[table])
+        return bound

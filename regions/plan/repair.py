@@ -1,0 +1,255 @@
+"""Make the hard rules hold where counts alone could not: chains of moves among placed replicas.
+
+A replica without a place, or a server below its floor, is cured by the shortest chain "this one goes there, the one
+that stood there goes on to ..., until a server has room"; found breadth first, so as few replicas as possible lose
+their place, and among equals the one that loses least benefit. Only where no chain exists does a rule give way, the
+weakest first: the table's bound, then the server's ceiling, then distinct racks. Two replicas of a region never share
+a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from .model import Bools, Deadline, Ints
+from .problem import Problem
+from .room import Room
+
+#: A server in a chain: (server, table whose replica has to make way, or ANY).
+Node = tuple[int, int]
+ANY = -1
+
+
+class Repair:
+    """Placed replicas as sets per server and region, kept within `room`.
+
+    `placed` are pairs (region, server), each once; `room` is what they leave free. Every method keeps both in step.
+    """
+
+    def __init__(self, problem: Problem, region: Ints, server: Ints, room: Room, deadline: Deadline | None) -> None:
+        self.problem = problem
+        self.deadline = deadline
+        self.servers = len(problem.fleet)
+        self.rack = problem.fleet.rack
+        self.group = problem.fleet.group
+        self.below = room.below
+        self.above = room.above
+        self.budget = room.budget
+        self.cell = room.cell.reshape(-1, self.servers)
+        self.on: list[set[int]] = [set() for _ in range(self.servers)]
+        self.of: dict[int, list[int]] = {}
+        for r, s in zip(region.tolist(), server.tolist(), strict=True):
+            self.on[s].add(r)
+            if problem.want[r] > 1:
+                self.of.setdefault(r, []).append(s)
+        self.held = np.zeros_like(self.cell)
+        np.add.at(self.held, (problem.table[region], server), 1)
+        self.benefit: dict[int, int] | None = None
+        self.placed = 0
+        self.moves = 0
+
+    # --- what the caller wants -------------------------------------------------------------------------------------
+
+    def place_all(self, regions: Iterable[int]) -> None:
+        """Place one more replica for each entry of `regions` (a region may occur several times)."""
+        for region in regions:
+            self._place(region)
+            self.placed += 1
+
+    def raise_floors(self) -> None:
+        """Fill servers below their floor from those above theirs."""
+        for server in np.flatnonzero(self.below > 0).tolist():
+            while self.below[server] > 0 and not self._late():
+                donors = [(s, ANY) for s in self._above_floor(int(self.group[server]))]
+                path = self._chain(donors, goal=server)
+                if path is None:
+                    break
+                self._walk(path, server)
+
+    def pairs(self) -> tuple[Ints, Ints]:
+        """All placed replicas as (region, server), sorted."""
+        found = sorted((r, s) for s, regions in enumerate(self.on) for r in regions)
+        both = np.array(found, dtype=np.int64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+    # --- room ------------------------------------------------------------------------------------------------------
+
+    def _open(self, members: Ints) -> Bools:
+        """Which servers have room now; a group's budget is one for all its servers."""
+        spare: Bools = (self.below[members] > 0) | ((self.above[members] > 0) & (self.budget[self.group[members]] > 0))
+        return spare
+
+    def _above_floor(self, group: int) -> list[int]:
+        """Servers of a group that hold more than their floor."""
+        members = self.problem.fleet.members(group)
+        ceil, floor = self.problem.quotas.ceil[members], self.problem.quotas.floor[members]
+        used = ceil - floor - self.above[members]
+        return [int(s) for s in members[(used > 0) & (self.below[members] <= 0)]]
+
+    def _late(self) -> bool:
+        return self.deadline is not None and self.deadline() <= 0
+
+    def _add(self, region: int, server: int) -> None:
+        """Put a replica on a server and take its room; beyond all bounds `above` and `cell` go negative."""
+        self.on[server].add(region)
+        if self.problem.want[region] > 1:
+            self.of.setdefault(region, []).append(server)
+        self.cell[self.problem.table[region], server] -= 1
+        self.held[self.problem.table[region], server] += 1
+        if self.below[server] > 0:
+            self.below[server] -= 1
+        else:
+            self.above[server] -= 1
+            self.budget[self.group[server]] -= 1
+
+    def _remove(self, region: int, server: int) -> None:
+        """Take a replica from a server and give its room back."""
+        self.on[server].remove(region)
+        if self.problem.want[region] > 1:
+            self.of[region].remove(server)
+        self.cell[self.problem.table[region], server] += 1
+        self.held[self.problem.table[region], server] -= 1
+        if self.above[server] < self.problem.quotas.ceil[server] - self.problem.quotas.floor[server]:
+            self.above[server] += 1
+            self.budget[self.group[server]] += 1
+        else:
+            self.below[server] += 1
+
+    # --- placing one replica ---------------------------------------------------------------------------------------
+
+    def _allowed(self, region: int) -> tuple[Ints, Ints]:
+        """Servers of the region's group without a replica of it, and how many replicas their rack has."""
+        members = self.problem.fleet.members(int(self.problem.tables.group[self.problem.table[region]]))
+        here = self.of.get(region, [])
+        if not here:
+            return members, np.zeros(len(members), dtype=np.int64)
+        members = members[~np.isin(members, here)]
+        racks = self.rack[here]
+        return members, (self.rack[members][:, None] == racks[None, :]).sum(axis=1)
+
+    def _place(self, region: int) -> None:
+        """Place one replica: on a rack used least, within all bounds if a chain can make room."""
+        table = int(self.problem.table[region])
+        members, crowd = self._allowed(region)
+        assert len(members), (region, "more replicas than servers")
+        members = members[crowd == crowd.min()]
+        cells = self.cell[table, members]
+        direct = members[(cells > 0) & self._open(members)]
+        if len(direct):
+            self._add(region, self._emptiest(direct, table))
+            return
+        starts = [(int(s), ANY if c > 0 else table) for s, c in zip(members, cells, strict=True)]
+        path = None if self._late() else self._chain(starts, goal=None, avoid=region)
+        if path is not None:
+            first = path[0][0]
+            goal = path.pop()[0]
+            if path:
+                self._walk(path, goal)
+            self._add(region, first)
+            return
+        roomy = members[self._open(members)]
+        self._add(region, self._emptiest(roomy if len(roomy) else members, table))
+
+    def _emptiest(self, servers: Ints, table: int) -> int:
+        """The server that needs a replica most: below its floor, room for the table, then room at all, then number."""
+        order = np.lexsort((servers, -self.above[servers], -self.cell[table, servers], -self.below[servers]))
+        return int(servers[order[0]])
+
+    # --- chains ----------------------------------------------------------------------------------------------------
+
+    def _chain(self, starts: list[Node], goal: int | None, avoid: int = -1) -> list[tuple[int, int]] | None:
+        """The shortest chain from one of `starts`, which have no room themselves, to `goal` or any server with room.
+
+        Returns (server, region that leaves it) in order, ended by (last server, -1) when `goal` is None; the replica
+        that leaves one server goes to the next. No region moves twice and `avoid` not at all: each step is checked
+        against where the other replicas stand now.
+        """
+        came: dict[Node, tuple[Node, int] | None] = dict.fromkeys(starts)
+        goals = {goal} if goal is not None else set(np.flatnonzero(self._open(np.arange(self.servers))).tolist())
+        front = list(starts)
+        while front and goals:
+            behind: list[Node] = []
+            for node in self._promising_first(front, goals):
+                moved = {region for _, region in self._path(came, node)} | {avoid}
+                for target, region in self._steps(node, came, moved):
+                    came[target] = (node, region)
+                    behind.append(target)
+                    if target[1] == ANY and target[0] in goals:
+                        path = self._path(came, target)
+                        return path if goal is None else path[:-1]
+            front = behind
+        return None
+
+    def _promising_first(self, front: list[Node], goals: set[int]) -> list[Node]:
+        """The nodes of a layer, those first whose tables have room at a goal: one of them is usually the last step."""
+        takes: Bools = np.any(self.cell[:, sorted(goals)] > 0, axis=1)
+        gives: Bools = np.any((self.held > 0) & takes[:, None], axis=0)
+        good = [bool(gives[s]) if t == ANY else bool(takes[t]) for s, t in front]
+        return [n for n, g in zip(front, good, strict=True) if g] + [
+            n for n, g in zip(front, good, strict=True) if not g
+        ]
+
+    def _path(self, came: dict[Node, tuple[Node, int] | None], node: Node) -> list[tuple[int, int]]:
+        """The chain that led to `node`."""
+        path = [(node[0], -1)]
+        step = came[node]
+        while step is not None:
+            before, region = step
+            path.append((before[0], region))
+            step = came[before]
+        return path[::-1]
+
+    def _walk(self, path: list[tuple[int, int]], goal: int) -> None:
+        """Move the replicas of a chain, the last first, so that each finds room."""
+        for server, region in reversed(path):
+            self._remove(region, server)
+            self._add(region, goal)
+            self.moves += 1
+            goal = server
+
+    def _steps(self, node: Node, came: dict[Node, tuple[Node, int] | None], moved: set[int]) -> list[tuple[Node, int]]:
+        """Servers that one replica of this server may go to, each with the replica that loses least by leaving."""
+        server, only = node
+        regions = sorted(self.on[server] - moved, key=lambda r: (self._loss(r, server), r))
+        if only != ANY:
+            regions = [r for r in regions if self.problem.table[r] == only]
+        members = self.problem.fleet.members(int(self.group[server]))
+        members = members[members != server]
+        if not regions or not len(members):
+            return []
+        rows = np.array(regions, dtype=np.int64)
+        fits = self._fits(rows, server, members)
+        free = self.cell[self.problem.table[rows]][:, members] > 0
+        steps: list[tuple[Node, int]] = []
+        for usable, narrow in ((fits & free, False), (fits & ~free, True)):
+            best = np.argmax(usable, axis=0)
+            for i in np.flatnonzero(usable[best, np.arange(len(members))]).tolist():
+                region = regions[int(best[i])]
+                target = (int(members[i]), int(self.problem.table[region]) if narrow else ANY)
+                if target not in came and (not narrow or (target[0], ANY) not in came):
+                    steps.append((target, region))
+        return steps
+
+    def _fits(self, regions: Ints, server: int, members: Ints) -> Bools:
+        """Whether a region's replica may go from `server` to each member: no shared server, no rack more crowded."""
+        fits = np.ones((len(regions), len(members)), dtype=np.bool_)
+        racks = self.rack[members]
+        for i, r in enumerate(regions.tolist()):
+            if self.problem.want[r] <= 1:
+                continue
+            others = [s for s in self.of[r] if s != server]
+            if others:
+                crowd = (racks[:, None] == self.rack[others][None, :]).sum(axis=1)
+                mine = int((self.rack[others] == self.rack[server]).sum())
+                fits[i] = (crowd <= mine) & ~np.isin(members, others)
+        return fits
+
+    def _loss(self, region: int, server: int) -> int:
+        """Benefit lost when a replica leaves."""
+        if self.benefit is None:
+            p = self.problem
+            keys = (p.cand_region * self.servers + p.cand_server).tolist()
+            self.benefit = dict(zip(keys, p.cand_benefit.tolist(), strict=True))
+        return self.benefit.get(region * self.servers + server, 0)

@@ -1,0 +1,58 @@
+"""What may still be placed where: the counts that a plan under construction keeps below its quotas."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .model import Ints
+from .quota import Quotas
+
+
+class Room:
+    """Free places of servers, groups and (table, server) cells.
+
+    `below[s]` places must still be filled to reach the server's floor, `above[s]` may be used beyond it, and the
+    group's `budget[g]` says how many of those all its servers together may use. `cell[table * servers + s]` limits one
+    table.
+    """
+
+    def __init__(self, below: Ints, above: Ints, budget: Ints, cell: Ints) -> None:
+        self.below = below
+        self.above = above
+        self.budget = budget
+        self.cell = cell
+
+    @classmethod
+    def whole(cls, quotas: Quotas, table_group: Ints, server_group: Ints) -> Room:
+        """The room of an empty cluster."""
+        servers = len(quotas.floor)
+        cell = np.zeros((len(table_group), servers), dtype=np.int64)
+        for group in np.unique(table_group[table_group >= 0]).tolist():
+            members = np.flatnonzero(server_group == group)
+            for table in np.flatnonzero(table_group == group).tolist():
+                cell[table, members] = quotas.cells(table, members, level=2)
+        return cls(quotas.floor.copy(), quotas.ceil - quotas.floor, quotas.budget.copy(), cell.reshape(-1))
+
+    @classmethod
+    def after(cls, quotas: Quotas, table_group: Ints, server_group: Ints, table: Ints, server: Ints) -> Room:
+        """The room left by placed replicas, given as the table and the server of each; none may exceed its bounds."""
+        return cls.beside(
+            quotas,
+            table_group,
+            server_group,
+            np.bincount(table * len(quotas.floor) + server, minlength=len(table_group) * len(quotas.floor)),
+        )
+
+    @classmethod
+    def beside(cls, quotas: Quotas, table_group: Ints, server_group: Ints, cells: Ints) -> Room:
+        """The room left beside `cells[table * servers + server]` placed replicas."""
+        room = cls.whole(quotas, table_group, server_group)
+        held = cells.reshape(len(table_group), -1).sum(axis=0)
+        beyond = np.maximum(held - quotas.floor, 0)
+        room.below = np.maximum(quotas.floor - held, 0)
+        room.above = room.above - beyond
+        room.budget = room.budget - np.bincount(server_group, weights=beyond, minlength=len(room.budget)).astype(
+            np.int64
+        )
+        room.cell = room.cell - cells
+        return room
