@@ -200,7 +200,7 @@ class BringUp:
                 last, moved_at = here, time.monotonic()
             elif time.monotonic() - moved_at > ASSIGN_STALL_S:
                 raise CliError(
-                    f"{status.open} of {status.replicas} regions are open, and nothing moved for {ASSIGN_STALL_S:.0f} s",
+                    f"{status.open} of {status.replicas} regions open, and nothing moved for {ASSIGN_STALL_S:.0f} s",
                     f"Look into {self._log_of(status.active)} and the servers' logs.",
                 )
             self._heed_news()

@@ -1,0 +1,227 @@
+"""`rk status`: the cluster on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from cli import output
+from cli.connect import Cluster, four_letter, is_answering, open_cluster, store_hosts
+from cli.errors import CliError, UnreachableError
+from cli.local import LocalCluster, read_cluster
+from cli.names import Names
+from cli.options import Globals, global_options
+from cli.tables import summary
+from regions import messages
+from regions.model import ActiveRecord, MasterRecord
+
+#: How long `rk status` waits for the active master; it says so when there is none rather than wait out a failover.
+_MASTER_TIMEOUT_S = 2.0
+_RIT_SHOWN = 20
+
+
+class StoreNode(msgspec.Struct):
+    """A store node as `srvr` describes it; `role` is "down" when nothing answers, "up" when it does not say more."""
+
+    name: str
+    address: str
+    role: str
+    zxid: str = ""
+    connections: str = ""
+    znodes: str = ""
+    version: str = ""
+
+
+class MasterLine(msgspec.Struct):
+    """A master: active, standby or down."""
+
+    name: str
+    address: str
+    role: str
+    epoch: int = 0
+    uuid: str = ""
+
+
+class ServerLine(msgspec.Struct):
+    """A region server: up, draining or down; counts are the active master's."""
+
+    name: str
+    address: str
+    state: str
+    rack: str = ""
+    open: int = 0
+    bytes: int = 0
+    incoming: int = 0
+    outgoing: int = 0
+    uuid: str = ""
+
+
+class Status(msgspec.Struct):
+    """Everything that `rk status` shows. `note` says what could not be asked, and why."""
+
+    store: list[StoreNode]
+    masters: list[MasterLine] = []
+    servers: list[ServerLine] = []
+    tables: list[messages.TableSummary] = []
+    in_transition: list[messages.TransitionSeen] = []
+    rit: int = 0
+    problems: list[str] = []
+    note: str = ""
+
+
+@click.command()
+@global_options
+@click.pass_obj
+def status(given: Globals) -> None:
+    """Store nodes, masters, servers, tables and regions in transition. Exit status 3 when the store does not answer."""
+    hosts = store_hosts(given)
+    local = read_cluster(given.data_path)
+    if local is not None and local.store != hosts:
+        local = None
+    found = Status(store_nodes(hosts, local))
+    unreachable: CliError | None = None
+    try:
+        with open_cluster(given) as cluster:
+            names = _fill(found, cluster)
+    except UnreachableError as error:
+        unreachable, names = error, Names([], local)
+        found.note = error.message
+    if given.json:
+        output.print_json(found)
+    else:
+        show(found, names, output.console())
+    if unreachable is not None:
+        raise unreachable
+
+
+def store_nodes(hosts: str, local: LocalCluster | None) -> list[StoreNode]:
+    """Each node of the store, asked one by one."""
+    known = {node.address: node.name for node in local.coord} if local is not None else {}
+    return [_store_node(known.get(address, address), address) for address in hosts.partition("/")[0].split(",")]
+
+
+def _store_node(name: str, address: str) -> StoreNode:
+    fields = dict(line.partition(":")[::2] for line in four_letter(address, "srvr").splitlines())
+    if not fields:
+        return StoreNode(name, address, "up" if is_answering(address) else "down")
+    value = {key.strip(): text.strip() for key, text in fields.items()}
+    return StoreNode(
+        name,
+        address,
+        value.get("Mode", "not serving"),
+        value.get("Zxid", ""),
+        value.get("Connections", ""),
+        value.get("Node count", ""),
+        value.get("Zookeeper version", "").partition(",")[0],
+    )
+
+
+def _fill(found: Status, cluster: Cluster) -> Names:
+    """Everything that needs the store or the active master."""
+    active = cluster.active()
+    servers = cluster.servers()
+    names = Names(servers, cluster.local)
+    found.masters = master_lines(cluster.masters(), active, names, cluster.local)
+    found.servers = [
+        ServerLine(names.of_uuid(one.uuid), f"{one.host}:{one.port}", "up", one.rack, uuid=one.uuid) for one in servers
+    ]
+    try:
+        loads = cluster.ask_master(messages.ListServers(), messages.Servers, _MASTER_TIMEOUT_S).servers
+        found.tables = cluster.ask_master(messages.ListTables(), messages.Tables).tables
+        found.in_transition = cluster.ask_master(messages.ListRit(_RIT_SHOWN), messages.Transitions).transitions
+        figures = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
+        found.rit, found.problems = figures.rit, figures.problems
+    except UnreachableError as error:
+        found.note = f"{error.message}: tables and counts are unknown"
+    else:
+        found.servers = [_server_line(load, names) for load in loads]
+    _add_dead(found, cluster.local)
+    return names
+
+
+def master_lines(
+    live: Sequence[MasterRecord], active: ActiveRecord | None, names: Names, local: LocalCluster | None
+) -> list[MasterLine]:
+    """Live masters, and those of the local cluster that are not."""
+    lines = []
+    for one in live:
+        is_active = active is not None and active.uuid == one.uuid
+        epoch = active.epoch if is_active and active is not None else 0
+        address = f"{one.host}:{one.port}"
+        lines.append(MasterLine(names.of_master(one), address, "active" if is_active else "standby", epoch, one.uuid))
+    seen = {line.address for line in lines}
+    for daemon in local.masters if local is not None else []:
+        if daemon.address not in seen:
+            lines.append(MasterLine(daemon.name, daemon.address, "down"))
+    return sorted(lines, key=lambda line: line.name)
+
+
+def _server_line(load: messages.ServerLoad, names: Names) -> ServerLine:
+    one = load.server
+    state = "draining" if load.draining else "up"
+    return ServerLine(
+        names.of_uuid(one.uuid),
+        f"{one.host}:{one.port}",
+        state,
+        one.rack,
+        load.open,
+        load.bytes,
+        load.incoming,
+        load.outgoing,
+        one.uuid,
+    )
+
+
+def _add_dead(found: Status, local: LocalCluster | None) -> None:
+    seen = {line.address for line in found.servers}
+    for daemon in local.servers if local is not None else []:
+        if daemon.address not in seen:
+            found.servers.append(ServerLine(daemon.name, daemon.address, "down", daemon.rack))
+    found.servers.sort(key=lambda line: line.name)
+
+
+_STYLES = {"leader": "green", "standalone": "green", "active": "green", "down": "red", "draining": "yellow"}
+
+
+def _word(state: str) -> Text:
+    return Text(state, style=_STYLES.get(state, ""))
+
+
+def show(found: Status, names: Names, console: Console) -> None:
+    """The screen."""
+    rows = [(n.name, n.address, _word(n.role), n.zxid, n.connections, n.znodes, n.version) for n in found.store]
+    console.print(output.table("", ["store", "address", "role", "zxid", "#sessions", "#znodes", "version"], rows))
+    if found.masters:
+        lines = [(m.name, m.address, _word(m.role), m.epoch or "") for m in found.masters]
+        console.print(output.table("", ["master", "address", "role", "#epoch"], lines))
+    if found.servers:
+        servers = [
+            (s.name, s.address, _word(s.state), s.rack, s.open, output.size(s.bytes), s.incoming, s.outgoing)
+            for s in found.servers
+        ]
+        columns = ["server", "address", "state", "rack", "#open", "#data", "#coming", "#going"]
+        console.print(output.table("", columns, servers))
+    if found.tables:
+        console.print(summary(messages.Tables(found.tables)))
+    if found.rit:
+        console.print(f"[yellow]{found.rit} regions in transition[/yellow], the oldest first:")
+        console.print(
+            output.table("", ["region", "state", "why", "server", "#attempt", "last error"], _rit(found, names))
+        )
+    elif found.tables:
+        console.print("[green]no region in transition[/green]")
+    for problem in found.problems:
+        console.print(f"[red]{problem}[/red]")
+    if found.note:
+        console.print(found.note, style="yellow")
+
+
+def _rit(found: Status, names: Names) -> list[tuple[object, ...]]:
+    return [
+        (f"{one.region_id}-{one.replica}", one.after, one.cause, names.of_uuid(one.server), one.attempt, one.error)
+        for one in found.in_transition
+    ]

@@ -1,0 +1,141 @@
+"""What a history makes of the sights of transition znodes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cli.history import History, Sight, actor_of, epoch_breaches
+from regions.model import RegionState, TransitionRecord
+from regions.states import Actor
+
+KEY = "r1-0"
+
+
+def sight(state: str, version: int = 0, *, czxid: int = 10, mzxid: int = 0, epoch: int = 1) -> Sight:
+    """A read of the one transition of these tests."""
+    record = TransitionRecord("r1", "t1", 0, RegionState(state), epoch=epoch)
+    return Sight(0, KEY, record, version, czxid, mzxid or czxid + version)
+
+
+def gone() -> Sight:
+    """A read that found no znode."""
+    return Sight(0, KEY, None)
+
+
+def steps(history: History) -> list[tuple[str, str, int]]:
+    """Changes without their records."""
+    return [(change.before, change.after, change.missed) for change in history.changes]
+
+
+def test_a_whole_life_seen_step_by_step_is_legal() -> None:
+    """OFFLINE, OPENING, OPENED, deleted."""
+    history = History()
+    for one in (sight("OFFLINE"), sight("OPENING", 1), sight("OPENED", 2), gone()):
+        history.see(one)
+    assert steps(history) == [
+        ("", "OFFLINE", 0),
+        ("OFFLINE", "OPENING", 0),
+        ("OPENING", "OPENED", 0),
+        ("OPENED", "", 0),
+    ]
+    assert history.breaches == []
+    assert history.steps_missed == 0
+    assert history.in_transition == []
+
+
+def test_the_same_version_twice_is_one_change() -> None:
+    """Two events may lead to two reads of one version."""
+    history = History()
+    history.see(sight("OFFLINE"))
+    assert history.see(sight("OFFLINE")) == []
+    assert history.see(gone()) != []
+    assert history.see(gone()) == []
+
+
+def test_unseen_steps_are_counted_and_must_have_a_legal_way() -> None:
+    """From OFFLINE to OPENED in two versions there is a way; from OFFLINE to CLOSED in one there is none."""
+    history = History()
+    history.see(sight("OFFLINE"))
+    history.see(sight("OPENED", 2))
+    assert steps(history)[-1] == ("OFFLINE", "OPENED", 1)
+    assert history.breaches == []
+    history.see(sight("CLOSED", 3))
+    assert history.breaches == ["r1-0: OPENED -> CLOSED is no legal way"]
+
+
+def test_a_znode_first_seen_at_a_later_version_counts_the_earlier_ones() -> None:
+    """Version 2 of a new znode is its third write."""
+    history = History()
+    history.see(sight("OPENED", 2))
+    assert steps(history) == [("", "OPENED", 2)]
+    assert history.breaches == []
+
+
+def test_the_next_transition_of_a_replica_is_told_from_the_last_by_its_creation() -> None:
+    """A deletion and a creation between two sights are both changes."""
+    history = History()
+    history.see(sight("OPENED", 2, czxid=10))
+    history.see(sight("CLOSING", 0, czxid=20))
+    assert steps(history) == [("", "OPENED", 2), ("OPENED", "", 0), ("", "CLOSING", 0)]
+    assert history.see(sight("OPENED", 2, czxid=10)) == []
+    assert history.breaches == []
+
+
+def test_a_closing_znode_is_only_created_never_set() -> None:
+    """RT-26: OFFLINE -> CLOSING is no step."""
+    history = History()
+    history.see(sight("OFFLINE"))
+    history.see(sight("CLOSING", 1))
+    assert len(history.breaches) == 1
+
+
+def test_a_wipe_is_legal_only_where_it_is_expected() -> None:
+    """Deleting CLOSING: a cluster startup may, a failover must not."""
+    for allowed, breaches in ((True, 0), (False, 0)):
+        history = History(wipe_allowed=allowed)
+        history.see(sight("CLOSING"))
+        history.see(gone())
+        # Without the wipe, steps must have gone unseen: CLOSING -> CLOSED -> (deleted).
+        assert history.steps_missed == (0 if allowed else 1)
+        assert len(history.breaches) == breaches
+
+
+def test_transitions_from_before_are_no_changes() -> None:
+    """They are where the history begins."""
+    history = History()
+    history.begin([sight("OPENING", 1)])
+    assert history.in_transition == [KEY]
+    history.see(sight("OPENED", 2))
+    assert steps(history) == [("OPENING", "OPENED", 0)]
+
+
+def test_actor_is_known_where_only_one_may_take_the_step() -> None:
+    """The table says who."""
+    assert actor_of("OFFLINE", "OPENING") is Actor.SERVER
+    assert actor_of("OPENED", "") is Actor.MASTER
+    assert actor_of("OPENED", "CLOSING") is None
+
+
+def test_a_deposed_masters_write_is_a_breach_and_a_servers_late_step_is_not() -> None:
+    """Servers finish what an earlier master ordered; a master must not write under an old epoch."""
+    history = History()
+    history.see(sight("OFFLINE", 0, czxid=10, mzxid=10, epoch=1))
+    history.see(sight("OPENING", 1, czxid=10, mzxid=30, epoch=1))
+    epochs = [(1, 5), (2, 20)]
+    assert epoch_breaches(epochs, history.changes) == []
+    late = History()
+    late.see(sight("OFFLINE", 0, czxid=30, mzxid=30, epoch=1))
+    assert epoch_breaches(epochs, late.changes) == ["r1-0: OFFLINE written under epoch 1 while 2 stood"]
+
+
+def test_epochs_must_increase_strictly() -> None:
+    """The same epoch twice means two masters."""
+    assert epoch_breaches([(3, 1), (3, 2)], []) == ["epoch 3 came after 3"]
+    assert epoch_breaches([(3, 1), (4, 2)], []) == []
+
+
+def test_records_keep_their_fields() -> None:
+    """A change carries the record it was seen with."""
+    history = History()
+    (change,) = history.see(sight("OFFLINE", epoch=7))
+    assert msgspec.structs.asdict(change.record)["epoch"] == 7

@@ -1,0 +1,111 @@
+"""The plan of a local cluster and the file that describes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.errors import CliError, UsageFaultError
+from cli.local import (
+    MASTERS_MAX,
+    SERVERS_MAX,
+    STORE_NODES_MAX,
+    Shape,
+    command_line,
+    design,
+    read_cluster,
+    require_cluster,
+    write_cluster,
+)
+
+
+def shape(**changes: object) -> Shape:
+    """The default shape, with changes."""
+    values: dict[str, object] = {
+        "store_nodes": 3,
+        "masters": 2,
+        "servers": 4,
+        "racks": 2,
+        "base_port": 21800,
+        "outside_store": None,
+        "root": "/regionkeeper",
+        "plan_engine": "auto",
+    }
+    return Shape(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_default_shape_has_the_documented_ports(tmp_path: Path) -> None:
+    """Fixed distances from the base port."""
+    local = design(shape(), tmp_path)
+    assert local.store == "127.0.0.1:21801,127.0.0.1:21802,127.0.0.1:21803"
+    ports = {daemon.name: [port for port, _ in daemon.ports()] for daemon in local.daemons()}
+    assert ports["store-1"] == [21801, 21811, 21821]
+    assert ports["master-2"] == [21832, 21842]
+    assert ports["server-4"] == [21854, 21874]
+    assert [server.rack for server in local.servers] == ["rack-1", "rack-2", "rack-1", "rack-2"]
+
+
+def test_largest_shape_uses_no_port_twice(tmp_path: Path) -> None:
+    """The port plan has room for all."""
+    local = design(shape(store_nodes=STORE_NODES_MAX, masters=MASTERS_MAX, servers=SERVERS_MAX), tmp_path)
+    ports = [port for daemon in local.daemons() for port, _ in daemon.ports()]
+    assert len(ports) == len(set(ports)) == 3 * STORE_NODES_MAX + 2 * MASTERS_MAX + 2 * SERVERS_MAX
+
+
+def test_outside_store_means_no_nodes_of_our_own(tmp_path: Path) -> None:
+    """Masters and servers are given the outside addresses."""
+    wanted = shape(outside_store="zk1:2181,zk2:2181")
+    local = design(wanted, tmp_path)
+    assert local.coord == []
+    assert local.outside
+    words = command_line(local.masters[0], local, wanted)
+    assert words[words.index("--store") + 1] == "zk1:2181,zk2:2181"
+    assert words[words.index("--min-servers") + 1] == "4"
+
+
+def test_store_node_is_told_all_peers(tmp_path: Path) -> None:
+    """Its own address among them."""
+    local = design(shape(), tmp_path)
+    words = command_line(local.coord[1], local, shape())
+    assert words[words.index("--id") + 1] == "2"
+    assert words[words.index("--peers") + 1] == "1=127.0.0.1:21811,2=127.0.0.1:21812,3=127.0.0.1:21813"
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"store_nodes": 2}, "even number"),
+        ({"store_nodes": 0}, "--store-nodes"),
+        ({"servers": 20}, "--servers"),
+        ({"base_port": 80}, "--base-port"),
+        ({"base_port": 65530}, "--base-port"),
+    ],
+)
+def test_impossible_shape_names_its_option(tmp_path: Path, changes: dict[str, object], complaint: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(UsageFaultError, match=complaint):
+        design(shape(**changes), tmp_path)
+
+
+def test_description_survives_the_file(tmp_path: Path) -> None:
+    """What is written is read."""
+    local = design(shape(), tmp_path)
+    local.masters[0].pid = 42
+    write_cluster(local, tmp_path)
+    assert read_cluster(tmp_path) == local
+
+
+def test_directory_without_cluster_says_how_to_get_one(tmp_path: Path) -> None:
+    """`rk up`, --data-dir or --store."""
+    assert read_cluster(tmp_path / "nothing") is None
+    with pytest.raises(CliError) as caught:
+        require_cluster(tmp_path)
+    assert "rk up" in caught.value.hint
+
+
+def test_unreadable_description_is_one_clear_error(tmp_path: Path) -> None:
+    """A file that is something else is named."""
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(CliError, match="cluster description"):
+        read_cluster(tmp_path)

@@ -1,0 +1,120 @@
+"""The command line itself: help, shared options, and errors as one clear line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
+from cli.main import ENTRIES, run
+from cli.options import Globals, parse_hosts
+from tests.helpers import free_ports
+
+
+def test_help_lists_every_command_below_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    """And says what the exit statuses mean."""
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for entry in ENTRIES:
+        assert f"{entry.heading}:" in text
+        assert entry.help in text
+    assert "Exit status" in text
+
+
+def test_help_imports_no_command() -> None:
+    """Else it would be slow: neither tables nor kazoo nor Twisted are loaded for it."""
+    slow = ("rich", "kazoo", "twisted")
+    code = f"import sys; from cli.main import run; run(['--help']); print([m for m in {slow} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_entry_names_a_module_that_exists() -> None:
+    """The table and the files agree."""
+    for entry in ENTRIES:
+        assert importlib.util.find_spec(entry.target.partition(":")[0]) is not None, entry.target
+
+
+def test_store_address_without_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The wrong part, and how it is written."""
+    assert run(["status", "--store", "localhost"]) == EXIT_USAGE
+    assert "'localhost' is not host:port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_shared_options_are_taken_before_and_after_the_subcommand(
+    place: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing answers at a free port, whichever way the store was named."""
+    words = ["table", "list"]
+    words[place:place] = ["--store", f"127.0.0.1:{free_ports(1)[0]}"]
+    assert run(words) == EXIT_UNREACHABLE
+    errors = capsys.readouterr().err
+    assert "no store answers at 127.0.0.1:" in errors
+    assert "Traceback" not in errors
+
+
+def test_option_beats_environment_even_before_the_subcommand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RK_STORE is only what is used when nobody said anything."""
+    here, there = free_ports(2)
+    monkeypatch.setenv("RK_STORE", f"127.0.0.1:{there}")
+    assert run(["--store", f"127.0.0.1:{here}", "table", "list"]) == EXIT_UNREACHABLE
+    assert f"127.0.0.1:{here}" in capsys.readouterr().err
+    assert run(["table", "list"]) == EXIT_UNREACHABLE
+    assert f"127.0.0.1:{there}" in capsys.readouterr().err
+
+
+def test_no_cluster_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two lines: what and where, then the way out."""
+    assert run(["status", "--data-dir", str(tmp_path)]) == EXIT_REFUSED
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"rk: no local cluster in {tmp_path}"
+    assert "rk up" in lines[1]
+
+
+def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the way to the help."""
+    assert run(["stats"]) == EXIT_USAGE
+    assert "stats" in capsys.readouterr().err
+
+
+def test_unexpected_fault_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """RK_DEBUG=1 is what shows a traceback."""
+    monkeypatch.setattr(Globals, "data_path", property(lambda _self: 1 // 0))
+    assert run(["status"]) == 70
+    errors = capsys.readouterr().err
+    assert "ZeroDivisionError" in errors
+    assert "Traceback" not in errors
+    monkeypatch.setenv("RK_DEBUG", "1")
+    assert run(["status"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_status_of_a_silent_store_still_shows_its_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON on standard output, the complaint on standard error."""
+    (port,) = free_ports(1)
+    assert run(["--json", "status", "--store", f"127.0.0.1:{port}"]) == EXIT_UNREACHABLE
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["store"] == [
+        {
+            "name": f"127.0.0.1:{port}",
+            "address": f"127.0.0.1:{port}",
+            "role": "down",
+            "zxid": "",
+            "connections": "",
+            "znodes": "",
+            "version": "",
+        }
+    ]
+
+
+def test_hosts_are_normalised() -> None:
+    """The zk:// of an outside store is only a spelling."""
+    assert parse_hosts("zk://a:1, b:2/") == "a:1,b:2"
