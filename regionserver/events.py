@@ -1,0 +1,89 @@
+"""What the replicas' life cycle (`regionserver.replicas`) wants done. A shell (`regionserver.host`) carries it out.
+
+Every effect that will be answered carries a number; the answer names it again, and an answer whose number is no longer
+awaited is dropped. So a late answer of a former session can do no harm.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from regions.messages import OrderResult
+from regions.model import Incarnation, RegionRecord, RegionState, TransitionRecord
+from regions.states import Cause
+
+#: Region id and replica number.
+Key = tuple[str, int]
+
+
+class WriteStep(msgspec.Struct):
+    """Take one step of a transition by compare-and-set.
+
+    `before` None: create the znode; else set it at `version`. `region`, when there, is written at `region_version` in
+    the same multi. Answered by `step_done` or `step_failed`.
+    """
+
+    key: Key
+    number: int
+    cause: Cause
+    before: RegionState | None
+    record: TransitionRecord
+    version: int
+    region: RegionRecord | None = None
+    region_version: int = -1
+
+
+class ReadBack(msgspec.Struct):
+    """Read the transition (and the region's record) again: a step was refused, or nobody knows whether it was taken.
+
+    Answered by `read_back`.
+    """
+
+    key: Key
+    number: int
+    table_id: str
+
+
+class OpenRegion(msgspec.Struct):
+    """Have the region handler open the replica. `evict`: a former owner, certainly dead, whose hold may be broken.
+
+    Answered by `opened`, `open_failed` or `owner_held`.
+    """
+
+    key: Key
+    number: int
+    region: RegionRecord
+    epoch: int
+    evict: Incarnation | None = None
+
+
+class CloseRegion(msgspec.Struct):
+    """Have the region handler close the replica. Answered by `closed` or `close_failed`."""
+
+    key: Key
+    number: int
+    region: RegionRecord
+
+
+class AskAlive(msgspec.Struct):
+    """Find out from the store whether that incarnation is registered. Answered by `holder_seen`."""
+
+    key: Key
+    number: int
+    holder: Incarnation
+
+
+class Decided(msgspec.Struct):
+    """The order with this ticket has come to its end."""
+
+    ticket: int
+    result: OrderResult
+
+
+class Stop(msgspec.Struct):
+    """This process must end: only that gives back what a handler does not let go of."""
+
+    reason: str
+
+
+Effect = WriteStep | ReadBack | OpenRegion | CloseRegion | AskAlive | Decided | Stop

@@ -1,0 +1,63 @@
+"""Was our step taken? The answer from what the store holds now: pure tables, one per step.
+
+A step can fail in two ways: the store refused it, or the connection broke and nobody knows. Both are settled in the
+same manner: read the znode and compare. Our own incarnation is in every record we write, so a record of ours is
+recognised whoever asks.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
+from regions.states import Cause
+
+
+class Verdict(enum.Enum):
+    """What a read-back says about a step."""
+
+    TAKEN = "taken"  #: it is in the store
+    AGAIN = "again"  #: it is not, and may still be taken at the version read
+    LOST = "lost"  #: somebody else has moved the transition: it is not ours any more
+
+
+def judge(
+    cause: Cause,
+    me: Incarnation,
+    found: TransitionRecord | None,
+    *,
+    same_version: bool,
+    region: RegionRecord | None = None,
+    location: ReplicaLocation | None = None,
+) -> Verdict:
+    """Compare what the step for `cause` wanted with `found`.
+
+    `same_version`: `found` is still at the version that the step named. `region` and `location` matter for OPEN_DONE
+    alone: the region's record as read, and the location that the step wanted to write into it.
+    """
+    state = None if found is None else found.state
+    to_me = found is not None and found.destination == me
+    from_me = found is not None and found.source == me
+    if cause is Cause.OPEN_ORDER:
+        if state is RegionState.OPENING and to_me:
+            return Verdict.TAKEN
+        # At another version it is another order, even if it is for us again: that order will come, or has come.
+        return Verdict.AGAIN if state is RegionState.OFFLINE and to_me and same_version else Verdict.LOST
+    if cause is Cause.PROGRESS:
+        return Verdict.TAKEN if state is RegionState.OPENING and to_me else Verdict.LOST
+    if cause is Cause.OPEN_DONE:
+        if state is RegionState.OPENED and to_me:
+            return Verdict.TAKEN
+        if found is None and region is not None and location is not None and location in region.replicas:
+            # The master has seen OPENED, deleted it, and only our answer was lost. The location carries the time of
+            # this very open, so one of an earlier open does not deceive us.
+            return Verdict.TAKEN
+        return Verdict.AGAIN if state is RegionState.OPENING and to_me else Verdict.LOST
+    if cause is Cause.CLOSE_ORDER:
+        if state is RegionState.CLOSING and from_me:
+            return Verdict.TAKEN
+        return Verdict.AGAIN if found is None else Verdict.LOST
+    assert cause is Cause.CLOSE_DONE, f"a region server takes no step for {cause}"
+    if state is RegionState.CLOSED and from_me:
+        return Verdict.TAKEN
+    return Verdict.AGAIN if state is RegionState.CLOSING and from_me else Verdict.LOST
