@@ -1,0 +1,152 @@
+"""Access lists: who may do what with a znode.
+
+An access list is a list of lines `permissions scheme:id`; a session has identities `(scheme, id)`, replicated with the
+session, so that every replica decides alike. Schemes: world (anyone), ip (address, with or without /bits), digest
+(user:base64 of SHA-1), x509 and sasl (compared as they are). `auth` is not kept: it stands for the identities of the
+session that names it and is replaced by them when the command is planned. An identity of scheme `super` may do all.
+
+Lists are shared: a tree of a million znodes usually has a handful. Whoever has the same list has the same object.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.wire.opcodes import PERM_ALL, PERM_READ
+from coord.wire.records import encode_acl
+from coord.wire.values import Acl
+
+Identity = tuple[bytes, bytes]
+
+WORLD: Final = b"world"
+ANYONE: Final = b"anyone"
+AUTH: Final = b"auth"
+IP: Final = b"ip"
+DIGEST: Final = b"digest"
+SUPER: Final = b"super"
+
+#: Schemes that prove who somebody is: what `auth` expands to. An address proves nothing.
+PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl", SUPER)
+#: Schemes that a session may be given identities of.
+IDENTITY_SCHEMES: Final = (IP, *PROVING_SCHEMES)
+
+
+class AccessList:
+    """An access list as znodes share it.
+
+    `world` is what everybody may do: one test of it answers almost every check. `encoded` is the list's jute form,
+    `stamp` its checksum for the digest, `refs` how many znodes have it.
+    """
+
+    def __init__(self, lines: list[Acl]) -> None:
+        self.lines = lines
+        self.encoded: bytes = encode_acl(lines)
+        self.stamp: int = crc32c(self.encoded)
+        self.refs: int = 0
+        world = 0
+        for line in lines:
+            if line.scheme == WORLD and line.id == ANYONE:
+                world |= line.perms
+        self.world: int = world
+
+    def allows(self, perms: int, identities: list[Identity]) -> bool:
+        """Whether a session with `identities` has one of the permission bits `perms`."""
+        return self.world & perms != 0 or _identity_allows(self.lines, perms, identities)
+
+    def masked(self) -> bytes:
+        """The encoded list with every digest replaced by `x`, for those who may read but not administer."""
+        lines: list[Acl] = []
+        for line in self.lines:
+            user, colon, _ = line.id.partition(b":")
+            if line.scheme == DIGEST and colon:
+                line = Acl(line.perms, DIGEST, user + b":x")
+            lines.append(line)
+        return encode_acl(lines)
+
+
+#: Everybody may do everything.
+OPEN: Final = AccessList([Acl(PERM_ALL, WORLD, ANYONE)])
+#: Everybody may read; only `super` may change. The list of /zookeeper/config.
+READ_ONLY: Final = AccessList([Acl(PERM_READ, WORLD, ANYONE)])
+
+
+def _identity_allows(lines: list[Acl], perms: int, identities: list[Identity]) -> bool:
+    for scheme, _ in identities:
+        if scheme == SUPER:
+            return True
+    for line in lines:
+        if line.perms & perms == 0:
+            continue
+        for scheme, identity in identities:
+            if scheme == line.scheme and _matches(scheme, identity, line.id):
+                return True
+    return False
+
+
+def _matches(scheme: bytes, identity: bytes, wanted: bytes) -> bool:
+    if scheme != IP or identity == wanted:
+        return identity == wanted
+    network = _network(wanted)
+    try:
+        address = ipaddress.ip_address(identity.decode("ascii"))
+    except ValueError:
+        return False
+    return network is not None and address in network
+
+
+def _network(text: bytes) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """`address` or `address/bits`; bits set behind the prefix do not matter. None for anything else."""
+    _, slash, bits = text.partition(b"/")
+    if slash and not bits.isdigit():
+        # The standard library would also take a dotted mask, which ZooKeeper does not know.
+        return None
+    try:
+        return ipaddress.ip_network(text.decode("ascii"), strict=False)
+    except ValueError:
+        return None
+
+
+def resolve(lines: list[Acl] | None, identities: list[Identity]) -> AccessList | None:
+    """The access list that a request's lines stand for, or None if they are invalid (InvalidACL).
+
+    Doubles are dropped and `auth` is replaced by the session's proven identities. The result is not yet the shared
+    object of that content; the tree sees to that when it takes it.
+    """
+    if not lines:
+        return None
+    first = lines[0]
+    if len(lines) == 1 and first.scheme == WORLD and first.id == ANYONE and first.perms == PERM_ALL:
+        return OPEN
+    resolved: dict[Acl, None] = {}
+    for line in lines:
+        if line.scheme == AUTH:
+            proven = [identity for identity in identities if identity[0] in PROVING_SCHEMES]
+            if not proven:
+                return None
+            for scheme, identity in proven:
+                resolved[Acl(line.perms, scheme, identity)] = None
+        elif _is_valid(line):
+            resolved[line] = None
+        else:
+            return None
+    return AccessList(list(resolved))
+
+
+def _is_valid(line: Acl) -> bool:
+    if line.scheme == WORLD:
+        return line.id == ANYONE
+    if line.scheme == DIGEST:
+        parts = line.id.split(b":")
+        return len(parts) == 2 and parts[1] != b""
+    if line.scheme == IP:
+        return _network(line.id) is not None
+    return line.scheme in (b"x509", b"sasl") and line.id != b""
+
+
+def user_of(identity: Identity) -> bytes:
+    """The name that whoAmI shows: of a digest the user alone."""
+    scheme, name = identity
+    return name.partition(b":")[0] if scheme == DIGEST else name

@@ -1,0 +1,137 @@
+"""What the log carries: groups of commands, each a client's request in the client's own bytes.
+
+A Raft entry holds one group: all writes of one turn of the leader's reactor. Integers are big-endian.
+
+    group   = time_ms:i64 count:u32 command*count
+    command = length:u32 session_id:i64 owner:i64 cxid:i32 opcode:i32 body      (length counts what follows it)
+    body    = the request's jute record, untouched, or one of
+
+    CREATE_SESSION  timeout_ms:int passwd:16 bytes address:ustring
+    ATTACH          timeout_ms:int passwd:buffer   address:ustring
+    AUTH            scheme:ustring id:ustring          (the id as it is in an access list: a secret never gets here)
+    EXPIRE, CLOSE_SESSION                              (empty)
+
+`time_ms` is the leader's clock when it closed the group and never goes back; it is the only time the tree knows.
+Every command takes the next zxid, refused or not, so zxids are dense and count commands while the Raft index counts
+groups.
+
+`owner` says who may speak for the session. It is the zxid of the session's latest CREATE_SESSION or ATTACH; a command
+under an older one comes from a connection that the client has left, and is refused. EXPIRE names the owner that the
+leader saw, so a session that re-attached in the meantime lives on. CREATE_SESSION and ATTACH have no owner yet and
+carry in its place a token by which the proposing node finds the waiting connection. Session 0 with owner 0 is the
+leader itself (reaping of containers and TTL znodes).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from coord.errors import RemoteProtocolError
+from coord.wire.jute import buffer, i32, read_buffer, read_i32, read_string, short
+from coord.wire.values import PASSWD_BYTES
+
+GROUP_HEADER: Final = struct.Struct("!qI")
+#: length, session_id, owner, cxid, opcode
+COMMAND_HEADER: Final = struct.Struct("!Iqqii")
+GROUP_HEADER_BYTES: Final = 12
+COMMAND_HEADER_BYTES: Final = 28
+#: What `length` counts besides the body.
+_COMMAND_FIXED_BYTES: Final = 24
+
+#: The session and owner of commands that the leader proposes on its own account.
+INTERNAL_SESSION: Final = 0
+
+
+class Command:
+    """One command, decoded. `body` is the request record; see the grammar above."""
+
+    def __init__(self, session_id: int, owner: int, cxid: int, opcode: int, body: bytes) -> None:
+        self.session_id = session_id
+        self.owner = owner
+        self.cxid = cxid
+        self.opcode = opcode
+        self.body = body
+
+
+def encode_command(session_id: int, owner: int, cxid: int, opcode: int, body: bytes) -> bytes:
+    """A command as it goes into a group, its length in front."""
+    return COMMAND_HEADER.pack(_COMMAND_FIXED_BYTES + len(body), session_id, owner, cxid, opcode) + body
+
+
+def encode_group(time_ms: int, commands: list[bytes]) -> bytes:
+    """A group of commands made by encode_command, in the order in which they will be applied."""
+    return GROUP_HEADER.pack(time_ms, len(commands)) + b"".join(commands)
+
+
+def decode_group(data: bytes) -> tuple[int, list[Command]]:
+    """(time_ms, commands) of a group, for tools and tests; applying does not go through here.
+
+    Raises RemoteProtocolError when the bytes are no whole group.
+    """
+    if len(data) < GROUP_HEADER_BYTES:
+        raise short(0, len(data))
+    time_ms, count = GROUP_HEADER.unpack_from(data)
+    commands: list[Command] = []
+    at = GROUP_HEADER_BYTES
+    for _ in range(count):
+        end = command_end(data, at)
+        if end < 0:
+            raise short(at, len(data))
+        _, session_id, owner, cxid, opcode = COMMAND_HEADER.unpack_from(data, at)
+        commands.append(Command(session_id, owner, cxid, opcode, data[at + COMMAND_HEADER_BYTES : end]))
+        at = end
+    if at != len(data):
+        raise RemoteProtocolError(f"{len(data) - at} bytes behind the last command of a group")
+    return time_ms, commands
+
+
+def command_end(data: bytes, at: int) -> int:
+    """Where the command at `at` ends; -1 if it does not fit into `data`."""
+    if at + COMMAND_HEADER_BYTES > len(data):
+        return -1
+    length: int = COMMAND_HEADER.unpack_from(data, at)[0]
+    end = at + 4 + length
+    return end if length >= _COMMAND_FIXED_BYTES and end <= len(data) else -1
+
+
+# --- bodies of the internal commands ---------------------------------------------------------------------------------
+
+
+def encode_create_session(timeout_ms: int, passwd: bytes, address: bytes) -> bytes:
+    """Body of CREATE_SESSION. `passwd` has PASSWD_BYTES bytes; `address` is the peer's IP address as text."""
+    if len(passwd) != PASSWD_BYTES:
+        raise ValueError(f"a session's password has {PASSWD_BYTES} bytes, not {len(passwd)}")
+    return i32(timeout_ms) + passwd + buffer(address)
+
+
+def decode_create_session(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes]:
+    """(timeout_ms, passwd, address)."""
+    timeout_ms, at = read_i32(data, at, end)
+    stop = at + PASSWD_BYTES
+    if stop > end:
+        raise short(at, end)
+    return timeout_ms, data[at:stop], read_string(data, stop, end)[0]
+
+
+def encode_attach(timeout_ms: int, passwd: bytes, address: bytes) -> bytes:
+    """Body of ATTACH: the password is what the client sent, of any length."""
+    return i32(timeout_ms) + buffer(passwd) + buffer(address)
+
+
+def decode_attach(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes]:
+    """(timeout_ms, passwd, address)."""
+    timeout_ms, at = read_i32(data, at, end)
+    passwd, at = read_buffer(data, at, end)
+    return timeout_ms, passwd or b"", read_string(data, at, end)[0]
+
+
+def encode_identity(scheme: bytes, identity: bytes) -> bytes:
+    """Body of AUTH: what the server found the client to be, such as (digest, user:hash)."""
+    return buffer(scheme) + buffer(identity)
+
+
+def decode_identity(data: bytes, at: int, end: int) -> tuple[bytes, bytes]:
+    """(scheme, id)."""
+    scheme, at = read_string(data, at, end)
+    return scheme, read_string(data, at, end)[0]

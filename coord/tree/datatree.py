@@ -1,0 +1,357 @@
+"""The tree of znodes: it looks up and applies planned changes, and decides nothing.
+
+All znodes are in one dict by path. A change keeps three things up to date beside the znode itself: the Stat of the
+znode and of its parent in wire form (so that a read copies bytes and computes nothing), the digest, and the indexes
+(ephemerals by session, containers, TTL znodes, quotas, shared access lists).
+
+The digest is a sum of one 32-bit checksum per znode over its Stat, path, kind, access list and data. A sum does not
+depend on the order of the znodes and changes by a difference, so comparing two replicas at a zxid is comparing two
+numbers, and keeping it costs one checksum of 68 bytes per znode touched.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord.tree.acl import OPEN, READ_ONLY, AccessList
+from coord.tree.node import (
+    KIND_CONTAINER,
+    KIND_EPHEMERAL,
+    KIND_PERSISTENT,
+    KIND_TTL,
+    CreateDelta,
+    DeleteDelta,
+    Delta,
+    Node,
+    SetAclDelta,
+    SetDataDelta,
+)
+from coord.tree.paths import ROOT, parent_of
+from coord.tree.quota import QUOTA_PREFIX, QuotaBook
+from coord.wire.jute import I32
+from coord.wire.opcodes import (
+    EVENT_CHILDREN_CHANGED,
+    EVENT_CREATED,
+    EVENT_DATA_CHANGED,
+    EVENT_DELETED,
+)
+
+#: (event type, path, access list that decides who may hear of it)
+Event = tuple[int, bytes, AccessList]
+
+ZOOKEEPER: Final = b"/zookeeper"
+QUOTA: Final = b"/zookeeper/quota"
+CONFIG: Final = b"/zookeeper/config"
+
+#: Znodes that exist from the beginning and cannot be deleted.
+SPECIAL_PATHS: Final = (ROOT, ZOOKEEPER, QUOTA, CONFIG)
+
+#: Listings of at least so many children are kept encoded until the children change: a herd of clients that all list
+#: one large znode then costs one encoding.
+CACHED_LISTING_MIN: Final = 16
+CACHED_LISTINGS_BYTES_MAX: Final = 64 << 20
+
+
+class View:
+    """What planning reads: the tree itself, or the tree as the earlier parts of a multi would leave it."""
+
+    def find(self, path: bytes) -> Node | None:
+        """The znode at `path`. The caller changes nothing in it."""
+        raise NotImplementedError
+
+
+class DataTree(View):
+    """All znodes. `nodes` is for reading; `apply` is the only way to change it."""
+
+    def __init__(self, empty: bool = False) -> None:
+        self.nodes: dict[bytes, Node] = {}
+        #: Sum of the marks of all znodes.
+        self.digest_sum: int = 0
+        #: Bytes of all paths and data.
+        self.data_bytes: int = 0
+        self.acls: dict[bytes, AccessList] = {OPEN.encoded: OPEN, READ_ONLY.encoded: READ_ONLY}
+        self.ephemerals: dict[int, dict[bytes, None]] = {}
+        self.ephemeral_count: int = 0
+        self.containers: dict[bytes, None] = {}
+        self.ttls: dict[bytes, None] = {}
+        self.quotas = QuotaBook()
+        self._listings: dict[bytes, bytes] = {}
+        self._listings_bytes: int = 0
+        if not empty:
+            self._plant_roots()
+
+    def _plant_roots(self) -> None:
+        """The znodes of a new tree. Their creation is not counted in their parents, as in ZooKeeper."""
+        for path, children in zip(SPECIAL_PATHS, (1, 2, 0, 0), strict=True):
+            node = Node(b"", READ_ONLY if path == CONFIG else OPEN, KIND_PERSISTENT, 0, 0)
+            node.num_children = children
+            if path == CONFIG:
+                node.aversion = -1
+            self.plant(path, node)
+
+    def plant(self, path: bytes, node: Node) -> None:
+        """Hang a finished znode under its parent, which is there and counts it already.
+
+        For a new tree and for one that is read from a snapshot; everything else is a delta.
+        """
+        self.nodes[path] = node
+        self._index(path, node)
+        if path != ROOT:
+            parent = self.nodes[parent_of(path)]
+            if parent.children is None:
+                parent.children = {}
+            parent.children[path] = None
+            if path.startswith(QUOTA_PREFIX):
+                self.quotas.created(path)
+        node.restamp(path)
+        self.digest_sum += node.refresh()
+
+    def find(self, path: bytes) -> Node | None:
+        """The znode at `path`."""
+        return self.nodes.get(path)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def apply(self, delta: Delta, zxid: int, time_ms: int, events: list[Event]) -> Node | None:
+        """Make a planned change and append what watchers may be told of it to `events`, in ZooKeeper's order.
+
+        Returns the znode as it is now, None when it is gone.
+        """
+        if isinstance(delta, SetDataDelta):
+            return self._set_data(delta, zxid, time_ms, events)
+        if isinstance(delta, CreateDelta):
+            return self._create(delta, zxid, time_ms, events)
+        if isinstance(delta, DeleteDelta):
+            self._delete(delta.path, zxid, events)
+            return None
+        assert isinstance(delta, SetAclDelta), delta
+        return self._set_acl(delta)
+
+    def _set_data(self, delta: SetDataDelta, zxid: int, time_ms: int, events: list[Event]) -> Node:
+        path = delta.path
+        node = self.nodes[path]
+        grown = _size(delta.data) - _size(node.data)
+        node.data = delta.data
+        node.version = delta.version
+        node.mzxid = zxid
+        node.mtime = time_ms
+        node.restamp(path)
+        self.digest_sum += node.refresh()
+        self.data_bytes += grown
+        if self.quotas.active:
+            self._charge(path, 0, grown)
+        events.append((EVENT_DATA_CHANGED, path, node.acl))
+        return node
+
+    def _create(self, delta: CreateDelta, zxid: int, time_ms: int, events: list[Event]) -> Node:
+        path = delta.path
+        data = delta.data
+        node = Node(data, self.share(delta.acl), delta.kind, delta.ephemeral_owner, delta.ttl_ms)
+        node.czxid = node.mzxid = node.pzxid = zxid
+        node.ctime = node.mtime = time_ms
+        self.nodes[path] = node
+        self._index(path, node)
+        node.restamp(path)
+        parent_path = parent_of(path)
+        parent = self.nodes[parent_path]
+        if parent.children is None:
+            parent.children = {}
+        parent.children[path] = None
+        parent.num_children += 1
+        parent.creates += 1
+        parent.pzxid = zxid
+        self.digest_sum += node.refresh() + parent.refresh()
+        if self._listings:
+            self._forget_listing(parent_path)
+        if self.quotas.active:
+            self._charge(path, 1, _size(data))
+        if path.startswith(QUOTA_PREFIX):
+            self._quota_created(path)
+        events.append((EVENT_CREATED, path, node.acl))
+        events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
+        return node
+
+    def _delete(self, path: bytes, zxid: int, events: list[Event]) -> None:
+        node = self.nodes.pop(path)
+        parent_path = parent_of(path)
+        parent = self.nodes[parent_path]
+        assert parent.children is not None, path
+        del parent.children[path]
+        parent.num_children -= 1
+        parent.pzxid = zxid
+        self.digest_sum += parent.refresh() - node.mark
+        self._unindex(path, node)
+        if self._listings:
+            self._forget_listing(parent_path)
+        if self.quotas.active:
+            self._charge(path, -1, -_size(node.data))
+            self.quotas.deleted(path)
+        events.append((EVENT_DELETED, path, node.acl))
+        events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
+
+    def _set_acl(self, delta: SetAclDelta) -> Node:
+        node = self.nodes[delta.path]
+        old = node.acl
+        node.acl = self.share(delta.acl)
+        self._release(old)
+        node.aversion = delta.aversion
+        node.restamp(delta.path)
+        self.digest_sum += node.refresh()
+        return node
+
+    # --- indexes -----------------------------------------------------------------------------------------------------
+
+    def _index(self, path: bytes, node: Node) -> None:
+        self.data_bytes += len(path) + _size(node.data)
+        kind = node.kind
+        if not kind:
+            return
+        if kind == KIND_EPHEMERAL:
+            owned = self.ephemerals.get(node.ephemeral_owner)
+            if owned is None:
+                owned = self.ephemerals[node.ephemeral_owner] = {}
+            owned[path] = None
+            self.ephemeral_count += 1
+        elif kind == KIND_CONTAINER:
+            self.containers[path] = None
+        elif kind == KIND_TTL:
+            self.ttls[path] = None
+
+    def _unindex(self, path: bytes, node: Node) -> None:
+        self.data_bytes -= len(path) + _size(node.data)
+        self._release(node.acl)
+        kind = node.kind
+        if not kind:
+            return
+        if kind == KIND_EPHEMERAL:
+            owned = self.ephemerals[node.ephemeral_owner]
+            del owned[path]
+            self.ephemeral_count -= 1
+            if not owned:
+                del self.ephemerals[node.ephemeral_owner]
+        elif kind == KIND_CONTAINER:
+            del self.containers[path]
+        elif kind == KIND_TTL:
+            del self.ttls[path]
+
+    def share(self, acl: AccessList) -> AccessList:
+        """The one object of this content, counted once more."""
+        if acl is OPEN:
+            return acl
+        known = self.acls.setdefault(acl.encoded, acl)
+        if known is not OPEN and known is not READ_ONLY:
+            known.refs += 1
+        return known
+
+    def _release(self, acl: AccessList) -> None:
+        if acl is OPEN or acl is READ_ONLY:
+            return
+        acl.refs -= 1
+        if not acl.refs:
+            del self.acls[acl.encoded]
+
+    def ephemerals_of(self, session_id: int) -> list[bytes]:
+        """The ephemeral znodes of a session, sorted."""
+        owned = self.ephemerals.get(session_id)
+        return sorted(owned) if owned is not None else []
+
+    # --- quotas ------------------------------------------------------------------------------------------------------
+
+    def _charge(self, path: bytes, count: int, size: int) -> None:
+        """Book a change below a quota into its statistics znode, whose versions do not move by it."""
+        limited = self.quotas.limited(path)
+        stats_path = self.quotas.stats_path(limited)
+        stats = self.nodes.get(stats_path) if limited else None
+        if stats is not None:
+            self._write_stats(stats_path, stats, self.quotas.added(stats.data, count, size))
+
+    def _quota_created(self, path: bytes) -> None:
+        """A limits or statistics znode appeared: count what is below the limited znode now."""
+        limited = self.quotas.created(path)
+        if not limited:
+            return
+        stats_path = self.quotas.stats_path(limited)
+        stats = self.nodes.get(stats_path)
+        if stats is not None:
+            count = 0
+            size = 0
+            for each in self.subtree(limited):
+                count += 1
+                size += _size(self.nodes[each].data)
+            self._write_stats(stats_path, stats, self.quotas.encode(count, size))
+
+    def _write_stats(self, path: bytes, stats: Node, data: bytes) -> None:
+        self.data_bytes += len(data) - _size(stats.data)
+        stats.data = data
+        stats.restamp(path)
+        self.digest_sum += stats.refresh()
+
+    # --- reads -------------------------------------------------------------------------------------------------------
+
+    def subtree(self, path: bytes) -> list[bytes]:
+        """`path` and everything below it, parents first; empty if it does not exist."""
+        if path not in self.nodes:
+            return []
+        paths = [path]
+        for each in paths:
+            children = self.nodes[each].children
+            if children:
+                paths.extend(children)
+        return paths
+
+    def count_below(self, path: bytes) -> int:
+        """How many znodes are below `path`, which exists."""
+        return len(self.nodes) - 1 if path == ROOT else len(self.subtree(path)) - 1
+
+    def listing(self, path: bytes, node: Node) -> bytes:
+        """The names of the children as a jute vector, in the order of creation."""
+        known = self._listings.get(path)
+        if known is not None:
+            return known
+        cut = len(path) + 1 if path != ROOT else 1
+        pack = I32.pack
+        parts = [pack(node.num_children)]
+        for child in node.children or ():
+            parts.append(pack(len(child) - cut))
+            parts.append(child[cut:])
+        encoded = b"".join(parts)
+        if node.num_children >= CACHED_LISTING_MIN:
+            if self._listings_bytes + len(encoded) > CACHED_LISTINGS_BYTES_MAX:
+                self._listings.clear()
+                self._listings_bytes = 0
+            self._listings[path] = encoded
+            self._listings_bytes += len(encoded)
+        return encoded
+
+    def _forget_listing(self, path: bytes) -> None:
+        encoded = self._listings.pop(path, None)
+        if encoded is not None:
+            self._listings_bytes -= len(encoded)
+
+    def reap_candidates(self, time_ms: int) -> list[bytes]:
+        """Container and TTL znodes that may be deleted at `time_ms`, sorted."""
+        due: list[bytes] = []
+        for path in self.containers:
+            if is_reapable(self.nodes[path], time_ms):
+                due.append(path)
+        for path in self.ttls:
+            if is_reapable(self.nodes[path], time_ms):
+                due.append(path)
+        due.sort()
+        return due
+
+
+def is_reapable(node: Node, time_ms: int) -> bool:
+    """Whether the store itself may delete `node`: it has no children, and
+
+    a container has had some, a TTL znode has not been written for longer than its TTL.
+    """
+    if node.num_children:
+        return False
+    if node.kind == KIND_CONTAINER:
+        return node.creates > 0
+    return node.kind == KIND_TTL and time_ms - node.mtime > node.ttl_ms
+
+
+def _size(data: bytes | None) -> int:
+    return len(data) if data is not None else 0

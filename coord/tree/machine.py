@@ -1,0 +1,405 @@
+"""The replicated state machine: committed groups in, outcomes and events out.
+
+    group bytes -> command -> plan (deltas or an error code) -> apply to the tree -> Outcome(reply body, events)
+
+Two replicas that apply the same groups have the same tree, sessions, zxids and digest. Nothing in here knows a clock,
+chance or the order of a set, and nothing a client sends raises: a refused command is an outcome like any other. It
+takes its zxid and changes nothing else; a record that cannot be read is refused with MarshallingError.
+
+Differences from ZooKeeper 3.9, all of them where that is plainly at fault:
+
+- An unreadable write is refused; there it stops the ensemble.
+- create with the container flag makes a container; there a persistent znode, because the flag is lost.
+- createTTL without a TTL flag is BadArguments; there it can kill every server.
+- deleteContainer is for what may be reaped, and asks for permission.
+- Sequence numbers go on after 2147483647 instead of turning negative; a version never becomes -1.
+- An empty-named session (0) can be nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from coord.errors import (
+    AUTH_FAILED,
+    BAD_ARGUMENTS,
+    MARSHALLING_ERROR,
+    OK,
+    RECONFIG_DISABLED,
+    RUNTIME_INCONSISTENCY,
+    SESSION_EXPIRED,
+    SESSION_MOVED,
+    UNIMPLEMENTED,
+    RemoteProtocolError,
+)
+from coord.tree.acl import IDENTITY_SCHEMES, IP, AccessList
+from coord.tree.command import (
+    COMMAND_HEADER,
+    COMMAND_HEADER_BYTES,
+    GROUP_HEADER,
+    GROUP_HEADER_BYTES,
+    INTERNAL_SESSION,
+    Command,
+    command_end,
+    decode_attach,
+    decode_create_session,
+    decode_identity,
+)
+from coord.tree.datatree import DataTree, Event
+from coord.tree.node import CreateDelta, DeleteDelta, Delta
+from coord.tree.plan import (
+    Planned,
+    plan_create,
+    plan_delete,
+    plan_delete_container,
+    plan_multi,
+    plan_set_acl,
+    plan_set_data,
+)
+from coord.tree.reads import Answer, answer_read, set_watches
+from coord.tree.sessions import Session, SessionTable, passwords_match
+from coord.tree.snapshot import SnapshotReader, write_snapshot
+from coord.tree.watches import WatchTable
+from coord.wire.jute import I32, i32
+from coord.wire.opcodes import (
+    OP_ATTACH,
+    OP_AUTH,
+    OP_CHECK,
+    OP_CLOSE_SESSION,
+    OP_CREATE,
+    OP_CREATE2,
+    OP_CREATE_CONTAINER,
+    OP_CREATE_SESSION,
+    OP_CREATE_TTL,
+    OP_DELETE,
+    OP_DELETE_CONTAINER,
+    OP_ERROR,
+    OP_EXPIRE,
+    OP_MULTI,
+    OP_RECONFIG,
+    OP_SET_ACL,
+    OP_SET_DATA,
+    OP_SET_WATCHES2,
+    PERM_READ,
+)
+from coord.wire.records import (
+    decode_create,
+    decode_multi,
+    decode_path,
+    decode_path_version,
+    decode_set_acl,
+    decode_set_data,
+)
+
+_MASK_64: Final = (1 << 64) - 1
+#: Keeps the sessions' part of the digest apart from the tree's.
+_SESSION_WEIGHT: Final = 0x9E3779B97F4A7C15
+
+_MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
+_DONE: Final = b"\0" + i32(OK)
+_pack_i32: Final = I32.pack
+_NO_EVENTS: Final[list[Event]] = []
+
+
+class Outcome:
+    """What became of one command.
+
+    `err` is OK or the code of its refusal, `body` the reply record (empty when refused), `events` what watchers may
+    hear, in order, each (event type, path, access list that decides who may). `owner` is the command's own: for
+    CREATE_SESSION and ATTACH the token of the waiting connection, whose new owner is `zxid`.
+    """
+
+    def __init__(self, zxid: int, session_id: int, owner: int, cxid: int, opcode: int) -> None:
+        self.zxid = zxid
+        self.session_id = session_id
+        self.owner = owner
+        self.cxid = cxid
+        self.opcode = opcode
+        self.err = OK
+        self.body = b""
+        self.events: list[Event] = _NO_EVENTS
+
+
+class StateMachine:
+    """Tree and sessions at `last_zxid`. One per node; used from one thread."""
+
+    def __init__(self, tree: DataTree | None = None, sessions: SessionTable | None = None) -> None:
+        self.tree = tree if tree is not None else DataTree()
+        self.sessions = sessions if sessions is not None else SessionTable()
+        #: The zxid of the last applied command, refused ones included.
+        self.last_zxid: int = 0
+        #: The leader's clock of the last applied group.
+        self.applied_time_ms: int = 0
+
+    # --- writes ------------------------------------------------------------------------------------------------------
+
+    def apply_group(self, data: bytes) -> list[Outcome]:
+        """Apply a whole entry; one outcome per command, in order.
+
+        Bytes that are no group, or break off within one, become a single refused command of session 0: the log has
+        checksums, so only a bug can have written them, but all replicas go on alike.
+        """
+        outcomes: list[Outcome] = []
+        count = 1
+        at = GROUP_HEADER_BYTES
+        if len(data) >= GROUP_HEADER_BYTES:
+            time_ms, count = GROUP_HEADER.unpack_from(data)
+            self._advance_time(time_ms)
+        for _ in range(count):
+            end = command_end(data, at)
+            if end < 0:
+                self.last_zxid += 1
+                torn = Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
+                torn.err = MARSHALLING_ERROR
+                outcomes.append(torn)
+                break
+            _, session_id, owner, cxid, opcode = COMMAND_HEADER.unpack_from(data, at)
+            outcomes.append(self._apply(session_id, owner, cxid, opcode, data, at + COMMAND_HEADER_BYTES, end))
+            at = end
+        return outcomes
+
+    def apply(self, command: Command, time_ms: int) -> Outcome:
+        """Apply one command as if it were a group of its own."""
+        self._advance_time(time_ms)
+        body = command.body
+        return self._apply(command.session_id, command.owner, command.cxid, command.opcode, body, 0, len(body))
+
+    def _advance_time(self, time_ms: int) -> None:
+        if time_ms > self.applied_time_ms:
+            self.applied_time_ms = time_ms
+
+    def _apply(self, session_id: int, owner: int, cxid: int, opcode: int, data: bytes, at: int, end: int) -> Outcome:
+        self.last_zxid += 1
+        outcome = Outcome(self.last_zxid, session_id, owner, cxid, opcode)
+        try:
+            session = self.sessions.find(session_id)
+            if session is None:
+                outcome.err = self._without_session(outcome, data, at, end)
+            elif opcode == OP_ATTACH:
+                outcome.err = self._attach(session, outcome.zxid, data, at, end)
+            elif opcode == OP_CREATE_SESSION:
+                outcome.err = BAD_ARGUMENTS
+            elif session.owner != owner:
+                outcome.err = SESSION_MOVED
+            elif opcode == OP_SET_DATA:
+                path, value, version = decode_set_data(data, at, end)
+                self._perform(outcome, plan_set_data(self.tree, session, path, value, version))
+            elif opcode == OP_MULTI:
+                self._multi(outcome, session, data, at, end)
+            else:
+                self._command(outcome, session, data, at, end)
+        except RemoteProtocolError:
+            # Decoding comes before any change, in every branch.
+            outcome.err = MARSHALLING_ERROR
+        return outcome
+
+    def _command(self, outcome: Outcome, session: Session, data: bytes, at: int, end: int) -> None:
+        """A command of a live session, other than setData and multi."""
+        opcode = outcome.opcode
+        tree = self.tree
+        if opcode in (OP_CREATE, OP_CREATE2, OP_CREATE_CONTAINER, OP_CREATE_TTL):
+            self._perform(outcome, plan_create(tree, session, decode_create(opcode, data, at, end)))
+        elif opcode == OP_DELETE:
+            path, version = decode_path_version(data, at, end)
+            self._perform(outcome, plan_delete(tree, session, path, version))
+        elif opcode == OP_SET_ACL:
+            path, lines, version = decode_set_acl(data, at, end)
+            self._perform(outcome, plan_set_acl(tree, session, path, lines, version))
+        elif opcode == OP_DELETE_CONTAINER:
+            path = decode_path(data, at, end)
+            self._perform(outcome, plan_delete_container(tree, session.identities, path, self.applied_time_ms))
+        elif opcode in (OP_CLOSE_SESSION, OP_EXPIRE):
+            self._end_session(outcome, session)
+        elif opcode == OP_AUTH:
+            outcome.err = self._authenticate(session, data, at, end)
+        else:
+            outcome.err = RECONFIG_DISABLED if opcode == OP_RECONFIG else UNIMPLEMENTED
+
+    def _perform(self, outcome: Outcome, planned: Planned) -> None:
+        """Make a planned change and write the reply to it."""
+        err = planned.err
+        if err:
+            outcome.err = err
+            return
+        delta = planned.delta
+        assert delta is not None, outcome.opcode
+        events: list[Event] = []
+        outcome.events = events
+        node = self.tree.apply(delta, outcome.zxid, self.applied_time_ms, events)
+        if node is None:
+            return
+        if not isinstance(delta, CreateDelta):
+            outcome.body = node.stat
+        elif outcome.opcode == OP_CREATE:
+            outcome.body = _pack_i32(len(delta.path)) + delta.path
+        else:
+            outcome.body = _pack_i32(len(delta.path)) + delta.path + node.stat
+
+    def _multi(self, outcome: Outcome, session: Session, data: bytes, at: int, end: int) -> None:
+        """multi: the header of the reply says OK even if the parts were refused."""
+        ops = decode_multi(data, at, end)
+        for op in ops:
+            if op.create is None and op.opcode not in (OP_SET_DATA, OP_CHECK, OP_DELETE):
+                raise RemoteProtocolError(f"operation {op.opcode} has no place in a multi")
+        planned = plan_multi(self.tree, session, ops)
+        if planned.err:
+            outcome.body = _refused_multi(len(ops), planned.failed, planned.err)
+            return
+        events: list[Event] = []
+        parts: list[bytes] = []
+        for i, delta in enumerate(planned.deltas):
+            self._perform_part(ops[i].opcode, delta, outcome.zxid, events, parts)
+        parts.append(_MULTI_END)
+        outcome.body = b"".join(parts)
+        outcome.events = events
+
+    def _perform_part(
+        self, opcode: int, delta: Delta | None, zxid: int, events: list[Event], parts: list[bytes]
+    ) -> None:
+        """Make the change of one part of a multi and append its part of the reply."""
+        if delta is None:
+            parts.append(_pack_i32(opcode) + _DONE)
+            return
+        node = self.tree.apply(delta, zxid, self.applied_time_ms, events)
+        if isinstance(delta, CreateDelta):
+            path = delta.path
+            if opcode == OP_CREATE:
+                parts.append(_pack_i32(opcode) + _DONE + _pack_i32(len(path)) + path)
+            else:
+                # Every create that answers with a Stat answers as create2.
+                assert node is not None, path
+                parts.append(_pack_i32(OP_CREATE2) + _DONE + _pack_i32(len(path)) + path + node.stat)
+        elif node is not None:
+            parts.append(_pack_i32(opcode) + _DONE + node.stat)
+        else:
+            parts.append(_pack_i32(opcode) + _DONE)
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    def _without_session(self, outcome: Outcome, data: bytes, at: int, end: int) -> int:
+        """A command whose session is not there: a new session, the leader itself, or too late."""
+        opcode = outcome.opcode
+        session_id = outcome.session_id
+        if opcode == OP_CREATE_SESSION:
+            timeout_ms, passwd, address = decode_create_session(data, at, end)
+            if session_id == INTERNAL_SESSION or timeout_ms <= 0:
+                return BAD_ARGUMENTS
+            self.sessions.add(Session(session_id, passwd, timeout_ms, outcome.zxid, [(IP, address)]))
+            return OK
+        if session_id == INTERNAL_SESSION and opcode == OP_DELETE_CONTAINER and outcome.owner == 0:
+            path = decode_path(data, at, end)
+            self._perform(outcome, plan_delete_container(self.tree, None, path, self.applied_time_ms))
+            return outcome.err
+        return SESSION_EXPIRED
+
+    def _attach(self, session: Session, zxid: int, data: bytes, at: int, end: int) -> int:
+        timeout_ms, passwd, address = decode_attach(data, at, end)
+        if not passwords_match(session.passwd, passwd):
+            # As if there were no such session: who does not know the password learns nothing.
+            return SESSION_EXPIRED
+        if timeout_ms <= 0:
+            return BAD_ARGUMENTS
+        self.sessions.attach(session, zxid, timeout_ms, address)
+        return OK
+
+    def _authenticate(self, session: Session, data: bytes, at: int, end: int) -> int:
+        scheme, identity = decode_identity(data, at, end)
+        if scheme not in IDENTITY_SCHEMES or not self.sessions.add_identity(session, (scheme, identity)):
+            return AUTH_FAILED
+        return OK
+
+    def _end_session(self, outcome: Outcome, session: Session) -> None:
+        """The session and all its ephemerals go under one zxid."""
+        events: list[Event] = []
+        for path in self.tree.ephemerals_of(session.session_id):
+            self.tree.apply(DeleteDelta(path), outcome.zxid, self.applied_time_ms, events)
+        self.sessions.remove(session)
+        outcome.events = events
+
+    # --- reads and watches -------------------------------------------------------------------------------------------
+
+    def read(
+        self, opcode: int, body: bytes, session: Session, watches: WatchTable, at: int = 0, end: int = -1
+    ) -> Answer:
+        """Answer a read from this replica: (error code, reply record). Never raises.
+
+        The request record is `body[at:end]`, to the end of `body` by default. Covers getData, exists, getChildren,
+        getChildren2, getACL, getEphemerals, getAllChildrenNumber, multiRead, whoAmI, addWatch, checkWatches and
+        removeWatches; anything else is UNIMPLEMENTED. Watches are left in `watches` under the session's id.
+        """
+        try:
+            return answer_read(self.tree, opcode, body, at, len(body) if end < 0 else end, session, watches)
+        except RemoteProtocolError:
+            return MARSHALLING_ERROR, b""
+
+    def set_watches(
+        self, opcode: int, body: bytes, session: Session, watches: WatchTable, at: int = 0, end: int = -1
+    ) -> tuple[int, list[tuple[int, bytes]]]:
+        """setWatches and setWatches2: (error code, events to send before the empty reply, with zxid -1)."""
+        stop = len(body) if end < 0 else end
+        try:
+            second = opcode == OP_SET_WATCHES2
+            return OK, set_watches(self.tree, body, at, stop, session, watches, second=second)
+        except RemoteProtocolError:
+            return MARSHALLING_ERROR, []
+
+    def notify(self, outcome: Outcome, watches: WatchTable) -> list[tuple[int, bytes, list[int]]]:
+        """Who is to hear of an outcome's events: (event type, path, session ids) in the order to send them.
+
+        One-shot watches are used up. Like ZooKeeper, a session that may not read the znode hears nothing of it.
+        """
+        fired: list[tuple[int, bytes, list[int]]] = []
+        for event_type, path, acl in outcome.events:
+            heard = watches.triggered(event_type, path)
+            if heard and not acl.world & PERM_READ:
+                heard = [each for each in heard if self._may_read(each, acl)]
+            if heard:
+                fired.append((event_type, path, heard))
+        return fired
+
+    def _may_read(self, session_id: int, acl: AccessList) -> bool:
+        session = self.sessions.find(session_id)
+        return session is not None and acl.allows(PERM_READ, session.identities)
+
+    # --- comparing and keeping ---------------------------------------------------------------------------------------
+
+    def digest(self) -> int:
+        """64 bits over tree and sessions: equal on replicas with equal `last_zxid`, whatever way they got there."""
+        return (self.tree.digest_sum + self.sessions.digest_sum * _SESSION_WEIGHT) & _MASK_64
+
+    def reap_candidates(self, time_ms: int) -> list[bytes]:
+        """Containers and TTL znodes for which the leader may propose DELETE_CONTAINER (session 0, owner 0), sorted."""
+        return self.tree.reap_candidates(time_ms)
+
+    def snapshot_chunks(self) -> Iterator[bytes]:
+        """The state as a stream of chunks (snapshot.py); it only reads, so a forked child can write it."""
+        return write_snapshot(self.tree, self.sessions, self.last_zxid, self.applied_time_ms, self.digest())
+
+    @classmethod
+    def restore(cls, pieces: Iterable[bytes]) -> StateMachine:
+        """The state machine of a snapshot, read from pieces of any size. Raises CorruptRecord."""
+        reader = SnapshotReader()
+        for piece in pieces:
+            reader.feed(piece)
+        return cls.of_snapshot(reader)
+
+    @classmethod
+    def of_snapshot(cls, reader: SnapshotReader) -> StateMachine:
+        """The state machine of a snapshot that has been fed to `reader` whole. Raises CorruptRecord."""
+        reader.check_end()
+        machine = cls(reader.tree, reader.sessions)
+        machine.last_zxid = reader.last_zxid
+        machine.applied_time_ms = reader.applied_time_ms
+        reader.check_digest(machine.digest())
+        return machine
+
+
+def _refused_multi(count: int, failed: int, err: int) -> bytes:
+    """The reply to a multi whose part `failed` was refused with `err`."""
+    parts: list[bytes] = []
+    for i in range(count):
+        code = i32(OK if i < failed else err if i == failed else RUNTIME_INCONSISTENCY)
+        parts.append(i32(OP_ERROR) + b"\0" + code + code)
+    parts.append(_MULTI_END)
+    return b"".join(parts)

@@ -1,0 +1,149 @@
+"""One znode, and the changes that the tree knows how to make to znodes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.tree.acl import AccessList
+
+#: czxid mzxid ctime mtime version cversion aversion ephemeral_owner data_length num_children pzxid
+STAT: Final = struct.Struct("!qqqqiiiqiiq")
+_pack_stat: Final = STAT.pack
+
+KIND_PERSISTENT: Final = 0
+KIND_EPHEMERAL: Final = 1
+KIND_CONTAINER: Final = 2
+KIND_TTL: Final = 3
+
+I32_MAX: Final = 0x7FFFFFFF
+
+#: A Stat that only the constructor's caller has not filled in yet.
+_NO_STAT: Final = bytes(STAT.size)
+
+
+def wrap_i32(value: int) -> int:
+    """`value` as a Java int has it after overflow."""
+    return ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+
+
+def next_version(version: int) -> int:
+    """The version after `version`.
+
+    Wraps to the negative numbers like ZooKeeper's, but leaves out -1: a compare-and-set that named it would match any
+    version and fence nothing.
+    """
+    if version == -2:
+        return 0
+    return version + 1 if version != I32_MAX else -I32_MAX - 1
+
+
+class Node:
+    """A znode. Its path is its key in the tree.
+
+    `creates` counts the children ever created, which is the next sequence number; it does not wrap. `children` holds
+    the full paths of the children (the tree's own keys, so a name costs no memory twice) in the order of creation;
+    None for a leaf that never had any.
+
+    Derived, and rebuilt by `refresh` after every change: `stat` (the Stat as the wire has it) and `mark` (this znode's
+    part of the tree's digest). `stamp` is the checksum of what the Stat does not show.
+    """
+
+    def __init__(self, data: bytes | None, acl: AccessList, kind: int, ephemeral_owner: int, ttl_ms: int) -> None:
+        self.data: bytes | None = data
+        self.acl: AccessList = acl
+        self.kind: int = kind
+        self.ephemeral_owner: int = ephemeral_owner
+        self.ttl_ms: int = ttl_ms
+        self.czxid: int = 0
+        self.mzxid: int = 0
+        self.pzxid: int = 0
+        self.ctime: int = 0
+        self.mtime: int = 0
+        self.version: int = 0
+        self.aversion: int = 0
+        self.creates: int = 0
+        self.num_children: int = 0
+        self.children: dict[bytes, None] | None = None
+        self.stamp: int = 0
+        self.stat: bytes = _NO_STAT
+        self.mark: int = 0
+
+    def restamp(self, path: bytes) -> None:
+        """Recompute `stamp` after a change of data or access list; `refresh` has to follow."""
+        data = self.data
+        stamp = crc32c(path, self.kind + self.ttl_ms & 0xFFFFFFFF) ^ self.acl.stamp
+        # A null and an empty data are different answers to a client.
+        self.stamp = ~stamp & 0xFFFFFFFF if data is None else crc32c(data, stamp)
+
+    def refresh(self) -> int:
+        """Rebuild `stat` and `mark`; returns by how much the tree's digest changes."""
+        data = self.data
+        children = self.num_children
+        # As ZooKeeper counts for the wire: every create and every delete of a child.
+        cversion = 2 * self.creates - children
+        if cversion > I32_MAX:
+            cversion = wrap_i32(cversion)
+        stat: bytes = _pack_stat(
+            self.czxid,
+            self.mzxid,
+            self.ctime,
+            self.mtime,
+            self.version,
+            cversion,
+            self.aversion,
+            self.ephemeral_owner,
+            len(data) if data is not None else 0,
+            children,
+            self.pzxid,
+        )
+        self.stat = stat
+        before = self.mark
+        mark: int = crc32c(stat, self.stamp)
+        self.mark = mark
+        return mark - before
+
+
+class Delta:
+    """One planned change of one znode. Planning made sure that it can be applied."""
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+
+
+class CreateDelta(Delta):
+    """A new znode; its parent exists and may have children."""
+
+    def __init__(
+        self, path: bytes, data: bytes | None, acl: AccessList, kind: int, ephemeral_owner: int, ttl_ms: int
+    ) -> None:
+        self.path = path
+        self.data = data
+        self.acl = acl
+        self.kind = kind
+        self.ephemeral_owner = ephemeral_owner
+        self.ttl_ms = ttl_ms
+
+
+class DeleteDelta(Delta):
+    """An existing znode without children goes."""
+
+
+class SetDataDelta(Delta):
+    """New data; `version` is the one the znode has afterwards."""
+
+    def __init__(self, path: bytes, data: bytes | None, version: int) -> None:
+        self.path = path
+        self.data = data
+        self.version = version
+
+
+class SetAclDelta(Delta):
+    """A new access list; `aversion` is the one the znode has afterwards."""
+
+    def __init__(self, path: bytes, acl: AccessList, aversion: int) -> None:
+        self.path = path
+        self.acl = acl
+        self.aversion = aversion

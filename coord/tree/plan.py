@@ -1,0 +1,299 @@
+"""Planning: from a request to the changes it makes, or to the error code that refuses it. Nothing is changed here.
+
+The order of the checks is ZooKeeper's, since a client sees which of several errors it gets. Planning reads through a
+View; the parts of a multi are planned one after the other over an Overlay, which shows the tree as the earlier parts
+would leave it. So a multi that fails has nothing to take back: its overlay is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord.errors import (
+    BAD_ARGUMENTS,
+    BAD_VERSION,
+    INVALID_ACL,
+    NO_AUTH,
+    NO_CHILDREN_FOR_EPHEMERALS,
+    NO_NODE,
+    NODE_EXISTS,
+    NOT_EMPTY,
+    OK,
+)
+from coord.tree.acl import Identity, resolve
+from coord.tree.datatree import SPECIAL_PATHS, DataTree, View, is_reapable
+from coord.tree.node import (
+    KIND_CONTAINER,
+    KIND_EPHEMERAL,
+    KIND_PERSISTENT,
+    KIND_TTL,
+    CreateDelta,
+    DeleteDelta,
+    Delta,
+    Node,
+    SetAclDelta,
+    SetDataDelta,
+    next_version,
+)
+from coord.tree.paths import ROOT, is_valid_name, is_valid_path, parent_of
+from coord.tree.sessions import Session
+from coord.wire.opcodes import (
+    ANY_VERSION,
+    CREATE_SEQUENTIAL_TTL,
+    OP_CHECK,
+    OP_CREATE_CONTAINER,
+    OP_CREATE_TTL,
+    OP_DELETE,
+    OP_SET_DATA,
+    PERM_ADMIN,
+    PERM_CREATE,
+    PERM_DELETE,
+    PERM_READ,
+    PERM_WRITE,
+)
+from coord.wire.values import Acl, CreateRequest, MultiOp
+
+#: By the flags of a create.
+_KIND: Final = (
+    KIND_PERSISTENT,
+    KIND_EPHEMERAL,
+    KIND_PERSISTENT,
+    KIND_EPHEMERAL,
+    KIND_CONTAINER,
+    KIND_TTL,
+    KIND_TTL,
+)
+_SEQUENTIAL: Final = (False, False, True, True, False, False, True)
+
+#: ZooKeeper keeps a TTL in 40 bits.
+TTL_MAX_MS: Final = (1 << 40) - 1
+
+
+class Planned:
+    """The answer to a planning question: `err`, or the change to make (None where nothing changes: check)."""
+
+    def __init__(self, err: int, delta: Delta | None = None) -> None:
+        self.err = err
+        self.delta = delta
+
+
+_NOTHING: Final = Planned(OK)
+
+
+def _kind_of(request: CreateRequest) -> int:
+    """The kind of znode that a create asks for; -1 if the flags or the TTL make no sense."""
+    flags = request.flags
+    if flags < 0 or flags > CREATE_SEQUENTIAL_TTL:
+        return -1
+    kind = _KIND[flags]
+    if request.opcode == OP_CREATE_TTL:
+        return kind if kind == KIND_TTL and 0 < request.ttl_ms <= TTL_MAX_MS else -1
+    if kind == KIND_TTL:
+        return -1
+    # Whatever else the flags say, createContainer makes a container; a sequential one, if they say that.
+    return KIND_CONTAINER if request.opcode == OP_CREATE_CONTAINER else kind
+
+
+def plan_create(view: View, session: Session, request: CreateRequest) -> Planned:
+    """create, create2, createContainer, createTTL. The delta's path has the sequence number."""
+    kind = _kind_of(request)
+    path = request.path
+    slash = path.rfind(b"/")
+    if kind < 0 or slash < 0 or b"\0" in path:
+        return Planned(BAD_ARGUMENTS)
+    acl = resolve(request.acl, session.identities)
+    if acl is None:
+        return Planned(INVALID_ACL)
+    parent = view.find(path[:slash] or ROOT)
+    if parent is None:
+        return Planned(NO_NODE)
+    if not parent.acl.allows(PERM_CREATE, session.identities):
+        return Planned(NO_AUTH)
+    if _SEQUENTIAL[request.flags]:
+        path = b"%s%010d" % (path, parent.creates)
+    # The parent exists, so only the last name can be wrong; the root itself has none and is there already.
+    if path != ROOT and not is_valid_name(path[slash + 1 :]):
+        return Planned(BAD_ARGUMENTS)
+    if view.find(path) is not None:
+        return Planned(NODE_EXISTS)
+    if parent.kind == KIND_EPHEMERAL:
+        return Planned(NO_CHILDREN_FOR_EPHEMERALS)
+    owner = session.session_id if kind == KIND_EPHEMERAL else 0
+    return Planned(OK, CreateDelta(path, request.data, acl, kind, owner, request.ttl_ms))
+
+
+def plan_set_data(view: View, session: Session, path: bytes, data: bytes | None, version: int) -> Planned:
+    """setData."""
+    node = view.find(path)
+    if node is None:
+        return Planned(_missing(path))
+    if not node.acl.allows(PERM_WRITE, session.identities):
+        return Planned(NO_AUTH)
+    if version not in (ANY_VERSION, node.version):
+        return Planned(BAD_VERSION)
+    return Planned(OK, SetDataDelta(path, data, next_version(node.version)))
+
+
+def plan_delete(view: View, session: Session, path: bytes, version: int) -> Planned:
+    """delete."""
+    if not _is_deletable(path):
+        return Planned(BAD_ARGUMENTS)
+    parent = view.find(parent_of(path))
+    node = view.find(path)
+    if parent is None or node is None:
+        return Planned(NO_NODE)
+    if not parent.acl.allows(PERM_DELETE, session.identities):
+        return Planned(NO_AUTH)
+    if version not in (ANY_VERSION, node.version):
+        return Planned(BAD_VERSION)
+    if node.num_children:
+        return Planned(NOT_EMPTY)
+    return Planned(OK, DeleteDelta(path))
+
+
+def plan_check(view: View, session: Session, path: bytes, version: int) -> Planned:
+    """check, as part of a multi."""
+    node = view.find(path)
+    if node is None:
+        return Planned(_missing(path))
+    if not node.acl.allows(PERM_READ, session.identities):
+        return Planned(NO_AUTH)
+    return _NOTHING if version in (ANY_VERSION, node.version) else Planned(BAD_VERSION)
+
+
+def plan_set_acl(view: View, session: Session, path: bytes, lines: list[Acl] | None, version: int) -> Planned:
+    """setACL; `version` is that of the access list."""
+    node = view.find(path)
+    if node is None and not is_valid_path(path):
+        return Planned(BAD_ARGUMENTS)
+    acl = resolve(lines, session.identities)
+    if acl is None:
+        return Planned(INVALID_ACL)
+    if node is None:
+        return Planned(NO_NODE)
+    if not node.acl.allows(PERM_ADMIN, session.identities):
+        return Planned(NO_AUTH)
+    if version not in (ANY_VERSION, node.aversion):
+        return Planned(BAD_VERSION)
+    return Planned(OK, SetAclDelta(path, acl, next_version(node.aversion)))
+
+
+def plan_delete_container(view: View, identities: list[Identity] | None, path: bytes, time_ms: int) -> Planned:
+    """deleteContainer: by the leader itself (`identities` None), or by a client.
+
+    ZooKeeper lets any client delete any empty znode with this operation, whatever its access list says. Here it takes
+    only what the store may reap at this moment, and of a client the permission that delete would ask for.
+    """
+    if not _is_deletable(path):
+        return Planned(BAD_ARGUMENTS)
+    parent = view.find(parent_of(path))
+    node = view.find(path)
+    if parent is None or node is None:
+        return Planned(NO_NODE)
+    if identities is not None and not parent.acl.allows(PERM_DELETE, identities):
+        return Planned(NO_AUTH)
+    if node.num_children:
+        return Planned(NOT_EMPTY)
+    if not is_reapable(node, time_ms):
+        return Planned(BAD_VERSION)
+    return Planned(OK, DeleteDelta(path))
+
+
+def _is_deletable(path: bytes) -> bool:
+    return b"/" in path and b"\0" not in path and path not in SPECIAL_PATHS
+
+
+def _missing(path: bytes) -> int:
+    """Why nothing is at `path`; looked at only now because a path that is there is valid."""
+    return NO_NODE if is_valid_path(path) else BAD_ARGUMENTS
+
+
+# --- multi -----------------------------------------------------------------------------------------------------------
+
+
+class Overlay(View):
+    """The tree as some planned changes would leave it.
+
+    Holds its own copy of every znode that they touch, with the fields that planning reads: version, access list and
+    its version, kind, count of children and of creates.
+    """
+
+    def __init__(self, tree: DataTree) -> None:
+        self._nodes = tree.nodes
+        self._changed: dict[bytes, Node | None] = {}
+
+    def find(self, path: bytes) -> Node | None:
+        """The znode as it would be."""
+        if path in self._changed:
+            return self._changed[path]
+        return self._nodes.get(path)
+
+    def note(self, delta: Delta) -> None:
+        """Show the tree with `delta` made."""
+        path = delta.path
+        if isinstance(delta, SetDataDelta):
+            self._own(path).version = delta.version
+        elif isinstance(delta, CreateDelta):
+            self._changed[path] = Node(None, delta.acl, delta.kind, delta.ephemeral_owner, delta.ttl_ms)
+            parent = self._own(parent_of(path))
+            parent.num_children += 1
+            parent.creates += 1
+        elif isinstance(delta, DeleteDelta):
+            self._changed[path] = None
+            self._own(parent_of(path)).num_children -= 1
+        elif isinstance(delta, SetAclDelta):
+            node = self._own(path)
+            node.acl = delta.acl
+            node.aversion = delta.aversion
+
+    def _own(self, path: bytes) -> Node:
+        own = self._changed.get(path)
+        if own is None:
+            node = self._nodes[path]
+            own = Node(None, node.acl, node.kind, node.ephemeral_owner, node.ttl_ms)
+            own.version = node.version
+            own.aversion = node.aversion
+            own.creates = node.creates
+            own.num_children = node.num_children
+            self._changed[path] = own
+        return own
+
+
+class PlannedMulti:
+    """A planned multi: one delta per part (None for a check) when `err` is OK.
+
+    Otherwise `failed` is the position of the part that was refused with `err`, and nothing is to be done.
+    """
+
+    def __init__(self, deltas: list[Delta | None], err: int, failed: int) -> None:
+        self.deltas = deltas
+        self.err = err
+        self.failed = failed
+
+
+def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedMulti:
+    """Plan all parts, or stop at the first that is refused."""
+    overlay = Overlay(tree)
+    deltas: list[Delta | None] = []
+    last = len(ops) - 1
+    for i, op in enumerate(ops):
+        planned = _plan_part(overlay, session, op)
+        if planned.err:
+            return PlannedMulti([], planned.err, i)
+        delta = planned.delta
+        deltas.append(delta)
+        if delta is not None and i < last:
+            overlay.note(delta)
+    return PlannedMulti(deltas, OK, -1)
+
+
+def _plan_part(overlay: Overlay, session: Session, op: MultiOp) -> Planned:
+    opcode = op.opcode
+    if opcode == OP_SET_DATA:
+        return plan_set_data(overlay, session, op.path, op.data, op.version)
+    if opcode == OP_CHECK:
+        return plan_check(overlay, session, op.path, op.version)
+    if opcode == OP_DELETE:
+        return plan_delete(overlay, session, op.path, op.version)
+    assert op.create is not None, opcode
+    return plan_create(overlay, session, op.create)

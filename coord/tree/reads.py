@@ -1,0 +1,283 @@
+"""Reads, and the operations on watches: answered by one server from its own tree, without the log.
+
+Each function returns `(error code, body of the reply)`. They raise RemoteProtocolError for an unreadable request and
+nothing else. A watch is left only where ZooKeeper leaves one: by exists always, by the others if they succeed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord.errors import (
+    BAD_ARGUMENTS,
+    MARSHALLING_ERROR,
+    NO_AUTH,
+    NO_NODE,
+    NO_WATCHER,
+    OK,
+    UNIMPLEMENTED,
+    RemoteProtocolError,
+)
+from coord.tree.acl import user_of
+from coord.tree.datatree import DataTree
+from coord.tree.node import Node
+from coord.tree.paths import ROOT
+from coord.tree.sessions import Session
+from coord.tree.watches import WatchTable
+from coord.wire.jute import I32, NULL, i32, read_buffer, strings
+from coord.wire.opcodes import (
+    EVENT_CHILDREN_CHANGED,
+    EVENT_CREATED,
+    EVENT_DATA_CHANGED,
+    EVENT_DELETED,
+    OP_ADD_WATCH,
+    OP_CHECK_WATCHES,
+    OP_ERROR,
+    OP_EXISTS,
+    OP_GET_ACL,
+    OP_GET_ALL_CHILDREN_NUMBER,
+    OP_GET_CHILDREN,
+    OP_GET_CHILDREN2,
+    OP_GET_DATA,
+    OP_GET_EPHEMERALS,
+    OP_MULTI_READ,
+    OP_REMOVE_WATCHES,
+    OP_WHO_AM_I,
+    PERM_ADMIN,
+    PERM_READ,
+    WATCH_PERSISTENT,
+    WATCH_PERSISTENT_RECURSIVE,
+    WATCHER_CHILDREN,
+    WATCHER_PERSISTENT_RECURSIVE,
+)
+from coord.wire.records import (
+    decode_multi,
+    decode_path,
+    decode_path_version,
+    decode_path_watch,
+    decode_set_watches,
+    encode_who_am_i_reply,
+)
+from coord.wire.values import WatchSets
+
+Answer = tuple[int, bytes]
+
+_pack_i32: Final = I32.pack
+_OK_HEADER: Final = (i32(OP_GET_DATA) + b"\0" + i32(OK), i32(OP_GET_CHILDREN) + b"\0" + i32(OK))
+_MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
+
+
+def _found(tree: DataTree, path: bytes) -> Node | None:
+    """The znode; like ZooKeeper, the empty path reads as the root."""
+    node = tree.nodes.get(path)
+    return node if node is not None or path else tree.nodes[ROOT]
+
+
+def get_data(tree: DataTree, path: bytes, session: Session) -> Answer:
+    """getData."""
+    node = tree.nodes.get(path) or _found(tree, path)
+    if node is None:
+        return NO_NODE, b""
+    acl = node.acl
+    if not acl.world & PERM_READ and not acl.allows(PERM_READ, session.identities):
+        return NO_AUTH, b""
+    data = node.data
+    if data is None:
+        return OK, NULL + node.stat
+    return OK, _pack_i32(len(data)) + data + node.stat
+
+
+def get_children(tree: DataTree, path: bytes, session: Session, with_stat: bool) -> Answer:
+    """getChildren and getChildren2."""
+    node = _found(tree, path)
+    if node is None:
+        return NO_NODE, b""
+    if not node.acl.allows(PERM_READ, session.identities):
+        return NO_AUTH, b""
+    listing = tree.listing(path or ROOT, node)
+    return OK, listing + node.stat if with_stat else listing
+
+
+def exists(tree: DataTree, path: bytes, session: Session) -> Answer:
+    """exists, which asks for READ since ZooKeeper 3.9."""
+    if b"\0" in path:
+        return BAD_ARGUMENTS, b""
+    node = _found(tree, path)
+    if node is None:
+        return NO_NODE, b""
+    return (OK, node.stat) if node.acl.allows(PERM_READ, session.identities) else (NO_AUTH, b"")
+
+
+def get_acl(tree: DataTree, path: bytes, session: Session) -> Answer:
+    """getACL: digests are masked for those who may read but not administer."""
+    node = _found(tree, path)
+    if node is None:
+        return NO_NODE, b""
+    acl = node.acl
+    if not acl.allows(PERM_READ | PERM_ADMIN, session.identities):
+        return NO_AUTH, b""
+    encoded = acl.encoded if acl.allows(PERM_ADMIN, session.identities) else acl.masked()
+    return OK, encoded + node.stat
+
+
+def get_ephemerals(tree: DataTree, prefix: bytes, session: Session) -> Answer:
+    """getEphemerals: the session's own, sorted, that begin with `prefix`."""
+    own = tree.ephemerals_of(session.session_id)
+    prefix = prefix.strip()
+    return OK, strings([path for path in own if path.startswith(prefix)])
+
+
+def get_all_children_number(tree: DataTree, path: bytes, session: Session) -> Answer:
+    """getAllChildrenNumber: how many znodes are below `path`."""
+    node = _found(tree, path)
+    if node is None:
+        return NO_NODE, b""
+    if not node.acl.allows(PERM_READ, session.identities):
+        return NO_AUTH, b""
+    return OK, i32(tree.count_below(path or ROOT))
+
+
+def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session) -> Answer:
+    """multiRead: getData and getChildren, errors in line."""
+    parts: list[bytes] = []
+    for op in decode_multi(body, at, end):
+        if op.opcode == OP_GET_DATA:
+            err, reply = get_data(tree, op.path, session)
+            header = _OK_HEADER[0]
+        elif op.opcode == OP_GET_CHILDREN:
+            err, reply = get_children(tree, op.path, session, with_stat=False)
+            header = _OK_HEADER[1]
+        else:
+            raise RemoteProtocolError(f"operation {op.opcode} has no place in a multiRead")
+        if err:
+            code = i32(err)
+            header, reply = i32(OP_ERROR) + b"\0" + code, code
+        parts.append(header)
+        parts.append(reply)
+    parts.append(_MULTI_END)
+    return OK, b"".join(parts)
+
+
+def who_am_i(session: Session) -> Answer:
+    """whoAmI: the session's identities, without their secrets."""
+    return OK, encode_who_am_i_reply([(identity[0], user_of(identity)) for identity in session.identities])
+
+
+# --- watches ---------------------------------------------------------------------------------------------------------
+
+
+def _with_watch(
+    tree: DataTree, opcode: int, body: bytes, at: int, end: int, session: Session, watches: WatchTable
+) -> Answer:
+    """The reads that may leave a one-shot watch."""
+    path, watch = decode_path_watch(body, at, end)
+    if opcode == OP_GET_DATA:
+        answer = get_data(tree, path, session)
+    elif opcode == OP_EXISTS:
+        answer = exists(tree, path, session)
+    else:
+        answer = get_children(tree, path, session, with_stat=opcode == OP_GET_CHILDREN2)
+    if watch:
+        err = answer[0]
+        if err == OK or (err == NO_NODE and opcode == OP_EXISTS):
+            if opcode in (OP_GET_DATA, OP_EXISTS):
+                watches.watch_data(path or ROOT, session.session_id)
+            else:
+                watches.watch_children(path or ROOT, session.session_id)
+    return answer
+
+
+def add_watch(path: bytes, mode: int, session: Session, watches: WatchTable) -> Answer:
+    """addWatch."""
+    if mode == WATCH_PERSISTENT:
+        watches.watch_persistent(path, session.session_id)
+    elif mode == WATCH_PERSISTENT_RECURSIVE:
+        watches.watch_recursive(path, session.session_id)
+    else:
+        return MARSHALLING_ERROR, b""
+    # The reply is an ErrorResponse that says: none.
+    return OK, i32(OK)
+
+
+def _check_or_remove(opcode: int, path: bytes, kind: int, session: Session, watches: WatchTable) -> Answer:
+    if not WATCHER_CHILDREN <= kind <= WATCHER_PERSISTENT_RECURSIVE:
+        return MARSHALLING_ERROR, b""
+    if opcode == OP_CHECK_WATCHES:
+        there = watches.has(path, session.session_id, kind)
+    else:
+        there = watches.remove(path, session.session_id, kind)
+    return (OK if there else NO_WATCHER), b""
+
+
+def set_watches(
+    tree: DataTree, body: bytes, at: int, end: int, session: Session, watches: WatchTable, *, second: bool
+) -> list[tuple[int, bytes]]:
+    """setWatches, setWatches2: put a reconnected client's watches back, or tell at once what it missed.
+
+    Returns (event type, path) of what to send before the reply, each once; those events carry zxid -1.
+    """
+    sets = decode_set_watches(body, at, end, second=second)
+    missed: dict[tuple[int, bytes], None] = {}
+    _restore_one_shot(tree, sets, session, watches, missed)
+    for path in sets.persistent:
+        watches.watch_persistent(path, session.session_id)
+    for path in sets.recursive:
+        watches.watch_recursive(path, session.session_id)
+    return list(missed)
+
+
+def _restore_one_shot(
+    tree: DataTree, sets: WatchSets, session: Session, watches: WatchTable, missed: dict[tuple[int, bytes], None]
+) -> None:
+    since = sets.relative_zxid
+    identities = session.identities
+    for path in sets.data:
+        node = tree.nodes.get(path)
+        if node is None:
+            missed[EVENT_DELETED, path] = None
+        elif node.mzxid <= since:
+            watches.watch_data(path, session.session_id)
+        elif node.acl.allows(PERM_READ, identities):
+            missed[EVENT_DATA_CHANGED, path] = None
+    for path in sets.exist:
+        node = tree.nodes.get(path)
+        if node is None:
+            watches.watch_data(path, session.session_id)
+        elif node.acl.allows(PERM_READ, identities):
+            missed[EVENT_CREATED, path] = None
+    for path in sets.child:
+        node = tree.nodes.get(path)
+        if node is None:
+            missed[EVENT_DELETED, path] = None
+        elif node.pzxid <= since:
+            watches.watch_children(path, session.session_id)
+        elif node.acl.allows(PERM_READ, identities):
+            missed[EVENT_CHILDREN_CHANGED, path] = None
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+def answer_read(
+    tree: DataTree, opcode: int, body: bytes, at: int, end: int, session: Session, watches: WatchTable
+) -> Answer:
+    """Answer any read except setWatches. The record is `body[at:end]`. UNIMPLEMENTED for an opcode that is no read."""
+    if opcode in (OP_GET_DATA, OP_EXISTS, OP_GET_CHILDREN, OP_GET_CHILDREN2):
+        return _with_watch(tree, opcode, body, at, end, session, watches)
+    if opcode == OP_MULTI_READ:
+        return multi_read(tree, body, at, end, session)
+    if opcode == OP_ADD_WATCH:
+        path, mode = decode_path_version(body, at, end)
+        return add_watch(path, mode, session, watches)
+    if opcode in (OP_CHECK_WATCHES, OP_REMOVE_WATCHES):
+        path, kind = decode_path_version(body, at, end)
+        return _check_or_remove(opcode, path, kind, session, watches)
+    if opcode == OP_GET_ACL:
+        return get_acl(tree, decode_path(body, at, end), session)
+    if opcode == OP_GET_ALL_CHILDREN_NUMBER:
+        return get_all_children_number(tree, decode_path(body, at, end), session)
+    if opcode == OP_GET_EPHEMERALS:
+        return get_ephemerals(tree, read_buffer(body, at, end)[0] or b"", session)
+    if opcode == OP_WHO_AM_I:
+        return who_am_i(session)
+    return UNIMPLEMENTED, b""

@@ -1,0 +1,164 @@
+"""Sessions: the replicated table, and the leader's clockwork that decides when one has been silent for too long.
+
+The table is part of the state: it changes by commands only. The clockwork (ExpiryQueue) is not: it belongs to the
+leader of the moment, knows only what it has been told of, and its verdict becomes true when an EXPIRE command is
+applied. A new leader gives every session its whole timeout again.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.tree.acl import IP, Identity
+from coord.wire.jute import buffer
+
+_SESSION: Final = struct.Struct("!qqi")
+
+#: A connection that proves itself as more than so many identities is refused the next: sessions are kept in memory.
+IDENTITIES_MAX: Final = 256
+
+
+class Session:
+    """A client's lease across its connections.
+
+    `owner` is the zxid of the command that created or last attached it. `identities` are (scheme, id) pairs, first the
+    address of its connection. `mark` is its part of the digest.
+    """
+
+    def __init__(self, session_id: int, passwd: bytes, timeout_ms: int, owner: int, identities: list[Identity]) -> None:
+        self.session_id: int = session_id
+        self.passwd: bytes = passwd
+        self.timeout_ms: int = timeout_ms
+        self.owner: int = owner
+        self.identities: list[Identity] = identities
+        self.mark: int = 0
+
+    def refresh(self) -> int:
+        """Rebuild `mark`; returns by how much the table's digest changes."""
+        before = self.mark
+        head = crc32c(self.passwd, crc32c(_SESSION.pack(self.session_id, self.owner, self.timeout_ms)))
+        for scheme, identity in self.identities:
+            head = crc32c(buffer(identity), crc32c(buffer(scheme), head))
+        self.mark = head
+        return self.mark - before
+
+
+class SessionTable:
+    """All sessions, by id. Changed by commands only."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, Session] = {}
+        #: Sum of the marks of all sessions.
+        self.digest_sum: int = 0
+
+    def __len__(self) -> int:
+        """How many sessions there are."""
+        return len(self.sessions)
+
+    def find(self, session_id: int) -> Session | None:
+        """The session, or None if it never was or has ended."""
+        return self.sessions.get(session_id)
+
+    def add(self, session: Session) -> None:
+        """Take a new session; its id is free."""
+        self.sessions[session.session_id] = session
+        self.digest_sum += session.refresh()
+
+    def attach(self, session: Session, owner: int, timeout_ms: int, address: bytes) -> None:
+        """Move a session to a new connection, which has to prove its identities anew."""
+        session.owner = owner
+        session.timeout_ms = timeout_ms
+        session.identities = [(IP, address)]
+        self.digest_sum += session.refresh()
+
+    def add_identity(self, session: Session, identity: Identity) -> bool:
+        """Note that the session has proved to be `identity`; False if it has too many already."""
+        if identity in session.identities:
+            return True
+        if len(session.identities) >= IDENTITIES_MAX:
+            return False
+        session.identities = [*session.identities, identity]
+        self.digest_sum += session.refresh()
+        return True
+
+    def remove(self, session: Session) -> None:
+        """The session has ended."""
+        del self.sessions[session.session_id]
+        self.digest_sum -= session.mark
+
+
+def passwords_match(ours: bytes, theirs: bytes) -> bool:
+    """Compare in a time that does not tell how much of `theirs` is right."""
+    return hmac.compare_digest(ours, theirs)
+
+
+class ExpiryQueue:
+    """Who has been silent for longer than its timeout, by buckets of one tick. Leader only; pure.
+
+    A session is due in the first tick that ends at least its timeout after it was last heard of: never early, late by
+    less than `tick_ms` plus the caller's own step. All times are the caller's monotonic milliseconds and do not go
+    back.
+    """
+
+    def __init__(self, table: SessionTable, tick_ms: int, now_ms: int) -> None:
+        assert tick_ms > 0, tick_ms
+        self._table = table
+        self._tick_ms: int = tick_ms
+        #: session id -> the tick at whose end it is due
+        self._due: dict[int, int] = {}
+        self._buckets: dict[int, dict[int, None]] = {}
+        self._next_tick: int = now_ms // tick_ms
+        for session_id in table.sessions:
+            self.touch(session_id, now_ms)
+
+    def touch(self, session_id: int, now_ms: int) -> None:
+        """The session was heard of at `now_ms`; to be called for a new or attached session, too."""
+        session = self._table.sessions.get(session_id)
+        if session is not None:
+            self._put(session_id, (now_ms + session.timeout_ms) // self._tick_ms)
+
+    def _put(self, session_id: int, tick: int) -> None:
+        if tick < self._next_tick:
+            tick = self._next_tick
+        before = self._due.get(session_id, -1)
+        if before == tick:
+            return
+        if before >= 0:
+            self._take(session_id, before)
+        self._due[session_id] = tick
+        bucket = self._buckets.get(tick)
+        if bucket is None:
+            bucket = self._buckets[tick] = {}
+        bucket[session_id] = None
+
+    def _take(self, session_id: int, tick: int) -> None:
+        bucket = self._buckets[tick]
+        del bucket[session_id]
+        if not bucket:
+            del self._buckets[tick]
+
+    def expired(self, now_ms: int) -> list[tuple[int, int]]:
+        """(session id, owner) of those that are due, in the order of their ticks; sessions that ended are forgotten.
+
+        Who is named here is named again a timeout later if it still lives then: the command may have been lost with
+        its leader.
+        """
+        current = now_ms // self._tick_ms
+        due: list[tuple[int, int]] = []
+        if current - self._next_tick > len(self._buckets):
+            ticks = sorted([tick for tick in self._buckets if tick < current])
+        else:
+            ticks = [tick for tick in range(self._next_tick, current) if tick in self._buckets]
+        self._next_tick = max(self._next_tick, current)
+        for tick in ticks:
+            for session_id in self._buckets.pop(tick):
+                del self._due[session_id]
+                session = self._table.sessions.get(session_id)
+                if session is not None:
+                    due.append((session_id, session.owner))
+                    self.touch(session_id, now_ms)
+        return due

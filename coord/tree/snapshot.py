@@ -1,0 +1,248 @@
+"""Snapshots: the whole state as a stream, with checks at every level.
+
+    snapshot = chunk*
+    chunk    = kind:u8 length:u32 crc:u32 payload            (crc: CRC32C over kind, length and payload)
+
+    H header   magic:"RKSNAP" version:u16 last_zxid:i64 time_ms:i64              first, once
+    A lists    count:u32 (length:u32 access list)*                                numbered from 0 over all chunks
+    S sessions count:u32 (length:u32 session)*
+    N znodes   count:u32 (length:u32 znode)*                                      parents before their children
+    T trailer  digest:u64 last_zxid:i64 lists:u64 sessions:u64 znodes:u64         last, once
+
+    access list = its jute encoding
+    session     = id:i64 owner:i64 timeout_ms:i32 passwd:buffer count:u32 (scheme:ustring id:ustring)*
+    znode       = list:u32 kind:u8 ttl_ms:i64 creates:i64 stat:68 bytes path:ustring data:buffer
+
+All big-endian. A chunk has about CHUNK_BYTES, more only if a single record is larger, so neither side holds more than
+one of them beside the state itself. A reader of version N refuses other versions.
+
+Writing only reads the state: it is meant to be done by a forked child.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.errors import CorruptRecord, RemoteProtocolError
+from coord.tree.acl import AccessList
+from coord.tree.datatree import DataTree
+from coord.tree.node import KIND_TTL, STAT, Node
+from coord.tree.paths import ROOT, parent_of
+from coord.tree.sessions import Session, SessionTable
+from coord.wire.jute import I32, buffer, read_buffer, read_string, short
+from coord.wire.records import read_acl
+
+VERSION: Final = 1
+CHUNK_BYTES: Final = 256 << 10
+#: No chunk is longer: the largest record is one znode.
+CHUNK_BYTES_MAX: Final = 64 << 20
+
+_MAGIC: Final = b"RKSNAP"
+_CHUNK: Final = struct.Struct("!BII")
+_CHECKED: Final = struct.Struct("!BI")
+_HEADER: Final = struct.Struct("!6sHqq")
+_TRAILER: Final = struct.Struct("!QqQQQ")
+_U32: Final = struct.Struct("!I")
+_SESSION: Final = struct.Struct("!qqi")
+_NODE: Final = struct.Struct("!IBqq68s")
+
+_KIND_HEADER: Final = ord("H")
+_KIND_LISTS: Final = ord("A")
+_KIND_SESSIONS: Final = ord("S")
+_KIND_NODES: Final = ord("N")
+_KIND_TRAILER: Final = ord("T")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_snapshot(
+    tree: DataTree, sessions: SessionTable, last_zxid: int, time_ms: int, digest: int
+) -> Iterator[bytes]:
+    """The state's chunks in order. The state must not change while they are drawn."""
+    yield _chunk(_KIND_HEADER, _HEADER.pack(_MAGIC, VERSION, last_zxid, time_ms))
+    lists = list(tree.acls.values())
+    # By identity: a list's object is its content, see DataTree.share.
+    numbers = {id(acl): number for number, acl in enumerate(lists)}
+    yield from _chunks(_KIND_LISTS, (acl.encoded for acl in lists))
+    yield from _chunks(_KIND_SESSIONS, (_encode_session(session) for session in sessions.sessions.values()))
+    yield from _chunks(
+        _KIND_NODES, (_encode_node(path, node, numbers[id(node.acl)]) for path, node in tree.nodes.items())
+    )
+    trailer = _TRAILER.pack(digest, last_zxid, len(lists), len(sessions), len(tree.nodes))
+    yield _chunk(_KIND_TRAILER, trailer)
+
+
+def _chunk(kind: int, payload: bytes) -> bytes:
+    crc = crc32c(payload, crc32c(_CHECKED.pack(kind, len(payload))))
+    return _CHUNK.pack(kind, len(payload), crc) + payload
+
+
+def _chunks(kind: int, records: Iterator[bytes]) -> Iterator[bytes]:
+    """Pack records into chunks of about CHUNK_BYTES."""
+    parts: list[bytes] = []
+    count = 0
+    size = 0
+    for record in records:
+        parts.append(_U32.pack(len(record)))
+        parts.append(record)
+        count += 1
+        size += len(record)
+        if size >= CHUNK_BYTES:
+            yield _chunk(kind, _U32.pack(count) + b"".join(parts))
+            parts = []
+            count = size = 0
+    if parts:
+        yield _chunk(kind, _U32.pack(count) + b"".join(parts))
+
+
+def _encode_session(session: Session) -> bytes:
+    parts = [_SESSION.pack(session.session_id, session.owner, session.timeout_ms), buffer(session.passwd)]
+    parts.append(_U32.pack(len(session.identities)))
+    for scheme, identity in session.identities:
+        parts.append(buffer(scheme))
+        parts.append(buffer(identity))
+    return b"".join(parts)
+
+
+def _encode_node(path: bytes, node: Node, acl_number: int) -> bytes:
+    head: bytes = _NODE.pack(acl_number, node.kind, node.ttl_ms, node.creates, node.stat)
+    return head + buffer(path) + buffer(node.data)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class SnapshotReader:
+    """Builds a state from a snapshot that comes in pieces of any size.
+
+    `feed` each piece (a caller with other work to do may do so in between), then hand the reader to
+    StateMachine.of_snapshot. Any damage raises CorruptRecord with the offset of the chunk; the reader is then useless.
+    """
+
+    def __init__(self, name: str = "snapshot") -> None:
+        self.tree = DataTree(empty=True)
+        self.sessions = SessionTable()
+        self.last_zxid: int = 0
+        self.applied_time_ms: int = 0
+        self._name = name
+        self._buffer = bytearray()
+        #: Where in the snapshot the buffer begins.
+        self._offset: int = 0
+        self._lists: list[AccessList] = []
+        self._has_header: bool = False
+        self._digest: int = -1
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes. Raises CorruptRecord."""
+        self._buffer += piece
+        head = _CHUNK.size
+        at = 0
+        while len(self._buffer) - at >= head:
+            kind, length, crc = _CHUNK.unpack_from(self._buffer, at)
+            if length > CHUNK_BYTES_MAX:
+                raise self._corrupt(f"at most {CHUNK_BYTES_MAX} bytes", length)
+            if len(self._buffer) - at - head < length:
+                break
+            payload = bytes(self._buffer[at + head : at + head + length])
+            actual = crc32c(payload, crc32c(_CHECKED.pack(kind, length)))
+            if actual != crc:
+                raise self._corrupt(f"checksum {crc:#010x}", f"{actual:#010x}")
+            self._take(kind, payload)
+            at += head + length
+            self._offset += head + length
+        del self._buffer[:at]
+
+    def check_end(self) -> None:
+        """Raise CorruptRecord unless the snapshot has been fed to its end and every znode has its children."""
+        if self._digest < 0 or self._buffer:
+            raise self._corrupt("a trailer", "the end" if self._digest < 0 else "bytes behind it")
+        for path, node in self.tree.nodes.items():
+            children = len(node.children) if node.children is not None else 0
+            if node.num_children != children:
+                raise self._corrupt(f"{node.num_children} children of {path!r}", children)
+
+    def check_digest(self, digest: int) -> None:
+        """Raise CorruptRecord unless the state that was built has the digest of the one that was written."""
+        if digest != self._digest:
+            raise self._corrupt(f"digest {self._digest:#x}", f"{digest:#x}")
+
+    def _corrupt(self, expected: object, actual: object) -> CorruptRecord:
+        return CorruptRecord(self._name, self._offset, expected, actual)
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if self._has_header != (kind != _KIND_HEADER) or self._digest >= 0:
+            raise self._corrupt("header first and trailer last", f"a chunk of kind {kind}")
+        try:
+            if kind == _KIND_HEADER:
+                self._take_header(payload)
+            elif kind == _KIND_TRAILER:
+                self._take_trailer(payload)
+            elif kind in (_KIND_LISTS, _KIND_SESSIONS, _KIND_NODES):
+                self._take_records(kind, payload)
+            else:
+                raise self._corrupt("a kind of chunk", kind)
+        except (RemoteProtocolError, struct.error) as error:
+            raise self._corrupt("a readable record", error) from error
+
+    def _take_header(self, payload: bytes) -> None:
+        magic, version, last_zxid, time_ms = _HEADER.unpack(payload)
+        if magic != _MAGIC or version != VERSION:
+            raise self._corrupt(f"a snapshot of version {VERSION}", f"{magic!r} version {version}")
+        self.last_zxid = last_zxid
+        self.applied_time_ms = time_ms
+        self._has_header = True
+
+    def _take_trailer(self, payload: bytes) -> None:
+        digest, last_zxid, lists, sessions, nodes = _TRAILER.unpack(payload)
+        counted = (self.last_zxid, len(self._lists), len(self.sessions), len(self.tree.nodes))
+        if counted != (last_zxid, lists, sessions, nodes):
+            raise self._corrupt((last_zxid, lists, sessions, nodes), counted)
+        self._digest = digest
+
+    def _take_records(self, kind: int, payload: bytes) -> None:
+        count = _U32.unpack_from(payload)[0]
+        at = _U32.size
+        for _ in range(count):
+            start = at + _U32.size
+            at = start + _U32.unpack_from(payload, at)[0]
+            if at > len(payload):
+                raise short(start, len(payload))
+            if kind == _KIND_NODES:
+                self._take_node(payload, start, at)
+            elif kind == _KIND_SESSIONS:
+                self._take_session(payload, start, at)
+            else:
+                self._lists.append(AccessList(read_acl(payload, start, at)[0] or []))
+
+    def _take_session(self, payload: bytes, at: int, end: int) -> None:
+        session_id, owner, timeout_ms = _SESSION.unpack_from(payload, at)
+        passwd, at = read_string(payload, at + _SESSION.size, end)
+        count = I32.unpack_from(payload, at)[0]
+        at += I32.size
+        identities: list[tuple[bytes, bytes]] = []
+        for _ in range(count):
+            scheme, at = read_string(payload, at, end)
+            identity, at = read_string(payload, at, end)
+            identities.append((scheme, identity))
+        self.sessions.add(Session(session_id, passwd, timeout_ms, owner, identities))
+
+    def _take_node(self, payload: bytes, at: int, end: int) -> None:
+        acl_number, kind, ttl_ms, creates, stat = _NODE.unpack_from(payload, at)
+        path, at = read_string(payload, at + _NODE.size, end)
+        data, _ = read_buffer(payload, at, end)
+        if acl_number >= len(self._lists) or kind > KIND_TTL:
+            raise self._corrupt("a known access list and kind", (acl_number, kind))
+        if path in self.tree.nodes or (path != ROOT and parent_of(path) not in self.tree.nodes):
+            raise self._corrupt("a znode below its parent, once", path)
+        fields = STAT.unpack(stat)
+        node = Node(data, self.tree.share(self._lists[acl_number]), kind, fields[7], ttl_ms)
+        node.creates = creates
+        node.czxid, node.mzxid, node.ctime, node.mtime, node.version = fields[:5]
+        node.aversion = fields[6]
+        node.num_children, node.pzxid = fields[9:]
+        self.tree.plant(path, node)
