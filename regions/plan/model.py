@@ -306,6 +306,8 @@ class Stats(msgspec.Struct, kw_only=True):
     placed_by_chain: int = 0
     #: Placed replicas that were moved to make the hard rules hold.
     chain_moves: int = 0
+    #: Broken hard rules, as the verifier counted them.
+    violations: int = 0
     #: J of the plan: bytes read locally + lambda x bytes not moved; and the two parts.
     value: float = 0.0
     local_bytes: int = 0

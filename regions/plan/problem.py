@@ -337,11 +337,16 @@ def _local_pairs(
     count(ignored, "block_host", int(bad_host.sum()))
     count(ignored, "block_region", int(bad_region.sum()))
     good = ~(bad_bytes | bad_host | bad_region)
-    region, host, size = region[good], host[good], size[good]
+    return on_servers(fleet, region[good], host[good], size[good])
+
+
+def on_servers(fleet: Fleet, region: Ints, host: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
+    """(region, server, bytes) for each server of each row's host; hosts as numbers in `sorted(fleet.live_hosts)`."""
+    hosts = sorted(fleet.live_hosts)
     per_host = [fleet.by_host.get(name, []) for name in hosts]
     servers_flat = np.array([s for servers in per_host for s in servers], dtype=np.int64)
     length = np.array([len(servers) for servers in per_host], dtype=np.int64)
-    starts = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(length)))[:-1]
+    starts = np.cumsum(length) - length
     times = length[host] if len(hosts) else np.zeros(0, dtype=np.int64)
     row = np.repeat(np.arange(len(host)), times)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)

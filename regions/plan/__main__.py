@@ -1,0 +1,61 @@
+"""`python -m regions.plan`: a plan from files to files, without any cluster.
+
+The engines `greedy` and `sharded` run here; `spark` is handed to `regions.plan.spark_job` with the same arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .engines import plan
+from .files import Progress, prepare_output, progress_on_stdout, read_params, read_snapshot, write_plan
+from .model import NoServers, PlanError
+from .verify import verify
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, plan, verify, write; returns the exit status (docs/planning.md)."""
+    parser = argparse.ArgumentParser(prog="python -m regions.plan", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--input", required=True, type=Path, help="directory of regions, servers, blocks, last, params")
+    parser.add_argument("--output", required=True, type=Path, help="directory for the plan; it must hold none yet")
+    parser.add_argument("--engine", choices=("greedy", "sharded", "spark"), default="greedy")
+    parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
+    parser.add_argument("--shards", type=int, default=None, help="for the engine sharded; by default from the size")
+    options, rest = parser.parse_known_args(arguments)
+    if options.engine == "spark":
+        from . import spark_job
+
+        place = arguments.index("spark")
+        return spark_job.main(arguments[: place - 1] + arguments[place + 1 :])
+    if rest:
+        parser.error(f"unknown arguments: {' '.join(rest)}")
+    progress = progress_on_stdout(total=4)
+    try:
+        return _run(options, progress)
+    except PlanError as error:
+        progress.failed(type(error).__name__, str(error))
+        return 4 if isinstance(error, NoServers) else 3
+
+
+def _run(options: argparse.Namespace, progress: Progress) -> int:
+    """The four stages."""
+    prepare_output(options.output)
+    params = read_params(options.input)
+    snapshot = read_snapshot(options.input)
+    progress.stage("read")
+    made = plan(snapshot, params, engine=options.engine, shards=options.shards)
+    progress.stage("plan")
+    verdict = verify(snapshot, params, made.rows)
+    made.stats.violations = verdict.violations
+    progress.stage("verify")
+    plan_id = options.plan_id or f"plan-{made.digest[:16]}"
+    manifest = write_plan(options.output, made, plan_id=plan_id, params=params, seconds=progress.seconds)
+    progress.stage("write")
+    progress.finished(manifest)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,422 @@
+"""Snapshots and plans as files, and the progress lines of a planning process: the shell around pure planning.
+
+    input DIR    regions, servers, blocks, last: each NAME.parquet, NAME.csv (with a header) or NAME/ with such parts;
+                 blocks and last may be absent; params.json may be absent
+    output DIR   part-NNNNN.parquet ..., manifest.json
+
+The manifest is written last and atomically, so a directory without one is no plan. It names every part with its
+SHA-256, and the digest of the rows. Columns are found by name, in any order; unknown columns are ignored.
+pyarrow is needed for Parquet alone, and imported only then.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import msgspec
+import numpy as np
+
+from .digest import plan_digest
+from .model import (
+    MISSING,
+    BadInput,
+    BadPlan,
+    Blocks,
+    Last,
+    Params,
+    Plan,
+    PlanRows,
+    Regions,
+    Servers,
+    Snapshot,
+    Stats,
+    bools,
+    floats,
+    ints,
+    params_from_json,
+    texts,
+)
+
+MANIFEST: Final = "manifest.json"
+
+#: Columns of each input table with their kinds, in the order of the classes of `model`.
+COLUMNS: Final[dict[str, dict[str, str]]] = {
+    "regions": {
+        "region_id": "text",
+        "table_id": "text",
+        "start_key": "text",
+        "size_bytes": "int",
+        "load": "float",
+        "replicas": "int",
+        "grp": "text",
+    },
+    "servers": {
+        "server_id": "text",
+        "host": "text",
+        "rack": "text",
+        "weight": "float",
+        "grp": "text",
+        "draining": "bool",
+    },
+    "blocks": {"region_id": "text", "host": "text", "bytes": "int"},
+    "last": {"region_id": "text", "replica": "int", "server_id": "text"},
+}
+#: Columns that an input may leave out, with what stands for them.
+DEFAULTS: Final[dict[str, Any]] = {
+    "start_key": "",
+    "load": 0.0,
+    "replicas": 1,
+    "grp": "",
+    "rack": "default",
+    "weight": 1.0,
+    "draining": False,
+}
+OPTIONAL_TABLES: Final = ("blocks", "last")
+PLAN_COLUMNS: Final = {"region_id": "text", "replica": "int", "server_id": "text"}
+MAKERS: Final[dict[str, Callable[[Any], Any]]] = {"text": texts, "int": ints, "float": floats, "bool": bools}
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One file of a plan."""
+
+    file: str
+    rows: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What a plan directory holds; `manifest.json`."""
+
+    plan_id: str
+    engine: str
+    #: Name of the snapshot and fencing epoch of the master that asked, as `params.json` gave them.
+    snapshot_id: str = ""
+    master_epoch: int = 0
+    rows: int = 0
+    #: SHA-256 of the sorted rows (`digest.plan_digest`).
+    digest: str = ""
+    parts: list[Part] = msgspec.field(default_factory=list)
+    params: Params = msgspec.field(default_factory=Params)
+    stats: Stats = msgspec.field(default_factory=Stats)
+    #: Seconds of each stage.
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class Progress:
+    """One JSON object per line for whoever started the process."""
+
+    def __init__(self, out: TextIO, total: int) -> None:
+        self.out = out
+        self.total = total
+        self.done = 0
+        self.start = time.monotonic()
+        self.mark = self.start
+        self.seconds: dict[str, float] = {}
+
+    def stage(self, name: str) -> None:
+        """A stage is finished; `seconds` in its line is the time since the start of the process's work."""
+        now = time.monotonic()
+        self.seconds[name] = round(now - self.mark, 3)
+        self.mark = now
+        self.done += 1
+        self._line({"stage": name, "done": self.done, "total": self.total})
+
+    def finished(self, manifest: Manifest) -> None:
+        """The manifest is in place."""
+        self._line(
+            {
+                "stage": "done",
+                "done": self.total,
+                "total": self.total,
+                "plan_id": manifest.plan_id,
+                "rows": manifest.rows,
+                "digest": manifest.digest,
+            }
+        )
+
+    def failed(self, error: str, message: str) -> None:
+        """Nothing was planned."""
+        self._line({"stage": "failed", "error": error, "message": message})
+
+    def _line(self, fields: dict[str, object]) -> None:
+        fields["seconds"] = round(time.monotonic() - self.start, 3)
+        self.out.write(msgspec.json.encode(fields).decode() + "\n")
+        self.out.flush()
+
+
+# --- input ----------------------------------------------------------------------------------------------------------
+
+
+def find_table(directory: Path, name: str) -> tuple[str, list[Path]]:
+    """Format ("parquet" or "csv") and files of an input table; no files when an optional table is absent.
+
+    Raises: BadInput.
+    """
+    for kind in ("parquet", "csv"):
+        single = directory / f"{name}.{kind}"
+        if single.is_file():
+            return kind, [single]
+        parts = sorted(p for p in (directory / name).glob(f"*.{kind}") if not p.name.startswith(("_", ".")))
+        if parts:
+            return kind, parts
+    if name in OPTIONAL_TABLES:
+        return "csv", []
+    raise BadInput(f"{directory} has no {name}.parquet, {name}.csv or {name}/ with parts")
+
+
+def read_params(directory: Path) -> Params:
+    """`params.json`, or the defaults. Raises: BadInput."""
+    path = directory / "params.json"
+    try:
+        return params_from_json(path.read_bytes()) if path.exists() else Params()
+    except OSError as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def read_snapshot(directory: Path) -> Snapshot:
+    """The four input tables. Raises: BadInput."""
+    if not directory.is_dir():
+        raise BadInput(f"{directory} is no directory")
+    tables = {name: _read_table(directory, name) for name in COLUMNS}
+    return Snapshot(
+        Regions(*tables["regions"]), Servers(*tables["servers"]), Blocks(*tables["blocks"]), Last(*tables["last"])
+    )
+
+
+def _read_table(directory: Path, name: str) -> list[Any]:
+    """The columns of one table, in the order of COLUMNS."""
+    kind, paths = find_table(directory, name)
+    parts = [read_file(path, kind, COLUMNS[name]) for path in paths]
+    if not parts:
+        return [MAKERS[k]([]) for k in COLUMNS[name].values()]
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+def read_file(path: Path, kind: str, columns: dict[str, str]) -> list[Any]:
+    """The named columns of one Parquet or CSV file. Raises: BadInput naming file and column or line."""
+    try:
+        return _read_parquet(path, columns) if kind == "parquet" else _read_csv(path, columns)
+    except OSError as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _read_csv(path: Path, columns: dict[str, str]) -> list[Any]:
+    """Columns of a CSV file; an empty cell is a missing value."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        missing = [name for name in columns if name not in header and name not in DEFAULTS]
+        if missing:
+            raise BadInput(f"{path}: no column {', '.join(missing)}")
+        try:
+            rows = [row for row in reader if row]
+            return [
+                MAKERS[kind](_cell(row[header.index(name)], kind) for row in rows)
+                if name in header
+                else MAKERS[kind]([DEFAULTS[name]] * len(rows))
+                for name, kind in columns.items()
+            ]
+        except (ValueError, IndexError, csv.Error, OverflowError) as error:
+            raise BadInput(f"{path}: near line {reader.line_num}: {error}") from error
+
+
+def _cell(text: str, kind: str) -> Any:
+    """The value of one CSV cell, None for an empty one."""
+    if kind == "text":
+        return text
+    if not text:
+        return None
+    if kind == "int":
+        return int(text)
+    if kind == "float":
+        return float(text)
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() in ("true", "1")
+
+
+def _read_parquet(path: Path, columns: dict[str, str]) -> list[Any]:
+    """Columns of a Parquet file."""
+    pa, pq = _arrow()
+    types = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    fill = {"text": "", "int": MISSING, "float": float("nan"), "bool": False}
+    try:
+        table = pq.read_table(path)
+        found = set(table.column_names)
+        missing = [name for name in columns if name not in found and name not in DEFAULTS]
+        if missing:
+            raise BadInput(f"{path}: no column {', '.join(missing)}")
+        result = []
+        for name, kind in columns.items():
+            if name not in found:
+                result.append(MAKERS[kind]([DEFAULTS[name]] * table.num_rows))
+                continue
+            column = table.column(name).cast(types[kind]).fill_null(fill[kind])
+            result.append(column.to_numpy().astype(object if kind == "text" else column.to_numpy().dtype))
+        return result
+    except pa.ArrowException as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _arrow() -> tuple[Any, Any]:
+    """pyarrow and its Parquet module. Raises: BadInput when it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise BadInput("Parquet files need pyarrow, which is not installed; CSV files do not") from error
+    return pyarrow, pyarrow.parquet
+
+
+def write_snapshot(directory: Path, snapshot: Snapshot, params: Params | None = None, *, kind: str = "csv") -> None:
+    """The input directory of a planning process; `kind` is "csv" or "parquet"."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tables = {
+        "regions": snapshot.regions,
+        "servers": snapshot.servers,
+        "blocks": snapshot.blocks,
+        "last": snapshot.last,
+    }
+    for name, table in tables.items():
+        columns = [getattr(table, column) for column in COLUMNS[name]]
+        _write_table(directory / f"{name}.{kind}", COLUMNS[name], columns, kind)
+    if params is not None:
+        (directory / "params.json").write_bytes(msgspec.json.encode(params))
+
+
+def _write_table(path: Path, columns: dict[str, str], values: Sequence[Any], kind: str) -> None:
+    """One table as a CSV or Parquet file."""
+    if kind == "csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            plain = [[_text(v) for v in column.tolist()] for column in values]
+            writer.writerows(zip(*plain, strict=True))
+        return
+    pa, pq = _arrow()
+    types = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    arrays = []
+    for column_kind, column in zip(columns.values(), values, strict=True):
+        absent = column == MISSING if column_kind == "int" else None
+        arrays.append(pa.array(column, type=types[column_kind], mask=absent, from_pandas=True))
+    pq.write_table(pa.table(arrays, names=list(columns)), path)
+
+
+def _text(value: object) -> object:
+    """A CSV cell of a column's value."""
+    if value == MISSING or value != value:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+
+def prepare_output(directory: Path) -> None:
+    """Make an output directory without a plan in it. Raises: BadInput when it holds one already."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{directory}: {error}") from error
+    if (directory / MANIFEST).exists():
+        raise BadInput(f"{directory} holds a plan already")
+
+
+def write_plan(
+    directory: Path,
+    plan: Plan,
+    *,
+    plan_id: str,
+    params: Params,
+    seconds: dict[str, float],
+    rows_per_part: int = 500_000,
+) -> Manifest:
+    """Parts, then the manifest; everything on disk when it returns. Raises: BadInput."""
+    prepare_output(directory)
+    parts = []
+    for number, start in enumerate(range(0, max(len(plan.rows), 1), rows_per_part)):
+        rows = slice(start, start + rows_per_part)
+        path = directory / f"part-{number:05d}.parquet"
+        columns = [plan.rows.region_id[rows], plan.rows.replica[rows], plan.rows.server_id[rows]]
+        _write_table(path, PLAN_COLUMNS, columns, "parquet")
+        _sync(path)
+        parts.append(Part(path.name, len(columns[0]), hashlib.sha256(path.read_bytes()).hexdigest()))
+    manifest = Manifest(
+        plan_id=plan_id,
+        engine=plan.stats.engine,
+        snapshot_id=params.snapshot_id,
+        master_epoch=params.master_epoch,
+        rows=len(plan.rows),
+        digest=plan.digest,
+        parts=parts,
+        params=params,
+        stats=plan.stats,
+        seconds=seconds,
+    )
+    temporary = directory / f".{MANIFEST}.new"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    _sync(temporary)
+    temporary.rename(directory / MANIFEST)
+    _sync(directory)
+    return manifest
+
+
+def _sync(path: Path) -> None:
+    """Force a file or directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a plan directory. Raises: BadPlan."""
+    try:
+        return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Manifest)
+    except OSError as error:
+        raise BadPlan(f"{directory} holds no plan: {error}") from error
+    except msgspec.MsgspecError as error:
+        raise BadPlan(f"{directory / MANIFEST}: {error}") from error
+
+
+def read_plan(directory: Path) -> tuple[Plan, Manifest]:
+    """A complete plan whose parts and digest are what the manifest says. Raises: BadPlan, BadInput (no pyarrow)."""
+    manifest = read_manifest(directory)
+    columns: list[list[Any]] = []
+    for part in manifest.parts:
+        path = directory / part.file
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BadPlan(f"{path}: {error}") from error
+        if hashlib.sha256(data).hexdigest() != part.sha256:
+            raise BadPlan(f"{path} is not the file that the manifest names: its SHA-256 differs")
+        columns.append(read_file(path, "parquet", PLAN_COLUMNS))
+    region_id, replica, server_id = (
+        (np.concatenate(c) for c in zip(*columns, strict=True)) if columns else (texts([]), ints([]), texts([]))
+    )
+    order = np.lexsort((replica, region_id))
+    rows = PlanRows(region_id[order], replica[order], server_id[order])
+    if len(rows) != manifest.rows or plan_digest(rows) != manifest.digest:
+        raise BadPlan(f"{directory}: the rows are not those of digest {manifest.digest}")
+    return Plan(rows, manifest.digest, manifest.stats), manifest
+
+
+# --- the command line's common half ---------------------------------------------------------------------------------
+
+
+def progress_on_stdout(total: int) -> Progress:
+    """Progress lines on standard output; whatever else prints there goes to standard error from now on."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return Progress(out, total)

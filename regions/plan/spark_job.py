@@ -1,0 +1,530 @@
+"""Plans by Spark, from files to files: `python -m regions.plan.spark_job --input DIR --output DIR`.
+
+Spark reads, checks and groups what may be too much for one process: region rows, block rows, former places. Each shard
+(`shards`) is solved where its rows are (`kernel`); leftovers, repair, numbering and the manifest are the driver's, by
+the code that the engine `sharded` uses, so both give the same plan, bit for bit. The command line, the progress lines
+and the exit status are in docs/planning.md.
+
+    regions + blocks + last -> one row per region   (one shuffle, by region_id)
+    -> counts per table, and what is bad             (to the driver: quotas, shards)
+    -> one group per shard, solved                   (one shuffle, by shard)
+    -> candidates with their fate                    (to the driver)
+
+Nothing depends on arrival order, partitions or chance: kernels sort, ids alone decide the shard. This is the only
+module that knows Spark; it is imported only when a job starts.
+"""
+
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from .engines import finish, first_stats
+from .files import (
+    COLUMNS,
+    DEFAULTS,
+    Progress,
+    find_table,
+    prepare_output,
+    progress_on_stdout,
+    read_file,
+    read_params,
+    write_plan,
+)
+from .model import BadInput, ConflictingRegion, NoServers, Params, PlanError, Servers
+from .problem import SIZE_MAX, Candidates, Fleet, Problem, Tables, count, make_quotas
+from .shards import Shards, shard_count
+from .verify import judge
+
+EXIT_BAD_INPUT: Final = 3
+EXIT_NO_SERVERS: Final = 4
+EXIT_NO_SPARK: Final = 5
+EXIT_SPARK_FAILED: Final = 6
+#: Spark 4 runs on this Java or a later one.
+JAVA_MIN: Final = 17
+#: Up to this many bytes of input a job is over before the JVM's optimising compiler has paid for itself.
+SMALL_INPUT_BYTES: Final = 32 * 2**20
+#: Above this, block rows are summed before they are grouped by region.
+LARGE_BLOCKS_BYTES: Final = 256 * 2**20
+STAGES: Final = ("check", "session", "tables", "shards", "leftovers", "verify", "write")
+
+
+class NoSpark(PlanError):
+    """Java or PySpark is missing on this machine; `greedy` and `sharded` need neither."""
+
+
+class SparkFailed(PlanError):
+    """Spark gave up."""
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, check what can be checked without Spark, run; returns the exit status."""
+    options = _parse(arguments)
+    progress = progress_on_stdout(total=len(STAGES))
+    try:
+        _run(options, progress)
+        return 0
+    except PlanError as error:
+        progress.failed(type(error).__name__, str(error))
+        print(f"plan: {error}", file=sys.stderr)  # noqa: T201
+        if isinstance(error, NoServers):
+            return EXIT_NO_SERVERS
+        if isinstance(error, NoSpark):
+            return EXIT_NO_SPARK
+        return EXIT_SPARK_FAILED if isinstance(error, SparkFailed) else EXIT_BAD_INPUT
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m regions.plan.spark_job", description="A bulk plan by Spark.")
+    parser.add_argument("--input", required=True, type=Path, help="directory of regions, servers, blocks, last, params")
+    parser.add_argument("--output", required=True, type=Path, help="directory for the plan; it must hold none yet")
+    parser.add_argument("--master", default="local[*]", help="Spark master URL")
+    parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
+    parser.add_argument("--shuffle-partitions", type=int, default=0, help="by default from the size and the cores")
+    parser.add_argument("--shards", type=int, default=0, help="by default from the size")
+    parser.add_argument("--driver-memory", default="", help="heap of the driver, as 4g; by default from the size")
+    return parser.parse_args(arguments)
+
+
+def _run(options: argparse.Namespace, progress: Progress) -> None:
+    """The stages of a job."""
+    _check_java()
+    _check_pyspark()
+    prepare_output(options.output)
+    params = read_params(options.input)
+    ignored: dict[str, int] = {}
+    fleet = _read_fleet(options.input, ignored)
+    sources = {name: find_table(options.input, name) for name in ("regions", "blocks", "last")}
+    progress.stage("check")
+    with _session(options, sources) as spark:
+        progress.stage("session")
+        problem, taken, block_rows = _on_spark(spark, options, params, fleet, sources, ignored, progress)
+    problem_stats = first_stats(problem, ignored, blocks=block_rows)
+    problem_stats.engine = "spark"
+    problem_stats.shards = options.shards
+    plan = finish(problem, taken, None, problem_stats)
+    progress.stage("leftovers")
+    plan.stats.violations = judge(problem, plan.rows).violations
+    progress.stage("verify")
+    plan_id = options.plan_id or f"plan-{plan.digest[:16]}"
+    manifest = write_plan(options.output, plan, plan_id=plan_id, params=params, seconds=progress.seconds)
+    progress.stage("write")
+    progress.finished(manifest)
+
+
+# --- before anything is started -------------------------------------------------------------------------------------
+
+
+def _check_java() -> None:
+    """Java is there and new enough. Raises: NoSpark."""
+    home = os.environ.get("JAVA_HOME", "")
+    java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
+    if java is None:
+        where = f"JAVA_HOME is {home} but has no bin/java" if home else "there is no java on PATH and no JAVA_HOME"
+        raise NoSpark(f"Spark needs Java {JAVA_MIN} or later: {where}")
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoSpark(f"{java} does not run: {error}") from error
+    version = said.split('"')[1] if said.count('"') >= 2 else ""
+    major = version.split(".")[0].split("-")[0]
+    if not major.isdigit() or int(major) < JAVA_MIN:
+        raise NoSpark(f"Spark needs Java {JAVA_MIN} or later; {java} is {version or said.strip() or 'silent'}")
+
+
+def _check_pyspark() -> None:
+    """PySpark and pyarrow are installed. Raises: NoSpark."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise NoSpark(f"{error.name} is not installed: install RegionKeeper with its extra 'spark'") from error
+
+
+def _read_fleet(directory: Path, ignored: dict[str, int]) -> Fleet:
+    """The servers, read here: they are few. Raises: BadInput, NoServers."""
+    if not directory.is_dir():
+        raise BadInput(f"{directory} is no directory")
+    kind, paths = find_table(directory, "servers")
+    parts = [read_file(path, kind, COLUMNS["servers"]) for path in paths]
+    fleet = Fleet(Servers(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), ignored)
+    if not len(fleet):
+        raise NoServers(f"none of {fleet.live} live servers may take regions")
+    return fleet
+
+
+# --- the session ----------------------------------------------------------------------------------------------------
+
+Sources = dict[str, tuple[str, list[Path]]]
+
+QUIET_LOG: Final = """status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n
+"""
+
+
+@contextlib.contextmanager
+def _session(options: argparse.Namespace, sources: Sources) -> Iterator[Any]:
+    """A Spark session with the settings that planning needs, ended on leaving. Raises: SparkFailed, BadInput."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    root = str(Path(__file__).resolve().parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    # Workers must be this interpreter, not whatever python3 the PATH has: they need numpy and pyarrow.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    size = sum(path.stat().st_size for _, paths in sources.values() for path in paths)
+    with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as scratch:
+        log = Path(scratch, "log4j2.properties")
+        log.write_text(QUIET_LOG)
+        builder = SparkSession.builder.appName("regionkeeper-plan").master(options.master)
+        for key, value in _settings(options, size, scratch, log).items():
+            builder = builder.config(key, value)
+        try:
+            spark = builder.getOrCreate()
+        except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+            raise SparkFailed(f"no Spark session on {options.master}: {_first_line(error)}") from error
+        try:
+            yield spark
+        except (PySparkException, Py4JError) as error:
+            words = str(error)
+            if "MALFORMED_RECORD" in words or "FAILED_READ_FILE" in words:
+                raise BadInput(f"an input file cannot be read: {_first_line(error)}") from error
+            raise SparkFailed(_first_line(error)) from error
+        finally:
+            spark.stop()
+
+
+def _settings(options: argparse.Namespace, size: int, scratch: str, log: Path) -> dict[str, str]:
+    """Spark's configuration for `size` bytes of input."""
+    local = options.master.startswith("local")
+    cores = os.cpu_count() or 1
+    small = size <= SMALL_INPUT_BYTES
+    java = [f"-Dlog4j2.configurationFile={log.as_uri()}", "-Dlog4j2.disableJmx=true"]
+    if small:
+        java += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(options.shuffle_partitions or (1 if small else 3 * cores)),
+        "spark.sql.adaptive.enabled": "false" if small else "true",
+        # Merging small partitions would put all shards into one task.
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.sql.files.openCostInBytes": "0" if small else str(4 * 2**20),
+        "spark.driver.extraJavaOptions": " ".join(java),
+        "spark.driver.maxResultSize": "0",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }
+    if options.driver_memory or not small:
+        settings["spark.driver.memory"] = options.driver_memory or "4g"
+    if local:
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": scratch,
+        }
+    return settings
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says, without the Java stack below it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__
+
+
+# --- the job --------------------------------------------------------------------------------------------------------
+
+
+def _on_spark(
+    spark: Any,
+    options: argparse.Namespace,
+    params: Params,
+    fleet: Fleet,
+    sources: Sources,
+    ignored: dict[str, int],
+    progress: Progress,
+) -> tuple[Problem, Any, int]:
+    """The problem with all candidates, the numbers of those taken, and how many block rows there were."""
+    from .kernel import OUTPUT, shard_solver
+
+    rows = _one_row_per_region(spark, fleet, sources).persist()
+    tables, replicas, asked, block_rows = _count_tables(rows, fleet, ignored)
+    progress.stage("tables")
+    options.shards = options.shards or shard_count(replicas, len(fleet))
+    cut = Shards(fleet, tables, make_quotas(params, fleet, tables), options.shards)
+    good = _with_shard(spark, rows.filter("rows > 0 and region_id <> ''"), tables, cut)
+    solved = good.groupBy("shard").applyInArrow(shard_solver(params, fleet, tables, cut), OUTPUT)
+    result = solved.toArrow().combine_chunks()
+    progress.stage("shards")
+    problem, taken, gone = _problem_of(result, params, fleet, tables)
+    count(ignored, "last_server", gone)
+    problem.under_replicated = sum(asked.values()) - int(problem.want.sum())
+    return problem, taken, block_rows
+
+
+def _frame(spark: Any, sources: Sources, name: str) -> Any:
+    """One input table with the columns of COLUMNS, typed; missing optional columns have their defaults."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kinds = {"text": "string", "int": "bigint", "float": "double", "bool": "boolean"}
+    columns = COLUMNS[name]
+    kind, paths = sources[name]
+    if not paths:
+        return spark.createDataFrame([], ", ".join(f"{c} {kinds[k]}" for c, k in columns.items()))
+    found = _columns_of(paths[0], kind)
+    missing = [c for c in columns if c not in found and c not in DEFAULTS]
+    if missing:
+        raise BadInput(f"{paths[0]}: no column {', '.join(missing)}")
+    if kind == "csv":
+        schema = ", ".join(f"`{c}` {kinds[columns[c]] if c in columns else 'string'}" for c in found)
+        reader = spark.read.schema(schema).options(header=True, mode="FAILFAST", escape='"', multiLine=True)
+        frame = reader.csv([str(path) for path in paths])
+    else:
+        frame = spark.read.parquet(*[str(path) for path in paths])
+    return frame.select(
+        *[
+            (F.col(c).cast(kinds[k]) if c in found else F.lit(DEFAULTS[c]).cast(kinds[k])).alias(c)
+            for c, k in columns.items()
+        ]
+    )
+
+
+def _columns_of(path: Path, kind: str) -> list[str]:
+    """Column names of a file, from its header or footer. Raises: BadInput."""
+    try:
+        if kind == "csv":
+            with path.open(newline="", encoding="utf-8") as file:
+                return next(csv.reader(file), [])
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return list(pq.read_schema(path).names)
+        except pa.ArrowException as error:
+            raise BadInput(f"{path}: {error}") from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _one_row_per_region(spark: Any, fleet: Fleet, sources: Sources) -> Any:
+    """Everything known about each region id, also about ids that no region row has; all bad rows counted beside."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    empty_text = F.lit("")
+    facts = F.struct("table_id", "start_key", "size_bytes", "load", "replicas", "grp")
+    regions = _frame(spark, sources, "regions").fillna("", ["table_id", "start_key", "grp"])
+    parts = [regions.select(F.coalesce("region_id", empty_text).alias("region_id"), facts.alias("facts"))]
+    if sources["blocks"][1]:
+        parts.append(_block_parts(spark, fleet, sources))
+    if sources["last"][1]:
+        last = _frame(spark, sources, "last")
+        place = F.struct(
+            F.coalesce("replica", F.lit(-1)).alias("replica"), F.coalesce("server_id", empty_text).alias("id")
+        )
+        parts.append(last.select(F.coalesce("region_id", empty_text).alias("region_id"), place.alias("place")))
+    united = parts[0]
+    for part in parts[1:]:
+        united = united.unionByName(part, allowMissingColumns=True)
+    for column, kind in (("block", "struct<host:bigint,bytes:bigint>"), ("place", "struct<replica:bigint,id:string>")):
+        if column not in united.columns:
+            united = united.withColumn(column, F.lit(None).cast(kind))
+    for column in ("good_blocks", "bad_bytes", "bad_host"):
+        if column not in united.columns:
+            united = united.withColumn(column, F.lit(0).cast("bigint"))
+    return united.groupBy("region_id").agg(
+        F.count("facts").alias("rows"),
+        F.min("facts").alias("facts"),
+        (F.count("facts") > 0).__and__(F.min("facts") != F.max("facts")).alias("differs"),
+        F.collect_list("block").alias("blocks"),
+        F.collect_list("place").alias("places"),
+        F.coalesce(F.sum("good_blocks"), F.lit(0)).alias("good_blocks"),
+        F.coalesce(F.sum("bad_bytes"), F.lit(0)).alias("bad_bytes"),
+        F.coalesce(F.sum("bad_host"), F.lit(0)).alias("bad_host"),
+    )
+
+
+def _block_parts(spark: Any, fleet: Fleet, sources: Sources) -> Any:
+    """Block rows with hosts as numbers; unusable ones only as counts. Large inputs are summed per region and host."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    blocks = _frame(spark, sources, "blocks").withColumn("region_id", F.coalesce("region_id", F.lit("")))
+    hosts = [(name, i) for i, name in enumerate(sorted(fleet.live_hosts))]
+    known = spark.createDataFrame(hosts, "host string, number bigint")
+    blocks = blocks.join(F.broadcast(known), "host", "left")
+    has_bytes = F.col("bytes").isNotNull() & (F.col("bytes") > 0)
+    has_host = F.col("number").isNotNull()
+    blocks = blocks.select(
+        "region_id",
+        F.when(has_bytes & has_host, F.col("number")).alias("number"),
+        F.least("bytes", F.lit(SIZE_MAX)).alias("bytes"),
+        (has_bytes & has_host).cast("bigint").alias("good_blocks"),
+        (~has_bytes).cast("bigint").alias("bad_bytes"),
+        (has_bytes & ~has_host).cast("bigint").alias("bad_host"),
+    )
+    if sum(path.stat().st_size for path in sources["blocks"][1]) > LARGE_BLOCKS_BYTES:
+        sums = [F.sum(c).alias(c) for c in ("bytes", "good_blocks", "bad_bytes", "bad_host")]
+        blocks = blocks.groupBy("region_id", "number").agg(*sums)
+    block = F.struct(F.col("number").alias("host"), F.least("bytes", F.lit(SIZE_MAX)).alias("bytes"))
+    return blocks.select(
+        "region_id",
+        F.when(F.col("number").isNotNull(), block).alias("block"),
+        "good_blocks",
+        "bad_bytes",
+        "bad_host",
+    )
+
+
+def _count_tables(rows: Any, fleet: Fleet, ignored: dict[str, int]) -> tuple[Tables, int, dict[str, int], int]:
+    """Regions per table and replica count, and everything that was set aside. Raises: ConflictingRegion.
+
+    Returns the tables, all replicas that can exist, replicas asked for per group with servers, and the block rows.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    known = (F.col("rows") > 0) & (F.col("region_id") != "")
+    number = F.expr("transform(filter(places, p -> p.replica >= 0), p -> p.replica)")
+    size, replicas = F.col("facts.size_bytes"), F.col("facts.replicas")
+    bad_size = size.isNull() | (size < 0) | (size > SIZE_MAX)
+    counted = rows.groupBy(
+        known.alias("known"),
+        F.when(known, F.col("facts.grp")).alias("grp"),
+        F.when(known, F.col("facts.table_id")).alias("table_id"),
+        F.when(known, F.greatest(F.coalesce(replicas, F.lit(1)), F.lit(1))).alias("replicas"),
+    ).agg(
+        F.count("*").alias("regions"),
+        F.sum("rows").alias("rows"),
+        F.sum((known & F.col("differs")).cast("bigint")).alias("differ"),
+        F.sum((known & bad_size).cast("bigint")).alias("size"),
+        F.sum((known & (replicas.isNull() | (replicas < 1))).cast("bigint")).alias("wrong_replicas"),
+        F.sum("good_blocks").alias("good_blocks"),
+        F.sum("bad_bytes").alias("bad_bytes"),
+        F.sum("bad_host").alias("bad_host"),
+        F.sum(F.size("places")).alias("places"),
+        F.sum(F.size(number)).alias("numbered"),
+        F.sum(F.size(F.array_distinct(number))).alias("distinct"),
+    )
+    counts = counted.collect()
+    if sum(c["differ"] for c in counts):
+        some = rows.filter(known & F.col("differs")).select("region_id").orderBy("region_id").limit(20).collect()
+        raise ConflictingRegion([row["region_id"] for row in some], sum(c["differ"] for c in counts))
+    demands: dict[tuple[str, str], dict[int, int]] = {}
+    asked: dict[str, int] = {}
+    limit = {g: int(n) for g, n in zip(fleet.groups, fleet.group_servers, strict=True)}
+    for c in counts:
+        count(ignored, "block_bytes", c["bad_bytes"])
+        count(ignored, "block_host", c["bad_host"])
+        if not c["known"]:
+            count(ignored, "region_without_id", c["rows"])
+            count(ignored, "block_region", c["good_blocks"])
+            count(ignored, "last_region", c["places"])
+            continue
+        count(ignored, "region_duplicate", c["rows"] - c["regions"])
+        count(ignored, "region_size", c["size"])
+        count(ignored, "region_replicas", c["wrong_replicas"])
+        count(ignored, "last_replica", c["places"] - c["numbered"])
+        count(ignored, "last_duplicate", c["numbered"] - c["distinct"])
+        demand = demands.setdefault((c["grp"], c["table_id"]), {})
+        want = min(c["replicas"], limit.get(c["grp"], 0))
+        if want:
+            demand[want] = demand.get(want, 0) + c["regions"]
+            asked[c["grp"]] = asked.get(c["grp"], 0) + c["replicas"] * c["regions"]
+    pairs = sorted(demands)
+    tables = Tables(pairs, [demands[pair] for pair in pairs], fleet)
+    block_rows = sum(c["good_blocks"] + c["bad_bytes"] + c["bad_host"] for c in counts)
+    return tables, sum(w * n for d in demands.values() for w, n in d.items()), asked, block_rows
+
+
+def _with_shard(spark: Any, rows: Any, tables: Tables, cut: Shards) -> Any:
+    """The kernel's input: cleaned columns, and the shard of each region."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    shard = F.lit(0)
+    if cut.shards > 1:
+        pieces = [(grp, table, int(cut.first[i]), int(cut.pieces[i])) for i, (grp, table) in enumerate(tables.pairs)]
+        known = spark.createDataFrame(pieces, "piece_grp string, piece_table string, first bigint, pieces bigint")
+        same = (F.col("facts.grp") == F.col("piece_grp")) & (F.col("facts.table_id") == F.col("piece_table"))
+        rows = rows.join(F.broadcast(known), same)
+        of_piece = F.array(*[F.lit(int(s)) for s in cut.shard_of_piece])
+        piece = F.col("first") + F.crc32(F.col("region_id").cast("binary")) % F.col("pieces")
+        shard = F.element_at(of_piece, (piece + 1).cast("int"))
+    size = F.greatest(F.least(F.coalesce("facts.size_bytes", F.lit(0)), F.lit(SIZE_MAX)), F.lit(0))
+    return rows.select(
+        shard.alias("shard"),
+        "region_id",
+        F.col("facts.table_id").alias("table_id"),
+        F.col("facts.grp").alias("grp"),
+        size.alias("size"),
+        F.greatest(F.coalesce("facts.replicas", F.lit(1)), F.lit(1)).alias("replicas"),
+        F.col("blocks.host").alias("host"),
+        F.col("blocks.bytes").alias("bytes"),
+        F.col("places.replica").alias("held_replica"),
+        F.col("places.id").alias("held_server"),
+    )
+
+
+def _problem_of(result: Any, params: Params, fleet: Fleet, tables: Tables) -> tuple[Problem, Any, int]:
+    """The problem as `encode` would have made it, the candidates that the shards took, and places on lost servers."""
+    import pyarrow.compute as pc
+
+    result = result.take(pc.sort_indices(result, sort_keys=[("region_id", "ascending")])).combine_chunks()
+
+    def column(name: str) -> Any:
+        return result.column(name).to_numpy()
+
+    region = pc.list_parent_indices(result.column("server")).to_numpy().astype(np.int64)
+    flat = {name: pc.list_flatten(result.column(name)).to_numpy() for name in ("server", "local", "held", "taken")}
+    held = flat["held"] >= 0
+    candidates = Candidates(
+        params,
+        column("size"),
+        region,
+        flat["server"],
+        flat["local"],
+        region[held],
+        flat["server"][held],
+        flat["held"][held],
+        len(fleet),
+    )
+    problem = Problem(
+        params,
+        fleet,
+        tables,
+        column("region_id").astype(object),
+        column("table"),
+        column("want"),
+        column("size"),
+        candidates,
+    )
+    grp_of = np.array([grp for grp, _ in tables.pairs], dtype=object)[problem.table[problem.want == 0]]
+    for grp in sorted(set(grp_of.tolist())):
+        problem.unassignable[grp] = int((grp_of == grp).sum())
+    return problem, np.flatnonzero(flat["taken"].astype(np.bool_)), int(column("gone").sum())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
