@@ -67,9 +67,9 @@ from coord.wire.values import (
 
 _u32: Final = I32.unpack_from
 _I32_PAIR: Final = struct.Struct("!ii")
-_LENGTH_HEADER: Final = struct.Struct("!iii")
-_REPLY_HEADER: Final = struct.Struct("!iqi")
-_FRAMED_REPLY_HEADER: Final = struct.Struct("!iiqi")
+FRAMED_REQUEST_HEADER: Final = struct.Struct("!iii")
+REPLY_HEADER: Final = struct.Struct("!iqi")
+FRAMED_REPLY_HEADER: Final = struct.Struct("!iiqi")
 _STAT: Final = struct.Struct("!qqqqiiiqiiq")
 _MULTI_HEADER: Final = struct.Struct("!i?i")
 _CONNECT_HEAD: Final = struct.Struct("!iqiq")
@@ -98,27 +98,27 @@ def decode_request_header(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 def encode_request_frame(xid: int, opcode: int, body: bytes) -> bytes:
     """A whole request as it goes onto the wire, length first."""
-    return _LENGTH_HEADER.pack(8 + len(body), xid, opcode) + body
+    return FRAMED_REQUEST_HEADER.pack(8 + len(body), xid, opcode) + body
 
 
 def decode_reply_header(data: bytes, at: int, end: int) -> tuple[int, int, int]:
     """(xid, zxid, err); the body begins REPLY_HEADER_BYTES further."""
     if at + REPLY_HEADER_BYTES > end:
         raise short(at, end)
-    xid, zxid, err = _REPLY_HEADER.unpack_from(data, at)
+    xid, zxid, err = REPLY_HEADER.unpack_from(data, at)
     return xid, zxid, err
 
 
 def encode_reply_frame(xid: int, zxid: int, err: int, body: bytes) -> bytes:
     """A whole reply as it goes onto the wire, length first. A refusal (err != 0) has an empty body."""
-    return _FRAMED_REPLY_HEADER.pack(16 + len(body), xid, zxid, err) + body
+    return FRAMED_REPLY_HEADER.pack(16 + len(body), xid, zxid, err) + body
 
 
 def encode_event_frame(event_type: int, state: int, path: bytes, zxid: int) -> bytes:
     """A whole watch notification as it goes onto the wire, length first."""
     return (
-        _FRAMED_REPLY_HEADER.pack(28 + len(path), XID_NOTIFICATION, zxid, 0)
-        + _LENGTH_HEADER.pack(event_type, state, len(path))
+        FRAMED_REPLY_HEADER.pack(28 + len(path), XID_NOTIFICATION, zxid, 0)
+        + FRAMED_REQUEST_HEADER.pack(event_type, state, len(path))
         + path
     )
 

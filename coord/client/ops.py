@@ -1,0 +1,138 @@
+"""The parts of a multi and of a multi-read, and access lists, as callers write them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+
+from coord.errors import BadArguments, MultiFailed, OperationError, error_for
+from coord.wire import records as r
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a znode; the result is its path."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+    container: bool = False
+    ttl_ms: int | None = None
+    acl: list[r.Acl] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Replace a znode's data; the result is its Stat."""
+
+    path: str
+    data: bytes
+    version: int = r.ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a znode; the result is None."""
+
+    path: str
+    version: int = r.ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Go on only if the znode exists with this version; the result is None."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GetData:
+    """Read a znode; the result is (data, Stat) or an OperationError."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetChildren:
+    """List a znode's children; the result is a list of names or an OperationError."""
+
+    path: str
+
+
+WriteOp = Create | SetData | Delete | Check
+ReadOp = GetData | GetChildren
+WriteResult = str | r.Stat | None
+ReadResult = tuple[bytes, r.Stat] | list[str] | OperationError
+
+
+def digest_acl(user: str, password: str, perms: int = r.PERM_ALL) -> r.Acl:
+    """An access list line for whoever authenticates with `digest` as this user: what the tree keeps is a hash."""
+    digest = hashlib.sha1(f"{user}:{password}".encode()).digest()
+    return r.Acl(perms, b"digest", user.encode() + b":" + base64.b64encode(digest))
+
+
+def create_request(op: Create, path: bytes, *, with_stat: bool = False) -> r.CreateRequest:
+    """The wire form of a create of `path` (chroot included). Raises BadArguments for kinds that exclude each other."""
+    acl = r.OPEN_ACL if op.acl is None else op.acl
+    if op.container:
+        if op.ephemeral or op.sequence or op.ttl_ms is not None:
+            raise BadArguments(op.path, "a container is neither ephemeral, sequential nor does it have a ttl")
+        return r.CreateRequest(r.OP_CREATE_CONTAINER, path, op.data, acl, r.CREATE_CONTAINER)
+    if op.ttl_ms is not None:
+        if op.ephemeral or op.ttl_ms <= 0:
+            raise BadArguments(op.path, "a ttl is positive, and not for ephemerals")
+        flags = r.CREATE_SEQUENTIAL_TTL if op.sequence else r.CREATE_TTL
+        return r.CreateRequest(r.OP_CREATE_TTL, path, op.data, acl, flags, op.ttl_ms)
+    flags = (r.CREATE_EPHEMERAL if op.ephemeral else 0) | (r.CREATE_SEQUENTIAL if op.sequence else 0)
+    return r.CreateRequest(r.OP_CREATE2 if with_stat else r.OP_CREATE, path, op.data, acl, flags)
+
+
+def write_op(op: WriteOp, path: bytes) -> r.MultiOp:
+    """The wire form of one part of a multi about `path` (chroot included)."""
+    if isinstance(op, Create):
+        create = create_request(op, path)
+        return r.MultiOp(create.opcode, path, create=create)
+    if isinstance(op, SetData):
+        return r.MultiOp(r.OP_SET_DATA, path, op.data, op.version)
+    return r.MultiOp(r.OP_DELETE if isinstance(op, Delete) else r.OP_CHECK, path, None, op.version)
+
+
+def read_op(op: ReadOp, path: bytes) -> r.MultiOp:
+    """The wire form of one part of a multi-read about `path` (chroot included)."""
+    return r.MultiOp(r.OP_GET_DATA if isinstance(op, GetData) else r.OP_GET_CHILDREN, path)
+
+
+def write_results(paths: list[str], chroot_length: int, data: bytes, at: int, end: int) -> list[WriteResult]:
+    """Read the answer to a multi about `paths`; created paths lose their chroot. Raises MultiFailed."""
+    results = r.decode_multi_reply(data, at, end)
+    if any(result.opcode == r.OP_ERROR for result in results):
+        errors = [error_for(part.err, path) if part.err else None for part, path in zip(results, paths, strict=False)]
+        # The parts in front of the one that failed say 0, those behind it RuntimeInconsistency.
+        for position, error in enumerate(errors):
+            if error is not None:
+                raise MultiFailed(position, error, errors)
+    return [_write_result(result, chroot_length) for result in results]
+
+
+def _write_result(result: r.MultiResult, chroot_length: int) -> WriteResult:
+    """One part of a multi that succeeded."""
+    if result.path:
+        return result.path[chroot_length:].decode() or "/"
+    return result.stat
+
+
+def read_results(paths: list[str], data: bytes, at: int, end: int) -> list[ReadResult]:
+    """Read the answer to a multi-read about `paths`: errors stand in the list."""
+    found: list[ReadResult] = []
+    for result, path in zip(r.decode_multi_reply(data, at, end), paths, strict=False):
+        if result.opcode == r.OP_ERROR:
+            found.append(error_for(result.err, path))
+        elif result.opcode == r.OP_GET_DATA:
+            assert result.stat is not None, "a getData result is decoded with its Stat"
+            found.append((result.data or b"", result.stat))
+        else:
+            found.append([name.decode() for name in result.children or []])
+    return found
