@@ -41,8 +41,8 @@ class Splits(NamedTuple):
 def split_evenly(entries: Iterable[SizedKey], regions: int) -> Splits:
     """Cut `entries` into exactly `regions` runs of nearly equal bytes; input order does not matter.
 
-    A first pass closes each run where its size comes nearest to an equal share of what is left, so one huge key makes its
-    own region large and does not starve those behind it; then each cut is moved to the middle of its two neighbours
+    A first pass closes each run where its size comes nearest to an equal share of what is left, so one huge key makes
+    its own region large and starves none behind it; then each cut is moved to the middle of its two neighbours
     until none moves any more. Sizes of equal keys add up.
 
     Raises ValueError when there are fewer different keys than regions, or `regions` is not positive.

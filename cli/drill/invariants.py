@@ -1,0 +1,105 @@
+"""What must hold in a cluster at rest, checked against the store and against every server's own answer.
+
+`judge` is pure: it compares what the store says with what the servers say. `observe` asks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from cli.connect import Cluster, ask_server
+from cli.drill.report import Check, check
+from cli.history import History, epoch_breaches
+from coord.rpc_wire import RpcError
+from regions import messages
+from regions.layout import decode_region
+from regions.model import Incarnation, RegionRecord, TableIntent
+
+#: State of a replica in a server's own list that means: it serves it.
+_OPEN = "OPEN"
+
+
+class Observation(msgspec.Struct):
+    """A cluster as the store and the servers describe it, at rest."""
+
+    #: Regions of enabled tables.
+    regions: list[RegionRecord]
+    #: Live servers' own lists, by incarnation; None for one that did not answer.
+    open_lists: dict[str, list[messages.HostedReplica] | None]
+    #: Znodes below /unassigned.
+    transitions: list[str]
+    #: Replicas that each region must have, by table id.
+    replication: dict[str, int]
+
+
+def observe(cluster: Cluster) -> Observation:
+    """Ask the store for every region and transition, and every live server for what it has open."""
+    tables = [one for one in cluster.tables() if one.intent is TableIntent.ENABLED]
+    regions = []
+    for table in tables:
+        values = cluster.get_all(cluster.layout.table_regions(table.table_id))
+        regions += [decode_region(data, region_id) for region_id, data in values.items()]
+    lists: dict[str, list[messages.HostedReplica] | None] = {}
+    for server in cluster.servers():
+        try:
+            found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList)
+        except RpcError:
+            lists[str(server.incarnation)] = None
+        else:
+            lists[str(Incarnation(found.uuid, found.start_code))] = found.replicas
+    return Observation(regions, lists, cluster.transitions_left(), {one.table_id: one.replication for one in tables})
+
+
+def judge(seen: Observation) -> list[Check]:
+    """One owner for each region, the store and the servers agree on it, and nothing is left in transition."""
+    owners = _owners(seen.open_lists)
+    silent = [f"{name} did not answer" for name, found in seen.open_lists.items() if found is None]
+    wrong_count = []
+    wrong_place = []
+    replicas = 0
+    for region in seen.regions:
+        for number in range(seen.replication.get(region.table_id, 1)):
+            replicas += 1
+            key = f"{region.region_id}-{number}"
+            held_by = owners.pop(key, [])
+            if len(held_by) != 1:
+                wrong_count.append(f"{key} is open on {len(held_by)} servers {', '.join(held_by)}".rstrip())
+            stored = region.location(number).incarnation
+            if held_by and str(stored) not in held_by:
+                wrong_place.append(f"{key}: the store says {stored}, open on {', '.join(held_by)}")
+    strays = [f"{key} is open on {', '.join(where)} and in no enabled table" for key, where in owners.items()]
+    servers = len(seen.open_lists)
+    return [
+        check(
+            "each region open on exactly one live server",
+            silent + wrong_count + strays,
+            f"{replicas} on {servers} servers",
+        ),
+        check("the store knows where", wrong_place, f"{replicas} locations"),
+        check("no transition left", seen.transitions, "/unassigned is empty"),
+    ]
+
+
+def _owners(lists: Mapping[str, Sequence[messages.HostedReplica] | None]) -> dict[str, list[str]]:
+    owners: dict[str, list[str]] = {}
+    for server, replicas in lists.items():
+        for one in replicas or ():
+            if one.state == _OPEN:
+                owners.setdefault(f"{one.region_id}-{one.replica}", []).append(server)
+    return owners
+
+
+def judge_history(
+    history: History, epochs: list[tuple[int, int]], *, new_epoch_after: int | None = None
+) -> list[Check]:
+    """Only legal transitions, epochs strictly increasing; `new_epoch_after`: a failover must have raised it beyond."""
+    breaches = epoch_breaches(epochs, history.changes)
+    if new_epoch_after is not None and (not epochs or epochs[-1][0] <= new_epoch_after):
+        breaches.append(f"the epoch is still {new_epoch_after} after the failover")
+    way = " -> ".join(str(version) for version, _ in epochs[-4:])
+    return [
+        check("epochs strictly increasing, no write of a deposed master", breaches, f"epoch {way}"),
+        check("only legal transitions", history.breaches, f"{len(history.changes)} steps"),
+    ]

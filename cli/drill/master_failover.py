@@ -1,0 +1,102 @@
+"""Drill: the active master is killed while regions move."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted.internet.defer import DeferredList
+
+from cli.drill.report import Report, spread
+from cli.drill.run import Drill, outages
+from cli.errors import CliError
+from coord.rpc import RpcClient
+from regions import messages
+from regions.model import ActiveRecord
+
+NAME: Final = "master-failover"
+
+#: The master is killed once this share of the ordered moves is under way or done: in the middle of the work.
+_KILL_AT_SHARE: Final = 0.3
+_MOVES_TIMEOUT_S: Final = 20.0
+
+
+def run(drill: Drill, moves: int | None) -> Report:
+    """Move regions, kill, measure, bring the victim back, check."""
+    before = drill.require_rest(masters=2)
+    active = drill.cluster.active()
+    if active is None:
+        raise CliError("no master is active")
+    victim = drill.daemon_of(active.host, active.port)
+    drill.say(
+        f"at rest: {before.open} regions open on {before.servers} servers; {victim} is active, epoch {before.epoch}"
+    )
+    wanted = min(moves or before.replicas, before.replicas)
+    began_ms = drill.now_ms()
+    _order_moves(drill, active, wanted)
+    threshold = max(1, int(wanted * _KILL_AT_SHARE))
+    drill.wait(
+        lambda: len({c.key for c in drill.changes_since(began_ms)}) >= threshold, "regions did not begin to move"
+    )
+    killed_ms = drill.kill(victim)
+    under_way = len(drill.follower.history.in_transition)
+    drill.say(f"{under_way} regions were in transition at that moment")
+    if not under_way:
+        drill.notes.append(
+            "no region was in transition when the master died: the moves were faster; try --moves with more"
+        )
+    _measure(drill, active, killed_ms)
+    drill.restart(victim)
+    drill.wait(
+        lambda: any(one.port == active.port for one in drill.cluster.masters()),
+        f"{victim} did not come back as a standby",
+    )
+    drill.say(f"{victim} is back as a standby")
+    drill.figures += spread(
+        "region not open", outages(drill.changes_since(began_ms)), "CLOSING to OPENED, each moved region"
+    )
+    return drill.report(NAME, victim, drill.invariants(new_epoch_after=before.epoch))
+
+
+def _order_moves(drill: Drill, active: ActiveRecord, count: int) -> None:
+    """Ask for `count` moves, each to the next server of a ring, all pipelined on one connection; waits for none."""
+    servers = sorted(one.uuid for one in drill.servers())
+    following = dict(zip(servers, [*servers[1:], servers[0]], strict=True))
+    wishes: list[messages.MoveRegion] = []
+    for status in drill.all_regions():
+        for replica in status.replicas:
+            if replica.server is not None and len(wishes) < count:
+                target = following.get(replica.server.uuid, servers[0])
+                wishes.append(messages.MoveRegion(status.region.region_id, replica.replica, target))
+    drill.say(f"ordering {len(wishes)} moves, each to the next server")
+    drill.reactor.reactor.callFromThread(_send, drill.reactor.reactor, active, wishes)
+
+
+def _send(reactor: Any, active: ActiveRecord, wishes: list[messages.MoveRegion]) -> None:
+    client = RpcClient(reactor, active.host, active.port)
+    calls = [client.call(wish, _MOVES_TIMEOUT_S, expect=messages.Accepted) for wish in wishes]
+    # Calls that the master's death leaves unanswered are what this drill is about, so their failures are no news.
+    DeferredList(calls, consumeErrors=True).addCallback(lambda _: client.close())
+
+
+def _measure(drill: Drill, active: ActiveRecord, killed_ms: int) -> None:
+    gone_ms = drill.wait(
+        lambda: drill.membership("no-active", killed_ms), "the store did not notice the master's death"
+    )
+    drill.say(f"the store dropped its session after {(gone_ms - killed_ms) / 1000:.2f} s")
+    next_ms = drill.wait(
+        lambda: drill.membership("active", killed_ms, not_uuid=active.uuid), "no other master became active"
+    )
+    successor = drill.cluster.active()
+    name = drill.daemon_of(successor.host, successor.port) if successor is not None else "another master"
+    drill.say(f"{name} is active")
+    drill.figure("no active master", (next_ms - killed_ms) / 1000, "from the kill to the next active master")
+    drill.figure(
+        "of that, until noticed", (gone_ms - killed_ms) / 1000, "the session timeout; until the store dropped /active"
+    )
+    drill.wait(drill.at_rest, "regions did not come to rest")
+    ends = [change.at_ms for change in drill.changes_since(killed_ms) if change.after in ("OPENED", "")]
+    last_ms = max([*ends, next_ms])
+    drill.figure("all regions OPENED", (last_ms - killed_ms) / 1000, "from the kill to the last transition's end")
+    drill.figure(
+        "of that, by the new master", (last_ms - next_ms) / 1000, "from becoming active to the last transition's end"
+    )

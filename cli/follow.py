@@ -1,0 +1,331 @@
+"""Follows a cluster through watches: every transition, every change of the epoch, the active master, the servers.
+
+A recursive persistent watch tells of each change below `/unassigned`; a read sent at once finds the value. Reads of one
+session are answered in the order they were sent, so the sights of a znode never go back in time. After a lost
+connection (the client then reports a gap) everything is read again, and `History` says how many steps were missed.
+
+Everything here runs on the reactor's thread. `ReactorThread` gives commands that have their own flow, such as drills, a
+reactor beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.python.failure import Failure
+
+from cli.history import NONE, Change, History, Sight, actor_of
+from cli.names import Names
+from coord.client.session import EVENT_GAP, SessionState, ZkClient
+from coord.errors import NoNode, OperationError
+from regions.layout import (
+    CorruptZnode,
+    Layout,
+    decode_active,
+    decode_region,
+    decode_server,
+    decode_table,
+    decode_transition,
+)
+from regions.model import ActiveRecord, RegionRecord, ServerRecord
+
+T = TypeVar("T")
+
+SESSION_TIMEOUT_MS: Final = 6000
+
+
+class Stopwatch:
+    """Wall-clock milliseconds that never jump: the wall clock once, then the monotonic one."""
+
+    def __init__(self) -> None:
+        self._offset_s = time.time() - time.monotonic()
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return int((time.monotonic() + self._offset_s) * 1000)
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """Something other than a transition happened: `what` is active, no-active, server-up or server-down."""
+
+    at_ms: int
+    what: str
+    uuid: str = ""
+    address: str = ""
+    epoch: int = 0
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A transition as it is shown: one line of `rk watch --json`."""
+
+    time_ms: int
+    table: str
+    region: str
+    replica: int
+    start_key: str
+    end_key: str
+    before: str
+    after: str
+    server: str
+    actor: str
+    why: str
+    attempt: int
+    epoch: int
+    plan: str
+    error: str
+    missed: int
+    event: str = "transition"
+
+
+class Follower:
+    """One session that follows one cluster. Fill in `on_change` and `on_membership` before `start`."""
+
+    def __init__(self, reactor: Any, hosts: str, root: str, *, wipe_allowed: bool = False) -> None:
+        self.client = ZkClient(reactor, hosts, SESSION_TIMEOUT_MS, name="rk-follow")
+        self.layout = Layout("" if root == "/" else root)
+        self.history = History(wipe_allowed=wipe_allowed)
+        self.clock = Stopwatch()
+        #: (version of /epoch, zxid of the write), in the order seen.
+        self.epochs: list[tuple[int, int]] = []
+        self.memberships: list[Membership] = []
+        self.active: ActiveRecord | None = None
+        self.servers: dict[str, ServerRecord] = {}
+        self.on_change: Callable[[Change], None] = _ignore
+        self.on_membership: Callable[[Membership], None] = _ignore
+        self._regions: dict[tuple[str, str], Deferred[RegionRecord | None]] = {}
+        self._tables: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Connect, watch, and read what is there; returns when nothing that happens from now on can be missed."""
+        await self._watch()
+        self.history.begin(await self._sights_of_all())
+        self.client.on_state(self._state_changed)
+
+    async def _watch(self) -> None:
+        await self.client.connect()
+        await self.client.add_watch(self.layout.unassigned, self._transition_event, recursive=True)
+        await self.client.add_watch(self.layout.active, self._active_event, recursive=False)
+        await self.client.add_watch(self.layout.epoch, self._epoch_event, recursive=False)
+        await self.client.add_watch(self.layout.servers, self._servers_event, recursive=True)
+        await self._read_epoch()
+        await self._read_active()
+        await self._read_servers()
+
+    def _state_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            _background(self._begin_again())
+
+    async def _begin_again(self) -> None:
+        """The session, and its watches with it, is gone: watch anew, and find out what happened meanwhile."""
+        await self._watch()
+        await self._catch_up()
+
+    async def stop(self) -> None:
+        """End the session."""
+        await self.client.close()
+
+    # --- transitions ---
+
+    def _transition_event(self, event_type: int, path: str, _zxid: int) -> None:
+        if event_type == EVENT_GAP:
+            _background(self._catch_up())
+        elif self.layout.parse_transition(path) is not None:
+            _background(self._look(path))
+
+    async def _look(self, path: str) -> None:
+        self._tell(await self._sight(path))
+
+    async def _sight(self, path: str) -> Sight:
+        key = path.rpartition("/")[2]
+        try:
+            data, stat = await self.client.get(path)
+        except NoNode:
+            return Sight(self.clock.now_ms(), key, None)
+        record = decode_transition(data, path)
+        self._prefetch(record.table_id, record.region_id)
+        return Sight(self.clock.now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
+
+    def _tell(self, sight: Sight) -> None:
+        for change in self.history.see(sight):
+            self.on_change(change)
+
+    async def _sights_of_all(self) -> list[Sight]:
+        listings = [(shard, self.client.children(shard)) for shard in self.layout.shard_paths()]
+        looks = []
+        for shard, listing in listings:
+            names = await _or_none(listing)
+            looks += [ensureDeferred(self._sight(f"{shard}/{name}")) for name in names or []]
+        return [await look for look in looks]
+
+    async def _catch_up(self) -> None:
+        """After a gap: what exists now, and what no longer does."""
+        sights = await self._sights_of_all()
+        present = {sight.key for sight in sights if sight.record is not None}
+        for key in self.history.in_transition:
+            if key not in present:
+                self._tell(Sight(self.clock.now_ms(), key, None))
+        for sight in sights:
+            self._tell(sight)
+
+    # --- epoch, active master, servers ---
+
+    def _epoch_event(self, _event_type: int, _path: str, _zxid: int) -> None:
+        _background(self._read_epoch())
+
+    async def _read_epoch(self) -> None:
+        found = await _or_none(self.client.get(self.layout.epoch))
+        if found is not None and (not self.epochs or self.epochs[-1][1] != found[1].mzxid):
+            self.epochs.append((found[1].version, found[1].mzxid))
+
+    def _active_event(self, _event_type: int, _path: str, _zxid: int) -> None:
+        _background(self._read_active())
+
+    async def _read_active(self) -> None:
+        found = await _or_none(self.client.get(self.layout.active))
+        now = None if found is None else decode_active(found[0], self.layout.active)
+        before, self.active = self.active, now
+        if now is None and before is not None:
+            self._note(Membership(self.clock.now_ms(), "no-active", before.uuid, f"{before.host}:{before.port}"))
+        elif now is not None and now.epoch and (before is None or (before.uuid, before.epoch) != (now.uuid, now.epoch)):
+            self._note(Membership(self.clock.now_ms(), "active", now.uuid, f"{now.host}:{now.port}", now.epoch))
+
+    def _servers_event(self, _event_type: int, _path: str, _zxid: int) -> None:
+        _background(self._read_servers())
+
+    async def _read_servers(self) -> None:
+        names = await _or_none(self.client.children(self.layout.servers)) or []
+        reads = {name: self.client.get(self.layout.server(name)) for name in names}
+        now: dict[str, ServerRecord] = {}
+        for uuid, read in reads.items():
+            found = await _or_none(read)
+            if found is not None:
+                now[uuid] = decode_server(found[0], uuid)
+        before, self.servers = self.servers, now
+        for one in before.values():
+            if one.uuid not in now or now[one.uuid].start_code != one.start_code:
+                self._note(Membership(self.clock.now_ms(), "server-down", one.uuid, f"{one.host}:{one.port}"))
+        for one in now.values():
+            if one.uuid not in before or before[one.uuid].start_code != one.start_code:
+                self._note(Membership(self.clock.now_ms(), "server-up", one.uuid, f"{one.host}:{one.port}"))
+
+    def _note(self, membership: Membership) -> None:
+        self.memberships.append(membership)
+        self.on_membership(membership)
+
+    # --- what a line of output needs besides the transition ---
+
+    def _prefetch(self, table_id: str, region_id: str) -> None:
+        if (table_id, region_id) not in self._regions:
+            self._regions[table_id, region_id] = ensureDeferred(self._read_region(table_id, region_id))
+
+    async def _read_region(self, table_id: str, region_id: str) -> RegionRecord | None:
+        found = await _or_none(self.client.get(self.layout.region(table_id, region_id)))
+        if table_id not in self._tables:
+            table = await _or_none(self.client.get(self.layout.table(table_id)))
+            self._tables[table_id] = table_id if table is None else decode_table(table[0], table_id).name
+        return None if found is None else decode_region(found[0], region_id)
+
+    async def line(self, change: Change, names: Names) -> Line:
+        """The change with everything that people and programs want to see of it."""
+        record = change.record
+        self._prefetch(record.table_id, record.region_id)
+        region = await _shared(self._regions, (record.table_id, record.region_id))
+        actor = actor_of(change.before, change.after)
+        server = record.source if record.state.value in ("CLOSING", "CLOSED") else record.destination
+        return Line(
+            time_ms=change.at_ms,
+            table=self._tables.get(record.table_id, record.table_id),
+            region=record.region_id,
+            replica=record.replica,
+            start_key=region.start_key if region is not None else "",
+            end_key=region.end_key if region is not None else "",
+            before=change.before,
+            after=change.after,
+            server=names.of(server),
+            actor=actor.value if actor is not None and not change.missed else "",
+            why=record.reason,
+            attempt=record.attempt,
+            epoch=record.epoch,
+            plan=record.plan_id,
+            error=record.last_error,
+            missed=change.missed,
+        )
+
+
+async def _shared(store: dict[tuple[str, str], Deferred[T]], key: tuple[str, str]) -> T:
+    """The result of a Deferred that several wait for."""
+    waiting: Deferred[T] = Deferred()
+
+    def pass_on(result: T) -> T:
+        waiting.callback(result)
+        return result
+
+    store[key].addCallback(pass_on)
+    return await waiting
+
+
+async def _or_none(answer: Awaitable[T]) -> T | None:
+    try:
+        return await answer
+    except NoNode:
+        return None
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _background(work: Any) -> None:
+    """Run a coroutine nobody waits for. A lost connection ends it quietly: after the gap everything is read again."""
+
+    def failed(failure: Failure) -> None:
+        failure.trap(OperationError, CorruptZnode)  # type: ignore[no-untyped-call]
+
+    ensureDeferred(work).addErrback(failed)
+
+
+class ReactorThread:
+    """The reactor on a thread of its own. One per process: a reactor runs once."""
+
+    def __init__(self) -> None:
+        from twisted.internet import reactor
+
+        self.reactor: Any = reactor
+        self._thread = threading.Thread(
+            target=self.reactor.run, kwargs={"installSignalHandlers": False}, name="reactor", daemon=True
+        )
+
+    def __enter__(self) -> ReactorThread:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reactor.callFromThread(self.reactor.stop)
+        self._thread.join(timeout=5.0)
+
+    def run(self, work: Callable[[], Awaitable[T]], timeout_s: float = 30.0) -> T:
+        """Run a coroutine on the reactor's thread and wait for its result; raises what it raises, or TimeoutError."""
+        done = threading.Event()
+        outcome: list[Any] = []
+
+        def settle(result: Any) -> None:
+            outcome.append(result)
+            done.set()
+
+        self.reactor.callFromThread(lambda: ensureDeferred(work()).addBoth(settle))  # type: ignore[arg-type]
+        if not done.wait(timeout_s):
+            raise TimeoutError(f"no answer within {timeout_s:g} s")
+        if isinstance(outcome[0], Failure):
+            outcome[0].raiseException()
+        result: T = outcome[0]
+        return result
+
+
+def describe(before: str, after: str) -> str:
+    """A step in words, as `OFFLINE -> OPENING`."""
+    return f"{before or '(none)'} -> {'(done)' if after == NONE else after}"

@@ -1,0 +1,152 @@
+"""`rk watch`: each transition as it happens, one line; `--json` gives one JSON object per line."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+from twisted.internet.defer import ensureDeferred
+from twisted.python.failure import Failure
+
+from cli import output
+from cli.connect import open_cluster
+from cli.errors import CliError, UnreachableError
+from cli.follow import Follower, Line, Membership, describe
+from cli.history import NONE, Change
+from cli.names import Names
+from cli.options import Globals, global_options
+
+_STYLES = {
+    "OFFLINE": "yellow",
+    "OPENING": "cyan",
+    "OPENED": "green",
+    "CLOSING": "magenta",
+    "CLOSED": "magenta",
+    NONE: "dim",
+}
+
+
+@click.command()
+@click.option("--table", "table_name", help="Only this table's transitions.")
+@click.option("--count", type=click.IntRange(1), help="Stop after that many transitions.")
+@global_options
+@click.pass_obj
+def watch(given: Globals, table_name: str | None, count: int | None) -> None:
+    """Each transition as it happens: time, table, keys, step, server, why, attempt. Ctrl-C ends it.
+
+    With --json one object per line: "event" is transition, active, no-active, server-up or server-down.
+    """
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        hosts, root = cluster.hosts, cluster.layout.root or "/"
+    from twisted.internet import reactor
+
+    shown = Watch(Follower(reactor, hosts, root), names, as_json=given.json, table_name=table_name, count=count)
+    shown.run(reactor)
+
+
+class Watch:
+    """Prints what a follower sees, in the order in which it happened."""
+
+    def __init__(
+        self, follower: Follower, names: Names, *, as_json: bool, table_name: str | None, count: int | None
+    ) -> None:
+        self._follower = follower
+        self._names = names
+        self._as_json = as_json
+        self._table_name = table_name
+        self._left = count
+        self._waiting: deque[Change | Membership] = deque()
+        self._printing = False
+        self._console: Console = output.console()
+        self._failure: CliError | None = None
+        self._reactor: Any = None
+        follower.on_change = self._add
+        follower.on_membership = self._add
+
+    def run(self, reactor: Any) -> None:
+        """Until Ctrl-C, the count is reached, or the store has gone for good. Raises CliError."""
+        self._reactor = reactor
+        reactor.callWhenRunning(
+            lambda: ensureDeferred(self._follower.start()).addCallbacks(self._started, self._failed)
+        )
+        reactor.run()
+        if self._failure is not None:
+            raise self._failure
+
+    def _started(self, _: object) -> None:
+        if not self._as_json:
+            left = len(self._follower.history.in_transition)
+            self._console.print(f"watching; {left or 'no'} regions in transition now. Ctrl-C ends it.", style="dim")
+
+    def _failed(self, failure: Failure) -> None:
+        self._failure = UnreachableError(f"cannot watch the store: {failure.getErrorMessage()}")
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._reactor.running:
+            self._reactor.stop()
+
+    def _add(self, news: Change | Membership) -> None:
+        """Queue: a line may need a read first, and must not be overtaken by a later one."""
+        self._waiting.append(news)
+        if not self._printing:
+            self._printing = True
+            ensureDeferred(self._drain()).addErrback(self._failed)
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            news = self._waiting.popleft()
+            if isinstance(news, Membership):
+                self._print_membership(news)
+            else:
+                self._print_line(await self._follower.line(news, self._names))
+            if self._left == 0:
+                self._stop()
+                break
+        self._printing = False
+
+    def _print_line(self, line: Line) -> None:
+        if self._table_name not in (None, line.table) or self._left == 0:
+            return
+        if self._left is not None:
+            self._left -= 1
+        if self._as_json:
+            output.print_json_line(line)
+            return
+        self._console.print(text_of(line), soft_wrap=True)
+
+    def _print_membership(self, news: Membership) -> None:
+        host, _, port = news.address.rpartition(":")
+        server = self._follower.servers.get(news.uuid)
+        if server is not None:
+            self._names.learn(server)
+        name = self._names.of_address(host, int(port))
+        if self._as_json:
+            fields = {"event": news.what, "time_ms": news.at_ms, "name": name, "address": news.address}
+            output.print_json_line({**fields, "uuid": news.uuid, "epoch": news.epoch})
+            return
+        what = {
+            "active": f"{name} is the active master, epoch {news.epoch}",
+            "no-active": f"{name} is no longer the active master",
+            "server-up": f"{name} has registered",
+            "server-down": f"{name} is gone",
+        }[news.what]
+        self._console.print(Text(f"{output.clock(news.at_ms)}  ** {what}", style="bold"), soft_wrap=True)
+
+
+def text_of(line: Line) -> Text:
+    """One line for people."""
+    text = Text(f"{output.clock(line.time_ms)}  {line.table} {output.key_range(line.start_key, line.end_key)}")
+    if line.replica:
+        text.append(f" #{line.replica}")
+    text.append("  ")
+    text.append(describe(line.before, line.after), style=_STYLES.get(line.after, ""))
+    if line.missed:
+        text.append(f" ({line.missed} between unseen)", style="dim")
+    tail = [line.server, line.why, f"attempt {line.attempt}" if line.attempt else "", line.error]
+    text.append("  " + "  ".join(part for part in tail if part))
+    return text
