@@ -94,6 +94,8 @@ class Follower:
         self.epochs: list[tuple[int, int]] = []
         self.memberships: list[Membership] = []
         self.active: ActiveRecord | None = None
+        #: False until what was there at the start has been read: that is no news.
+        self._following = False
         self.servers: dict[str, ServerRecord] = {}
         self.on_change: Callable[[Change], None] = _ignore
         self.on_membership: Callable[[Membership], None] = _ignore
@@ -104,6 +106,7 @@ class Follower:
         """Connect, watch, and read what is there; returns when nothing that happens from now on can be missed."""
         await self._watch()
         self.history.begin(await self._sights_of_all())
+        self._following = True
         self.client.on_state(self._state_changed)
 
     async def _watch(self) -> None:
@@ -214,8 +217,9 @@ class Follower:
                 self._note(Membership(self.clock.now_ms(), "server-up", one.uuid, f"{one.host}:{one.port}"))
 
     def _note(self, membership: Membership) -> None:
-        self.memberships.append(membership)
-        self.on_membership(membership)
+        if self._following:
+            self.memberships.append(membership)
+            self.on_membership(membership)
 
     # --- what a line of output needs besides the transition ---
 

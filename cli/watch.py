@@ -37,7 +37,8 @@ _STYLES = {
 def watch(given: Globals, table_name: str | None, count: int | None) -> None:
     """Each transition as it happens: time, table, keys, step, server, why, attempt. Ctrl-C ends it.
 
-    With --json one object per line: "event" is transition, active, no-active, server-up or server-down.
+    With --json one object per line: "event" is watching (nothing that happens after it is missed), transition, active,
+    no-active, server-up or server-down.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
@@ -78,8 +79,12 @@ class Watch:
             raise self._failure
 
     def _started(self, _: object) -> None:
-        if not self._as_json:
-            left = len(self._follower.history.in_transition)
+        left = len(self._follower.history.in_transition)
+        if self._as_json:
+            output.print_json_line(
+                {"event": "watching", "time_ms": self._follower.clock.now_ms(), "in_transition": left}
+            )
+        else:
             self._console.print(f"watching; {left or 'no'} regions in transition now. Ctrl-C ends it.", style="dim")
 
     def _failed(self, failure: Failure) -> None:

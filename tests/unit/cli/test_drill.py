@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 from rich.console import Console
 
@@ -82,10 +83,8 @@ def test_outage_is_from_the_first_leaving_to_opened() -> None:
     """A move is CLOSING, CLOSED, OFFLINE, OPENING, OPENED; the time runs from the first."""
     record = TransitionRecord("r1", "t", 0, RegionState.CLOSING)
     states = ["", "CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""]
-    changes = [
-        Change(n * 100, "r1-0", before, after, record)
-        for n, (before, after) in enumerate(zip(states, states[1:], strict=False))
-    ]
+    steps = enumerate(itertools.pairwise(states))
+    changes = [Change(n * 100, "r1-0", before, after, record) for n, (before, after) in steps]
     assert outages(changes) == [0.4]
 
 

@@ -1,0 +1,77 @@
+"""`rk master`: a master, active or standby."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coord.errors import ConfigError
+from master.settings import ENGINES, Settings
+from regions.layout import DEFAULT_ROOT
+
+
+@click.group("master")
+def master() -> None:
+    """A master: decides which server has which region."""
+
+
+def _address(_context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise click.BadParameter(f"{value!r} is not host:port", param=parameter)
+    return host.strip("[]"), int(port)
+
+
+@master.command("run")
+@click.option("--store", required=True, envvar="RK_STORE", help="Client addresses of the store, host:port,…")
+@click.option("--data-dir", required=True, type=click.Path(path_type=Path), help="Where this master keeps its uuid.")
+@click.option("--address", required=True, callback=_address, help="host:port to serve, known to everybody.")
+@click.option("--admin-address", callback=_address, help="host:port of /metrics, /health, /ready and /status.")
+@click.option("--root", default=DEFAULT_ROOT, show_default=True, help="Znode below which the cluster lives.")
+@click.option("--session-timeout-ms", default=3000, show_default=True, help="Silence after which another takes over.")
+@click.option("--min-servers", default=1, show_default=True, help="Region servers a cluster startup waits for.")
+@click.option("--plan-engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Who makes bulk plans.")
+@click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then greedy plans instead of Spark.")
+@click.option("--spark-master", default="local[*]", show_default=True, help="Spark master URL for bulk plans.")
+@click.option("--spark-min", default=1000, show_default=True, help="Replicas from which on auto uses Spark.")
+def run(
+    store: str,
+    data_dir: Path,
+    address: tuple[str, int],
+    admin_address: tuple[str, int] | None,
+    root: str,
+    session_timeout_ms: int,
+    min_servers: int,
+    plan_engine: str,
+    plan_deadline_s: float,
+    spark_master: str,
+    spark_min: int,
+) -> None:
+    """Run a master in the foreground until SIGTERM."""
+    from master import service  # noqa: PLC0415 - the reactor and numpy only for those who run it
+    from master.logs import log_to_stderr  # noqa: PLC0415
+
+    try:
+        settings = Settings(
+            store=store,
+            data_dir=data_dir,
+            host=address[0],
+            port=address[1],
+            admin_host=admin_address[0] if admin_address else "",
+            admin_port=admin_address[1] if admin_address else 0,
+            root=root,
+            session_timeout_ms=session_timeout_ms,
+            min_servers=min_servers,
+            plan_engine=plan_engine,
+            plan_deadline_s=plan_deadline_s,
+            spark_master=spark_master,
+            spark_min=spark_min,
+        )
+        log_to_stderr()
+        status = service.run(settings)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    raise SystemExit(status)

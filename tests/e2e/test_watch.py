@@ -1,0 +1,119 @@
+"""`rk watch` and `rk status` on a real Apache ZooKeeper, with transitions written by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from regions.layout import Layout, encode
+from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
+from tests.helpers import rk
+from tests.zookeeper import zookeeper
+
+pytestmark = pytest.mark.e2e
+
+LAYOUT = Layout("/regionkeeper")
+SERVER = ServerRecord("5e1f", "127.0.0.1", 4001, 77)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[KazooClient]:
+    """A ZooKeeper that holds a cluster of one table with one region, and a client of it."""
+    with zookeeper(tmp_path) as server:
+        client = KazooClient(hosts=server.hosts)
+        client.start()
+        try:
+            for path in LAYOUT.parents():
+                client.ensure_path(path)
+            client.create(LAYOUT.epoch, b"{}")
+            client.create(LAYOUT.table("t1"), encode(TableRecord("t1", "packages")))
+            client.create(LAYOUT.region("t1", "r1"), encode(RegionRecord("t1", "r1", "a", "m")), makepath=True)
+            client.create(LAYOUT.server(SERVER.uuid), encode(SERVER))
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+
+@contextlib.contextmanager
+def watching(client: KazooClient, *options: str) -> Iterator[IO[str]]:
+    """The lines of an `rk watch --json` that is ready."""
+    host, port = client.hosts[0]
+    words = rk("watch", "--json", "--store", f"zk://{host}:{port}", *options)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "watching"
+        yield process.stdout
+        assert process.wait(timeout=10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def transition(state: RegionState, **fields: Any) -> bytes:
+    """The one region's transition to the one server."""
+    return encode(
+        TransitionRecord("r1", "t1", 0, state, destination=Incarnation("5e1f", 77), reason="create table", **fields)
+    )
+
+
+def test_watch_prints_each_transition_with_who_and_why(store: KazooClient) -> None:
+    """A whole life, step by step, in the order in which it happened."""
+    path = LAYOUT.transition("r1", 0)
+    with watching(store, "--count", "4") as lines:
+        found = []
+        store.create(path, transition(RegionState.OFFLINE, epoch=3, attempt=1))
+        found.append(json.loads(lines.readline()))
+        store.set(path, transition(RegionState.OPENING, epoch=3, attempt=1), version=0)
+        found.append(json.loads(lines.readline()))
+        store.set(path, transition(RegionState.OPENED, epoch=3, attempt=1), version=1)
+        found.append(json.loads(lines.readline()))
+        store.delete(path, version=2)
+        found.append(json.loads(lines.readline()))
+    steps = [(line["before"], line["after"], line["actor"]) for line in found]
+    assert steps == [
+        ("", "OFFLINE", "master"),
+        ("OFFLINE", "OPENING", "server"),
+        ("OPENING", "OPENED", "server"),
+        ("OPENED", "", "master"),
+    ]
+    assert {(line["table"], line["start_key"], line["end_key"], line["server"]) for line in found} == {
+        ("packages", "a", "m", "127.0.0.1:4001")
+    }
+    assert found[0]["why"] == "create table"
+    assert (found[0]["attempt"], found[0]["epoch"], found[0]["missed"]) == (1, 3, 0)
+
+
+def test_watch_tells_of_servers_and_of_steps_it_did_not_see(store: KazooClient) -> None:
+    """Two writes of one transaction cannot be seen apart: the line says how many steps lie between."""
+    path = LAYOUT.transition("r1", 0)
+    with watching(store, "--count", "1") as lines:
+        store.delete(LAYOUT.server(SERVER.uuid))
+        gone = json.loads(lines.readline())
+        assert (gone["event"], gone["address"]) == ("server-down", "127.0.0.1:4001")
+        transaction = store.transaction()
+        transaction.create(path, transition(RegionState.OFFLINE))
+        transaction.set_data(path, transition(RegionState.OPENING))
+        transaction.commit()
+        line = json.loads(lines.readline())
+        assert (line["before"], line["after"], line["missed"]) == ("", "OPENING", 1)
+
+
+def test_status_without_a_master_still_says_what_it_can(store: KazooClient) -> None:
+    """The store and the servers are known; tables are not, and it says why."""
+    host, port = store.hosts[0]
+    words = rk("status", "--json", "--store", f"{host}:{port}")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["store"][0]["role"] == "standalone"
+    assert [server["address"] for server in found["servers"]] == ["127.0.0.1:4001"]
+    assert "no master is active" in found["note"]
