@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from coord.wire.opcodes import PERM_ALL, PERM_READ
 from coord.wire.records import encode_acl
-from coord.wire.values import Acl
+from coord.wire.values import OPEN_ACL, Acl
 
 Identity = tuple[bytes, bytes]
 
@@ -68,7 +68,7 @@ class AccessList:
 
 
 #: Everybody may do everything.
-OPEN: Final = AccessList([Acl(PERM_ALL, WORLD, ANYONE)])
+OPEN: Final = AccessList(OPEN_ACL)
 #: Everybody may read; only `super` may change. The list of /zookeeper/config.
 READ_ONLY: Final = AccessList([Acl(PERM_READ, WORLD, ANYONE)])
 
@@ -117,6 +117,8 @@ def resolve(lines: list[Acl] | None, identities: list[Identity]) -> AccessList |
     """
     if not lines:
         return None
+    if lines is OPEN_ACL:
+        return OPEN
     first = lines[0]
     if len(lines) == 1 and first.scheme == WORLD and first.id == ANYONE and first.perms == PERM_ALL:
         return OPEN

@@ -103,7 +103,7 @@ class DataTree(View):
             parent.children[path] = None
             if path.startswith(QUOTA_PREFIX):
                 self.quotas.created(path)
-        node.restamp(path)
+        node.resalt(path)
         self.digest_sum += node.refresh()
 
     def find(self, path: bytes) -> Node | None:
@@ -135,7 +135,7 @@ class DataTree(View):
         node.version = delta.version
         node.mzxid = zxid
         node.mtime = time_ms
-        node.restamp(path)
+        node.restamp()
         self.digest_sum += node.refresh()
         self.data_bytes += grown
         if self.quotas.active:
@@ -151,7 +151,7 @@ class DataTree(View):
         node.ctime = node.mtime = time_ms
         self.nodes[path] = node
         self._index(path, node)
-        node.restamp(path)
+        node.resalt(path)
         parent_path = parent_of(path)
         parent = self.nodes[parent_path]
         if parent.children is None:
@@ -195,7 +195,7 @@ class DataTree(View):
         node.acl = self.share(delta.acl)
         self._release(old)
         node.aversion = delta.aversion
-        node.restamp(delta.path)
+        node.resalt(delta.path)
         self.digest_sum += node.refresh()
         return node
 
@@ -263,7 +263,7 @@ class DataTree(View):
         stats_path = self.quotas.stats_path(limited)
         stats = self.nodes.get(stats_path) if limited else None
         if stats is not None:
-            self._write_stats(stats_path, stats, self.quotas.added(stats.data, count, size))
+            self._write_stats(stats, self.quotas.added(stats.data, count, size))
 
     def _quota_created(self, path: bytes) -> None:
         """A limits or statistics znode appeared: count what is below the limited znode now."""
@@ -278,12 +278,12 @@ class DataTree(View):
             for each in self.subtree(limited):
                 count += 1
                 size += _size(self.nodes[each].data)
-            self._write_stats(stats_path, stats, self.quotas.encode(count, size))
+            self._write_stats(stats, self.quotas.encode(count, size))
 
-    def _write_stats(self, path: bytes, stats: Node, data: bytes) -> None:
+    def _write_stats(self, stats: Node, data: bytes) -> None:
         self.data_bytes += len(data) - _size(stats.data)
         stats.data = data
-        stats.restamp(path)
+        stats.restamp()
         self.digest_sum += stats.refresh()
 
     # --- reads -------------------------------------------------------------------------------------------------------

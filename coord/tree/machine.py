@@ -41,7 +41,6 @@ from coord.tree.command import (
     GROUP_HEADER_BYTES,
     INTERNAL_SESSION,
     Command,
-    command_end,
     decode_attach,
     decode_create_session,
     decode_identity,
@@ -58,6 +57,7 @@ from coord.tree.plan import (
     plan_set_data,
 )
 from coord.tree.reads import Answer, answer_read, set_watches
+from coord.tree.requests import decode_create, decode_set_data
 from coord.tree.sessions import Session, SessionTable, passwords_match
 from coord.tree.snapshot import SnapshotReader, write_snapshot
 from coord.tree.watches import WatchTable
@@ -84,12 +84,10 @@ from coord.wire.opcodes import (
     PERM_READ,
 )
 from coord.wire.records import (
-    decode_create,
     decode_multi,
     decode_path,
     decode_path_version,
     decode_set_acl,
-    decode_set_data,
 )
 
 _MASK_64: Final = (1 << 64) - 1
@@ -99,6 +97,7 @@ _SESSION_WEIGHT: Final = 0x9E3779B97F4A7C15
 _MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
 _DONE: Final = b"\0" + i32(OK)
 _pack_i32: Final = I32.pack
+_unpack_command: Final = COMMAND_HEADER.unpack_from
 _NO_EVENTS: Final[list[Event]] = []
 
 
@@ -142,22 +141,29 @@ class StateMachine:
         """
         outcomes: list[Outcome] = []
         count = 1
+        size = len(data)
         at = GROUP_HEADER_BYTES
-        if len(data) >= GROUP_HEADER_BYTES:
+        if size >= GROUP_HEADER_BYTES:
             time_ms, count = GROUP_HEADER.unpack_from(data)
             self._advance_time(time_ms)
         for _ in range(count):
-            end = command_end(data, at)
-            if end < 0:
-                self.last_zxid += 1
-                torn = Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
-                torn.err = MARSHALLING_ERROR
-                outcomes.append(torn)
+            body_at = at + COMMAND_HEADER_BYTES
+            if body_at > size:
+                outcomes.append(self._refuse_torn())
                 break
-            _, session_id, owner, cxid, opcode = COMMAND_HEADER.unpack_from(data, at)
-            outcomes.append(self._apply(session_id, owner, cxid, opcode, data, at + COMMAND_HEADER_BYTES, end))
-            at = end
+            length, session_id, owner, cxid, opcode = _unpack_command(data, at)
+            at += 4 + length
+            if at < body_at or at > size:
+                outcomes.append(self._refuse_torn())
+                break
+            outcomes.append(self._apply(session_id, owner, cxid, opcode, data, body_at, at))
         return outcomes
+
+    def _refuse_torn(self) -> Outcome:
+        self.last_zxid += 1
+        torn = Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
+        torn.err = MARSHALLING_ERROR
+        return torn
 
     def apply(self, command: Command, time_ms: int) -> Outcome:
         """Apply one command as if it were a group of its own."""
@@ -173,7 +179,7 @@ class StateMachine:
         self.last_zxid += 1
         outcome = Outcome(self.last_zxid, session_id, owner, cxid, opcode)
         try:
-            session = self.sessions.find(session_id)
+            session = self.sessions.sessions.get(session_id)
             if session is None:
                 outcome.err = self._without_session(outcome, data, at, end)
             elif opcode == OP_ATTACH:
@@ -218,23 +224,20 @@ class StateMachine:
 
     def _perform(self, outcome: Outcome, planned: Planned) -> None:
         """Make a planned change and write the reply to it."""
-        err = planned.err
-        if err:
-            outcome.err = err
+        if isinstance(planned, int):
+            outcome.err = planned
             return
-        delta = planned.delta
-        assert delta is not None, outcome.opcode
         events: list[Event] = []
         outcome.events = events
-        node = self.tree.apply(delta, outcome.zxid, self.applied_time_ms, events)
+        node = self.tree.apply(planned, outcome.zxid, self.applied_time_ms, events)
         if node is None:
             return
-        if not isinstance(delta, CreateDelta):
+        if not isinstance(planned, CreateDelta):
             outcome.body = node.stat
         elif outcome.opcode == OP_CREATE:
-            outcome.body = _pack_i32(len(delta.path)) + delta.path
+            outcome.body = _pack_i32(len(planned.path)) + planned.path
         else:
-            outcome.body = _pack_i32(len(delta.path)) + delta.path + node.stat
+            outcome.body = _pack_i32(len(planned.path)) + planned.path + node.stat
 
     def _multi(self, outcome: Outcome, session: Session, data: bytes, at: int, end: int) -> None:
         """multi: the header of the reply says OK even if the parts were refused."""

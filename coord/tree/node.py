@@ -48,7 +48,8 @@ class Node:
     None for a leaf that never had any.
 
     Derived, and rebuilt by `refresh` after every change: `stat` (the Stat as the wire has it) and `mark` (this znode's
-    part of the tree's digest). `stamp` is the checksum of what the Stat does not show.
+    part of the tree's digest). `stamp` is the checksum of what the Stat does not show, `salt` the part of it that only
+    a change of the access list changes.
     """
 
     def __init__(self, data: bytes | None, acl: AccessList, kind: int, ephemeral_owner: int, ttl_ms: int) -> None:
@@ -67,16 +68,21 @@ class Node:
         self.creates: int = 0
         self.num_children: int = 0
         self.children: dict[bytes, None] | None = None
+        self.salt: int = 0
         self.stamp: int = 0
         self.stat: bytes = _NO_STAT
         self.mark: int = 0
 
-    def restamp(self, path: bytes) -> None:
-        """Recompute `stamp` after a change of data or access list; `refresh` has to follow."""
+    def resalt(self, path: bytes) -> None:
+        """Recompute `salt` and `stamp` of a new znode or of one with a new access list; `refresh` has to follow."""
+        self.salt = crc32c(path, self.kind + self.ttl_ms & 0xFFFFFFFF) ^ self.acl.stamp
+        self.restamp()
+
+    def restamp(self) -> None:
+        """Recompute `stamp` after a change of data; `refresh` has to follow."""
         data = self.data
-        stamp = crc32c(path, self.kind + self.ttl_ms & 0xFFFFFFFF) ^ self.acl.stamp
         # A null and an empty data are different answers to a client.
-        self.stamp = ~stamp & 0xFFFFFFFF if data is None else crc32c(data, stamp)
+        self.stamp = crc32c(data, self.salt) if data is not None else ~self.salt & 0xFFFFFFFF
 
     def refresh(self) -> int:
         """Rebuild `stat` and `mark`; returns by how much the tree's digest changes."""

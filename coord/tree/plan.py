@@ -69,15 +69,8 @@ _SEQUENTIAL: Final = (False, False, True, True, False, False, True)
 TTL_MAX_MS: Final = (1 << 40) - 1
 
 
-class Planned:
-    """The answer to a planning question: `err`, or the change to make (None where nothing changes: check)."""
-
-    def __init__(self, err: int, delta: Delta | None = None) -> None:
-        self.err = err
-        self.delta = delta
-
-
-_NOTHING: Final = Planned(OK)
+#: What planning one operation says: the change to make, or a code; OK as a code where nothing changes (check).
+Planned = Delta | int
 
 
 def _kind_of(request: CreateRequest) -> int:
@@ -100,82 +93,83 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
     path = request.path
     slash = path.rfind(b"/")
     if kind < 0 or slash < 0 or b"\0" in path:
-        return Planned(BAD_ARGUMENTS)
+        return BAD_ARGUMENTS
     acl = resolve(request.acl, session.identities)
     if acl is None:
-        return Planned(INVALID_ACL)
+        return INVALID_ACL
     parent = view.find(path[:slash] or ROOT)
     if parent is None:
-        return Planned(NO_NODE)
+        return NO_NODE
     if not parent.acl.allows(PERM_CREATE, session.identities):
-        return Planned(NO_AUTH)
+        return NO_AUTH
     if _SEQUENTIAL[request.flags]:
         path = b"%s%010d" % (path, parent.creates)
-    # The parent exists, so only the last name can be wrong; the root itself has none and is there already.
-    if path != ROOT and not is_valid_name(path[slash + 1 :]):
-        return Planned(BAD_ARGUMENTS)
+    # The parent exists, so only the last name can be wrong, or a second slash in front of it, for `//a` has the root
+    # as its parent. The root itself has no name and is there already.
+    if path != ROOT and (not is_valid_name(path[slash + 1 :]) or path.startswith(b"//")):
+        return BAD_ARGUMENTS
     if view.find(path) is not None:
-        return Planned(NODE_EXISTS)
+        return NODE_EXISTS
     if parent.kind == KIND_EPHEMERAL:
-        return Planned(NO_CHILDREN_FOR_EPHEMERALS)
+        return NO_CHILDREN_FOR_EPHEMERALS
     owner = session.session_id if kind == KIND_EPHEMERAL else 0
-    return Planned(OK, CreateDelta(path, request.data, acl, kind, owner, request.ttl_ms))
+    return CreateDelta(path, request.data, acl, kind, owner, request.ttl_ms)
 
 
 def plan_set_data(view: View, session: Session, path: bytes, data: bytes | None, version: int) -> Planned:
     """setData."""
     node = view.find(path)
     if node is None:
-        return Planned(_missing(path))
+        return _missing(path)
     if not node.acl.allows(PERM_WRITE, session.identities):
-        return Planned(NO_AUTH)
+        return NO_AUTH
     if version not in (ANY_VERSION, node.version):
-        return Planned(BAD_VERSION)
-    return Planned(OK, SetDataDelta(path, data, next_version(node.version)))
+        return BAD_VERSION
+    return SetDataDelta(path, data, next_version(node.version))
 
 
 def plan_delete(view: View, session: Session, path: bytes, version: int) -> Planned:
     """delete."""
     if not _is_deletable(path):
-        return Planned(BAD_ARGUMENTS)
+        return BAD_ARGUMENTS
     parent = view.find(parent_of(path))
     node = view.find(path)
     if parent is None or node is None:
-        return Planned(NO_NODE)
+        return NO_NODE
     if not parent.acl.allows(PERM_DELETE, session.identities):
-        return Planned(NO_AUTH)
+        return NO_AUTH
     if version not in (ANY_VERSION, node.version):
-        return Planned(BAD_VERSION)
+        return BAD_VERSION
     if node.num_children:
-        return Planned(NOT_EMPTY)
-    return Planned(OK, DeleteDelta(path))
+        return NOT_EMPTY
+    return DeleteDelta(path)
 
 
 def plan_check(view: View, session: Session, path: bytes, version: int) -> Planned:
     """check, as part of a multi."""
     node = view.find(path)
     if node is None:
-        return Planned(_missing(path))
+        return _missing(path)
     if not node.acl.allows(PERM_READ, session.identities):
-        return Planned(NO_AUTH)
-    return _NOTHING if version in (ANY_VERSION, node.version) else Planned(BAD_VERSION)
+        return NO_AUTH
+    return OK if version in (ANY_VERSION, node.version) else BAD_VERSION
 
 
 def plan_set_acl(view: View, session: Session, path: bytes, lines: list[Acl] | None, version: int) -> Planned:
     """setACL; `version` is that of the access list."""
     node = view.find(path)
     if node is None and not is_valid_path(path):
-        return Planned(BAD_ARGUMENTS)
+        return BAD_ARGUMENTS
     acl = resolve(lines, session.identities)
     if acl is None:
-        return Planned(INVALID_ACL)
+        return INVALID_ACL
     if node is None:
-        return Planned(NO_NODE)
+        return NO_NODE
     if not node.acl.allows(PERM_ADMIN, session.identities):
-        return Planned(NO_AUTH)
+        return NO_AUTH
     if version not in (ANY_VERSION, node.aversion):
-        return Planned(BAD_VERSION)
-    return Planned(OK, SetAclDelta(path, acl, next_version(node.aversion)))
+        return BAD_VERSION
+    return SetAclDelta(path, acl, next_version(node.aversion))
 
 
 def plan_delete_container(view: View, identities: list[Identity] | None, path: bytes, time_ms: int) -> Planned:
@@ -185,18 +179,18 @@ def plan_delete_container(view: View, identities: list[Identity] | None, path: b
     only what the store may reap at this moment, and of a client the permission that delete would ask for.
     """
     if not _is_deletable(path):
-        return Planned(BAD_ARGUMENTS)
+        return BAD_ARGUMENTS
     parent = view.find(parent_of(path))
     node = view.find(path)
     if parent is None or node is None:
-        return Planned(NO_NODE)
+        return NO_NODE
     if identities is not None and not parent.acl.allows(PERM_DELETE, identities):
-        return Planned(NO_AUTH)
+        return NO_AUTH
     if node.num_children:
-        return Planned(NOT_EMPTY)
+        return NOT_EMPTY
     if not is_reapable(node, time_ms):
-        return Planned(BAD_VERSION)
-    return Planned(OK, DeleteDelta(path))
+        return BAD_VERSION
+    return DeleteDelta(path)
 
 
 def _is_deletable(path: bytes) -> bool:
@@ -278,12 +272,14 @@ def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedM
     last = len(ops) - 1
     for i, op in enumerate(ops):
         planned = _plan_part(overlay, session, op)
-        if planned.err:
-            return PlannedMulti([], planned.err, i)
-        delta = planned.delta
-        deltas.append(delta)
-        if delta is not None and i < last:
-            overlay.note(delta)
+        if not isinstance(planned, int):
+            deltas.append(planned)
+            if i < last:
+                overlay.note(planned)
+        elif planned == OK:
+            deltas.append(None)
+        else:
+            return PlannedMulti([], planned, i)
     return PlannedMulti(deltas, OK, -1)
 
 

@@ -22,6 +22,7 @@ from coord.tree.acl import user_of
 from coord.tree.datatree import DataTree
 from coord.tree.node import Node
 from coord.tree.paths import ROOT
+from coord.tree.requests import decode_path_watch
 from coord.tree.sessions import Session
 from coord.tree.watches import WatchTable
 from coord.wire.jute import I32, NULL, i32, read_buffer, strings
@@ -54,7 +55,6 @@ from coord.wire.records import (
     decode_multi,
     decode_path,
     decode_path_version,
-    decode_path_watch,
     decode_set_watches,
     encode_who_am_i_reply,
 )
