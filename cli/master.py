@@ -33,7 +33,9 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--root", default=DEFAULT_ROOT, show_default=True, help="Znode below which the cluster lives.")
 @click.option("--session-timeout-ms", default=3000, show_default=True, help="Silence after which another takes over.")
 @click.option("--min-servers", default=1, show_default=True, help="Region servers a cluster startup waits for.")
-@click.option("--plan-engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Who makes bulk plans.")
+@click.option(
+    "--plan-engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Who makes bulk plans."
+)
 @click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then greedy plans instead of Spark.")
 @click.option("--spark-master", default="local[*]", show_default=True, help="Spark master URL for bulk plans.")
 @click.option("--spark-min", default=1000, show_default=True, help="Replicas from which on auto uses Spark.")
@@ -51,8 +53,7 @@ def run(
     spark_min: int,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
-    from master import service  # noqa: PLC0415 - the reactor and numpy only for those who run it
-    from master.logs import log_to_stderr  # noqa: PLC0415
+    from master import service
 
     try:
         settings = Settings(
@@ -70,7 +71,6 @@ def run(
             spark_master=spark_master,
             spark_min=spark_min,
         )
-        log_to_stderr()
         status = service.run(settings)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error

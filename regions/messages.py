@@ -10,8 +10,10 @@ OPEN and CLOSE are idempotent: asking again for the same order is how a master l
 answers a batch as soon as every order of it is decided, or after `answer_within_ms` with STARTED for those that still
 run. An outcome is remembered until the transition has left the server's hands, so nothing is lost with an answer.
 
-**To the master.** Reads and changes go to the active master; a standby answers `RpcError(NOT_LEADER)`, whose message
-is the address of the active one if it is known ("host:port", else empty).
+A master asks again with the latest record that it knows, so the transition in a repeated OPEN may be OPENING.
+
+**To the master.** Reads and changes go to the active master; a standby answers `RpcError(NOT_LEADER)`, whose hint is
+the address of the active one if it is known ("host:port", else empty).
 """
 
 from __future__ import annotations

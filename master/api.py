@@ -1,0 +1,383 @@
+"""What a master answers: the requests of `regions.messages.MasterRequest`.
+
+Everything but the status is for the active master alone; a standby says who that is. Answers are taken from the
+picture in memory, which is never ahead of the store (MF-12); changes are durable in the store before they are
+answered (OC-08).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import msgspec
+from twisted.internet.defer import Deferred
+
+from coord.errors import CoordError, MultiFailed
+from coord.rpc import RpcError
+from master import catalog
+from master.election import Election
+from master.fence import Deposed
+from master.phases import Phases
+from master.reign import Reign
+from regions import effects as fx
+from regions import messages as ms
+from regions.layout import check_table_name
+from regions.model import RegionSpec, TableIntent, check_ranges, split_ranges
+from regions.world import Region, Replica, Server, Table
+
+#: Nobody waits longer for a table or a move in one request.
+WAIT_MS_MAX: Final = 3_600_000
+REPLICATION_MAX: Final = 7
+RECENT_MAX: Final = 10_000
+PROBLEMS_MAX: Final = 20
+
+
+class Master(Protocol):
+    """What the API looks at in the service."""
+
+    reign: Reign | None
+    election: Election | None
+    phases: Phases
+    masters: int
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def uuid(self) -> str: ...
+
+    def now_ms(self) -> int: ...
+
+    def uptime_ms(self) -> int: ...
+
+    def call_later(self, seconds: float, action: Any) -> Any: ...
+
+
+class MasterApi:
+    """Dispatches requests for one master."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._creating: set[str] = set()
+
+    async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
+        """The answer; raises RpcError."""
+        if isinstance(request, ms.GetMasterStatus):
+            return self.status()
+        reign = self._reign()
+        try:
+            return await self._answer(reign, request)
+        except Deposed as error:
+            raise self._not_leader() from error
+        except MultiFailed as error:
+            raise RpcError(ms.BUSY, f"it has changed meanwhile: {error.error}") from error
+        except CoordError as error:
+            if isinstance(error, RpcError):
+                raise
+            raise RpcError(ms.BUSY, f"the store did not answer, the outcome is not known: {error}") from error
+
+    async def _answer(self, reign: Reign, request: ms.MasterRequest) -> msgspec.Struct:
+        match request:
+            case ms.CreateTable():
+                return await self._create_table(reign, request)
+            case ms.SetTableIntent():
+                return await self._set_intent(reign, request)
+            case ms.MoveRegion():
+                return await self._move(reign, request)
+            case ms.RetryRegion():
+                return self._retry(reign, request)
+            case ms.ShutdownCluster():
+                return await self._shutdown(reign)
+            case ms.ListTables():
+                names = sorted(reign.assigner.world.names)
+                return ms.Tables([summary(reign.assigner.world.names[name]) for name in names])
+            case ms.DescribeTable():
+                return describe_table(self._table(reign, request.table), request)
+            case ms.DescribeRegion():
+                region = self._region(reign, request.region_id)
+                return ms.Regions(region.table.record, [region_status(region)])
+            case ms.ListServers():
+                servers = reign.assigner.world.servers
+                return ms.Servers([server_load(servers[uuid]) for uuid in sorted(servers)])
+            case ms.ListRit():
+                return self._rit(reign, request.limit)
+            case ms.RecentTransitions():
+                return self._recent(reign, request)
+            case _:
+                raise RpcError(ms.BAD_REQUEST, f"{type(request).__name__} is not for masters")
+
+    # --- who answers --------------------------------------------------------------------------------------------------
+
+    def _reign(self) -> Reign:
+        reign = self._master.reign
+        if reign is None:
+            raise self._not_leader()
+        if not reign.is_open:
+            raise RpcError(ms.BUSY, f"this master is becoming active: {reign.phases.current or 'starting'}")
+        return reign
+
+    def _not_leader(self) -> RpcError:
+        return RpcError(ms.NOT_LEADER, "this master is not the active one", self.active_address())
+
+    def active_address(self) -> str:
+        """Address of the active master as this one knows it; empty if it does not."""
+        election = self._master.election
+        if election is None or election.active is None:
+            return ""
+        return f"{election.active.host}:{election.active.port}"
+
+    def status(self) -> ms.MasterStatus:
+        """The master's own figures, whatever its role."""
+        master = self._master
+        reign = master.reign
+        is_open = reign is not None and reign.is_open
+        tables = list(reign.assigner.world.tables.values()) if reign is not None and is_open else []
+        return ms.MasterStatus(
+            uuid=master.uuid,
+            role=master.role,
+            epoch=0 if reign is None else reign.fence.epoch,
+            active=self.active_address(),
+            path="" if reign is None else reign.path,
+            servers=0 if reign is None else len(reign.registry.servers),
+            masters=master.masters,
+            tables=len(tables),
+            regions=sum(len(table.regions) for table in tables),
+            replicas=sum(table.replicas for table in tables),
+            open=sum(table.open_replicas for table in tables),
+            rit=0 if reign is None else len(list(reign.assigner.world.rit())),
+            parked=sum(table.parked for table in tables),
+            phases=master.phases.report(),
+            plan=reign.bulk.report() if reign is not None and reign.bulk is not None else None,
+            problems=[] if reign is None else reign.assigner.problems(master.now_ms(), PROBLEMS_MAX),
+            uptime_ms=master.uptime_ms(),
+        )
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    async def _create_table(self, reign: Reign, request: ms.CreateTable) -> ms.Tables:
+        specs = self._specs(request)
+        world = reign.assigner.world
+        if request.name in world.names or request.name in self._creating:
+            raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}")
+        self._creating.add(request.name)
+        try:
+            record, regions = await catalog.create_table(
+                reign.fence, request, specs, catalog.new_table_id(), self._master.now_ms()
+            )
+        except catalog.AlreadyExists as error:
+            raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}") from error
+        finally:
+            self._creating.discard(request.name)
+        reign.observe(fx.TableSeen(record, 0, [(region, 0) for region in regions]))
+        table = reign.assigner.world.tables[record.table_id]
+        await self._wait(
+            reign,
+            lambda: table.open_replicas + table.parked >= table.replicas,
+            request.wait_ms,
+            lambda: f"{table.open_replicas} of {table.replicas} replicas of {request.name} are open",
+        )
+        return ms.Tables([summary(table)])
+
+    @staticmethod
+    def _specs(request: ms.CreateTable) -> list[RegionSpec]:
+        try:
+            check_table_name(request.name)
+            if request.regions and request.splits:
+                raise ValueError("give splits or regions, not both")
+            specs = list(request.regions) or split_ranges(request.splits)
+            check_ranges(specs)
+            if len(specs) > catalog.REGIONS_PER_TABLE_MAX:
+                raise ValueError(f"{len(specs)} regions; a table has at most {catalog.REGIONS_PER_TABLE_MAX}")
+            if not 1 <= request.replication <= REPLICATION_MAX:
+                raise ValueError(f"replication is between 1 and {REPLICATION_MAX}, not {request.replication}")
+        except ValueError as error:
+            raise RpcError(ms.BAD_REQUEST, str(error)) from error
+        return specs
+
+    async def _set_intent(self, reign: Reign, request: ms.SetTableIntent) -> ms.Tables:
+        table = self._table(reign, request.table)
+        if table.record.intent != request.intent:
+            changed = msgspec.structs.replace(table.record, intent=request.intent)
+            version = await catalog.change_table(reign.fence, changed, table.version)
+            reign.observe(fx.TableSeen(changed, version))
+        open_wanted = request.intent == TableIntent.ENABLED
+
+        def settled() -> bool:
+            if open_wanted:
+                return table.open_replicas + table.parked >= table.replicas
+            replicas = [one for region in table.regions.values() for one in region.replicas]
+            return all(one.transition is None and one.open_on is None for one in replicas)
+
+        await self._wait(reign, settled, request.wait_ms, lambda: f"{table.open_replicas} replicas are open")
+        return ms.Tables([summary(table)])
+
+    async def _move(self, reign: Reign, request: ms.MoveRegion) -> ms.Accepted:
+        replica = self._replica(reign, request.region_id, request.replica)
+        source = replica.open_on
+        if source is None or replica.transition is not None or replica.order is not None:
+            raise RpcError(ms.BUSY, f"{replica.key} is in transition or not open")
+        destination = request.destination
+        if destination:
+            server = reign.assigner.world.servers.get(destination)
+            if server is None:
+                raise RpcError(ms.NOT_FOUND, f"there is no live server {destination!r}")
+            if server.draining:
+                raise RpcError(ms.BAD_REQUEST, f"server {destination} is being drained")
+            if server is source:
+                return ms.Accepted(f"{replica.key} is on {destination} already")
+        elif reign.assigner.move_target(replica) is None:
+            raise RpcError(ms.BUSY, f"there is no other server for {replica.key}")
+        reign.observe(fx.MoveRequested(replica.key, destination))
+
+        def settled() -> bool:
+            return replica.transition is None and replica.order is None and replica.move is None
+
+        await self._wait(reign, settled, request.wait_ms, lambda: f"{replica.key} is still moving")
+        where = "nowhere" if replica.open_on is None else replica.open_on.uuid
+        if request.wait_ms and replica.open_on is source:
+            raise RpcError(ms.BUSY, f"the move was given up, {replica.key} is still on {where}")
+        return ms.Accepted(f"{replica.key} is open on {where}" if request.wait_ms else f"{replica.key} moves")
+
+    def _retry(self, reign: Reign, request: ms.RetryRegion) -> ms.Accepted:
+        replica = self._replica(reign, request.region_id, request.replica)
+        if replica.transition is None or not replica.transition.parked:
+            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is not parked")
+        reign.observe(fx.RetryRequested(replica.key))
+        return ms.Accepted(f"{replica.key} is tried again")
+
+    async def _shutdown(self, reign: Reign) -> ms.Accepted:
+        """X7's mark: from now on dead servers are not replaced, and the next start knows that it was in order."""
+        reign.assigner.suspend()
+        reign.cluster_version = await catalog.mark_run(
+            reign.fence, reign.cluster, reign.cluster_version, clean=True, now_ms=self._master.now_ms()
+        )
+        return ms.Accepted("the clean mark is written")
+
+    async def _wait(self, reign: Reign, holds: Any, wait_ms: int, so_far: Any) -> None:
+        if wait_ms <= 0:
+            return
+        waiter: Deferred[None] = reign.when(holds)
+
+        def too_late() -> None:
+            if not waiter.called:
+                waiter.errback(RpcError(ms.TIMED_OUT, f"{so_far()}; it goes on"))
+
+        timer = self._master.call_later(min(wait_ms, WAIT_MS_MAX) / 1000, too_late)
+        try:
+            await waiter
+        finally:
+            if timer.active():
+                timer.cancel()
+
+    # --- looking things up --------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _table(reign: Reign, name: str) -> Table:
+        world = reign.assigner.world
+        table = world.names.get(name) or world.tables.get(name)
+        if table is None:
+            raise RpcError(ms.NOT_FOUND, f"there is no table {name!r}")
+        return table
+
+    @staticmethod
+    def _region(reign: Reign, region_id: str) -> Region:
+        region = reign.assigner.world.regions.get(region_id)
+        if region is None:
+            raise RpcError(ms.NOT_FOUND, f"there is no region {region_id!r}")
+        return region
+
+    def _replica(self, reign: Reign, region_id: str, number: int) -> Replica:
+        region = self._region(reign, region_id)
+        if not 0 <= number < len(region.replicas):
+            raise RpcError(ms.NOT_FOUND, f"region {region_id} has no replica {number}")
+        return region.replicas[number]
+
+    @staticmethod
+    def _rit(reign: Reign, limit: int) -> ms.Transitions:
+        found = sorted(reign.assigner.world.rit(), key=lambda one: one.seen_ms)[: max(0, limit)]
+        return ms.Transitions([_in_transition(replica) for replica in found])
+
+    @staticmethod
+    def _recent(reign: Reign, request: ms.RecentTransitions) -> ms.Transitions:
+        limit = min(max(0, request.limit), RECENT_MAX)
+        found: list[ms.TransitionSeen] = []
+        for step in reversed(reign.assigner.history):
+            if len(found) >= limit:
+                break
+            region_id, _, number = step.key.rpartition("-")
+            if request.region_id in ("", region_id):
+                found.append(
+                    ms.TransitionSeen(
+                        step.at_ms,
+                        region_id,
+                        int(number),
+                        step.actor.value,
+                        "" if step.before is None else step.before.value,
+                        "" if step.after is None else step.after.value,
+                        "" if step.cause is None else step.cause.value,
+                        step.server,
+                        step.epoch,
+                        step.plan_id,
+                        step.attempt,
+                        step.error,
+                    )
+                )
+        return ms.Transitions(found[::-1])
+
+
+def summary(table: Table) -> ms.TableSummary:
+    """A table with counts."""
+    rit = sum(1 for region in table.regions.values() for one in region.replicas if one.transition is not None)
+    return ms.TableSummary(table.record, len(table.regions), table.replicas, table.open_replicas, rit, table.parked)
+
+
+def describe_table(table: Table, request: ms.DescribeTable) -> ms.Regions:
+    """Regions in key order from the wanted key on."""
+    ordered = sorted(table.regions.values(), key=lambda region: region.record.start_key)
+    start = request.start_key
+    wanted = [one for one in ordered if one.record.end_key == "" or one.record.end_key > start or start == ""]
+    if request.limit > 0:
+        wanted = wanted[: request.limit]
+    return ms.Regions(table.record, [region_status(region) for region in wanted])
+
+
+def region_status(region: Region) -> ms.RegionStatus:
+    """A region and where its replicas are."""
+    replicas = [
+        ms.ReplicaStatus(one.number, None if one.open_on is None else one.open_on.incarnation, one.transition)
+        for one in region.replicas
+    ]
+    return ms.RegionStatus(region.record, replicas)
+
+
+def server_load(server: Server) -> ms.ServerLoad:
+    """A live server and what it has."""
+    outgoing = sum(1 for one in server.open.values() if one.transition is not None)
+    return ms.ServerLoad(
+        server.record,
+        len(server.open) - outgoing,
+        sum(one.region.record.size_bytes for one in server.open.values()),
+        len(server.incoming),
+        outgoing,
+        server.draining,
+    )
+
+
+def _in_transition(replica: Replica) -> ms.TransitionSeen:
+    record = replica.transition
+    assert record is not None, replica.key
+    server = record.destination or record.source
+    return ms.TransitionSeen(
+        replica.seen_ms,
+        record.region_id,
+        record.replica,
+        "",
+        "",
+        record.state.value,
+        record.reason,
+        "" if server is None else server.uuid,
+        record.epoch,
+        record.plan_id,
+        record.attempt,
+        record.last_error,
+    )

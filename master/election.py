@@ -1,0 +1,135 @@
+"""Who is active: the race for `/active`, and the fencing epoch that the winner raises.
+
+Every live master has its ephemeral below `/masters`. The active one holds the ephemeral `/active`; the others watch
+it and race for it when it goes. The winner then writes `/epoch` by compare-and-set: from that write on, every write
+of any former master is refused, and only after it does the winner read anything that it will act on. Holding
+`/active` alone proves nothing (a session may have ended without its owner knowing); the epoch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from coord.client.ops import Check, SetData
+from coord.client.session import ZkClient
+from coord.errors import BadVersion, NodeExists, NoNode
+from master.identity import Identity
+from master.settings import Settings
+from regions.layout import CorruptZnode, Layout, decode_active, encode
+from regions.model import ActiveRecord, EpochRecord, MasterRecord
+
+log = Logger()
+
+
+class Election:
+    """One master's part in it, for one session."""
+
+    def __init__(self, client: ZkClient, layout: Layout, settings: Settings, identity: Identity) -> None:
+        self._client = client
+        self._layout = layout
+        self._settings = settings
+        self._identity = identity
+        #: The active master as last read, for those who ask a standby; None: there was none.
+        self.active: ActiveRecord | None = None
+        self._released: Deferred[None] | None = None
+
+    async def register(self) -> None:
+        """Create `/masters/<uuid>`, in place of one that an earlier start or session of ours left behind."""
+        own = self._identity
+        settings = self._settings
+        path = self._layout.master(own.uuid)
+        record = MasterRecord(own.uuid, settings.host, settings.port, own.start_code, settings.admin_port)
+        while True:
+            stat = await self._client.exists(path)
+            if stat is not None and stat.ephemeral_owner == self._client.session_id:
+                return
+            try:
+                if stat is not None:
+                    # The lock on our data directory proves that nobody else uses this uuid now.
+                    await self._client.delete(path, stat.version)
+                await self._client.create(path, encode(record), ephemeral=True)
+            except (NodeExists, NoNode, BadVersion):
+                continue
+            return
+
+    async def win(self, now_ms: Callable[[], int], racing: Callable[[], None]) -> int:
+        """Wait until this master is the active one; returns its fencing epoch. `racing()` is called at each attempt.
+
+        Raises OperationError when the session or connection goes meanwhile.
+        """
+        racing()
+        while not await self._take_active():
+            released: Deferred[None] = Deferred()
+            self._released = released
+            if await self._client.exists(self._layout.active, watch=self._active_changed) is not None:
+                await self._read_active()
+                await released
+                racing()
+        return await self._raise_epoch(now_ms())
+
+    async def release(self) -> None:
+        """Give `/active` up if it is ours, so that another master need not wait for our session to end."""
+        stat = await self._client.exists(self._layout.active)
+        if stat is not None and stat.ephemeral_owner == self._client.session_id:
+            await self._client.delete(self._layout.active, stat.version)
+
+    def _active_changed(self, *_event: Any) -> None:
+        released, self._released = self._released, None
+        if released is not None:
+            released.callback(None)
+
+    async def _take_active(self) -> bool:
+        """Whether `/active` is ours now."""
+        own = self._identity
+        path = self._layout.active
+        record = ActiveRecord(own.uuid, self._settings.host, self._settings.port, own.start_code)
+        try:
+            await self._client.create(path, encode(record), ephemeral=True)
+        except NodeExists:
+            stat = await self._client.exists(path)
+            if stat is not None and stat.ephemeral_owner == self._client.session_id:
+                return True
+            await self._read_active()
+            if stat is not None and self.active is not None and self.active.uuid == own.uuid:
+                # An earlier start of ours, or an earlier session: dead, as the lock on the directory proves.
+                await self._delete_leftover(path, stat.version)
+                return await self._take_active()
+            return False
+        return True
+
+    async def _delete_leftover(self, path: str, version: int) -> None:
+        try:
+            await self._client.delete(path, version)
+        except (NoNode, BadVersion):
+            log.info("{path} changed hands meanwhile", path=path)
+
+    async def _read_active(self) -> None:
+        try:
+            data, _ = await self._client.get(self._layout.active)
+            self.active = decode_active(data, self._layout.active)
+        except NoNode:
+            self.active = None
+        except CorruptZnode as error:
+            log.error("{error}", error=error)
+            self.active = None
+
+    async def _raise_epoch(self, now_ms: int) -> int:
+        """Compare-and-set on `/epoch`; its new version is our epoch, which then also stands in `/active`."""
+        own = self._identity
+        record = encode(EpochRecord(own.uuid, own.start_code, now_ms))
+        while True:
+            _, stat = await self._client.get(self._layout.epoch)
+            try:
+                epoch = (await self._client.set(self._layout.epoch, record, stat.version)).version
+                break
+            except BadVersion:
+                continue  # a former active master was still writing its own; ours must come after it
+        active = ActiveRecord(own.uuid, self._settings.host, self._settings.port, own.start_code)
+        self.active = msgspec.structs.replace(active, epoch=epoch, admin_port=self._settings.admin_port)
+        await self._client.multi([Check(self._layout.epoch, epoch), SetData(self._layout.active, encode(self.active))])
+        return epoch

@@ -1,0 +1,57 @@
+"""Who this master is: a uuid that its data directory keeps, and a start code that every start makes anew."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from coord.env import read_file, replace_file
+from coord.env_os import FolderLock, OsClock, OsDisk
+from coord.errors import ConfigError
+
+INSTANCE_FILE: Final = "instance.json"
+
+
+class InstanceRecord(msgspec.Struct, frozen=True):
+    """Content of instance.json."""
+
+    uuid: str
+    kind: str = "master"
+
+
+class Identity:
+    """The directory's uuid and this process's start code; holds the directory's lock."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Raises ConfigError when the directory is another process's or another kind of daemon's."""
+        disk = OsDisk(data_dir)
+        try:
+            disk.make_folder("")
+            self._lock = FolderLock(data_dir)
+        except BlockingIOError as error:
+            raise ConfigError(f"data directory {data_dir} is in use by another process") from error
+        except OSError as error:
+            raise ConfigError(f"data directory {data_dir}: {error.strerror}") from error
+        if INSTANCE_FILE in disk.names(""):
+            self.uuid = _read(disk)
+        else:
+            self.uuid = uuid.uuid4().hex
+            replace_file(disk, "", INSTANCE_FILE, msgspec.json.encode(InstanceRecord(self.uuid)))
+        self.start_code = OsClock().wall_ms()
+
+    def release(self) -> None:
+        """Give the directory back."""
+        self._lock.release()
+
+
+def _read(disk: OsDisk) -> str:
+    try:
+        record = msgspec.json.decode(read_file(disk, INSTANCE_FILE), type=InstanceRecord)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{disk.where(INSTANCE_FILE)}: {error}") from error
+    if record.kind != "master":
+        raise ConfigError(f"{disk.where(INSTANCE_FILE)} belongs to a {record.kind}, not to a master")
+    return record.uuid

@@ -1,0 +1,68 @@
+"""A master's figures for Prometheus, read from the service when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from master.reign import Reign
+from regions.messages import MasterStatus
+
+
+class StatusSource(Protocol):
+    """Whoever can tell a master's status."""
+
+    def status(self) -> MasterStatus: ...
+
+
+class Measured(Protocol):
+    """What is looked at in the service."""
+
+    reign: Reign | None
+
+    @property
+    def api(self) -> StatusSource: ...
+
+
+class MasterMetrics(Collector):
+    """Registers itself; costs nothing between two scrapes."""
+
+    def __init__(self, master: Measured, registry: CollectorRegistry) -> None:
+        self._master = master
+        registry.register(self)
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance: a scrape asks the service, which may still be starting."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures."""
+        status = self._master.api.status()
+        gauges = {
+            "active": (1.0 if status.role == "active" else 0.0, "1 while this master is the active one"),
+            "epoch": (status.epoch, "fencing epoch of this master's reign, 0 on a standby"),
+            "servers": (status.servers, "live region servers"),
+            "tables": (status.tables, "tables"),
+            "replicas": (status.replicas, "region replicas"),
+            "replicas_open": (status.open, "replicas at rest on a live server"),
+            "replicas_in_transition": (status.rit, "replicas with a transition znode"),
+            "replicas_parked": (status.parked, "replicas that failed to open too often"),
+        }
+        for name, (value, text) in gauges.items():
+            yield GaugeMetricFamily(f"regionkeeper_master_{name}", text, value=value)
+        phases = GaugeMetricFamily("regionkeeper_master_phase_seconds", "last duration of each phase", labels=["phase"])
+        for phase in status.phases:
+            phases.add_metric([phase.name], phase.seconds)
+        yield phases
+        reign = self._master.reign
+        if reign is not None:
+            for name, counted, text in (
+                ("multis", reign.multis, "multis of transitions sent in this reign"),
+                ("multis_refused", reign.multis_refused, "of those, refused because of a lost race"),
+                ("reads", reign.reads, "batched reads of transitions in this reign"),
+            ):
+                yield CounterMetricFamily(f"regionkeeper_master_{name}", text, value=counted)

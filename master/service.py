@@ -1,0 +1,261 @@
+"""The master process: one session after another, one reign after another, until it is told to stop.
+
+    connect -> register -> stand by -> active -> (stood down) -> stand by ...
+
+A master never dies of losing its place (MF-14): a lost session, a refused write, a gap in what it saw only end the
+reign. It goes back to the store and stands for election again, with the same uuid under a new session if need be.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import (
+    FilteringLogObserver,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    globalLogBeginner,
+    textFileLogObserver,
+)
+from twisted.python.failure import Failure
+
+from coord.admin_http import AdminHttp
+from coord.client.session import SessionState, ZkClient
+from coord.env_os import OsClock
+from coord.errors import ConfigError, CoordError
+from coord.rpc import RpcServer
+from master import catalog
+from master.api import MasterApi
+from master.election import Election
+from master.fence import Fence
+from master.identity import Identity
+from master.metrics import MasterMetrics
+from master.phases import Phases
+from master.planning import Planner
+from master.reign import Reign
+from master.settings import Settings
+from regions.layout import Layout
+from regions.messages import MasterRequest
+
+__all__ = ["MasterService", "Settings", "run"]
+
+log = Logger()
+
+#: Pause after a reign or an election that went wrong, so that a broken store is not asked in a loop.
+RETRY_S: Final = 0.2
+#: How long an orderly stop may take before the session is left to expire.
+STOP_S: Final = 3.0
+
+
+class MasterService:
+    """One master; see the module docstring."""
+
+    def __init__(self, reactor: Any, settings: Settings, identity: Identity) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        self._identity = identity
+        self._layout = Layout(settings.root)
+        clock = OsClock()
+        # Wall time that never goes back: a jump of the clock must not expire deadlines.
+        offset = clock.wall_ms() - clock.monotonic_ms()
+        self.now_ms: Callable[[], int] = lambda: clock.monotonic_ms() + offset
+        self._started_ms = self.now_ms()
+        self.client = ZkClient(reactor, settings.store, settings.session_timeout_ms, name="master")
+        self.election: Election | None = None
+        self.reign: Reign | None = None
+        self.phases = Phases(lambda: clock.monotonic_ms() / 1000)
+        self.masters = 0
+        self._planner = Planner(
+            reactor,
+            settings.data_dir,
+            engine=settings.plan_engine,
+            deadline_s=settings.plan_deadline_s,
+            spark_master=settings.spark_master,
+            spark_min=settings.spark_min,
+        )
+        self._history: Any = None
+        self._standing: Deferred[None] | None = None
+        self._stopping = False
+        #: The process has to end with a failure.
+        self.is_broken = False
+        self.api = MasterApi(self)
+        self._rpc = RpcServer(self.api.dispatch, requests=MasterRequest)
+        self._registry = CollectorRegistry()
+        MasterMetrics(self, self._registry)
+        self._admin_port: Any = None
+
+    # --- what others look at --------------------------------------------------------------------------------------
+
+    @property
+    def uuid(self) -> str:
+        """This master's uuid."""
+        return self._identity.uuid
+
+    @property
+    def role(self) -> str:
+        """standby, activating or active."""
+        if self.reign is None:
+            return "standby"
+        return "active" if self.reign.is_open else "activating"
+
+    def uptime_ms(self) -> int:
+        """Since the start of the process."""
+        return self.now_ms() - self._started_ms
+
+    def call_later(self, seconds: float, action: Any) -> Any:
+        """The reactor's timer."""
+        return self._reactor.callLater(seconds, action)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen, connect, stand for election."""
+        settings = self._settings
+        self._rpc.listen(self._reactor, settings.host, settings.port)
+        if settings.admin_port:
+            admin = AdminHttp(
+                registry=self._registry,
+                health=lambda: (True, {"uuid": self.uuid}),
+                ready=self._is_ready,
+                status=self.api.status,
+            )
+            host = settings.admin_host or settings.host
+            self._admin_port = admin.listen(self._reactor, host, settings.admin_port)
+        self.client.on_state(self._session_changed)
+        self.client.connect().addErrback(lambda _: None)
+        log.info("master {uuid} start code {code}", uuid=self.uuid, code=self._identity.start_code)
+
+    async def stop(self) -> None:
+        """Step down in order: the epoch stays, the place is given up at once."""
+        self._stopping = True
+        if self._standing is not None:
+            self._standing.cancel()
+        if self.reign is not None:
+            self.reign.end("stopping")
+        if self.client.state is SessionState.CONNECTED and self.election is not None:
+            try:
+                await self.election.release()
+            except CoordError as error:
+                log.info("place not given up: {error}", error=error)
+        await self.client.close()
+        await self._rpc.stop()
+        if self._admin_port is not None:
+            await self._admin_port.stopListening()
+        self._identity.release()
+
+    def _is_ready(self) -> tuple[bool, dict[str, object]]:
+        ready = self.client.state is SessionState.CONNECTED and self.role != "activating"
+        return ready, {"role": self.role, "session": self.client.state.value}
+
+    def _session_changed(self, state: SessionState) -> None:
+        log.info("session {state}", state=state.value)
+        if self._stopping:
+            return
+        if state is SessionState.CONNECTED:
+            self._stand()
+            return
+        if self._standing is not None:
+            self._standing.cancel()
+        if state is SessionState.EXPIRED:
+            self._reactor.callLater(0, self._connect_again)
+
+    def _connect_again(self) -> None:
+        if not self._stopping:
+            self.client.connect().addErrback(lambda _: None)
+
+    def _stand(self) -> None:
+        """Stand for election, unless that is what we are doing."""
+        if self._standing is not None or self.reign is not None or self._stopping:
+            return
+        if self.client.state is not SessionState.CONNECTED:
+            return
+        standing = self._standing = ensureDeferred(self._elect())
+        standing.addBoth(self._stood)
+
+    async def _elect(self) -> None:
+        now = self.now_ms
+        self.phases = Phases(self.phases.seconds)
+        await catalog.lay_ground(self.client, self._layout, now())
+        election = self.election = Election(self.client, self._layout, self._settings, self._identity)
+        await election.register()
+        await self._count_masters()
+        await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
+        epoch = await election.win(now, lambda: self.phases.begin("election"))
+        log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
+        fence = Fence(self.client, self._layout, epoch)
+        self.reign = Reign(self._reactor, fence, self._settings, self._planner, self.phases, now, self._reign_ended)
+        self.reign.start(self._history)
+
+    def _stood(self, result: Any) -> None:
+        """The election is over for this time: won, or broken off."""
+        self._standing = None
+        if not isinstance(result, Failure) or self._stopping:
+            return
+        error = result.value
+        if isinstance(error, ConfigError):
+            self.is_broken = True
+            log.critical("{error}", error=error)
+            self._reactor.stop()
+            return
+        if not isinstance(error, CoordError | CancelledError):
+            log.failure("election", failure=result)
+        self._reactor.callLater(RETRY_S, self._stand)
+
+    def _reign_ended(self, reason: str) -> None:
+        reign, self.reign = self.reign, None
+        if reign is not None:
+            self._history = reign.assigner.history
+            log.info("epoch {epoch} is over for this master: {reason}", epoch=reign.fence.epoch, reason=reason)
+        if not self._stopping:
+            self._reactor.callLater(RETRY_S, self._stand)
+
+    async def _count_masters(self) -> None:
+        self.masters = len(await self.client.children(self._layout.masters))
+
+    def _masters_changed(self, *_event: Any) -> Deferred[None]:
+        counted = ensureDeferred(self._count_masters())
+        return counted.addErrback(lambda _: None)
+
+
+def run(settings: Settings) -> int:
+    """Run a master until SIGTERM or SIGINT; returns the exit status.
+
+    Raises ConfigError when the data directory cannot be used.
+    """
+    from twisted.internet import reactor
+
+    predicate = LogLevelFilterPredicate(LogLevel.info)
+    observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [predicate])
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+
+    identity = Identity(settings.data_dir)
+    service = MasterService(reactor, settings, identity)
+    loop: Any = reactor
+
+    def stop(*_: object) -> None:
+        loop.callFromThread(_stop_once)
+
+    stopping: list[bool] = []
+
+    def _stop_once() -> None:
+        if stopping:
+            return
+        stopping.append(True)
+        loop.callLater(STOP_S, _quit)
+        ensureDeferred(service.stop()).addErrback(lambda failure: log.failure("stop", failure=failure)).addBoth(_quit)
+
+    def _quit(*_: object) -> None:
+        if loop.running:
+            loop.stop()
+
+    loop.callWhenRunning(service.start)
+    loop.callWhenRunning(signal.signal, signal.SIGTERM, stop)
+    loop.callWhenRunning(signal.signal, signal.SIGINT, stop)
+    loop.run(installSignalHandlers=True)
+    return 1 if service.is_broken else 0

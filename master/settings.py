@@ -1,0 +1,55 @@
+"""What a master is told on its command line, checked once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from coord.errors import ConfigError
+from regions.layout import DEFAULT_ROOT
+
+ENGINES: Final = ("auto", "greedy", "spark")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen; an instance that exists is consistent."""
+
+    #: The store's client addresses, "host:port,host:port".
+    store: str
+    data_dir: Path
+    host: str
+    port: int
+    admin_host: str = ""
+    #: 0: no admin port.
+    admin_port: int = 0
+    root: str = DEFAULT_ROOT
+    session_timeout_ms: int = 3_000
+    #: A cluster startup assigns nothing before so many region servers have registered (RT-03).
+    min_servers: int = 1
+    #: With min_servers 1: how long to wait for more after each arrival.
+    settle_ms: int = 500
+    #: auto: Spark where it is installed and the plan is large enough to be worth its start, else greedy.
+    plan_engine: str = "auto"
+    plan_deadline_s: float = 120.0
+    spark_master: str = "local[*]"
+    #: Replicas from which on `auto` uses Spark.
+    spark_min: int = 1_000
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError that names the option."""
+        if not self.store:
+            raise ConfigError("--store names no address")
+        if self.plan_engine not in ENGINES:
+            raise ConfigError(f"--plan-engine {self.plan_engine!r} is none of {', '.join(ENGINES)}")
+        if not 0 <= self.port <= 65535 or not 0 <= self.admin_port <= 65535:
+            raise ConfigError("ports are between 0 and 65535")
+        if self.session_timeout_ms < 500:
+            raise ConfigError(f"--session-timeout-ms {self.session_timeout_ms} is below 500")
+        if self.min_servers < 1:
+            raise ConfigError(f"--min-servers {self.min_servers} is below 1")
+        if self.plan_deadline_s <= 0:
+            raise ConfigError(f"--plan-deadline-s {self.plan_deadline_s} is not positive")
+        if self.root and (not self.root.startswith("/") or self.root.endswith("/")):
+            raise ConfigError(f"--root {self.root!r} must begin with a slash and not end with one")

@@ -1,0 +1,260 @@
+"""The `/unassigned` znodes: the only place where a master writes and reads transitions.
+
+Writes are gathered into fenced multis, several on their way at a time. A multi that is refused because of one of its
+operations is sent again without it, in halves, so one lost race never holds up five hundred regions. Watch events only
+say which znode to look at; the znodes are read many at a time.
+
+Everything goes through one session, so answers come in the order in which the store worked: whatever is applied when
+its answer arrives leaves the picture no older than it was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.client.ops import Check, Create, Delete, GetData, ReadOp, SetData, WriteOp
+from coord.errors import MultiFailed, NoNode, OperationError
+from coord.wire.records import Stat
+from master.fence import BYTES_MAX, OPS_MAX, Fence, weight
+from regions import effects as fx
+from regions.layout import CorruptZnode, Layout, decode_transition, encode
+from regions.model import RegionState, TransitionRecord
+from regions.states import Actor, check
+
+log = Logger()
+
+#: Multis on their way at a time; a partly filled one is sent only while fewer than the second figure are.
+IN_FLIGHT_MAX: Final = 8
+EAGER_BELOW: Final = 2
+#: Znodes in one multi-read.
+READS_MAX: Final = 250
+READS_IN_FLIGHT_MAX: Final = 4
+
+Write = fx.WriteOffline | fx.DeleteTransition
+
+
+class _Item:
+    """One effect and the operations that carry it out; the first is the transition's own."""
+
+    __slots__ = ("bytes", "effect", "ops")
+
+    def __init__(self, effect: Write, ops: list[WriteOp]) -> None:
+        self.effect = effect
+        self.ops = ops
+        self.bytes = sum(weight(op) for op in ops)
+
+
+class TransitionWriter:
+    """Carries out WriteOffline and DeleteTransition.
+
+    `done(effect, event)` is called for each with WriteDone or WriteFailed, and `turned()` after the last one of an
+    answer; `failed(failure)` for a multi whose fate is not known or that found us deposed.
+    """
+
+    def __init__(
+        self,
+        fence: Fence,
+        done: Callable[[Write, fx.WriteDone | fx.WriteFailed], None],
+        turned: Callable[[], None],
+        failed: Callable[[Failure], None],
+    ) -> None:
+        self._fence = fence
+        self._layout = fence.layout
+        self._done = done
+        self._turned = turned
+        self._failed = failed
+        self._waiting: deque[_Item] = deque()
+        self._again: deque[list[_Item]] = deque()
+        self._in_flight = 0
+        self._closed = False
+        self.multis = 0
+        self.refused = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, nothing is on its way."""
+        return not self._waiting and not self._again and self._in_flight == 0
+
+    def put(self, effect: Write) -> None:
+        """Queue a write. Raises InvalidTransition for a step that is not in the table."""
+        after = effect.record.state if isinstance(effect, fx.WriteOffline) else None
+        check(Actor.MASTER, effect.before, after, effect.cause, subject=effect.key)
+        self._waiting.append(_Item(effect, self._ops(effect)))
+
+    def flush(self) -> None:
+        """Send what may be sent now."""
+        while self._again and self._in_flight < IN_FLIGHT_MAX:
+            self._send(self._again.popleft())
+        while self._waiting and self._in_flight < IN_FLIGHT_MAX:
+            batch = self._next_batch()
+            if not batch:
+                return
+            self._send(batch)
+
+    def close(self) -> None:
+        """Send and report nothing any more."""
+        self._closed = True
+        self._waiting.clear()
+        self._again.clear()
+
+    def _ops(self, effect: Write) -> list[WriteOp]:
+        if isinstance(effect, fx.WriteOffline):
+            record = effect.record
+            path = self._layout.transition(record.region_id, record.replica)
+            data = encode(record)
+            if effect.before is None:
+                return [Create(path, data)]
+            return [SetData(path, data, effect.version)]
+        ops: list[WriteOp] = [Delete(self._layout.transition(effect.region_id, effect.replica), effect.version)]
+        if effect.table_check is not None:
+            table_id, version = effect.table_check
+            ops.append(Check(self._layout.table(table_id), version))
+        if effect.region is not None:
+            path = self._layout.region(effect.region.table_id, effect.region_id)
+            ops.append(SetData(path, encode(effect.region), effect.region_version))
+        return ops
+
+    def _next_batch(self) -> list[_Item]:
+        """The next run of items; empty when a part of a batch had better wait for company."""
+        if len(self._waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
+            return []
+        batch: list[_Item] = []
+        ops = size = 0
+        while self._waiting:
+            item = self._waiting[0]
+            if batch and (ops + len(item.ops) > OPS_MAX or size + item.bytes > BYTES_MAX):
+                break
+            batch.append(self._waiting.popleft())
+            ops += len(item.ops)
+            size += item.bytes
+        return batch
+
+    def _send(self, batch: list[_Item]) -> None:
+        self._in_flight += 1
+        self.multis += 1
+        ops = [op for item in batch for op in item.ops]
+        self._fence.send(ops).addCallbacks(self._committed, self._not_committed, (batch,), {}, (batch,))
+
+    def _committed(self, results: list[Any], batch: list[_Item]) -> None:
+        self._in_flight -= 1
+        if self._closed:
+            return
+        at = 0
+        for item in batch:
+            first = results[at]
+            at += len(item.ops)
+            version = first.version if isinstance(first, Stat) else 0
+            self._done(item.effect, fx.WriteDone(item.effect.key, version))
+        self.flush()
+        self._turned()
+
+    def _not_committed(self, failure: Failure, batch: list[_Item]) -> None:
+        self._in_flight -= 1
+        if self._closed:
+            return
+        error = failure.value
+        if not isinstance(error, MultiFailed):
+            self._failed(failure)
+            return
+        self.refused += 1
+        at = 0
+        for number, item in enumerate(batch):
+            at += len(item.ops)
+            if error.index < at:
+                self._done(item.effect, fx.WriteFailed(item.effect.key))
+                rest = batch[:number] + batch[number + 1 :]
+                break
+        else:
+            raise AssertionError(f"operation {error.index} of {at} failed")
+        half = (len(rest) + 1) // 2
+        self._again.extend(part for part in (rest[:half], rest[half:]) if part)
+        self.flush()
+        self._turned()
+
+
+class TransitionReader:
+    """Reads transitions that may have changed, many at a time, and reports what it finds.
+
+    `seen(event)` is called for each, in the order of the store's answers, `turned()` after each answer,
+    `failed(failure)` when an answer did not come.
+    """
+
+    def __init__(
+        self,
+        fence: Fence,
+        seen: Callable[[fx.TransitionSeen], None],
+        turned: Callable[[], None],
+        failed: Callable[[Failure], None],
+    ) -> None:
+        self._client = fence.client
+        self._layout = fence.layout
+        self._seen = seen
+        self._turned = turned
+        self._failed = failed
+        self._dirty: dict[tuple[str, int], None] = {}
+        self._in_flight = 0
+        self._closed = False
+        self.reads = 0
+
+    def put(self, region_id: str, replica: int) -> None:
+        """Queue a transition to be read."""
+        self._dirty[region_id, replica] = None
+
+    def flush(self) -> None:
+        """Send what may be sent now; a partly filled read waits while another is on its way."""
+        while self._dirty and self._in_flight < READS_IN_FLIGHT_MAX:
+            if self._in_flight and len(self._dirty) < READS_MAX:
+                return
+            keys = list(self._dirty)[:READS_MAX]
+            for key in keys:
+                del self._dirty[key]
+            self._in_flight += 1
+            self.reads += 1
+            reads: list[ReadOp] = [GetData(self._layout.transition(*key)) for key in keys]
+            self._client.multi_read(reads).addCallbacks(self._answered, self._not_answered, (keys,))
+
+    def close(self) -> None:
+        """Read and report nothing any more."""
+        self._closed = True
+        self._dirty.clear()
+
+    def _answered(self, results: list[Any], keys: list[tuple[str, int]]) -> None:
+        self._in_flight -= 1
+        if self._closed:
+            return
+        for (region_id, replica), result in zip(keys, results, strict=True):
+            if isinstance(result, NoNode):
+                self._seen(fx.TransitionSeen(region_id, replica, None, -1))
+            elif isinstance(result, OperationError):
+                log.error("transition {path} cannot be read: {error}", path=result.path, error=result)
+            else:
+                self._report(region_id, replica, result[0], result[1])
+        self.flush()
+        self._turned()
+
+    def _report(self, region_id: str, replica: int, data: bytes, stat: Stat) -> None:
+        try:
+            record = decode_transition(data, self._layout.transition(region_id, replica))
+        except CorruptZnode as error:
+            log.error("transition left alone: {error}", error=error)
+            return
+        self._seen(fx.TransitionSeen(region_id, replica, record, stat.version))
+
+    def _not_answered(self, failure: Failure) -> None:
+        self._in_flight -= 1
+        if not self._closed:
+            self._failed(failure)
+
+
+def wipe_ops(layout: Layout, transitions: list[tuple[TransitionRecord, int]]) -> list[WriteOp]:
+    """Deletes for a cluster startup's wipe (RT-04, X8): by version, legal for every state, repeatable."""
+    ops: list[WriteOp] = []
+    for record, version in transitions:
+        check(Actor.MASTER, RegionState(record.state), None, subject=record.key)
+        ops.append(Delete(layout.transition(record.region_id, record.replica), version))
+    return ops
