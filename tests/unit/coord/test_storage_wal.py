@@ -224,7 +224,7 @@ def test_lost_record_between_segments_is_refused() -> None:
 def test_power_cut_at_every_disk_call_keeps_what_was_acknowledged() -> None:
     """Whatever call the power fails in, every write that returned is there afterwards."""
 
-    class PowerCut(Exception):
+    class PowerCut(Exception):  # noqa: N818
         pass
 
     for calls in range(1, 120):

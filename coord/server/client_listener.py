@@ -1,0 +1,255 @@
+"""The client port: sockets on one side, `Pipeline` on the other.
+
+What a client may cost is bounded here, each bound a setting: connections per address and in total, the time until its
+first request, the bytes waiting for a client that does not read, and how long it may not read.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from twisted.logger import Logger
+
+from coord.env import Clock
+from coord.server.node import Node
+from coord.server.pipeline import Connection
+from coord.server.reactor import TurnReactor
+from coord.server.stream import Stream, tune
+from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientConnection
+
+log = Logger()
+
+#: How often half-open and stalled connections are looked for.
+SWEEP_S = 1.0
+#: Accepted in one turn, so that a flood of connects does not hold up those who are connected.
+ACCEPTS_PER_TURN = 64
+
+
+class ClientLimits:
+    """Bounds of the client port; 0 connections mean no bound."""
+
+    def __init__(
+        self,
+        *,
+        connections_per_address_max: int = 60,
+        connections_max: int = 0,
+        frame_bytes_max: int = 0xFFFFF,
+        connect_timeout_ms: int = 10_000,
+        stall_ms: int = 15_000,
+        send_queue_bytes_max: int = 64 << 20,
+        pause_bytes: int = 1 << 20,
+    ) -> None:
+        assert pause_bytes < send_queue_bytes_max, (pause_bytes, send_queue_bytes_max)
+        self.connections_per_address_max = connections_per_address_max
+        self.connections_max = connections_max
+        #: jute.maxbuffer.
+        self.frame_bytes_max = frame_bytes_max
+        #: A connection without a connect request or word is closed after this.
+        self.connect_timeout_ms = connect_timeout_ms
+        #: A client that takes nothing of what waits for it is closed after this.
+        self.stall_ms = stall_ms
+        #: Bytes that may wait for one client.
+        self.send_queue_bytes_max = send_queue_bytes_max
+        #: More than this waits: requests of this client are not read until it has taken it.
+        self.pause_bytes = pause_bytes
+
+
+class ClientStream(Stream):
+    """One client's socket (a pipeline's `Transport`)."""
+
+    def __init__(self, listener: ClientListener, sock: socket.socket, address: tuple[str, int]) -> None:
+        super().__init__(listener.reactor, sock)
+        self.backlog_max = listener.limits.send_queue_bytes_max
+        self._listener = listener
+        self._wire = ClientConnection(listener.limits.frame_bytes_max)
+        self.address = address[0]
+        now_ms = listener.clock.monotonic_ms()
+        self.connection: Connection = listener.node.pipeline.connect(self, address[0], address[1], now_ms)
+        self.output = self.connection.output
+        self.is_dirty = False
+        self._has_begun = False
+        self.since_ms = now_ms
+        self.stalled_ms = 0
+        self._wants_reading = True
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        wire = self._wire
+        connection = self.connection
+        pipeline = self._listener.node.pipeline
+        try:
+            frames = wire.receive_data(data)
+            if not self._has_begun:
+                self._begin()
+            if frames:
+                pipeline.receive(connection, wire.take_block(), frames)
+        except Exception:  # the named boundary: whatever a client sends costs its own connection only
+            log.failure("fault while serving {address}; its connection is closed", address=self.address)
+            pipeline.close(connection)
+            return
+        if wire.phase == PHASE_CLOSED and not self.is_closed:
+            log.debug("{address} broke the protocol: {why}", address=self.address, why=wire.violation)
+            pipeline.close(connection, flush=True)
+
+    def _begin(self) -> None:
+        """The first bytes decide: a session or a four-letter word."""
+        wire = self._wire
+        listener = self._listener
+        pipeline = listener.node.pipeline
+        if wire.phase == PHASE_WORD:
+            self._has_begun = True
+            answer = listener.answer_word(wire.word)
+            if answer:
+                self.output.append(answer)
+                self.wake()
+            pipeline.close(self.connection, flush=True)
+        elif wire.phase in (PHASE_OPEN, PHASE_CLOSED):
+            self._has_begun = True
+            request = wire.take_connect()
+            if request is not None:
+                pipeline.open_session(self.connection, request)
+
+    def lost(self, reason: str) -> None:  # noqa: ARG002 (clients come and go)
+        """The client is gone."""
+        self._listener.forget(self)
+        self._listener.node.pipeline.connection_lost(self.connection)
+
+    # --- what the pipeline asks ---------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """See `Transport.wake`."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._listener.dirty.append(self)
+
+    def set_reading(self, is_reading: bool) -> None:
+        """See `Transport.set_reading`."""
+        self._wants_reading = is_reading
+        super().set_reading(is_reading and self.backlog() <= self._listener.limits.pause_bytes)
+
+    def close(self, *, flush: bool = False) -> None:
+        """See `Transport.close`."""
+        if flush and not self.is_closed:
+            self.wake()
+            self.close_when_sent()
+        if not flush or self.is_closed:
+            super().close()
+        self._listener.forget(self)
+
+    def send(self) -> None:
+        """Send this turn's output; stop reading from a client that does not take it."""
+        self.flush()
+        if self._rest and len(self._rest) > self._listener.limits.pause_bytes:
+            super().set_reading(False)
+
+    def _send_rest(self) -> None:
+        super()._send_rest()
+        self.stalled_ms = 0
+        if not self.is_closed and self._wants_reading and self.backlog() <= self._listener.limits.pause_bytes:
+            super().set_reading(True)
+
+    def sweep(self, now_ms: int) -> None:
+        """Close the connection if it is half open or stalled."""
+        limits = self._listener.limits
+        if not self._has_begun and now_ms - self.since_ms > limits.connect_timeout_ms:
+            self.fail("sent no connect request")
+        elif self.backlog() == 0:
+            self.stalled_ms = 0
+        elif self.stalled_ms == 0:
+            self.stalled_ms = now_ms
+        elif now_ms - self.stalled_ms > limits.stall_ms:
+            self.fail("does not read")
+
+
+class ClientListener:
+    """All client connections of one node."""
+
+    def __init__(
+        self,
+        reactor: TurnReactor,
+        node: Node,
+        clock: Clock,
+        limits: ClientLimits,
+        answer_word: Callable[[bytes], bytes],
+    ) -> None:
+        """`answer_word` gives the answer to a four-letter word, b"" for none."""
+        self.reactor = reactor
+        self.node = node
+        self.clock = clock
+        self.limits = limits
+        self.answer_word = answer_word
+        self.dirty: list[ClientStream] = []
+        self.streams: dict[ClientStream, None] = {}
+        self._per_address: dict[str, int] = {}
+        self._listening: socket.socket | None = None
+        #: Connections refused for one of the bounds.
+        self.refused = 0
+
+    def start(self, listening: socket.socket) -> None:
+        """Accept clients."""
+        self._listening = listening
+        self.reactor.watch(listening.fileno(), self._accept)
+        self.reactor.callLater(SWEEP_S, self._sweep)
+
+    def stop(self) -> None:
+        """Accept nobody any more and close every connection; sessions live on elsewhere."""
+        if self._listening is not None:
+            self.reactor.unwatch(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
+        self.send_all()
+        self.node.close_clients()
+        for stream in list(self.streams):
+            stream.close()
+
+    def send_all(self) -> None:
+        """Send every connection's output of this turn, one call each."""
+        if not self.dirty:
+            return
+        dirty, self.dirty = self.dirty, []
+        for stream in dirty:
+            stream.is_dirty = False
+            stream.send()
+
+    def forget(self, stream: ClientStream) -> None:
+        """The connection is closed, or will be when its last bytes have left."""
+        if stream in self.streams:
+            del self.streams[stream]
+            left = self._per_address[stream.address] - 1
+            if left:
+                self._per_address[stream.address] = left
+            else:
+                del self._per_address[stream.address]
+
+    def _accept(self, events: int) -> None:  # noqa: ARG002
+        assert self._listening is not None
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, address = self._listening.accept()
+            except OSError:
+                return
+            if self._is_too_many(address[0]):
+                self.refused += 1
+                sock.close()
+                continue
+            tune(sock, give_up_ms=self.limits.stall_ms)
+            stream = ClientStream(self, sock, (address[0], address[1]))
+            self.streams[stream] = None
+            self._per_address[stream.address] = self._per_address.get(stream.address, 0) + 1
+
+    def _is_too_many(self, address: str) -> bool:
+        limits = self.limits
+        per_address = limits.connections_per_address_max
+        if per_address and self._per_address.get(address, 0) >= per_address:
+            if self.refused % 1000 == 0:
+                log.warn("{address} has {count} connections: no more are taken", address=address, count=per_address)
+            return True
+        return limits.connections_max > 0 and len(self.streams) >= limits.connections_max
+
+    def _sweep(self) -> None:
+        now_ms = self.clock.monotonic_ms()
+        for stream in list(self.streams):
+            stream.sweep(now_ms)
+        if self._listening is not None:
+            self.reactor.callLater(SWEEP_S, self._sweep)

@@ -1,0 +1,132 @@
+"""Settings of a store node: from the command line or from a ZooKeeper configuration file, checked once at the start."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from coord.errors import ConfigError
+from coord.wire.client_conn import FOUR_LETTER_WORDS
+
+Address = tuple[str, int]
+
+#: Node ids fit into the top byte of a session id.
+NODE_ID_MAX: Final = 127
+#: Words answered unless the settings say otherwise: none of them tells more than whether the node works.
+DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})
+#: The core's tick; heartbeats and election timeouts count it.
+RAFT_TICK_MS: Final = 50
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything one node is told. Times in ms, sizes in bytes, 0 connections: no bound."""
+
+    node_id: int
+    data_dir: Path
+    client_address: Address
+    #: Where this node listens for the others; None when it is alone.
+    peer_address: Address | None = None
+    #: Every voter's peer address, this node's included; empty when it is alone.
+    peers: dict[int, Address] = field(default_factory=dict)
+    admin_address: Address | None = None
+    #: Distinguishes clusters; "": derived from `peers`, which are alike on all nodes.
+    cluster: str = ""
+    tick_ms: int = 500
+    session_timeout_min_ms: int = 0
+    session_timeout_max_ms: int = 0
+    leader_absence_ms: int = 2000
+    connections_per_address_max: int = 60
+    connections_max: int = 0
+    frame_bytes_max: int = 0xFFFFF
+    outstanding_max: int = 1000
+    words: frozenset[str] = DEFAULT_WORDS
+    snapshot_entries: int = 100_000
+    snapshot_bytes: int = 256 << 20
+    keep_entries: int = 10_000
+    segment_bytes: int = 64 << 20
+    #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
+    fsync: str = "thread"
+    #: Lines for the operator about what was ignored.
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError with one line that names the setting."""
+        if not 1 <= self.node_id <= NODE_ID_MAX:
+            raise ConfigError(f"node id {self.node_id} is not between 1 and {NODE_ID_MAX}")
+        if self.peers and self.node_id not in self.peers:
+            raise ConfigError(f"node {self.node_id} is not among the peers {sorted(self.peers)}")
+        if len(self.peers) > 1 and self.peer_address is None:
+            raise ConfigError("a node with peers needs a peer address")
+        wrong = [peer for peer in self.peers if not 1 <= peer <= NODE_ID_MAX]
+        if wrong:
+            raise ConfigError(f"peer id {wrong[0]} is not between 1 and {NODE_ID_MAX}")
+        if len(set(self.peers.values())) != len(self.peers):
+            raise ConfigError("two peers have the same address")
+        if not RAFT_TICK_MS <= self.tick_ms <= 60_000:
+            raise ConfigError(f"tick of {self.tick_ms} ms is not between {RAFT_TICK_MS} and 60000")
+        if self.timeout_min_ms() > self.timeout_max_ms():
+            raise ConfigError(
+                f"smallest session timeout {self.timeout_min_ms()} ms is above the largest {self.timeout_max_ms()} ms"
+            )
+        if self.fsync not in ("thread", "inline"):
+            raise ConfigError(f"fsync is thread or inline, not {self.fsync!r}")
+        for name in ("outstanding_max", "frame_bytes_max", "snapshot_entries", "snapshot_bytes", "segment_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        for name in ("connections_per_address_max", "connections_max", "keep_entries", "leader_absence_ms"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative")
+        unknown = sorted(self.words - {word.decode() for word in FOUR_LETTER_WORDS})
+        if unknown:
+            raise ConfigError(f"{unknown[0]!r} is no four-letter word")
+
+    def timeout_min_ms(self) -> int:
+        """Shortest session timeout that is granted: 2 ticks unless set."""
+        return self.session_timeout_min_ms or 2 * self.tick_ms
+
+    def timeout_max_ms(self) -> int:
+        """Longest session timeout that is granted: 20 ticks unless set."""
+        return self.session_timeout_max_ms or 20 * self.tick_ms
+
+    def cluster_id(self) -> bytes:
+        """16 bytes that only nodes of this cluster have."""
+        text = self.cluster or ",".join(f"{i}={host}:{port}" for i, (host, port) in sorted(self.peers.items()))
+        return hashlib.sha256(b"regionkeeper cluster " + text.encode()).digest()[:16]
+
+    def voters(self) -> list[int]:
+        """Ids of the members a new cluster begins with."""
+        return sorted(self.peers) or [self.node_id]
+
+
+def parse_address(text: str, what: str) -> Address:
+    """`host:port` or `[v6]:port`. Raises ConfigError that names `what`."""
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{what} {text!r} is not host:port")
+    return host, int(port)
+
+
+def parse_peers(text: str) -> dict[int, Address]:
+    """`1=host:port,2=host:port`. Raises ConfigError."""
+    peers: dict[int, Address] = {}
+    for part in filter(None, text.split(",")):
+        number, equals, address = part.strip().partition("=")
+        if not equals or not number.isdigit():
+            raise ConfigError(f"peer {part!r} is not id=host:port")
+        if int(number) in peers:
+            raise ConfigError(f"peer {number} is named twice")
+        peers[int(number)] = parse_address(address, f"address of peer {number}")
+    return peers
+
+
+def parse_words(text: str) -> frozenset[str]:
+    """A whitelist of four-letter words, separated by commas; `*` is all of them."""
+    words = {word.strip() for word in text.split(",") if word.strip()}
+    if "*" in words:
+        return frozenset(word.decode() for word in FOUR_LETTER_WORDS)
+    return frozenset(words)

@@ -1,0 +1,607 @@
+"""The driver of one store node: the only place that knows in which order persisting, sending, applying and answering
+happen.
+
+Between two turns nothing is half done. During a turn things arrive (`tick`, `peer_frame`, `Pipeline.receive`,
+`on_persisted`), and `turn_end` does what follows from all of them together:
+
+    commands of this turn -> one group -> one entry (or one FORWARD to the leader)
+    for each Ready of the core:
+        queue its messages for the peers            none of them depends on this disk
+        queue its entries and hard state for the log, one record and one sync for all that waits
+        apply what is committed: events first, then replies, into the connections' outputs
+    one send per peer, one wake of the log's writer, one send per client
+
+Messages that promise something durable (votes, acknowledgements) are kept until the log's writer has reported all
+batches up to theirs: `_held`.
+
+The node knows no clock, socket or disk: they are handed in (`coord.env`, `PeerDoor`, `LogWriter`, `SnapshotJob`), so a
+simulation drives whole nodes through exactly these methods.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Protocol
+
+from twisted.logger import Logger
+
+from coord.env import Clock, Entropy
+from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, StorageError
+from coord.raft.core import RaftCore
+from coord.raft.messages import LEADER, NORMAL, ROLE_NAMES, SNAPSHOT, Entry, Message, Ready, SnapshotMeta
+from coord.server import peer_codec as codec
+from coord.server.pipeline import Connection, Limits, Pending, Pipeline
+from coord.server.proposals import Forwarded, Proposals, Sent
+from coord.server.transfer import SnapshotInbox, SnapshotOutbox
+from coord.storage import snapshot as files
+from coord.storage.wal import Batch
+from coord.storage.writer import LogWriter
+from coord.tree.command import encode_command, encode_group
+from coord.tree.machine import StateMachine
+from coord.tree.sessions import ExpiryQueue
+from coord.wire.opcodes import OP_EXPIRE
+
+log = Logger()
+
+#: A group is closed at this size: one entry must fit into an append and hold up nothing.
+GROUP_BYTES_MAX: Final = 1 << 20
+#: A read index that was asked for and not answered is asked for again after so many ticks.
+READ_RETRY_TICKS: Final = 10
+#: Events of the core that the line about a changed role already tells.
+_TOLD_BY_CHANGE: Final = ("role", "leader")
+
+
+class PeerDoor(Protocol):
+    """The links to the other nodes. What is sent to one of them arrives in order or the link breaks."""
+
+    def send(self, peer: int, frame: bytes) -> bool:
+        """Queue a frame; False when there is no link to the peer, or it was just given up because its queue is full."""
+        ...
+
+    def is_connected(self, peer: int) -> bool:
+        """Whether frames to this peer have a chance."""
+        ...
+
+    def backlog(self, peer: int) -> int:
+        """Bytes queued for the peer."""
+        ...
+
+    def flush(self) -> None:
+        """Send what is queued, one call per peer."""
+        ...
+
+
+class SnapshotJob(Protocol):
+    """Writes the state to disk without holding up the node."""
+
+    def begin(self, meta: files.SnapshotMeta, machine: StateMachine) -> None:
+        """Start; `Node.snapshot_written` is called when it has ended. Never called while one is running."""
+        ...
+
+
+class NodeSettings:
+    """What a node needs to know besides its doors. Times in ms, sizes in bytes."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        tick_ms: int = 500,
+        raft_tick_ms: int = 50,
+        leader_absence_ms: int = 2000,
+        snapshot_entries: int = 100_000,
+        snapshot_bytes: int = 64 << 20,
+        keep_entries: int = 10_000,
+        limits: Limits | None = None,
+    ) -> None:
+        assert node_id > 0, node_id
+        assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
+        self.node_id = node_id
+        #: ZooKeeper's tick: unit of session timeouts.
+        self.tick_ms = tick_ms
+        self.raft_tick_ms = raft_tick_ms
+        #: Clients are cut off from a node that has had no leader for so long (timeliness).
+        self.leader_absence_ms = leader_absence_ms
+        #: A snapshot is due after so many entries or bytes of them.
+        self.snapshot_entries = snapshot_entries
+        self.snapshot_bytes = snapshot_bytes
+        #: Entries kept in memory behind the snapshot for peers that are a little behind.
+        self.keep_entries = keep_entries
+        self.limits = limits or Limits(session_timeout_min_ms=2 * tick_ms, session_timeout_max_ms=20 * tick_ms)
+
+
+class Reads:
+    """Syncs on their way: new, asked for under a context, or confirmed and waiting for an index."""
+
+    def __init__(self, first_context: int) -> None:
+        self.new: list[tuple[Connection, Pending]] = []
+        self.asked: dict[int, list[tuple[Connection, Pending]]] = {}
+        self.confirmed: list[tuple[int, list[tuple[Connection, Pending]]]] = []
+        self.next_context = first_context
+        self.asked_ticks = 0
+
+    def ask_again(self) -> None:
+        """What was asked for may have been lost: it is new once more, in the old order."""
+        for context in sorted(self.asked, reverse=True):
+            self.new[:0] = self.asked[context]
+        self.asked.clear()
+
+
+class Node:
+    """One node of the store. Every method is called on one thread; `turn_end` after each group of others."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        core: RaftCore,
+        machine: StateMachine,
+        *,
+        writer: LogWriter,
+        snapshots: files.Snapshots,
+        snapshot_job: SnapshotJob,
+        peers: PeerDoor,
+        clock: Clock,
+        entropy: Entropy,
+        applied: files.SnapshotMeta,
+    ) -> None:
+        """`machine` is at the position of `applied`, from which `core` was started, too."""
+        self.settings = settings
+        self.core = core
+        self.machine = machine
+        self.proposals = Proposals()
+        self.pipeline = Pipeline(
+            settings.node_id, machine, self.proposals, settings.limits, entropy.token, self._sync_asked
+        )
+        self.pipeline.on_session_opened = self._session_opened
+        self.forwarded = Forwarded()
+        self.snapshots = snapshots
+        self._writer = writer
+        self._snapshot_job = snapshot_job
+        self._peers = peers
+        self._clock = clock
+        self._inbox = SnapshotInbox(snapshots)
+        self._outbox = SnapshotOutbox(snapshots, peers)
+        self._reads = Reads(int.from_bytes(entropy.token(6), "big") << 8)
+        # As of the last Ready.
+        self.role = 0
+        self.term = 0
+        self.leader = 0
+        #: Commands for this leader's next group, all taken in `_group_term`.
+        self._group: list[bytes] = []
+        self._group_term = 0
+        self._last_time_ms = 0
+        self.applied_index = applied.index
+        self.snapshot_index = applied.index
+        self._bytes_since_snapshot = 0
+        self._is_snapshotting = False
+        #: Where the last attempt at a snapshot was; a failed one is not repeated at once.
+        self._snapshot_tried = applied.index
+        #: Peers to which the link is newer than what was last forwarded over it.
+        self._fresh_links: set[int] = set()
+        #: (batch number of the writer, Ready number or 0, messages that wait for it), oldest first.
+        self._held: deque[tuple[int, int, list[Message]]] = deque()
+        self._submitted = 0
+        self.expiry: ExpiryQueue | None = None
+        self._leaderless_since_ms = clock.monotonic_ms()
+        self._ticks = 0
+        self._started_ms = self._leading_since_ms = clock.monotonic_ms()
+        #: The disk refuses writes for lack of room.
+        self.is_full = False
+        #: Why the node cannot go on; whoever drives it stops it.
+        self.failure: Exception | None = None
+        # Counters for the metrics.
+        self.groups = 0
+        self.commands = 0
+        self.elections_won = 0
+
+    # --- what arrives -------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """`raft_tick_ms` have passed."""
+        self._ticks += 1
+        now_ms = self._clock.monotonic_ms()
+        self.core.tick()
+        self._tick_reads()
+        self._tick_sessions(now_ms)
+        self._outbox.pump()
+        if self.core.leader != 0:
+            self._leaderless_since_ms = now_ms
+        elif now_ms - self._leaderless_since_ms > self.settings.leader_absence_ms and self.pipeline.connections:
+            log.warn("no leader for {ms} ms: clients are sent elsewhere", ms=now_ms - self._leaderless_since_ms)
+            self.close_clients()
+        self._maybe_snapshot()
+
+    def peer_connected(self, peer: int) -> None:
+        """This node's link to `peer` is up; nothing sent over an earlier one will still arrive."""
+        self._fresh_links.add(peer)
+
+    def peer_lost(self, peer: int) -> None:
+        """The link to or from `peer` broke."""
+        self.core.peer_down(peer)
+        self._outbox.peer_lost(peer, self.core)
+        self._inbox.peer_lost(peer)
+
+    def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
+        """A frame from `peer`, whose identity the link has checked. Raises RemoteProtocolError: break the link."""
+        if kind == codec.RAFT:
+            self._peer_message(peer, codec.decode_raft(block, at, end))
+        elif kind == codec.FORWARD:
+            term, first, commands = codec.decode_forward(block, at, end)
+            self._take_forward(peer, incarnation, term, first, commands)
+        elif kind == codec.TOUCH:
+            if self.expiry is not None:
+                now_ms = self._clock.monotonic_ms()
+                for session_id in codec.decode_touch(block, at, end):
+                    self.expiry.touch(session_id, now_ms)
+        elif kind == codec.CHUNK:
+            self._inbox.take(peer, codec.decode_chunk(block, at, end))
+        elif kind == codec.RECEIVED:
+            name, ok = codec.decode_received(block, at, end)
+            self._outbox.ended(peer, name, ok, self.core)
+        else:
+            raise RemoteProtocolError(f"peer {peer} sent a frame of unknown kind {kind}")
+
+    def _peer_message(self, peer: int, message: Message) -> None:
+        if message.src != peer or message.dst != self.settings.node_id:
+            raise RemoteProtocolError(f"peer {peer} sent a message from {message.src} to {message.dst}")
+        if message.kind == SNAPSHOT and message.snapshot is not None:
+            name = message.snapshot.handle
+            try:
+                self._inbox.finish(peer, name, message.snapshot.index)
+            except (StorageError, OSError) as error:
+                log.error("snapshot {name} from node {peer} is not usable: {error}", name=name, peer=peer, error=error)
+                self._peers.send(peer, codec.encode_received(name, False))
+                return
+            self._peers.send(peer, codec.encode_received(name, True))
+        self.core.step(message)
+
+    def _take_forward(self, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
+        core = self.core
+        if core.role != LEADER or term != core.term:
+            return  # The sender finds out when it applies an entry of a later term (`Proposals`, rule 2).
+        try:
+            fresh = self.forwarded.accept(term, peer, incarnation, first, commands)
+        except ValueError as error:
+            raise RemoteProtocolError(str(error)) from error
+        self._add_to_group(term, fresh)
+
+    # --- what the disk tells (WriterEvents) ---------------------------------------------------------------------------
+
+    def on_persisted(self, number: int) -> None:
+        """See `WriterEvents.on_persisted`: release what was held back for it."""
+        held = self._held
+        ready_number = 0
+        while held and held[0][0] <= number:
+            _, persisted, messages = held.popleft()
+            ready_number = max(ready_number, persisted)
+            self._send(messages)
+        if ready_number:
+            self.core.persisted(ready_number)
+
+    def on_full(self, is_full: bool) -> None:
+        """See `WriterEvents.on_full`. A leader without a disk hands over; a node without peers refuses writes."""
+        self.is_full = is_full
+        if is_full:
+            log.error("disk full: no writes until there is room")
+            self.hand_over()
+        else:
+            log.info("the disk has room again")
+
+    def on_failed(self, error: Exception) -> None:
+        """See `WriterEvents.on_failed`: the node must stop."""
+        self.failure = self.failure or error
+
+    # --- the turn -----------------------------------------------------------------------------------------------------
+
+    def turn_end(self) -> None:
+        """Do everything that follows from what arrived. Cheap when nothing did."""
+        if self.failure is not None:
+            return
+        core = self.core
+        self.pipeline.now_ms = self._clock.monotonic_ms()
+        while True:
+            self._submit_commands()
+            if not core.has_ready():
+                break
+            self._perform(core.ready())
+            self._peers.flush()
+            self._writer.flush()
+        self._peers.flush()
+
+    def _perform(self, ready: Ready) -> None:
+        if ready.changed:
+            self._follow_change(ready)
+        batch = Batch()
+        if ready.snapshot is not None:
+            self._install(ready.snapshot)
+            batch.set_base(ready.snapshot.index, ready.snapshot.term)
+        self._send(ready.messages)
+        if ready.must_persist():
+            if ready.hard_state is not None:
+                batch.set_hard_state(ready.hard_state.term, ready.hard_state.vote)
+            for entry in ready.entries:
+                batch.add_entry(entry.term, entry.index, entry.kind, entry.data)
+            self._submitted = self._writer.submit(batch)
+            self._held.append((self._submitted, ready.number, ready.messages_after_persist))
+        elif ready.messages_after_persist:
+            if self._held:
+                self._held.append((self._submitted, 0, ready.messages_after_persist))
+            else:
+                self._send(ready.messages_after_persist)
+        if ready.committed:
+            self._apply(ready.committed)
+        for state in ready.read_states:
+            waiting = self._reads.asked.pop(state.context, None)
+            if waiting is not None:
+                self._reads.confirmed.append((state.index, waiting))
+        if self._reads.confirmed:
+            self._release_reads()
+        for event in ready.events:
+            if event.name not in _TOLD_BY_CHANGE:
+                log.info("raft {name} term={term} {detail}", name=event.name, term=event.term, detail=event.detail)
+
+    def _follow_change(self, ready: Ready) -> None:
+        """Role, term or leader are not what they were."""
+        if ready.role != LEADER:
+            self.expiry = None
+        if ready.role == LEADER and self.role != LEADER:
+            self.elections_won += 1
+            self._leading_since_ms = self._clock.monotonic_ms()
+        self.role, self.term, self.leader = ready.role, ready.term, ready.leader
+        self._reads.ask_again()
+        log.info(
+            "node {id} is {role} term={term} leader={leader}",
+            id=self.settings.node_id,
+            role=ROLE_NAMES[ready.role],
+            term=ready.term,
+            leader=ready.leader or "none",
+        )
+
+    def _send(self, messages: list[Message]) -> None:
+        for message in messages:
+            if message.kind == SNAPSHOT:
+                self._outbox.begin(message, self.core)
+            else:
+                self._peers.send(message.dst, codec.encode_raft(message))
+
+    def _apply(self, entries: list[Entry]) -> None:
+        machine = self.machine
+        pipeline = self.pipeline
+        for entry in entries:
+            self.proposals.entry_applied(entry.term)
+            if entry.kind == NORMAL:
+                outcomes = machine.apply_group(entry.data)
+                self.groups += 1
+                self.commands += len(outcomes)
+                pipeline.applied(outcomes)
+            self._bytes_since_snapshot += len(entry.data)
+        self.applied_index = entries[-1].index
+        if self.role == LEADER and self.expiry is None and entries[-1].term == self.core.term:
+            # Everything of earlier terms is applied: the table is complete, and every session begins anew.
+            self.expiry = ExpiryQueue(machine.sessions, max(1, self.settings.tick_ms // 2), self._clock.monotonic_ms())
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def _submit_commands(self) -> None:
+        """Hand this turn's commands to the leader, which may be this node."""
+        core = self.core
+        proposals = self.proposals
+        if core.role == LEADER:
+            term = core.term
+            if proposals.waiting:
+                self._add_to_group(term, [sent.command for sent in proposals.take(term)[1]])
+            if self._group:
+                self._propose_group(term)
+        elif core.leader and (proposals.waiting or proposals.sent) and self._peers.is_connected(core.leader):
+            if core.leader in self._fresh_links:
+                self._fresh_links.clear()
+                self._forward(core.leader, core.term, *proposals.unapplied(core.term))
+            if proposals.waiting:
+                self._forward(core.leader, core.term, *proposals.take(core.term))
+        if self._reads.new:
+            self._ask_for_reads()
+
+    def _add_to_group(self, term: int, commands: list[bytes]) -> None:
+        if self._group_term != term:
+            self._group.clear()
+            self._group_term = term
+        self._group += commands
+
+    def _propose_group(self, term: int) -> None:
+        if self._group_term != term:
+            self._group.clear()
+            return
+        core = self.core
+        commands, self._group = self._group, []
+        start = 0
+        size = 0
+        for position, command in enumerate(commands):
+            size += len(command)
+            if size >= GROUP_BYTES_MAX or position == len(commands) - 1:
+                try:
+                    core.propose(encode_group(self._group_time_ms(), commands[start : position + 1]))
+                except ProposalDropped:
+                    # Leadership is being handed over: if that fails they go into this term, else they are dead.
+                    self._group = commands[start:] + self._group
+                    return
+                start = position + 1
+                size = 0
+
+    def _group_time_ms(self) -> int:
+        now_ms = self._clock.wall_ms()
+        self._last_time_ms = max(now_ms, self._last_time_ms, self.machine.applied_time_ms)
+        return self._last_time_ms
+
+    def _forward(self, leader: int, term: int, first: int, taken: list[Sent]) -> None:
+        """Send commands numbered from `first`. If the link breaks meanwhile, a new one brings them again."""
+        part: list[bytes] = []
+        size = 0
+        for position, sent in enumerate(taken):
+            part.append(sent.command)
+            size += len(sent.command)
+            if size >= GROUP_BYTES_MAX or position == len(taken) - 1:
+                number = first + position + 1 - len(part)
+                if not self._peers.send(leader, codec.encode_forward(term, number, part)):
+                    return
+                part = []
+                size = 0
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def _tick_sessions(self, now_ms: int) -> None:
+        """Tell the leader whom this node has heard from; as the leader, end the sessions nobody has."""
+        core = self.core
+        if self.expiry is not None and core.role == LEADER:
+            for session_id in self.pipeline.take_heard():
+                self.expiry.touch(session_id, now_ms)
+            due = self.expiry.expired(now_ms)
+            if due:
+                log.info("{count} sessions expired", count=len(due))
+                commands = [encode_command(session_id, owner, 0, OP_EXPIRE, b"") for session_id, owner in due]
+                self._add_to_group(core.term, commands)
+        elif core.role != LEADER and core.leader and self._ticks % 2 == 0:
+            heard = self.pipeline.take_heard()
+            if heard:
+                self._peers.send(core.leader, codec.encode_touch(heard))
+
+    def _session_opened(self, session_id: int) -> None:
+        if self.expiry is not None:
+            self.expiry.touch(session_id, self._clock.monotonic_ms())
+
+    def close_clients(self) -> None:
+        """Close every client connection; the sessions live on elsewhere."""
+        for connection in list(self.pipeline.connections.values()):
+            self.pipeline.close(connection)
+
+    # --- syncs --------------------------------------------------------------------------------------------------------
+
+    def _sync_asked(self, connection: Connection, waiting: Pending) -> None:
+        self._reads.new.append((connection, waiting))
+
+    def _ask_for_reads(self) -> None:
+        """One read index for all syncs of the turn: it is at or behind what each of them must see."""
+        reads = self._reads
+        context = reads.next_context
+        try:
+            self.core.read_index(context)
+        except NotLeader:
+            return  # Kept: asked when there is a leader, or closed with the connection.
+        reads.next_context += 1
+        reads.asked[context], reads.new = reads.new, []
+        reads.asked_ticks = 0
+
+    def _tick_reads(self) -> None:
+        reads = self._reads
+        if reads.asked:
+            reads.asked_ticks += 1
+            if reads.asked_ticks >= READ_RETRY_TICKS:
+                reads.ask_again()
+
+    def _release_reads(self) -> None:
+        still: list[tuple[int, list[tuple[Connection, Pending]]]] = []
+        for index, waiting in self._reads.confirmed:
+            if index > self.applied_index:
+                still.append((index, waiting))
+                continue
+            for connection, pending in waiting:
+                self.pipeline.release_sync(connection, pending)
+        self._reads.confirmed = still
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    def _maybe_snapshot(self) -> None:
+        settings = self.settings
+        grown = self.applied_index - self._snapshot_tried
+        due = grown >= settings.snapshot_entries or self._bytes_since_snapshot >= settings.snapshot_bytes
+        if due and grown > 0 and not self._is_snapshotting and not self.is_full:
+            self.take_snapshot()
+
+    def take_snapshot(self) -> None:
+        """Begin to write the state at the applied index."""
+        meta = self.core.snapshot_meta(self.applied_index)
+        self._is_snapshotting = True
+        self._snapshot_tried = self.applied_index
+        self._bytes_since_snapshot = 0
+        machine = self.machine
+        self._snapshot_job.begin(
+            files.SnapshotMeta(meta.index, meta.term, meta.config.encode(), machine.last_zxid, machine.digest()),
+            machine,
+        )
+
+    def snapshot_written(self, meta: files.SnapshotMeta, error: str) -> None:
+        """The job has ended; `error` is "" when the snapshot is durable. The log behind it may go."""
+        self._is_snapshotting = False
+        if error:
+            log.error("snapshot at {index} failed: {error}", index=meta.index, error=error)
+            return
+        if meta.index <= self.snapshot_index:
+            return  # A newer one was installed meanwhile.
+        self.snapshot_index = meta.index
+        saved = self.core.snapshot_meta(meta.index)
+        saved.handle = meta.name()
+        self.core.snapshot_saved(saved)
+        self.core.compacted(max(0, meta.index - self.settings.keep_entries))
+        self.snapshots.retain()
+        self._writer.prune(self.snapshots.log_floor())
+        log.info("snapshot at {index} written", index=meta.index)
+
+    def _install(self, meta: SnapshotMeta) -> None:
+        """Take over the state that the leader sent. Clients go: nobody can say what became of their requests."""
+        reader = self.snapshots.open_named(meta.handle)
+        try:
+            machine = StateMachine.restore(reader.chunks())
+        finally:
+            reader.close()
+        self.close_clients()
+        self.proposals.forget()
+        self._reads = Reads(self._reads.next_context)
+        self.machine = machine
+        self.pipeline.machine = machine
+        self.applied_index = self.snapshot_index = self._snapshot_tried = meta.index
+        self._bytes_since_snapshot = 0
+        self.snapshots.retain()
+        log.info("took over the state at {index} from the leader", index=meta.index)
+
+    # --- leadership and the end ---------------------------------------------------------------------------------------
+
+    def hand_over(self) -> bool:
+        """As the leader, ask the voter that holds most of the log to lead. False if there is none, or no need."""
+        lead = self.core.leadership
+        if lead is None:
+            return False
+        voters = self.core.configs.current.voters
+        candidates = [p for p in lead.peers if p.peer in voters and self._peers.is_connected(p.peer)]
+        if not candidates:
+            return False
+        best = max(candidates, key=lambda p: (p.match, p.peer))
+        try:
+            self.core.transfer_leadership(best.peer)
+        except (ProposalDropped, NotLeader):
+            return False
+        return True
+
+    # --- views --------------------------------------------------------------------------------------------------------
+
+    def is_serving(self) -> bool:
+        """Whether this node has a leader, so that requests get somewhere."""
+        return self.core.leader != 0 and self.failure is None
+
+    def role_name(self) -> str:
+        """follower, pre-candidate, candidate or leader."""
+        return ROLE_NAMES[self.core.role]
+
+    def followers(self) -> dict[int, int]:
+        """As the leader: connected peer -> entries it is behind. Else empty."""
+        lead = self.core.leadership
+        if lead is None:
+            return {}
+        last = self.core.log.last
+        return {p.peer: max(0, last - p.match) for p in lead.peers if self._peers.is_connected(p.peer)}
+
+    def uptime_ms(self) -> int:
+        """Since the start of this process."""
+        return self._clock.monotonic_ms() - self._started_ms
+
+    def leading_ms(self) -> int:
+        """For how long this node has led; 0 if it does not."""
+        return self._clock.monotonic_ms() - self._leading_since_ms if self.core.leadership is not None else 0

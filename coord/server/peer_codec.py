@@ -1,0 +1,274 @@
+"""What store nodes say to each other. Pure: bytes in, values out.
+
+Each node dials every other; what A has to say to B goes over the connection that A dialled, so one stream carries all
+of it in order. All numbers big-endian:
+
+    stream   := hello frame*            (dialler to listener)
+    answer   := hello | refused         (listener to dialler, once)
+    frame    := length:u32  kind:u8  body
+    hello    := frame kind 1: magic "RKPR" version:u16 cluster:16 bytes src:u64 dst:u64 incarnation:u64
+    refused  := frame kind 2: reason as UTF-8
+    raft     := frame kind 3: fixed fields, flags, [snapshot: index term name config], entries
+    forward  := frame kind 4: term:u64 first:u64 command*             commands carry their own length
+    touch    := frame kind 5: session_id:i64*                         sessions heard from since the last one
+    chunk    := frame kind 6: total:u64 offset:u64 crc:u32 name_length:u16 name data     part of a snapshot file
+    received := frame kind 7: ok:u8 name                              how the transfer of that snapshot ended
+
+A frame that cannot be read is a RemoteProtocolError and costs the connection: between peers of one version and one
+cluster there are no bad frames, only bugs and strangers.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.errors import RemoteProtocolError
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import Entry, Message, SnapshotMeta
+
+MAGIC: Final = b"RKPR"
+VERSION: Final = 1
+#: The longest frame taken from a peer: one append or forward with the largest single command, and room for headers.
+FRAME_BYTES_MAX: Final = 64 << 20
+#: Of an unknown stranger only a hello is taken.
+HELLO_BYTES_MAX: Final = 256
+#: Piece of a snapshot file in one frame.
+CHUNK_BYTES: Final = 256 << 10
+
+HELLO: Final = 1
+REFUSED: Final = 2
+RAFT: Final = 3
+FORWARD: Final = 4
+TOUCH: Final = 5
+CHUNK: Final = 6
+RECEIVED: Final = 7
+
+_FRAME: Final = struct.Struct(">IB")
+_HELLO: Final = struct.Struct(">4sH16sQQQ")
+_RAFT: Final = struct.Struct(">BBQQQQQQQQQI")
+_ENTRY: Final = struct.Struct(">QQBI")
+_SNAPSHOT: Final = struct.Struct(">QQHI")
+_FORWARD: Final = struct.Struct(">QQ")
+_CHUNK: Final = struct.Struct(">QQIH")
+_LENGTH: Final = struct.Struct(">I")
+_FLAG_GRANTED: Final = 1
+_FLAG_SNAPSHOT: Final = 2
+
+
+class Hello:
+    """Who is at the other end."""
+
+    def __init__(self, cluster: bytes, src: int, dst: int, incarnation: int, version: int = VERSION) -> None:
+        #: 16 bytes, alike on all nodes of one cluster.
+        self.cluster = cluster
+        self.src = src
+        self.dst = dst
+        #: A number no other process of this node ever had.
+        self.incarnation = incarnation
+        self.version = version
+
+
+class Chunk:
+    """Part of a snapshot file."""
+
+    def __init__(self, name: str, total: int, offset: int, data: bytes) -> None:
+        self.name = name
+        self.total = total
+        self.offset = offset
+        self.data = data
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    """One frame."""
+    return _FRAME.pack(len(body) + 1, kind) + body
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The first frame of either direction."""
+    return frame(HELLO, _HELLO.pack(MAGIC, hello.version, hello.cluster, hello.src, hello.dst, hello.incarnation))
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Raises RemoteProtocolError for anything but a hello; a foreign version is the caller's to refuse."""
+    if len(body) < 6 or body[:4] != MAGIC:
+        raise RemoteProtocolError("not a node of a store")
+    if len(body) != _HELLO.size:
+        raise RemoteProtocolError(f"hello of {len(body)} bytes")
+    _, version, cluster, src, dst, incarnation = _HELLO.unpack(body)
+    return Hello(cluster, src, dst, incarnation, version)
+
+
+def encode_raft(m: Message) -> bytes:
+    """A Raft message as a frame."""
+    flags = (_FLAG_GRANTED if m.granted else 0) | (_FLAG_SNAPSHOT if m.snapshot is not None else 0)
+    entries = m.entries or []
+    fixed = _RAFT.pack(
+        m.kind,
+        flags,
+        m.src,
+        m.dst,
+        m.term,
+        m.prev_index,
+        m.prev_term,
+        m.commit,
+        m.match_index,
+        m.context,
+        0,
+        len(entries),
+    )
+    parts = [b"", fixed]
+    if m.snapshot is not None:
+        name = m.snapshot.handle.encode()
+        config = m.snapshot.config.encode()
+        parts += [_SNAPSHOT.pack(m.snapshot.index, m.snapshot.term, len(name), len(config)), name, config]
+    for entry in entries:
+        parts.append(_ENTRY.pack(entry.term, entry.index, entry.kind, len(entry.data)))
+        parts.append(entry.data)
+    parts[0] = _FRAME.pack(sum(map(len, parts)) + 1, RAFT)
+    return b"".join(parts)
+
+
+def decode_raft(data: bytes, at: int, end: int) -> Message:
+    """The message in data[at:end]. Raises RemoteProtocolError."""
+    try:
+        kind, flags, src, dst, term, prev_index, prev_term, commit, match, context, _, count = _RAFT.unpack_from(
+            data, at
+        )
+        at += _RAFT.size
+        snapshot: SnapshotMeta | None = None
+        if flags & _FLAG_SNAPSHOT:
+            index, snap_term, name_length, config_length = _SNAPSHOT.unpack_from(data, at)
+            at += _SNAPSHOT.size
+            name = data[at : at + name_length].decode()
+            at += name_length
+            snapshot = SnapshotMeta(index, snap_term, decode_configuration(data[at : at + config_length]), name)
+            at += config_length
+        entries: list[Entry] = []
+        for _ in range(count):
+            entry_term, index, entry_kind, length = _ENTRY.unpack_from(data, at)
+            at += 21
+            if at + length > end:
+                raise RemoteProtocolError("an entry is longer than its message")
+            entries.append(Entry(entry_term, index, entry_kind, data[at : at + length]))
+            at += length
+    except (struct.error, ValueError) as error:
+        raise RemoteProtocolError(f"unreadable Raft message: {error}") from error
+    if at != end:
+        raise RemoteProtocolError(f"{end - at} bytes behind a Raft message")
+    granted = bool(flags & _FLAG_GRANTED)
+    return Message(
+        kind, src, dst, term, prev_index, prev_term, commit, match, granted, context, entries or None, snapshot
+    )
+
+
+def encode_forward(term: int, first: int, commands: list[bytes]) -> bytes:
+    """Commands for the leader of `term`, numbered from `first`."""
+    return frame(FORWARD, _FORWARD.pack(term, first) + b"".join(commands))
+
+
+def decode_forward(data: bytes, at: int, end: int) -> tuple[int, int, list[bytes]]:
+    """(term, first, commands). Raises RemoteProtocolError."""
+    try:
+        term, first = _FORWARD.unpack_from(data, at)
+        at += _FORWARD.size
+        commands: list[bytes] = []
+        while at < end:
+            stop = at + 4 + _LENGTH.unpack_from(data, at)[0]
+            if stop > end or stop - at < 28:
+                raise RemoteProtocolError("a forwarded command is longer than its frame or shorter than its header")
+            commands.append(data[at:stop])
+            at = stop
+    except struct.error as error:
+        raise RemoteProtocolError(f"unreadable forward: {error}") from error
+    return term, first, commands
+
+
+def encode_touch(sessions: list[int]) -> bytes:
+    """Session ids that clients of this node were heard from."""
+    return frame(TOUCH, struct.pack(f">{len(sessions)}q", *sessions))
+
+
+def decode_touch(data: bytes, at: int, end: int) -> list[int]:
+    """The session ids. Raises RemoteProtocolError."""
+    if (end - at) % 8:
+        raise RemoteProtocolError("half a session id")
+    return list(struct.unpack(f">{(end - at) // 8}q", data[at:end]))
+
+
+def encode_chunk(chunk: Chunk) -> bytes:
+    """Part of a snapshot file as a frame."""
+    name = chunk.name.encode()
+    head = _CHUNK.pack(chunk.total, chunk.offset, crc32c(chunk.data), len(name))
+    return frame(CHUNK, head + name + chunk.data)
+
+
+def decode_chunk(data: bytes, at: int, end: int) -> Chunk:
+    """Raises RemoteProtocolError, also when the bytes arrived damaged."""
+    try:
+        total, offset, crc, name_length = _CHUNK.unpack_from(data, at)
+        at += _CHUNK.size
+        name = data[at : at + name_length].decode()
+    except (struct.error, ValueError) as error:
+        raise RemoteProtocolError(f"unreadable snapshot chunk: {error}") from error
+    content = data[at + name_length : end]
+    if crc32c(content) != crc:
+        raise RemoteProtocolError(f"chunk of {name} at {offset} arrived damaged")
+    return Chunk(name, total, offset, content)
+
+
+def encode_received(name: str, ok: bool) -> bytes:
+    """Tell the sender how the transfer of a snapshot ended."""
+    return frame(RECEIVED, bytes([ok]) + name.encode())
+
+
+def decode_received(data: bytes, at: int, end: int) -> tuple[str, bool]:
+    """(name, ok). Raises RemoteProtocolError."""
+    if at >= end:
+        raise RemoteProtocolError("empty transfer result")
+    return data[at + 1 : end].decode(errors="replace"), data[at] == 1
+
+
+class PeerFrames:
+    """Cuts a peer's bytes into frames. `limit` starts at a hello's and is raised once the peer is known."""
+
+    def __init__(self) -> None:
+        self.limit = HELLO_BYTES_MAX
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 5
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes, int, int]]:
+        """(kind, block, at, end) of each complete frame. Raises RemoteProtocolError for a length out of bounds.
+
+        At most one frame is returned while the limit is a hello's: what follows it is judged by the new limit at the
+        next call (`feed(b"")`).
+        """
+        if data:
+            self._parts.append(data)
+            self._have += len(data)
+        if self._have < self._need:
+            return []
+        block = b"".join(self._parts) if len(self._parts) > 1 else self._parts[0]
+        frames: list[tuple[int, bytes, int, int]] = []
+        at = 0
+        size = len(block)
+        need = 5
+        while size - at >= 5:
+            length, kind = _FRAME.unpack_from(block, at)
+            if length < 1 or length > self.limit:
+                raise RemoteProtocolError(f"frame of {length} bytes, allowed are 1 to {self.limit}")
+            stop = at + 4 + length
+            if stop > size:
+                need = 4 + length
+                break
+            frames.append((kind, block, at + 5, stop))
+            at = stop
+            if self.limit == HELLO_BYTES_MAX:
+                break
+        self._parts = [block[at:]] if at < size else []
+        self._have = size - at
+        self._need = need if self._have else 5
+        return frames

@@ -1,0 +1,394 @@
+"""Links between the nodes of a cluster: every node dials every other, and speaks over what it dialled.
+
+    dialler                                  listener
+    connect, hello  ----------------------->  same version, same cluster, meant for me, a member, not myself?
+                    <-----------------------  hello, or refused with the reason
+    frames          ----------------------->  to the node, with the identity that was checked
+
+So there is one ordered stream from A to B, and when A dials again B drops the older connection before it reads from the
+new one: nothing of an old connection is ever handled after something of its successor.
+
+A link's queue is bounded; a peer that does not keep up loses the link, and what was queued with it. The core and
+`Proposals` are made for that.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Final, Protocol
+
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.env import Rng
+from coord.errors import RemoteProtocolError
+from coord.server import peer_codec as codec
+from coord.server.reactor import TurnReactor
+from coord.server.stream import Stream, tune
+
+log = Logger()
+
+#: Pause before dialling again: doubled from the first to the second, with jitter of as much again.
+REDIAL_MIN_MS: Final = 50
+REDIAL_MAX_MS: Final = 500
+#: A dialled or accepted connection that has not got through its hello by then is dropped.
+HELLO_TIMEOUT_S: Final = 3.0
+#: Unacknowledged data for so long, and the kernel gives a link up.
+GIVE_UP_MS: Final = 5000
+#: Queue of one link. One append window of Raft (8 MiB) and a snapshot's window fit many times.
+QUEUE_BYTES_MAX: Final = 64 << 20
+#: Connections that have not said hello yet.
+STRANGERS_MAX: Final = 64
+
+Address = tuple[str, int]
+
+
+class PeerEvents(Protocol):
+    """What the links tell the node."""
+
+    def peer_connected(self, peer: int) -> None:
+        """The link to `peer` is up."""
+        ...
+
+    def peer_lost(self, peer: int) -> None:
+        """The link to or from `peer` broke."""
+        ...
+
+    def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
+        """A frame from `peer`. Raises RemoteProtocolError to have the link broken."""
+        ...
+
+
+class _Dialled(Stream):
+    """The connection this node opened to a peer: frames go out, nothing but the answer to the hello comes back."""
+
+    backlog_max = QUEUE_BYTES_MAX
+
+    def __init__(self, link: _Link, sock: socket.socket) -> None:
+        super().__init__(link.owner.reactor, sock)
+        self._link = link
+        self._frames = codec.PeerFrames()
+        self.is_up = False
+
+    def received(self, data: bytes) -> None:
+        try:
+            for kind, block, at, end in self._frames.feed(data):
+                if kind == codec.REFUSED:
+                    self.fail("refused: " + block[at:end].decode(errors="replace"))
+                    return
+                if kind != codec.HELLO or self.is_up:
+                    raise RemoteProtocolError(f"unexpected frame of kind {kind}")
+                self._link.check_answer(codec.decode_hello(block[at:end]))
+                self.is_up = True
+                self._link.up()
+        except RemoteProtocolError as error:
+            self.fail(str(error))
+
+    def lost(self, reason: str) -> None:
+        self._link.down(self, reason)
+
+
+class _Link:
+    """The outgoing side to one peer: dial, hello, frames, dial again."""
+
+    def __init__(self, owner: PeerLinks, peer: int, address: Address) -> None:
+        self.owner = owner
+        self.peer = peer
+        self.address = address
+        self.stream: _Dialled | None = None
+        self._pause_ms = REDIAL_MIN_MS
+        self._last_reason = ""
+        self.is_stopped = False
+        self.queued = 0
+
+    def is_up(self) -> bool:
+        return self.stream is not None and self.stream.is_up
+
+    def dial(self) -> None:
+        """Connect; the name may have another address than last time."""
+        if self.is_stopped:
+            return
+        host, port = self.address
+        if _is_numeric(host):
+            self._connect([(_family(host), (host, port))])
+            return
+        reactor = self.owner.reactor
+        found = deferToThreadPool(
+            reactor, reactor.getThreadPool(), socket.getaddrinfo, host, port, type=socket.SOCK_STREAM
+        )
+        found.addCallbacks(
+            lambda infos: self._connect([(info[0], info[4]) for info in infos]),
+            lambda failure: self._dial_again(_reason(failure)),
+        )
+
+    def _connect(self, targets: list[tuple[int, tuple[object, ...]]]) -> None:
+        if self.is_stopped:
+            return
+        family, address = targets[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        tune(sock, give_up_ms=GIVE_UP_MS)
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            self._dial_again(errno.errorcode.get(code, str(code)))
+            return
+        stream = self.stream = _Dialled(self, sock)
+        owner = self.owner
+        stream.output.append(
+            codec.encode_hello(codec.Hello(owner.cluster, owner.node_id, self.peer, owner.incarnation))
+        )
+        stream.flush()
+        owner.reactor.callLater(HELLO_TIMEOUT_S, self._hello_timeout, stream)
+
+    def _hello_timeout(self, stream: _Dialled) -> None:
+        if not stream.is_up:
+            stream.fail("no answer to the hello")
+
+    def check_answer(self, hello: codec.Hello) -> None:
+        owner = self.owner
+        if hello.cluster != owner.cluster or hello.src != self.peer or hello.dst != owner.node_id:
+            raise RemoteProtocolError(f"answered by node {hello.src} of another place")
+
+    def up(self) -> None:
+        log.info("link to node {peer} is up", peer=self.peer)
+        self._pause_ms = REDIAL_MIN_MS
+        self._last_reason = ""
+        self.owner.node.peer_connected(self.peer)
+
+    def down(self, stream: _Dialled, reason: str) -> None:
+        self.stream = None
+        self.queued = 0
+        self._dial_again(reason)
+        if stream.is_up:
+            self.owner.node.peer_lost(self.peer)
+
+    def _dial_again(self, reason: str) -> None:
+        if self.is_stopped:
+            return
+        if reason != self._last_reason:
+            # Once per reason: a peer that is down for hours is one line.
+            log.warn(
+                "no link to node {peer} at {address}: {reason}", peer=self.peer, address=self.address, reason=reason
+            )
+            self._last_reason = reason
+        pause_ms = self._pause_ms + self.owner.rng.below(self._pause_ms)
+        self._pause_ms = min(2 * self._pause_ms, REDIAL_MAX_MS)
+        self.owner.reactor.callLater(pause_ms / 1000, self.dial)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        if self.stream is not None:
+            self.stream.flush()
+            self.stream.close()
+            self.stream = None
+
+
+class _Accepted(Stream):
+    """A connection that somebody opened to this node: first a stranger, after its hello a peer."""
+
+    def __init__(self, owner: PeerLinks, sock: socket.socket) -> None:
+        super().__init__(owner.reactor, sock)
+        self._owner = owner
+        self._frames = codec.PeerFrames()
+        self.peer = 0
+        self.incarnation = 0
+
+    def received(self, data: bytes) -> None:
+        try:
+            frames = self._frames.feed(data)
+            if self.peer == 0 and frames:
+                kind, block, at, end = frames[0]
+                if kind != codec.HELLO:
+                    raise RemoteProtocolError("spoke before its hello")
+                self._introduce(codec.decode_hello(block[at:end]))
+                if self.peer == 0:
+                    return
+                self._frames.limit = codec.FRAME_BYTES_MAX
+                frames = self._frames.feed(b"")
+            node = self._owner.node
+            for kind, block, at, end in frames:
+                node.peer_frame(self.peer, self.incarnation, kind, block, at, end)
+        except RemoteProtocolError as error:
+            log.warn("connection from {who} broken: {error}", who=self._who(), error=str(error))
+            self.fail(str(error))
+
+    def _introduce(self, hello: codec.Hello) -> None:
+        owner = self._owner
+        why = owner.objection(hello)
+        if why:
+            log.warn("refused a connection that says it is node {src}: {why}", src=hello.src, why=why)
+            self.output.append(codec.frame(codec.REFUSED, why.encode()))
+            self.flush()
+            self.close_when_sent()
+            owner.strangers.discard(self)
+            return
+        self.peer = hello.src
+        self.incarnation = hello.incarnation
+        owner.introduced(self)
+        answer = codec.Hello(owner.cluster, owner.node_id, hello.src, owner.incarnation)
+        self.output.append(codec.encode_hello(answer))
+        self.flush()
+
+    def lost(self, reason: str) -> None:  # noqa: ARG002 (the peer dials again and says why)
+        self._owner.accepted_lost(self)
+
+    def _who(self) -> str:
+        return f"node {self.peer}" if self.peer else "a stranger"
+
+
+class PeerLinks:
+    """All links of one node (a `PeerDoor`)."""
+
+    def __init__(
+        self,
+        reactor: TurnReactor,
+        *,
+        node_id: int,
+        cluster: bytes,
+        incarnation: int,
+        addresses: dict[int, Address],
+        rng: Rng,
+    ) -> None:
+        """`addresses` of the other nodes; `cluster` 16 bytes."""
+        self.reactor = reactor
+        self.node_id = node_id
+        self.cluster = cluster
+        self.incarnation = incarnation
+        self.rng = rng
+        self.node: PeerEvents
+        self.strangers: set[_Accepted] = set()
+        self._links = {peer: _Link(self, peer, address) for peer, address in sorted(addresses.items())}
+        self._accepted: dict[int, _Accepted] = {}
+        self._listening: socket.socket | None = None
+        self._dirty: list[_Link] = []
+
+    def start(self, node: PeerEvents, listening: socket.socket | None) -> None:
+        """Accept on `listening` and dial everybody."""
+        self.node = node
+        if listening is not None:
+            self._listening = listening
+            self.reactor.watch(listening.fileno(), self._accept)
+        for link in self._links.values():
+            link.dial()
+
+    def stop(self) -> None:
+        """Send what is queued as far as the kernel takes it, and close everything."""
+        if self._listening is not None:
+            self.reactor.unwatch(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
+        for link in self._links.values():
+            link.stop()
+        for stream in [*self._accepted.values(), *self.strangers]:
+            stream.close()
+
+    # --- the node's door ----------------------------------------------------------------------------------------------
+
+    def send(self, peer: int, frame: bytes) -> bool:
+        """See `PeerDoor.send`."""
+        link = self._links.get(peer)
+        if link is None or not link.is_up():
+            return False
+        stream = link.stream
+        assert stream is not None
+        if not stream.output:
+            self._dirty.append(link)
+        stream.output.append(frame)
+        link.queued += len(frame)
+        if link.queued + stream.backlog() > QUEUE_BYTES_MAX:
+            stream.fail("its queue is full")
+            return False
+        return True
+
+    def is_connected(self, peer: int) -> bool:
+        """See `PeerDoor.is_connected`."""
+        link = self._links.get(peer)
+        return link is not None and link.is_up()
+
+    def connected(self) -> list[int]:
+        """Peers this node has a link to."""
+        return [peer for peer, link in self._links.items() if link.is_up()]
+
+    def backlog(self, peer: int) -> int:
+        """See `PeerDoor.backlog`."""
+        link = self._links.get(peer)
+        return link.queued + link.stream.backlog() if link is not None and link.stream is not None else 0
+
+    def flush(self) -> None:
+        """See `PeerDoor.flush`."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for link in dirty:
+                if link.stream is not None:
+                    link.queued = 0
+                    link.stream.flush()
+
+    # --- accepting ----------------------------------------------------------------------------------------------------
+
+    def _accept(self, events: int) -> None:  # noqa: ARG002
+        assert self._listening is not None
+        while True:
+            try:
+                sock, _ = self._listening.accept()
+            except OSError:
+                return
+            if len(self.strangers) >= STRANGERS_MAX:
+                sock.close()
+                continue
+            tune(sock, give_up_ms=GIVE_UP_MS)
+            stream = _Accepted(self, sock)
+            self.strangers.add(stream)
+            self.reactor.callLater(HELLO_TIMEOUT_S, self._drop_stranger, stream)
+
+    def _drop_stranger(self, stream: _Accepted) -> None:
+        if stream in self.strangers:
+            self.strangers.discard(stream)
+            stream.close()
+
+    def objection(self, hello: codec.Hello) -> str:
+        """Why this hello is refused, "" if it is not."""
+        if hello.version != codec.VERSION:
+            return f"speaks version {hello.version}, this node {codec.VERSION}"
+        if hello.cluster != self.cluster:
+            return "belongs to another cluster"
+        if hello.dst != self.node_id:
+            return f"looks for node {hello.dst}, this is node {self.node_id}"
+        if hello.src not in self._links:
+            return f"node {hello.src} is not a member"
+        return ""
+
+    def introduced(self, stream: _Accepted) -> None:
+        """A stranger has become a peer: its older connection goes before anything of this one is read."""
+        self.strangers.discard(stream)
+        older = self._accepted.get(stream.peer)
+        self._accepted[stream.peer] = stream
+        if older is not None:
+            older.close()
+
+    def accepted_lost(self, stream: _Accepted) -> None:
+        """A connection from a peer, or from a stranger, broke."""
+        self.strangers.discard(stream)
+        if stream.peer and self._accepted.get(stream.peer) is stream:
+            del self._accepted[stream.peer]
+            self.node.peer_lost(stream.peer)
+
+
+def _is_numeric(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _family(host: str) -> int:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _reason(failure: Failure) -> str:
+    return failure.getErrorMessage()

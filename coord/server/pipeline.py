@@ -1,0 +1,534 @@
+"""Requests of clients in order: what is answered at once, what waits for the log, what waits behind that.
+
+Three rules, per connection:
+
+- replies leave in the order of the requests;
+- a read is answered at once when nothing of the same session waits, else after what waits in front of it, so that a
+  session sees its own writes;
+- watch events caused by a command enter the output before that command's own reply and before any later read, so no
+  client sees data newer than an event it has not got. There is one output list per connection and everything passes
+  through it.
+
+`sync` waits for a read index (the quorum confirms the leader), which makes the reads behind it linearizable.
+
+A connection here knows no socket: `output` is a list of bytes, `Transport` what the node asks of whoever sends them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from coord.errors import (
+    AUTH_FAILED,
+    MARSHALLING_ERROR,
+    OK,
+    RECONFIG_DISABLED,
+    SESSION_EXPIRED,
+    SESSION_MOVED,
+    UNIMPLEMENTED,
+    RemoteProtocolError,
+)
+from coord.server.proposals import Proposals, Sent
+from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_identity
+from coord.tree.machine import Outcome, StateMachine
+from coord.tree.sessions import Session
+from coord.tree.watches import WatchTable
+from coord.wire import opcodes as op
+from coord.wire.records import decode_auth, encode_connect_response, encode_event_frame
+from coord.wire.values import NO_PASSWD, PASSWD_BYTES, ConnectRequest, ConnectResponse
+
+_header_at = struct.Struct("!ii").unpack_from
+_pack_reply = struct.Struct("!iiqi").pack
+_pack_length = struct.Struct("!i").pack
+
+#: Answered from this node's tree.
+READS: Final = frozenset(
+    (
+        op.OP_EXISTS,
+        op.OP_GET_DATA,
+        op.OP_GET_ACL,
+        op.OP_GET_CHILDREN,
+        op.OP_GET_CHILDREN2,
+        op.OP_MULTI_READ,
+        op.OP_CHECK_WATCHES,
+        op.OP_REMOVE_WATCHES,
+        op.OP_GET_EPHEMERALS,
+        op.OP_GET_ALL_CHILDREN_NUMBER,
+        op.OP_ADD_WATCH,
+        op.OP_WHO_AM_I,
+    )
+)
+#: Go into the log as they are. CHECK is no request of its own; RECONFIG is not a command of the tree.
+WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
+_OPENING: Final = (op.OP_CREATE_SESSION, op.OP_ATTACH)
+
+
+class Limits:
+    """Bounds on what one client may cost this node. All of them are settings."""
+
+    def __init__(
+        self,
+        *,
+        outstanding_max: int = 1000,
+        outstanding_bytes_max: int = 8 << 20,
+        session_timeout_min_ms: int = 1000,
+        session_timeout_max_ms: int = 10_000,
+        sessions_max: int = 100_000,
+    ) -> None:
+        #: Requests of one connection that wait for an answer; beyond it the connection is not read.
+        self.outstanding_max = outstanding_max
+        #: Bytes of such requests.
+        self.outstanding_bytes_max = outstanding_bytes_max
+        #: Bounds of the negotiated session timeout: 2 and 20 ticks as in ZooKeeper.
+        self.session_timeout_min_ms = session_timeout_min_ms
+        self.session_timeout_max_ms = session_timeout_max_ms
+        #: Sessions in the whole cluster; new ones are refused beyond it.
+        self.sessions_max = sessions_max
+
+
+class Transport(Protocol):
+    """What sends a connection's output and reads its input."""
+
+    def wake(self) -> None:
+        """There is output; send it at the end of this turn."""
+        ...
+
+    def set_reading(self, is_reading: bool) -> None:
+        """Stop or resume reading: back-pressure."""
+        ...
+
+    def close(self, *, flush: bool) -> None:
+        """Close, after sending the output if `flush`; `Pipeline.connection_lost` has been called by then."""
+        ...
+
+
+class Pending:
+    """One request that waits: a read for its turn, anything else for `reply`."""
+
+    __slots__ = ("body", "closes", "is_read", "opcode", "reply", "size", "xid")
+
+    def __init__(self, xid: int, opcode: int, size: int, body: bytes = b"", *, is_read: bool = False) -> None:
+        self.xid = xid
+        self.opcode = opcode
+        self.size = size
+        #: The request's record, where it is still needed: of reads and of sync.
+        self.body = body
+        self.is_read = is_read
+        #: The whole reply frame.
+        self.reply: bytes | None = None
+        #: The connection ends behind this reply.
+        self.closes = False
+
+
+class Connection:
+    """One client's connection, before and after it has a session."""
+
+    def __init__(self, number: int, transport: Transport, address: str, port: int, now_ms: int) -> None:
+        #: Unique in this process; also the watcher's id in the watch table.
+        self.number = number
+        self.transport = transport
+        self.address = address
+        self.port = port
+        self.output: list[bytes] = []
+        self.pending: deque[Pending] = deque()
+        self.pending_bytes = 0
+        self.session: Session | None = None
+        self.session_id = 0
+        #: Owner of the session that this connection's commands carry (`coord.tree.command`).
+        self.owner = 0
+        self.timeout_ms = 0
+        self.passwd = NO_PASSWD
+        self.has_read_only = False
+        #: Requests that came behind the connect request before the session was there.
+        self.early: list[tuple[bytes, list[tuple[int, int]]]] = []
+        #: No more requests are taken: closeSession was read, or the connection is being closed.
+        self.is_ending = False
+        self.is_closed = False
+        self.is_paused = False
+        # For the four-letter words.
+        self.established_ms = now_ms
+        self.heard_ms = now_ms
+        self.received = 0
+        self.sent = 0
+        self.last_xid = 0
+        self.last_opcode = 0
+
+    def send_reply(self, xid: int, zxid: int, err: int, body: bytes) -> None:
+        """Put a reply at the end of the output."""
+        if err:
+            body = b""
+        self.output.append(_pack_reply(16 + len(body), xid, zxid, err) + body)
+
+
+class Latency:
+    """Times of requests that went through the log, from the turn they came in to the turn they were answered."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total_ms = 0
+        self.min_ms = 0
+        self.max_ms = 0
+
+    def add(self, span_ms: int) -> None:
+        """One more."""
+        if span_ms > self.max_ms:
+            self.max_ms = span_ms
+        if span_ms < self.min_ms or not self.count:
+            self.min_ms = span_ms
+        self.count += 1
+        self.total_ms += span_ms
+
+    def mean_ms(self) -> float:
+        """Their mean, 0 without any."""
+        return self.total_ms / self.count if self.count else 0.0
+
+
+class Pipeline:
+    """All client connections of one node, between their bytes and the node's log."""
+
+    def __init__(
+        self,
+        node_id: int,
+        machine: StateMachine,
+        proposals: Proposals,
+        limits: Limits,
+        token: Callable[[int], bytes],
+        ask_read_index: Callable[[Connection, Pending], None],
+    ) -> None:
+        """`token(n)`: n unguessable bytes; `ask_read_index` is told of every sync, `release_sync` answers it."""
+        self.machine = machine
+        self.watches = WatchTable()
+        self.limits = limits
+        self.connections: dict[int, Connection] = {}
+        self._node_id = node_id
+        self._proposals = proposals
+        self._token = token
+        self._ask_read_index = ask_read_index
+        self._by_session: dict[int, Connection] = {}
+        self._connection_count = 0
+        self._origin = (node_id << 48) | int.from_bytes(token(4), "big")
+        #: Told of every session that a command created or moved, wherever its client is.
+        self.on_session_opened: Callable[[int], None] = _nobody_listens
+        #: Connections heard from since the last `take_heard`.
+        self._heard: set[Connection] = set()
+        #: Requests taken and events given, since the start or the last reset.
+        self.received = 0
+        self.events_sent = 0
+        self.latency = Latency()
+        #: The time at the end of the last turn, as good as any within one turn.
+        self.now_ms = 0
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def connect(self, transport: Transport, address: str, port: int, now_ms: int) -> Connection:
+        """A client has connected."""
+        self._connection_count += 1
+        connection = Connection(self._connection_count, transport, address, port, now_ms)
+        self.connections[connection.number] = connection
+        return connection
+
+    def connection_lost(self, connection: Connection) -> None:
+        """The client is gone; its session lives on until it expires. What it asked for may still be performed."""
+        if connection.is_closed:
+            return
+        connection.is_closed = connection.is_ending = True
+        del self.connections[connection.number]
+        self._heard.discard(connection)
+        if self._by_session.get(connection.session_id) is connection:
+            self.watches.drop(connection.session_id)
+            del self._by_session[connection.session_id]
+
+    def close(self, connection: Connection, *, flush: bool = False) -> None:
+        """End a connection from this side."""
+        if not connection.is_closed:
+            self.connection_lost(connection)
+            connection.transport.close(flush=flush)
+
+    def take_heard(self) -> list[int]:
+        """Ids of the sessions heard from since the last call, ascending."""
+        heard = sorted(c.session_id for c in self._heard if c.session is not None)
+        self._heard.clear()
+        return heard
+
+    def sent(self) -> int:
+        """Replies and events given to the clients that are connected now."""
+        return self.events_sent + sum(connection.sent for connection in self.connections.values())
+
+    def reset_figures(self) -> None:
+        """Begin to count anew."""
+        self.received = self.events_sent = 0
+        self.latency = Latency()
+
+    # --- the handshake ----------------------------------------------------------------------------------------------
+
+    def open_session(self, connection: Connection, request: ConnectRequest) -> None:
+        """Ask the log for a session, or to move an existing one here."""
+        limits = self.limits
+        wanted = max(limits.session_timeout_min_ms, min(request.timeout_ms, limits.session_timeout_max_ms))
+        address = connection.address.encode()
+        connection.has_read_only = request.has_read_only
+        connection.timeout_ms = wanted
+        if request.last_zxid_seen > self.machine.last_zxid:
+            # The client has seen more than this node: it must not go back in time (ZooKeeper: single system image).
+            self.close(connection)
+            return
+        self._origin += 1
+        if request.session_id == 0:
+            if len(self.machine.sessions) >= limits.sessions_max:
+                self.close(connection)
+                return
+            connection.passwd = self._token(PASSWD_BYTES)
+            session_id = ((self._node_id & 0x7F) << 56) | (int.from_bytes(self._token(7), "big") or 1)
+            body = encode_create_session(wanted, connection.passwd, address)
+            opcode = op.OP_CREATE_SESSION
+        else:
+            connection.passwd = request.passwd
+            session_id = request.session_id
+            body = encode_attach(wanted, request.passwd, address)
+            opcode = op.OP_ATTACH
+        connection.session_id = session_id
+        pending = Pending(0, opcode, 0)
+        connection.pending.append(pending)
+        self._propose(connection, pending, session_id, self._origin, 0, opcode, body)
+
+    def _session_opened(self, connection: Connection, outcome: Outcome) -> None:
+        connection.pending.clear()
+        if outcome.err != OK:
+            self._send_connect_response(connection, ConnectResponse(0, 0, NO_PASSWD))
+            self.close(connection, flush=True)
+            return
+        session = self.machine.sessions.find(outcome.session_id)
+        assert session is not None, f"session {outcome.session_id:#x} was opened and is not there"
+        connection.session = session
+        connection.owner = outcome.zxid
+        connection.timeout_ms = session.timeout_ms
+        self._by_session[outcome.session_id] = connection
+        self._heard.add(connection)
+        response = ConnectResponse(session.timeout_ms, outcome.session_id, session.passwd)
+        self._send_connect_response(connection, response)
+        early, connection.early = connection.early, []
+        for block, frames in early:
+            self.receive(connection, block, frames)
+
+    def _send_connect_response(self, connection: Connection, response: ConnectResponse) -> None:
+        response.has_read_only = connection.has_read_only
+        body = encode_connect_response(response)
+        connection.output.append(_pack_length(len(body)) + body)
+        connection.sent += 1
+        connection.transport.wake()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def receive(self, connection: Connection, block: bytes, frames: list[tuple[int, int]]) -> None:
+        """Take the requests `block[at:end]` for each range of `frames`, in order."""
+        session = connection.session
+        if session is None:
+            if not connection.is_ending:
+                connection.early.append((block, frames))
+            return
+        self._heard.add(connection)
+        connection.received += len(frames)
+        self.received += len(frames)
+        pending = connection.pending
+        output = connection.output
+        machine = self.machine
+        read = machine.read
+        watches = self.watches
+        xid = opcode = 0
+        for at, end in frames:
+            if connection.is_ending:
+                break
+            xid, opcode = _header_at(block, at)
+            if opcode in READS:
+                if pending:
+                    self._wait(connection, Pending(xid, opcode, end - at, block[at + 8 : end], is_read=True))
+                else:
+                    err, body = read(opcode, block, session, watches, at + 8, end)
+                    output.append(_pack_reply(16 + len(body), xid, machine.last_zxid, err) + body)
+                    connection.sent += 1
+            elif opcode in WRITES:
+                waiting = Pending(xid, opcode, end - at)
+                self._wait(connection, waiting)
+                self._propose(
+                    connection, waiting, connection.session_id, connection.owner, xid, opcode, block[at + 8 : end]
+                )
+                if opcode == op.OP_CLOSE_SESSION:
+                    waiting.closes = connection.is_ending = True
+            else:
+                self._receive_other(connection, xid, opcode, block, at + 8, end)
+        connection.last_xid, connection.last_opcode = xid, opcode
+        if output:
+            connection.transport.wake()
+
+    def _receive_other(self, connection: Connection, xid: int, opcode: int, block: bytes, at: int, end: int) -> None:
+        """The rarer operations: pings, sync, auth, and what this server does not know."""
+        if opcode == op.OP_PING:
+            # Not behind what waits: a ping says that this server lives, however long the log may take.
+            connection.send_reply(op.XID_PING, self.machine.last_zxid, OK, b"")
+        elif opcode == op.OP_SET_WATCHES or opcode == op.OP_SET_WATCHES2:
+            self._wait(connection, Pending(xid, opcode, end - at, block[at:end], is_read=True))
+            self._advance(connection)
+        elif opcode == op.OP_SYNC:
+            waiting = Pending(xid, opcode, end - at, block[at:end])
+            self._wait(connection, waiting)
+            self._ask_read_index(connection, waiting)
+        elif opcode == op.OP_AUTH:
+            self._receive_auth(connection, block, at, end)
+        elif opcode == op.OP_RECONFIG:
+            self._answer_now(connection, xid, opcode, RECONFIG_DISABLED, closes=False)
+        else:
+            self._answer_now(connection, xid, opcode, UNIMPLEMENTED, closes=True)
+
+    def _receive_auth(self, connection: Connection, block: bytes, at: int, end: int) -> None:
+        """Turn a credential into an identity; only that goes into the log, never the secret."""
+        try:
+            _, scheme, credential = decode_auth(block, at, end)
+        except RemoteProtocolError:
+            self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, MARSHALLING_ERROR, closes=True)
+            return
+        if scheme == b"ip":
+            self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, OK, closes=False)
+        elif scheme == b"digest":
+            user = credential.partition(b":")[0]
+            identity = user + b":" + base64.b64encode(hashlib.sha1(credential, usedforsecurity=False).digest())
+            waiting = Pending(op.XID_AUTH, op.OP_AUTH, end - at)
+            self._wait(connection, waiting)
+            body = encode_identity(scheme, identity)
+            session_id, owner = connection.session_id, connection.owner
+            self._propose(connection, waiting, session_id, owner, op.XID_AUTH, op.OP_AUTH, body)
+        else:
+            self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, AUTH_FAILED, closes=True)
+
+    def _answer_now(self, connection: Connection, xid: int, opcode: int, err: int, *, closes: bool) -> None:
+        """Answer without asking tree or log, but not before what waits in front."""
+        waiting = Pending(xid, opcode, 0)
+        waiting.reply = _pack_reply(16, xid, self.machine.last_zxid, err)
+        waiting.closes = closes
+        connection.is_ending = connection.is_ending or closes
+        self._wait(connection, waiting)
+        self._advance(connection)
+
+    def _wait(self, connection: Connection, waiting: Pending) -> None:
+        connection.pending.append(waiting)
+        connection.pending_bytes += waiting.size
+        limits = self.limits
+        if not connection.is_paused and (
+            len(connection.pending) >= limits.outstanding_max
+            or connection.pending_bytes >= limits.outstanding_bytes_max
+        ):
+            connection.is_paused = True
+            connection.transport.set_reading(False)
+
+    def _propose(
+        self, connection: Connection, waiting: Pending, session_id: int, owner: int, cxid: int, opcode: int, body: bytes
+    ) -> None:
+        command = encode_command(session_id, owner, cxid, opcode, body)
+        self._proposals.waiting.append(Sent(session_id, owner, cxid, command, connection, waiting, self.now_ms))
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def applied(self, outcomes: list[Outcome]) -> None:
+        """Commands have been performed: give events to the watchers here, then answer those that came from here."""
+        proposals = self._proposals
+        for outcome in outcomes:
+            if outcome.events:
+                self._send_events(outcome)
+            if outcome.opcode < 0 and outcome.err == OK:
+                self._session_changed(outcome)
+            sent = proposals.match(outcome.session_id, outcome.owner, outcome.cxid)
+            if sent is not None and not sent.connection.is_closed:
+                self._answer(sent, outcome)
+
+    def _session_changed(self, outcome: Outcome) -> None:
+        """A session was opened, moved or ended: a connection of it that is here under an older owner is history."""
+        if outcome.opcode == op.OP_CREATE_SESSION or outcome.opcode == op.OP_ATTACH:
+            self.on_session_opened(outcome.session_id)
+        elif outcome.opcode == op.OP_CLOSE_SESSION:
+            return  # Ends behind its own reply; a connection elsewhere would have an older owner.
+        connection = self._by_session.get(outcome.session_id)
+        if connection is not None:
+            self.close(connection, flush=True)
+
+    def _answer(self, sent: Sent, outcome: Outcome) -> None:
+        connection = sent.connection
+        if outcome.opcode in _OPENING:
+            self._session_opened(connection, outcome)
+            return
+        body = b"" if outcome.err else outcome.body
+        waiting = sent.pending
+        self.latency.add(self.now_ms - sent.since_ms)
+        waiting.reply = _pack_reply(16 + len(body), waiting.xid, outcome.zxid, outcome.err) + body
+        if outcome.err == SESSION_EXPIRED or outcome.err == SESSION_MOVED:
+            waiting.closes = True
+        self._advance(connection)
+
+    def release_sync(self, connection: Connection, waiting: Pending) -> None:
+        """The tree has reached the index that a sync waited for."""
+        if connection.is_closed:
+            return
+        body = waiting.body
+        waiting.reply = _pack_reply(16 + len(body), waiting.xid, self.machine.last_zxid, OK) + body
+        self._advance(connection)
+
+    def _advance(self, connection: Connection) -> None:
+        """Give the replies that are due: from the front up to the first request that still waits for something."""
+        pending = connection.pending
+        output = connection.output
+        while pending:
+            first = pending[0]
+            if first.is_read:
+                self._read(connection, first)
+            elif first.reply is not None:
+                output.append(first.reply)
+            else:
+                break
+            pending.popleft()
+            connection.pending_bytes -= first.size
+            connection.sent += 1
+            if first.closes:
+                self.close(connection, flush=True)
+                return
+        limits = self.limits
+        if (
+            connection.is_paused
+            and len(pending) * 2 < limits.outstanding_max
+            and connection.pending_bytes * 2 < limits.outstanding_bytes_max
+        ):
+            connection.is_paused = False
+            connection.transport.set_reading(True)
+        connection.transport.wake()
+
+    def _read(self, connection: Connection, waiting: Pending) -> None:
+        """Answer a read that had to wait, or one of the rarer kinds."""
+        session = connection.session
+        assert session is not None, "a read waits on a connection without a session"
+        machine = self.machine
+        if waiting.opcode == op.OP_SET_WATCHES or waiting.opcode == op.OP_SET_WATCHES2:
+            err, missed = machine.set_watches(waiting.opcode, waiting.body, session, self.watches)
+            body = b""
+            for event_type, path in missed:
+                frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN)
+                connection.output.append(frame)
+                self.events_sent += 1
+        else:
+            err, body = machine.read(waiting.opcode, waiting.body, session, self.watches)
+        connection.send_reply(waiting.xid, machine.last_zxid, err, body)
+
+    def _send_events(self, outcome: Outcome) -> None:
+        for event_type, path, session_ids in self.machine.notify(outcome, self.watches):
+            frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, outcome.zxid)
+            for session_id in session_ids:
+                connection = self._by_session.get(session_id)
+                if connection is not None:
+                    connection.output.append(frame)
+                    connection.transport.wake()
+                    self.events_sent += 1
+
+
+def _nobody_listens(session_id: int) -> None:
+    """The default of `Pipeline.on_session_opened`."""

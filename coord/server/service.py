@@ -1,0 +1,374 @@
+"""One store node as a process: takes the machine's doors, puts the parts together, runs until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import socket
+import sys
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.main import installReactor
+from twisted.logger import Logger, globalLogBeginner
+
+from coord.env import Disk, read_file, replace_file
+from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng
+from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
+from coord.raft.core import RaftConfig, RaftCore
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import Entry, HardState, bootstrap
+from coord.raft.messages import SnapshotMeta as RaftSnapshot
+from coord.server.client_listener import ClientLimits, ClientListener
+from coord.server.config import RAFT_TICK_MS, Settings
+from coord.server.node import Node, NodeSettings
+from coord.server.peer_link import PeerLinks
+from coord.server.pipeline import Limits
+from coord.server.reactor import TurnReactor
+from coord.server.snapshot_job import ForkSnapshotJob
+from coord.server.stderr_log import StderrLog
+from coord.server.stream import listening_socket
+from coord.server.words import Words
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.storage.wal import Recovered, Wal, open_wal
+from coord.storage.writer import InlineWriter, ThreadWriter
+from coord.tree.machine import StateMachine
+
+log = Logger()
+
+META: Final = "meta.json"
+META_FORMAT: Final = 1
+EXIT_FAILED: Final = 1
+EXIT_CONFIG: Final = 2
+#: How long a stopping leader waits for another node to lead.
+HAND_OVER_S: Final = 1.0
+#: Collector settings for a process whose long-lived objects are many and acyclic (FEASIBILITY §6).
+GC_THRESHOLDS: Final = (50_000, 20, 1000)
+
+
+def run(settings: Settings) -> int:
+    """Run a node until SIGTERM or SIGINT; returns the exit status. Says why on stderr when it cannot start."""
+    if not __debug__:
+        sys.stderr.write("rk coord: refuses to run with python -O: invariants are checked by assert\n")
+        return EXIT_CONFIG
+    reactor = TurnReactor()
+    installReactor(reactor)  # type: ignore[no-untyped-call]
+    globalLogBeginner.beginLoggingTo([StderrLog()], redirectStandardIO=False, discardBuffer=True)
+    for warning in settings.warnings:
+        log.warn("{warning}", warning=warning)
+    service = Service(settings, reactor)
+    try:
+        service.start()
+    except (CoordError, OSError) as error:
+        service.abandon()
+        sys.stderr.write(f"rk coord: {_one_line(error)}\n")
+        return EXIT_CONFIG if isinstance(error, ConfigError | ForeignDirectory) else EXIT_FAILED
+    reactor.run()
+    return service.finish()
+
+
+class Service:
+    """The parts of one node."""
+
+    def __init__(self, settings: Settings, reactor: TurnReactor) -> None:
+        self.settings = settings
+        self.reactor = reactor
+        self.clock = OsClock()
+        self.node: Node
+        self.links: PeerLinks
+        self.clients: ClientListener
+        self._lock: FolderLock | None = None
+        self._sockets: list[socket.socket] = []
+        self._admin: IListeningPort | None = None
+        self._writer: ThreadWriter | InlineWriter
+        self._job: ForkSnapshotJob
+        self._status = 0
+        self._is_stopping = False
+        self._stopped: Deferred[None] | None = None
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take directory and ports, recover, begin. Raises CoordError or OSError with one clear line."""
+        settings = self.settings
+        disk = self._take_directory()
+        client_socket = self._bind(settings.client_address, "client")
+        has_peers = settings.peer_address is not None and len(settings.peers) > 1
+        peer_socket = self._bind(settings.peer_address, "peer") if has_peers and settings.peer_address else None
+        meta = self._read_meta(disk)
+        snapshots = Snapshots(disk, "snap")
+        wal, recovered = open_wal(disk, "wal", segment_bytes=settings.segment_bytes)
+        self._writer = ThreadWriter(wal) if settings.fsync == "thread" else InlineWriter(wal)
+        machine, position, core = self._recover(snapshots, wal, recovered, meta["voters"])
+        entropy = OsEntropy()
+        self.links = PeerLinks(
+            self.reactor,
+            node_id=settings.node_id,
+            cluster=bytes.fromhex(meta["cluster"]),
+            incarnation=int.from_bytes(entropy.token(8), "big"),
+            addresses={peer: address for peer, address in settings.peers.items() if peer != settings.node_id},
+            rng=OsRng(),
+        )
+        self._job = ForkSnapshotJob(self.reactor, snapshots)
+        self.node = Node(
+            _node_settings(settings),
+            core,
+            machine,
+            writer=self._writer,
+            snapshots=snapshots,
+            snapshot_job=self._job,
+            peers=self.links,
+            clock=self.clock,
+            entropy=entropy,
+            applied=position,
+        )
+        self._job.written = self.node.snapshot_written
+        words = Words(settings, self.node)
+        self.clients = ClientListener(self.reactor, self.node, self.clock, _client_limits(settings), words.answer)
+        self._serve_admin(words)
+        self._begin(client_socket, peer_socket)
+
+    def _begin(self, client_socket: socket.socket, peer_socket: socket.socket | None) -> None:
+        """Everything is there: let it run."""
+        reactor = self.reactor
+        self._writer.start(self.node)
+        if isinstance(self._writer, ThreadWriter):
+            writer = self._writer
+            reactor.watch(writer.done_fd, lambda events: writer.collect())  # noqa: ARG005
+        self.links.start(self.node, peer_socket)
+        self.clients.start(client_socket)
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        reactor.at_turn_end(self._turn_end)
+        reactor.at_fault(self._fault)
+        reactor.callLater(RAFT_TICK_MS / 1000, self._tick)
+        reactor.addSystemEventTrigger("before", "shutdown", self._stop)
+        if self.node.core.configs.current.voters == [self.settings.node_id]:
+            # Nobody to wait for: a lone node need not sit out its election timeout.
+            for _ in range(2 * RaftConfig().election_ticks):
+                self.node.core.tick()
+        log.info(
+            "node {id} serves clients on {host}:{port}, data in {data}",
+            id=self.settings.node_id,
+            host=self.settings.client_address[0],
+            port=self.settings.client_address[1],
+            data=str(self.settings.data_dir),
+        )
+
+    def _take_directory(self) -> Disk:
+        data_dir = self.settings.data_dir
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = FolderLock(data_dir)
+        except BlockingIOError as error:
+            raise ForeignDirectory(f"{data_dir} is in use by another process") from error
+        except OSError as error:
+            raise ConfigError(f"{data_dir}: {error.strerror}") from error
+        return OsDisk(data_dir)
+
+    def _bind(self, address: tuple[str, int], what: str) -> socket.socket:
+        host, port = address
+        try:
+            sock = listening_socket(host, port)
+        except OSError as error:
+            raise CoordError(f"cannot listen for {what}s on {host}:{port}: {error.strerror}") from error
+        self._sockets.append(sock)
+        return sock
+
+    def _read_meta(self, disk: Disk) -> dict[str, Any]:
+        """The directory's own record of whose it is; written at the first start."""
+        settings = self.settings
+        if META not in disk.names(""):
+            if "wal" in disk.names(""):
+                raise StorageError(f"{disk.where(META)} is missing beside a log: this directory is damaged")
+            made = {
+                "format": META_FORMAT,
+                "node_id": settings.node_id,
+                "cluster": settings.cluster_id().hex(),
+                "voters": settings.voters(),
+            }
+            replace_file(disk, "", META, json.dumps(made, indent=1).encode() + b"\n")
+            return made
+        try:
+            meta: dict[str, Any] = json.loads(read_file(disk, META))
+            if meta["format"] != META_FORMAT:
+                raise StorageError(f"{disk.where(META)}: format {meta['format']} is not known")
+            owner, cluster, voters = meta["node_id"], meta["cluster"], meta["voters"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{disk.where(META)} is damaged: {error!r}") from error
+        if owner != settings.node_id:
+            raise ForeignDirectory(f"{settings.data_dir} belongs to node {owner}, not to node {settings.node_id}")
+        if settings.cluster and cluster != settings.cluster_id().hex():
+            raise ForeignDirectory(f"{settings.data_dir} belongs to another cluster than {settings.cluster!r}")
+        if voters != settings.voters():
+            log.warn("the cluster began with nodes {began}, not {given}", began=voters, given=settings.voters())
+        return meta
+
+    def _recover(
+        self, snapshots: Snapshots, wal: Wal, recovered: Recovered, voters: list[int]
+    ) -> tuple[StateMachine, SnapshotMeta, RaftCore]:
+        """The newest whole snapshot and the log behind it."""
+        if recovered.cut:
+            log.warn("{what}", what=recovered.cut)
+        machine, position = _newest_state(snapshots)
+        if position.index < recovered.base_index:
+            raise StorageError(
+                f"the log begins behind {recovered.base_index}, the newest whole snapshot is at {position.index}:"
+                " take this node's state from the others (empty the directory)"
+            )
+        if position.index == 0:
+            start = bootstrap(voters)
+        else:
+            config = decode_configuration(position.config)
+            start = RaftSnapshot(position.index, position.term, config, position.name())
+        core = RaftCore(
+            self.settings.node_id,
+            RaftConfig(),
+            OsRng(),
+            start,
+            HardState(recovered.term, recovered.vote),
+            [Entry(item.term, item.index, item.kind, item.data) for item in recovered.entries],
+        )
+        log.info(
+            "recovered: snapshot at {snapshot}, log to {last}, term {term}, {segments} segments",
+            snapshot=position.index,
+            last=recovered.last_index(),
+            term=recovered.term,
+            segments=wal.segment_count(),
+        )
+        return machine, position, core
+
+    def _serve_admin(self, words: Words) -> None:
+        address = self.settings.admin_address
+        if address is None:
+            return
+        from coord.server.admin import admin_site
+
+        try:
+            self._admin = admin_site(self.settings, self.node, self.links, words).listen(self.reactor, *address)
+        except Exception as error:
+            raise CoordError(f"cannot listen for the admin port on {address[0]}:{address[1]}: {error}") from error
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if not self._stopped_for_good():
+            self.reactor.callLater(RAFT_TICK_MS / 1000, self._tick)
+            try:
+                self.node.tick()
+            except Exception as error:  # a broken invariant: stop, never go on
+                self._fault(error)
+
+    def _turn_end(self) -> None:
+        node = self.node
+        if node.failure is None:
+            try:
+                node.turn_end()
+            except Exception as error:  # a broken invariant: stop, never go on
+                log.failure("fault at the end of a turn")
+                self._fault(error)
+        if node.failure is None:
+            self.clients.send_all()
+        elif not self._is_stopping:
+            self._is_stopping = True
+            self._status = EXIT_FAILED
+            log.error("node {id} stops: {why}", id=self.settings.node_id, why=_one_line(node.failure))
+            self.reactor.stop()
+        elif self._stopped is not None and self.node.core.leadership is None:
+            self._let_go()
+
+    def _fault(self, error: Exception) -> None:
+        self.node.on_failed(error)
+
+    # --- stop ---------------------------------------------------------------------------------------------------------
+
+    def _stopped_for_good(self) -> bool:
+        return self._is_stopping and self._stopped is None
+
+    def _stop(self) -> Deferred[None] | None:
+        """SIGTERM: let another node lead first, so that clients notice next to nothing."""
+        self._is_stopping = True
+        if self.node.failure is not None or not self.node.hand_over():
+            return None
+        log.info("node {id} hands over leadership and stops", id=self.settings.node_id)
+        self._stopped = Deferred()
+        self.reactor.callLater(HAND_OVER_S, self._let_go)
+        return self._stopped
+
+    def _let_go(self) -> None:
+        if self._stopped is not None:
+            stopped, self._stopped = self._stopped, None
+            stopped.callback(None)
+
+    def finish(self) -> int:
+        """The reactor has stopped: make everything durable and give the directory back."""
+        self.clients.stop()
+        self.links.stop()
+        self._job.stop()
+        if self.node.failure is None:
+            self._writer.close()
+        if self._lock is not None:
+            self._lock.release()
+        log.info("node {id} has stopped", id=self.settings.node_id)
+        return self._status
+
+    def abandon(self) -> None:
+        """The start failed: give back what was taken."""
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _newest_state(snapshots: Snapshots) -> tuple[StateMachine, SnapshotMeta]:
+    """The state of the newest snapshot that is whole; the empty state if there never was one."""
+    for name in snapshots.names():
+        try:
+            reader = snapshots.open_named(name)
+            try:
+                return StateMachine.restore(reader.chunks()), reader.meta
+            finally:
+                reader.close()
+        except StorageError as error:
+            log.error("{error}; trying an older snapshot", error=str(error))
+    return StateMachine(), SnapshotMeta(0, 0, b"")
+
+
+def _node_settings(settings: Settings) -> NodeSettings:
+    return NodeSettings(
+        settings.node_id,
+        tick_ms=settings.tick_ms,
+        raft_tick_ms=RAFT_TICK_MS,
+        leader_absence_ms=settings.leader_absence_ms,
+        snapshot_entries=settings.snapshot_entries,
+        snapshot_bytes=settings.snapshot_bytes,
+        keep_entries=settings.keep_entries,
+        limits=Limits(
+            outstanding_max=settings.outstanding_max,
+            session_timeout_min_ms=settings.timeout_min_ms(),
+            session_timeout_max_ms=settings.timeout_max_ms(),
+        ),
+    )
+
+
+def _client_limits(settings: Settings) -> ClientLimits:
+    return ClientLimits(
+        connections_per_address_max=settings.connections_per_address_max,
+        connections_max=settings.connections_max,
+        frame_bytes_max=settings.frame_bytes_max,
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    elif not isinstance(error, CoordError):
+        text = f"{type(error).__name__}: {text}"
+    return " ".join(text.split())
+
+
+__all__ = ["Settings", "run"]

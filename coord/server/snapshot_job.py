@@ -1,0 +1,104 @@
+"""Writing a snapshot beside the work: a forked child has the state as it was, and all the time it needs.
+
+`gc.freeze` before the fork keeps the collector from touching (and so copying) every page. The child uses nothing of the
+parent but memory: it closes every inherited descriptor, so a connection that the parent closes is closed, and ends
+without running anything of the parent's shutdown.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from typing import Final
+
+from coord.server.reactor import TurnReactor
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.tree.machine import StateMachine
+
+Written = Callable[[SnapshotMeta, str], None]
+
+#: Priority of the child: the node's own work goes first.
+NICE: Final = 10
+#: Descriptors above this are not looked for when the child closes what it inherited.
+FD_MAX: Final = 1 << 16
+MESSAGE_BYTES_MAX: Final = 4096
+
+
+class InlineSnapshotJob:
+    """Writes at once, holding up the node: for tests and the simulation."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self.written: Written = _nobody
+
+    def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
+        """See `SnapshotJob.begin`."""
+        error = ""
+        try:
+            self._snapshots.write(meta, machine.snapshot_chunks())
+        except OSError as failure:
+            error = failure.strerror or str(failure)
+        self.written(meta, error)
+
+
+class ForkSnapshotJob:
+    """Writes in a child process, which reports through a pipe."""
+
+    def __init__(self, reactor: TurnReactor, snapshots: Snapshots) -> None:
+        self._reactor = reactor
+        self._snapshots = snapshots
+        self.written: Written = _nobody
+        self._child = 0
+
+    def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
+        """See `SnapshotJob.begin`."""
+        assert self._child == 0, "a snapshot is being written"
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        gc.freeze()
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.close(reading)
+            os.close(writing)
+            self.written(meta, f"fork: {error.strerror}")
+            return
+        if child == 0:
+            self._write(meta, machine, writing)
+        os.close(writing)
+        self._child = child
+        self._reactor.watch(reading, lambda events: self._ended(reading, meta))  # noqa: ARG005
+
+    def stop(self) -> None:
+        """End an unfinished child; what it wrote is not a snapshot yet."""
+        if self._child:
+            os.kill(self._child, 9)
+            os.waitpid(self._child, 0)
+            self._child = 0
+
+    def _write(self, meta: SnapshotMeta, machine: StateMachine, writing: int) -> None:
+        """In the child. Never returns."""
+        status = 1
+        try:
+            os.closerange(3, writing)
+            os.closerange(writing + 1, FD_MAX)
+            os.nice(NICE)
+            self._snapshots.write(meta, machine.snapshot_chunks())
+            status = 0
+        except BaseException as error:  # the child's last word: the parent logs it
+            os.write(writing, f"{type(error).__name__}: {error}".encode()[:MESSAGE_BYTES_MAX])
+        finally:
+            os._exit(status)
+
+    def _ended(self, reading: int, meta: SnapshotMeta) -> None:
+        message = os.read(reading, MESSAGE_BYTES_MAX).decode(errors="replace")
+        self._reactor.unwatch(reading)
+        os.close(reading)
+        _, status = os.waitpid(self._child, 0)
+        self._child = 0
+        code = os.waitstatus_to_exitcode(status)
+        self.written(meta, "" if code == 0 else message or f"the writing process ended with {code}")
+
+
+def _nobody(meta: SnapshotMeta, error: str) -> None:
+    """The default of `written`."""

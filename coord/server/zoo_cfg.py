@@ -1,0 +1,165 @@
+"""ZooKeeper's configuration file, as far as it means something here.
+
+    key=value, one a line; # begins a comment. `dataDir/myid` holds this node's id when there are server lines.
+
+    server.N=host:peerPort:electionPort[:role][;[clientHost:]clientPort]
+
+The election port is not used: one port carries everything between nodes. initLimit and syncLimit are accepted; only
+syncLimit means something (how long a node without a leader keeps its clients). What else is unknown is named in a
+warning and ignored, so that an existing file works as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from coord.errors import ConfigError
+from coord.server.config import Address, Settings, parse_address, parse_words
+
+#: Known and without effect here; no warning.
+_SILENT: Final = frozenset(
+    {
+        "initLimit",
+        "dataLogDir",
+        "autopurge.snapRetainCount",
+        "autopurge.purgeInterval",
+        "standaloneEnabled",
+        "reconfigEnabled",
+        "electionAlg",
+        "quorumListenOnAllIPs",
+        "admin.enableServer",
+        "admin.serverPort",
+        "admin.serverAddress",
+    }
+)
+
+
+def read_zoo_cfg(path: Path) -> Settings:
+    """The settings of the file. Raises ConfigError with file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    values: dict[str, tuple[str, int]] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith(("#", "!")):
+            continue
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{path}:{number}: {text!r} is not key=value")
+        values[key.strip()] = (value.strip(), number)
+    return _Reader(path, values).settings()
+
+
+class _Reader:
+    def __init__(self, path: Path, values: dict[str, tuple[str, int]]) -> None:
+        self._path = path
+        self._values = values
+        self._used: set[str] = set()
+
+    def settings(self) -> Settings:
+        data_text = self._get("dataDir", "", str)
+        if not data_text:
+            raise ConfigError(f"{self._path}: dataDir is missing")
+        data_dir = Path(data_text)
+        servers, clients = self._servers()
+        node_id = self._my_id(data_dir, servers)
+        tick_ms = self._get("tickTime", 3000, int)
+        sync_limit = self._get("syncLimit", 0, int)
+        options: dict[str, Any] = {
+            "node_id": node_id,
+            "data_dir": data_dir,
+            "client_address": self._client_address(clients.get(node_id)),
+            "peer_address": servers.get(node_id),
+            "peers": servers,
+            "admin_address": self._admin_address(),
+            "tick_ms": tick_ms,
+            "leader_absence_ms": max(2000, sync_limit * tick_ms),
+            "session_timeout_min_ms": self._get("minSessionTimeout", 0, int),
+            "session_timeout_max_ms": self._get("maxSessionTimeout", 0, int),
+            "connections_per_address_max": self._get("maxClientCnxns", 60, int),
+            "connections_max": self._get("maxCnxns", 0, int),
+            "frame_bytes_max": self._get("jute.maxbuffer", 0xFFFFF, int),
+            "snapshot_entries": self._get("snapCount", 100_000, int),
+        }
+        if "4lw.commands.whitelist" in self._values:
+            options["words"] = self._get("4lw.commands.whitelist", frozenset(), parse_words)
+        unknown = sorted(set(self._values) - self._used - _SILENT, key=lambda key: self._values[key][1])
+        warnings = tuple(f"{self._path}:{self._values[key][1]}: {key} is not known and ignored" for key in unknown)
+        try:
+            return Settings(**options, warnings=warnings)
+        except ConfigError as error:
+            raise ConfigError(f"{self._path}: {error}") from error
+
+    def _get(self, key: str, default: Any, read: Callable[[str], Any]) -> Any:
+        self._used.add(key)
+        if key not in self._values:
+            return default
+        text, number = self._values[key]
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ConfigError(f"{self._path}:{number}: {key}={text!r} is not a number") from error
+
+    def _servers(self) -> tuple[dict[int, Address], dict[int, str]]:
+        """Peer addresses and, where given, what follows the semicolon."""
+        servers: dict[int, Address] = {}
+        clients: dict[int, str] = {}
+        for key, (text, number) in self._values.items():
+            name, _, digits = key.partition(".")
+            if name != "server" or not digits.isdigit():
+                continue
+            self._used.add(key)
+            address, _, client = text.partition(";")
+            host, parts = _split_server(address)
+            role = parts[2].lower() if len(parts) > 2 else "participant"
+            if not host or len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
+                raise ConfigError(f"{self._path}:{number}: {key}={text} is not host:port:port[:role][;clientPort]")
+            if role != "participant":
+                raise ConfigError(f"{self._path}:{number}: role {role!r} is not supported; only participant is")
+            servers[int(digits)] = parse_address(f"{host}:{parts[0]}", f"{self._path}:{number}: address")
+            if client:
+                clients[int(digits)] = client
+        return servers, clients
+
+    def _my_id(self, data_dir: Path, servers: dict[int, Address]) -> int:
+        if not servers:
+            return 1
+        path = data_dir / "myid"
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; it must hold this node's id") from error
+        if not text.isdigit():
+            raise ConfigError(f"{path}: {text!r} is not a node id")
+        if int(text) not in servers:
+            raise ConfigError(f"{path}: there is no line server.{text} in {self._path}")
+        return int(text)
+
+    def _client_address(self, from_server_line: str | None) -> Address:
+        if from_server_line:
+            text = from_server_line if ":" in from_server_line else f"0.0.0.0:{from_server_line}"
+            return parse_address(text, f"{self._path}: client address")
+        port = self._get("clientPort", 0, int)
+        if not 0 < port < 65536:
+            raise ConfigError(f"{self._path}: clientPort is missing or no port")
+        return self._get("clientPortAddress", "0.0.0.0", str), port
+
+    def _admin_address(self) -> Address | None:
+        enabled = self._get("admin.enableServer", "true", str).lower() != "false"
+        port = self._get("admin.serverPort", 0, int)
+        if not enabled or port == 0:
+            return None
+        return self._get("admin.serverAddress", "127.0.0.1", str), port
+
+
+def _split_server(address: str) -> tuple[str, list[str]]:
+    """`host:a:b[:role]` with a host that may be `[v6]`."""
+    if address.startswith("["):
+        host, _, rest = address[1:].partition("]")
+        return host, rest.lstrip(":").split(":")
+    host, *parts = address.split(":")
+    return host, parts
