@@ -235,7 +235,7 @@ class Connection(protocol.Protocol):
                 raise RemoteProtocolError(f"reply {xid}, but {pending[0][0] if pending else 'none'} is due")
             _, opcode, answer, decode, path, watch = pending.popleft()
             self._answered += 1
-            if zxid > 0:
+            if zxid > self.last_zxid:
                 self.last_zxid = zxid
             if err:
                 if watch is not None and err == NO_NODE and opcode == r.OP_EXISTS:
