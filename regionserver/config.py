@@ -1,0 +1,65 @@
+"""Settings of a region server: checked once, then fixed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coord.errors import ConfigError
+from regions.layout import DEFAULT_ROOT
+
+#: Addresses to listen on that tell nobody where to connect to.
+_NOWHERE: Final = frozenset({"", "0.0.0.0", "::", "*"})
+SESSION_TIMEOUT_MS_MIN: Final = 500
+
+
+def parse_address(text: str, what: str) -> tuple[str, int]:
+    """`host:port` (port 0: any free one). Raises ConfigError that names `what`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535 or not host:
+        raise ConfigError(f"{what} {text!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a region server is told at start. Raises ConfigError when the values cannot be right."""
+
+    #: The store's clients' addresses, "host:port,host:port".
+    store: str
+    #: Own directory, of this server alone: identity and lock.
+    data_dir: Path
+    #: Directory that all servers share: the regions.
+    shared_dir: Path
+    #: Where commands are taken; also what the others are told.
+    host: str
+    port: int
+    admin_host: str | None = None
+    admin_port: int = 0
+    rack: str = "default"
+    weight: float = 1.0
+    group: str = ""
+    root: str = DEFAULT_ROOT
+    session_timeout_ms: int = 3000
+    #: Threads that open and close regions.
+    threads: int = 4
+
+    def __post_init__(self) -> None:
+        """Check each value, and those that must fit together."""
+        for part in self.store.split("/", 1)[0].split(","):
+            parse_address(part.strip(), "store address")
+        if self.host in _NOWHERE:
+            raise ConfigError(
+                f"address {self.host or '(empty)'!r} tells nobody where this server is: give its own name"
+            )
+        if self.root and (not self.root.startswith("/") or self.root.endswith("/")):
+            raise ConfigError(f"root {self.root!r} must begin with a slash and not end with one")
+        if not 0 < self.weight <= 1000:
+            raise ConfigError(f"weight {self.weight:g} is not above 0 and at most 1000")
+        if self.session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
+            raise ConfigError(f"session timeout {self.session_timeout_ms} ms is below {SESSION_TIMEOUT_MS_MIN} ms")
+        if not 1 <= self.threads <= 64:
+            raise ConfigError(f"{self.threads} threads: between 1 and 64 make sense")
+        if self.data_dir.absolute() == self.shared_dir.absolute():
+            raise ConfigError(f"data directory and shared directory are both {self.data_dir}")

@@ -1,0 +1,407 @@
+"""The replicas on this server, at work: orders in, znode steps and the opener's work out.
+
+`regionserver.replicas` decides; this class carries its effects out and brings the answers back. Everything here runs on
+the reactor's thread, except the opener's own methods.
+
+Batches. The results of one turn are taken together and acted on together, so the steps they cause leave together: that,
+and nothing else, makes thousands of opens cheap. Region openers that can prepare many regions at once get them at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.client.ops import GetData, ReadResult
+from coord.env import Clock
+from coord.errors import NoNode, OperationError
+from regions import layout
+from regions.layout import CorruptZnode, Layout
+from regions.messages import CloseOrder, HostedReplica, OpenOrder, OrderResult, OrderResults, Outcome
+from regions.model import Incarnation
+from regionserver.events import (
+    AskAlive,
+    CloseRegion,
+    Decided,
+    Effect,
+    OpenRegion,
+    ReadBack,
+    Stop,
+    WriteStep,
+)
+from regionserver.life import Phase
+from regionserver.metrics import Metrics
+from regionserver.opener import Opening, OwnerHeld, RegionOpener
+from regionserver.replicas import Replicas
+from regionserver.steps import Reactor as TimerReactor
+from regionserver.steps import StepWriter, Store
+from regionserver.workers import Reactor as ThreadReactor
+from regionserver.workers import Workers
+
+log = Logger()
+T = TypeVar("T")
+
+#: Regions that are prepared together by one worker.
+PREPARE_MAX: Final = 256
+#: Pause before a read is tried again after the connection broke.
+READ_AGAIN_S: Final = 0.1
+FAILURES_SHOWN_MS: Final = 10 * 60 * 1000
+#: Nobody waits longer for an answer, whatever the command says.
+ANSWER_WITHIN_MS_MAX: Final = 60_000
+
+
+class Reactor(TimerReactor, ThreadReactor):
+    """What is used of a reactor: timers, and a way in for threads."""
+
+
+class _Batch:
+    """A command's orders, some of them undecided: answered when the last one is decided, or when time is up."""
+
+    def __init__(self, keys: list[tuple[str, int]], results: list[OrderResult | None]) -> None:
+        self.keys = keys
+        self.results = results
+        self.missing = sum(result is None for result in results)
+        self.answer: Deferred[OrderResults] = Deferred()
+        self.timer: IDelayedCall | None = None
+
+    def decided(self, at: int, result: OrderResult) -> None:
+        """One more order has come to its end."""
+        if self.results[at] is None:
+            self.results[at] = result
+            self.missing -= 1
+            if self.missing == 0:
+                self.finish()
+
+    def finish(self) -> None:
+        """Answer with what is known."""
+        if self.timer is not None and self.timer.active():
+            self.timer.cancel()
+        if not self.answer.called:
+            pairs = zip(self.keys, self.results, strict=True)
+            self.answer.callback(OrderResults([found or _started(*key) for key, found in pairs]))
+
+
+def _started(region_id: str, replica: int) -> OrderResult:
+    return OrderResult(region_id, replica, Outcome.STARTED)
+
+
+class Host:
+    """The shell around `Replicas`. One per process; `begin` and `end` frame each incarnation."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        clock: Clock,
+        opener: RegionOpener,
+        paths: Layout,
+        metrics: Metrics,
+        *,
+        threads: int,
+        stop: Callable[[str], None],
+    ) -> None:
+        """`stop` is called when only the end of this process can keep the rules."""
+        self._reactor = reactor
+        self._clock = clock
+        self._opener = opener
+        self._paths = paths
+        self._metrics = metrics
+        self._stop = stop
+        self._workers = Workers(reactor, threads, self._drain, self._fatal)
+        self._store: Store | None = None
+        self._steps: StepWriter | None = None
+        self._batches: dict[int, list[tuple[_Batch, int]]] = {}
+        self._emptied: Deferred[None] | None = None
+        self.replicas = Replicas(Incarnation("", 0))
+        self.is_serving = False
+
+    # --- sessions ---
+
+    def begin(self, me: Incarnation, store: Store) -> None:
+        """A session has begun and `me` is registered."""
+        self.replicas.rejoined(me)
+        self._store = store
+        self._steps = StepWriter(self._reactor, store, self._paths, self, self._fatal)
+
+    def end(self) -> Deferred[None]:
+        """The session is over, or is about to be ended: close everything. Fires when nothing is open any more."""
+        if self._steps is not None:
+            self._steps.stop()
+        self._store = self._steps = None
+        self.set_serving(False)
+        self.replicas.session_lost(self._clock.wall_ms())
+        self._emptied = Deferred()
+        emptied = self._emptied
+        self._drain()
+        return emptied
+
+    def set_serving(self, is_serving: bool) -> None:
+        """The lease has begun or ended."""
+        if is_serving != self.is_serving:
+            self.is_serving = is_serving
+            self._opener.serving_changed(is_serving)
+
+    def stop_workers(self, timeout_s: float) -> bool:
+        """End the threads; False if the opener does not return."""
+        return self._workers.stop(timeout_s)
+
+    # --- orders and questions ---
+
+    def open_regions(self, orders: list[OpenOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
+        """Take OPEN orders. Fires with a result for each, in their order."""
+        now_ms = self._clock.wall_ms()
+        self._metrics.orders.labels("open").inc(len(orders))
+        keys = [(order.transition.region_id, order.transition.replica) for order in orders]
+        return self._answer(
+            keys, [self.replicas.order_open(order, epoch, now_ms) for order in orders], answer_within_ms
+        )
+
+    def close_regions(self, orders: list[CloseOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
+        """Take CLOSE orders; fires as `open_regions`."""
+        now_ms = self._clock.wall_ms()
+        self._metrics.orders.labels("close").inc(len(orders))
+        keys = [(order.region_id, order.replica) for order in orders]
+        return self._answer(
+            keys, [self.replicas.order_close(order, epoch, now_ms) for order in orders], answer_within_ms
+        )
+
+    def hosted(self, limit: int = 0) -> list[HostedReplica]:
+        """What is here, as the server itself sees it."""
+        self.replicas.forget_failures(self._clock.wall_ms() - FAILURES_SHOWN_MS)
+        return self.replicas.hosted(limit)
+
+    def phases(self) -> dict[Phase, int]:
+        """How many replicas are in each phase; also moves the gauges."""
+        phases = self.replicas.phases()
+        for phase, count in phases.items():
+            self._metrics.replicas.labels(phase.value).set(count)
+        self._metrics.failed.set(self.replicas.failed())
+        return phases
+
+    def _answer(
+        self, keys: list[tuple[str, int]], taken: list[OrderResult | int], answer_within_ms: int
+    ) -> Deferred[OrderResults]:
+        batch = _Batch(keys, [None if isinstance(one, int) else one for one in taken])
+        for at, ticket in enumerate(taken):
+            if isinstance(ticket, int):
+                self._batches.setdefault(ticket, []).append((batch, at))
+        if batch.missing == 0 or answer_within_ms <= 0:
+            batch.finish()
+        else:
+            within_s = min(answer_within_ms, ANSWER_WITHIN_MS_MAX) / 1000
+            batch.timer = self._reactor.callLater(within_s, batch.finish)
+        self._drain()
+        return batch.answer
+
+    # --- effects ---
+
+    def _drain(self) -> None:
+        """Carry out what the replicas want, until they want nothing more."""
+        while effects := self.replicas.take_effects():
+            openings: list[OpenRegion] = []
+            for effect in effects:
+                if isinstance(effect, OpenRegion):
+                    openings.append(effect)
+                else:
+                    self._carry_out(effect)
+            for at in range(0, len(openings), PREPARE_MAX):
+                self._prepare(openings[at : at + PREPARE_MAX])
+        if self._emptied is not None and len(self.replicas) == 0:
+            emptied, self._emptied = self._emptied, None
+            emptied.callback(None)
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, WriteStep):
+            if self._steps is not None:
+                self._steps.write(effect)
+        elif isinstance(effect, Decided):
+            self._metrics.outcomes.labels(effect.result.outcome.value).inc()
+            for batch, at in self._batches.pop(effect.ticket, []):
+                batch.decided(at, effect.result)
+        elif isinstance(effect, CloseRegion):
+            self._close(effect)
+        elif isinstance(effect, ReadBack):
+            self._read_back(effect)
+        elif isinstance(effect, AskAlive):
+            self._ask_alive(effect)
+        else:
+            assert isinstance(effect, Stop), f"nobody carries out {effect}"
+            self._stop(effect.reason)
+
+    # --- the opener's work ---
+
+    def _prepare(self, jobs: list[OpenRegion]) -> None:
+        openings = [self._opening(job) for job in jobs]
+
+        def prepared(result: object) -> None:
+            if isinstance(result, Exception) and len(jobs) > 1:
+                log.warn("{count} regions could not be prepared together: {error}", count=len(jobs), error=result)
+                for job in jobs:
+                    self._prepare([job])
+                return
+            for job, opening in zip(jobs, openings, strict=True):
+                if isinstance(result, Exception):
+                    self._open_failed(job, result)
+                else:
+                    self._open(job, opening)
+
+        self._workers.submit(lambda: self._opener.prepare(openings), prepared)
+
+    def _opening(self, job: OpenRegion) -> Opening:
+        def progress() -> None:
+            self._reactor.callFromThread(self._progressed, job)
+
+        return Opening(job.region, job.key[1], self.replicas.me, job.epoch, job.evict, progress)
+
+    def _open(self, job: OpenRegion, opening: Opening) -> None:
+        def open_it() -> float:
+            began_s = time.perf_counter()
+            self._opener.open(opening)
+            return time.perf_counter() - began_s
+
+        def opened(result: float | Exception) -> None:
+            now_ms = self._clock.wall_ms()
+            if isinstance(result, OwnerHeld):
+                self.replicas.owner_held(job.key, job.number, result.holder, now_ms)
+            elif isinstance(result, Exception):
+                self._open_failed(job, result)
+            else:
+                self._metrics.open_s.observe(result)
+                if job.evict is not None:
+                    self._metrics.evictions.inc()
+                    log.warn(
+                        "{region} was held by {holder}, whose session is over; it is ours now",
+                        region=job.key[0],
+                        holder=str(job.evict),
+                    )
+                self.replicas.opened(job.key, job.number, now_ms)
+
+        self._workers.submit(open_it, opened)
+
+    def _open_failed(self, job: OpenRegion, error: Exception) -> None:
+        log.warn("{region}-{replica} could not be opened: {error}", region=job.key[0], replica=job.key[1], error=error)
+        self.replicas.open_failed(job.key, job.number, _one_line(error), self._clock.wall_ms())
+
+    def _progressed(self, job: OpenRegion) -> None:
+        self.replicas.progressed(job.key, job.number, self._clock.wall_ms())
+        self._drain()
+
+    def _close(self, job: CloseRegion) -> None:
+        def close_it() -> float:
+            began_s = time.perf_counter()
+            self._opener.close(job.region, job.key[1])
+            return time.perf_counter() - began_s
+
+        def closed(result: float | Exception) -> None:
+            now_ms = self._clock.wall_ms()
+            if isinstance(result, Exception):
+                log.error("{region}-{replica} could not be closed: {error}",
+                          region=job.key[0], replica=job.key[1], error=result)  # fmt: skip
+                self.replicas.close_failed(job.key, job.number, _one_line(result), now_ms)
+            else:
+                self._metrics.close_s.observe(result)
+                self.replicas.closed(job.key, job.number, now_ms)
+
+        self._workers.submit(close_it, closed)
+
+    # --- the store's answers (regionserver.steps.Outcomes) ---
+
+    def step_done(self, step: WriteStep, version: int, region_version: int) -> None:
+        """A step was taken."""
+        self._metrics.steps.labels("taken").inc()
+        self.replicas.step_done(step.key, step.number, version, region_version, self._clock.wall_ms())
+
+    def step_failed(self, step: WriteStep, error: str, is_refused: bool) -> None:
+        """A step was refused, or is in doubt."""
+        self._metrics.steps.labels("refused" if is_refused else "unknown").inc()
+        self.replicas.step_failed(step.key, step.number, error, is_refused)
+
+    def steps_settled(self) -> None:
+        """A run of answers is complete."""
+        self._drain()
+
+    # --- reads ---
+
+    def _read_back(self, effect: ReadBack) -> None:
+        store = self._store
+        if store is None:
+            return
+        transition = self._paths.transition(*effect.key)
+        region = self._paths.region(effect.table_id, effect.key[0])
+        # Our write may have been accepted by a server that this one has not caught up with: sync first.
+        store.sync(transition).addErrback(lambda _failure: None)
+        reading = store.multi_read([GetData(transition), GetData(region)])
+
+        def read(results: list[ReadResult]) -> None:
+            if self._store is not store:
+                return
+            found, version = _record(results[0], layout.decode_transition, transition)
+            record, region_version = _record(results[1], layout.decode_region, region)
+            now_ms = self._clock.wall_ms()
+            self.replicas.read_back(effect.key, effect.number, found, version, record, region_version, now_ms)
+            self._drain()
+
+        reading.addCallback(read).addErrback(self._not_read, store, self._read_back, effect)
+        reading.addErrback(self._fatal)
+
+    def _ask_alive(self, effect: AskAlive) -> None:
+        store = self._store
+        if store is None:
+            return
+        path = self._paths.server(effect.holder.uuid)
+        store.sync(path).addErrback(lambda _failure: None)
+        reading = store.multi_read([GetData(path)])
+
+        def read(results: list[ReadResult]) -> None:
+            if self._store is store:
+                record, _ = _record(results[0], layout.decode_server, path)
+                is_alive = record is not None and record.incarnation == effect.holder
+                now_ms = self._clock.wall_ms()
+                self.replicas.holder_seen(effect.key, effect.number, effect.holder, is_alive, now_ms)
+                self._drain()
+
+        reading.addCallback(read).addErrback(self._not_read, store, self._ask_alive, effect)
+        reading.addErrback(self._fatal)
+
+    def _not_read(
+        self, failure: Failure, store: Store, ask: Callable[[Any], None], effect: ReadBack | AskAlive
+    ) -> Failure | None:
+        """Without a connection: once more a little later, as long as this session lives.
+
+        A znode whose value is not what it should be leaves its replica waiting for an operator; the others go on.
+        """
+        error = failure.value
+        if isinstance(error, OperationError):
+            if self._store is store:
+                self._reactor.callLater(READ_AGAIN_S, ask, effect)
+            return None
+        if isinstance(error, CorruptZnode):
+            log.error("{region}: {error}", region=effect.key[0], error=error)
+            return None
+        return failure
+
+    def _fatal(self, failure: Failure) -> None:
+        """A broken rule of our own: never go on after it."""
+        log.failure("a rule of the region server is broken", failure=failure)
+        self._stop(f"a fault of this program: {_one_line(failure.value or RuntimeError())}")
+
+
+def _record(result: object, decode: Callable[[bytes, str], T], path: str) -> tuple[T | None, int]:
+    """Record and version of one part of a multi-read; (None, -1) if there is no such znode."""
+    if isinstance(result, NoNode):
+        return None, -1
+    if isinstance(result, OperationError):
+        raise result
+    assert isinstance(result, tuple), f"a read is answered by a pair, not by {result!r}"
+    data, stat = result
+    return decode(data, path), stat.version
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:500]

@@ -1,0 +1,133 @@
+"""Who this server is: a uuid for life, a start code per start, and the lock that keeps it one.
+
+    <data-dir>/lock            flock held by the running process; its content says who that is
+    <data-dir>/instance.json   {"format": 1, "uuid": ..., "start_code": ...}, replaced atomically and durably
+
+The lock is what allows a server to remove the registration of its own former start at once: while we hold it, no other
+process of this identity runs on this machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from coord.errors import ConfigError
+from regions.model import Incarnation
+
+FORMAT: Final = 1
+_LOCK: Final = "lock"
+_RECORD: Final = "instance.json"
+
+
+class InstanceRecord(msgspec.Struct):
+    """Content of instance.json. `start_code` is the highest ever used."""
+
+    format: int
+    uuid: str
+    start_code: int
+
+
+class Instance:
+    """The identity in a data directory, held locked until `close`."""
+
+    def __init__(self, directory: Path, lock_fd: int, record: InstanceRecord) -> None:
+        """Use `Instance.open`."""
+        self._directory = directory
+        self._lock_fd = lock_fd
+        self._record = record
+
+    @classmethod
+    def open(cls, directory: Path) -> Instance:
+        """Lock `directory`, creating it and the identity on first use.
+
+        Raises:
+            ConfigError: the directory cannot be used, is of another format, or another process runs on it.
+        """
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"data directory {directory} cannot be used: {error.strerror}") from error
+        try:
+            _lock(lock_fd, directory)
+            record = _read(directory)
+            instance = cls(directory, lock_fd, record or InstanceRecord(FORMAT, str(uuid.uuid4()), 0))
+            if record is None:
+                instance._write()
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        return instance
+
+    @property
+    def uuid(self) -> str:
+        """The server's identity for life."""
+        return self._record.uuid
+
+    def next_incarnation(self, now_ms: int) -> Incarnation:
+        """A start code higher than any before, durable before it is used: a clock set back must not repeat one.
+
+        Raises:
+            ConfigError: it cannot be written down.
+        """
+        self._record.start_code = max(now_ms, self._record.start_code + 1)
+        self._write()
+        return Incarnation(self._record.uuid, self._record.start_code)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._lock_fd)
+
+    def _write(self) -> None:
+        try:
+            write_durably(self._directory / _RECORD, msgspec.json.encode(self._record))
+        except OSError as error:
+            raise ConfigError(f"{self._directory / _RECORD} cannot be written: {error.strerror}") from error
+
+
+def _lock(fd: int, directory: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 64, 0).decode("ascii", "replace").strip() or "unknown"
+        raise ConfigError(f"data directory {directory} is in use by another region server, process {holder}") from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+
+
+def _read(directory: Path) -> InstanceRecord | None:
+    path = directory / _RECORD
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=InstanceRecord)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is no identity of a region server ({error}); remove it to make a new one") from error
+    if record.format != FORMAT:
+        raise ConfigError(f"{path} has format {record.format}, this program knows {FORMAT}")
+    return record
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` so that a crash leaves the old or the new content; durable on return. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,64 @@
+"""What a region server counts, for Prometheus. Names begin with `regionkeeper_server_`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, PlatformCollector, ProcessCollector
+from prometheus_client.registry import Collector
+
+_PREFIX: Final = "regionkeeper_server_"
+_OPEN_BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120)
+
+
+class _Refresh(Collector):
+    """Collected first, as the first registered: contributes nothing but up-to-date gauges."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """Refresh."""
+        self._metrics.refresh()
+        return ()
+
+
+class Metrics:
+    """One set per process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        #: Brings the gauges up to date; called at the beginning of every scrape.
+        self.refresh: Callable[[], object] = lambda: None
+        self.registry.register(_Refresh(self))
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self.replicas = Gauge(
+            f"{_PREFIX}replicas", "Replicas on this server by phase.", ["phase"], registry=self.registry
+        )
+        self.failed = Gauge(f"{_PREFIX}failed_opens", "Failed opens that are remembered.", registry=self.registry)
+        self.lease_left_s = Gauge(
+            f"{_PREFIX}lease_left_seconds", "Time until the lease ends unless renewed.", registry=self.registry
+        )
+        self.serving = Gauge(f"{_PREFIX}serving", "1 while regions may be served.", registry=self.registry)
+        self.epoch = Gauge(f"{_PREFIX}epoch", "Highest fencing epoch seen.", registry=self.registry)
+        self.sessions = Counter(f"{_PREFIX}sessions", "Sessions begun with the store.", registry=self.registry)
+        self.lease_lapses = Counter(
+            f"{_PREFIX}lease_lapses", "Times that serving stopped because the lease ended.", registry=self.registry
+        )
+        self.orders = Counter(f"{_PREFIX}orders", "Orders taken.", ["kind"], registry=self.registry)
+        self.outcomes = Counter(f"{_PREFIX}outcomes", "Ends of orders.", ["outcome"], registry=self.registry)
+        self.refused_commands = Counter(
+            f"{_PREFIX}refused_commands", "Commands refused whole.", ["code"], registry=self.registry
+        )
+        self.steps = Counter(f"{_PREFIX}steps", "Steps of transitions.", ["result"], registry=self.registry)
+        self.evictions = Counter(
+            f"{_PREFIX}evictions", "Holds of dead servers that were broken.", registry=self.registry
+        )
+        self.open_s = Histogram(
+            f"{_PREFIX}open_seconds", "Time in the region opener.", buckets=_OPEN_BUCKETS_S, registry=self.registry
+        )
+        self.close_s = Histogram(
+            f"{_PREFIX}close_seconds", "Time in the region closer.", buckets=_OPEN_BUCKETS_S, registry=self.registry
+        )

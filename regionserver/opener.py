@@ -1,0 +1,85 @@
+"""What opens and closes regions: the interface that a service built on RegionKeeper implements.
+
+A region opener owns what is behind a region: files, caches, connections. RegionKeeper tells it when to take a region
+and when to let go, and never asks it to open a region that it has open. Its methods run on worker threads and may
+block; only `serving_changed` runs on the reactor's thread and must not.
+
+    class Counters(RegionOpener):
+        def open(self, opening): self._counts[opening.region.region_id] = load(...)
+        def close(self, region, replica): save(self._counts.pop(region.region_id))
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from regions.model import Incarnation, RegionRecord
+
+
+class RegionError(Exception):
+    """A region cannot be opened or closed; the message reaches the master and the operator."""
+
+
+class OwnerHeld(RegionError):  # noqa: N818 - a finding, not a fault
+    """Another incarnation holds the region.
+
+    The server then asks the store: if that incarnation is not registered any more, `open` is called again with it as
+    `Opening.evict`.
+    """
+
+    def __init__(self, holder: Incarnation) -> None:
+        super().__init__(f"server {holder} holds it")
+        self.holder = holder
+
+
+class Opening:
+    """One replica to be opened."""
+
+    def __init__(
+        self,
+        region: RegionRecord,
+        replica: int,
+        server: Incarnation,
+        epoch: int,
+        evict: Incarnation | None,
+        progress: Callable[[], None],
+    ) -> None:
+        self.region = region
+        self.replica = replica
+        #: This server: whoever looks at the region's files should find this name.
+        self.server = server
+        #: Fencing epoch of the master that ordered it.
+        self.epoch = epoch
+        #: A former owner whose session is certainly over; its hold may be broken. None: break nobody's.
+        self.evict = evict
+        #: Say that a long open gets on, so that its deadline is extended. From any thread, as often as you like.
+        self.progress = progress
+
+
+class RegionOpener(ABC):
+    """Opens and closes regions. One object serves all regions of a server, from several threads at once."""
+
+    def prepare(self, openings: Sequence[Opening]) -> None:  # noqa: B027 - optional
+        """Do for many regions at once what is dear for each, before `open` is called for every one of them.
+
+        Optional. If it raises, each opening is prepared by itself.
+        """
+
+    @abstractmethod
+    def open(self, opening: Opening) -> None:
+        """Return when the replica can serve. Raises anything, and then nothing of it may be held."""
+
+    @abstractmethod
+    def close(self, region: RegionRecord, replica: int) -> None:
+        """Return when nothing of the replica is held any more: another server may open it the next moment.
+
+        Raises anything: the replica then counts as open, and will be closed again.
+        """
+
+    def serving_changed(self, is_serving: bool) -> None:  # noqa: B027 - optional
+        """The lease began or ended. Between False and True no request for any region may be answered.
+
+        For each single request ask `regionserver.lease.Lease.holds` as well: this call may come late, for instance
+        after the process was frozen.
+        """

@@ -1,0 +1,236 @@
+"""A server's membership: its registration in the store, and the lease that goes with it.
+
+    /servers/<uuid>    ephemeral, a ServerRecord with the start code of this incarnation
+
+One `Membership` is one session and one incarnation. It ends when the session has expired, or when the registration is
+gone although the session lives (an operator or a master has fenced this server by deleting it). In both cases the
+masters have given, or are giving, the regions away.
+
+Joining. A leftover registration of our own former start is deleted at once instead of waiting for its session to time
+out: the lock on our data directory proves that start dead, on the machine that it names. One of another host has our
+uuid by mistake (a copied data directory) or by a move; nobody can tell from here, so its session must end by itself.
+The fencing epoch is read before the first command can come, so that an old master's late command is refused even by a
+server that has just started (FN-05 without the majority: the store has the epoch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from coord.client.session import SessionState, ZkClient
+from coord.errors import ConnectionLoss, NodeExists, NoNode, OperationError, RetryableError
+from coord.wire.records import Stat
+from regions import layout
+from regions.layout import CorruptZnode, Layout
+from regions.model import ServerRecord
+from regionserver.lease import Lease
+
+log = Logger()
+
+#: Pause before joining is tried again after the connection broke.
+AGAIN_S: Final = 0.1
+#: How often a wait for another holder of our uuid looks, and how often it says so.
+LOOK_S: Final = 0.5
+LOOKS_PER_LINE: Final = 10
+
+
+class Membership:
+    """One incarnation's session, registration and lease.
+
+    `changed` is called whenever the lease begins or ends. `over` fires, once, with the reason.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        client: ZkClient,
+        paths: Layout,
+        lease: Lease,
+        now_s: Callable[[], float],
+        changed: Callable[[bool], None],
+    ) -> None:
+        """`now_s` is the lease's clock: monotonic, and running while the machine sleeps."""
+        self.client = client
+        self.over: Deferred[str] = Deferred()
+        self.is_joined = False
+        self.epoch = -1
+        self._reactor = reactor
+        self._paths = paths
+        self._lease = lease
+        self._now_s = now_s
+        self._changed = changed
+        self._held = False
+        self._is_over = False
+        self._timers: dict[str, IDelayedCall] = {}
+        self._stop_listening = client.on_state(self._state_changed)
+
+    @property
+    def is_over(self) -> bool:
+        """True once it has ended, for whatever reason."""
+        return self._is_over
+
+    async def join(self, record: ServerRecord) -> None:
+        """Register. Comes back once that is done; tries again through broken connections.
+
+        Raises:
+            OperationError: the store refuses (no access, say).
+            ConnectionLoss: the membership is over before it began.
+        """
+        self._lease.begin(self.client.timeout_ms)
+        self._renew()
+        while not self._is_over:
+            try:
+                await self._join(record)
+            except RetryableError:
+                await deferLater(self._reactor, AGAIN_S)
+            else:
+                self.is_joined = True
+                return
+        raise ConnectionLoss("", "the session ended while joining")
+
+    def end(self, reason: str) -> None:
+        """Stop renewing and watching; the client is closed by whoever made it."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._stop_listening()
+        for timer in self._timers.values():
+            if timer.active():
+                timer.cancel()
+        self._lease.end()
+        self._look_at_lease()
+        self.over.callback(reason)
+
+    # --- registration ---
+
+    async def _join(self, record: ServerRecord) -> None:
+        client, path = self.client, self._paths.server(record.uuid)
+        for parent in _ancestors(self._paths.servers):
+            try:
+                await client.create(parent)
+            except NodeExists:
+                continue
+        self.epoch = max(self.epoch, await self._read_epoch())
+        await self._clear(path, record)
+        try:
+            await client.create(path, layout.encode(record), ephemeral=True)
+        except NodeExists:
+            data, stat = await client.get(path)
+            # Ours after all: the answer to an earlier attempt was lost.
+            if stat.ephemeral_owner != client.session_id or data != layout.encode(record):
+                raise
+        if await client.exists(path, self._registration_event) is None:
+            self.end("the registration was deleted")
+
+    async def _read_epoch(self) -> int:
+        """The fencing epoch as of now; -1 before there was a master."""
+        await self.client.sync(self._paths.epoch)
+        try:
+            _, stat = await self.client.get(self._paths.epoch)
+        except NoNode:
+            return -1
+        return stat.version
+
+    async def _clear(self, path: str, record: ServerRecord) -> None:
+        """Come back when no other session's registration stands in the way."""
+        looks = 0
+        while not self._is_over:
+            try:
+                data, stat = await self.client.get(path)
+            except NoNode:
+                return
+            if stat.ephemeral_owner == self.client.session_id:
+                return
+            if _is_former_start(data, path, stat, record):
+                log.info("removing the registration of our former start")
+                try:
+                    await self.client.delete(path, stat.version)
+                except OperationError as error:
+                    log.info("it has changed meanwhile: {error}", error=error)
+                continue
+            if looks % LOOKS_PER_LINE == 0:
+                log.warn(
+                    "a server elsewhere is registered under our uuid {uuid}; waiting for its session to end: {data}",
+                    uuid=record.uuid,
+                    data=data.decode("utf-8", "replace"),
+                )
+            looks += 1
+            await deferLater(self._reactor, LOOK_S)
+
+    def _registration_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
+        """Our znode changed, or the watch is void: look, and watch again."""
+        if self._is_over:
+            return
+        looking = self.client.exists(path, self._registration_event)
+        looking.addCallbacks(self._looked, self._not_looked, errbackArgs=(path,))
+
+    def _looked(self, stat: Stat | None) -> None:
+        if stat is None or stat.ephemeral_owner != self.client.session_id:
+            self.end("the registration was deleted: this server has been fenced")
+
+    def _not_looked(self, failure: Any, path: str) -> None:
+        failure.trap(OperationError)
+        if not self._is_over:
+            self._timers["look"] = self._reactor.callLater(AGAIN_S, self._registration_event, 0, path, 0)
+
+    # --- lease ---
+
+    def _renew(self) -> None:
+        """Ask the store's leader for a sign of life; the lease counts from now if it comes."""
+        sent_at_s = self._now_s()
+
+        def answered(_result: object) -> None:
+            if not self._is_over:
+                self._lease.renew(sent_at_s)
+                self._look_at_lease()
+
+        asking = self.client.sync(self._paths.servers)
+        asking.addCallbacks(answered, lambda failure: failure.trap(OperationError))
+        self._timers["renew"] = self._reactor.callLater(self._lease.renewal_interval_s, self._renew)
+
+    def _look_at_lease(self) -> None:
+        """Tell of a change, and be back when the lease ends unless it is renewed."""
+        now_s = self._now_s()
+        held = self._lease.holds(now_s)
+        if held != self._held:
+            self._held = held
+            self._changed(held)
+        timer = self._timers.pop("lease", None)
+        if timer is not None and timer.active():
+            timer.cancel()
+        if held:
+            self._timers["lease"] = self._reactor.callLater(self._lease.left_s(now_s), self._look_at_lease)
+
+    # --- session ---
+
+    def _state_changed(self, state: SessionState) -> None:
+        if state in (SessionState.EXPIRED, SessionState.AUTH_FAILED, SessionState.CLOSED):
+            self.end(f"the session is over ({state.value})")
+        elif state is SessionState.SUSPENDED:
+            log.warn("no connection with the store; the lease ends in {left:.1f} s",
+                     left=self._lease.left_s(self._now_s()))  # fmt: skip
+        elif state is SessionState.CONNECTED:
+            log.info("connected with the store again")
+
+
+def _is_former_start(data: bytes, path: str, stat: Stat, record: ServerRecord) -> bool:
+    """Whether a registration is that of an earlier start of ours, on this machine."""
+    if stat.ephemeral_owner == 0:
+        return True  # not even an ephemeral: nobody's sign of life
+    try:
+        former = layout.decode_server(data, path)
+    except CorruptZnode:
+        return False
+    return former.host == record.host and former.start_code < record.start_code
+
+
+def _ancestors(path: str) -> list[str]:
+    """`/a/b` as `/a`, `/a/b`."""
+    parts = path.strip("/").split("/")
+    return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]

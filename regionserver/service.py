@@ -1,0 +1,365 @@
+"""A region server as a process: one incarnation after the other until it is told to stop.
+
+    lock the data directory -> listen -> [ session -> register -> serve under the lease -> session over: close all ]*
+
+SIGTERM and SIGINT: take no more orders, close the regions, end the session (so the masters see it at once), leave.
+A region that cannot be closed after its session is gone ends the process: only that gives its files back.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.logger import (
+    FilteringLogObserver,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    globalLogBeginner,
+    textFileLogObserver,
+)
+from twisted.python.failure import Failure
+
+from coord.admin_http import AdminHttp
+from coord.client.session import SessionState, ZkClient
+from coord.env_os import OsClock
+from coord.errors import ConfigError, OperationError
+from coord.rpc import RpcError, RpcServer
+from regions.layout import Layout
+from regions.messages import (
+    NO_LEASE,
+    STALE_EPOCH,
+    WRONG_SERVER,
+    CloseRegions,
+    GetServerStatus,
+    ListOpen,
+    OpenList,
+    OpenRegions,
+    ServerReply,
+    ServerRequest,
+    ServerStatus,
+)
+from regions.model import Incarnation, ServerRecord
+from regionserver.config import Settings
+from regionserver.directory import DirectoryOpener
+from regionserver.host import Host
+from regionserver.instance import Instance
+from regionserver.lease import Lease
+from regionserver.life import Phase
+from regionserver.metrics import Metrics
+from regionserver.opener import RegionOpener
+from regionserver.report import Membership
+
+__all__ = ["RegionServer", "Settings", "run"]
+
+log = Logger()
+
+#: While the store cannot be reached, a line this often.
+SAY_EVERY_S: Final = 5.0
+#: Pause before a store that refuses to register us is asked again.
+REFUSED_AGAIN_S: Final = 1.0
+#: SIGTERM: the regions get this long to close; then the process ends without them.
+CLOSE_WITHIN_S: Final = 10.0
+#: Regions of a lost session that have not closed after this long make the process unhealthy.
+HEALTHY_CLOSE_S: Final = 60.0
+
+_OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
+_CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
+
+
+def boot_time_s() -> float:
+    """The lease's clock: monotonic, and unlike CLOCK_MONOTONIC it runs on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class RegionServer:
+    """One region server in this process. `start`, then `stop` once; both on the reactor's thread."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: Settings,
+        instance: Instance,
+        opener: RegionOpener,
+        *,
+        died: Callable[[str], None],
+    ) -> None:
+        """`died` is called with the reason when the process must end by itself."""
+        self._reactor = reactor
+        self._settings = settings
+        self._instance = instance
+        self._died = died
+        self._clock = OsClock()
+        self._paths = Layout(settings.root)
+        self._lease = Lease()
+        self._metrics = Metrics()
+        self._host = Host(reactor, self._clock, opener, self._paths, self._metrics, threads=settings.threads, stop=died)
+        self._rpc = RpcServer(self.dispatch, requests=ServerRequest)
+        self._admin_port: IListeningPort | None = None
+        self._client: ZkClient | None = None
+        self._membership: Membership | None = None
+        self._record = ServerRecord(instance.uuid, settings.host, settings.port, 0)
+        self._epoch = -1
+        self._metrics.refresh = self.status
+        self._began_s = boot_time_s()
+        self._closing_since_s: float | None = None
+        self._is_stopping = False
+        self._living: Deferred[None] | None = None
+
+    # --- start and stop ---
+
+    def start(self) -> None:
+        """Listen, and begin to join. Raises ConfigError when an address is taken."""
+        settings = self._settings
+        _, port = self._listen(self._rpc, "address", settings.host, settings.port)
+        admin_port = 0
+        if settings.admin_host is not None:
+            admin = AdminHttp(
+                registry=self._metrics.registry, health=self._health, ready=self._ready, status=self.status
+            )
+            self._admin_port, admin_port = self._listen(
+                admin, "admin address", settings.admin_host, settings.admin_port
+            )
+        self._record = ServerRecord(
+            uuid=self._instance.uuid,
+            host=settings.host,
+            port=port,
+            start_code=0,
+            rack=settings.rack,
+            weight=settings.weight,
+            group=settings.group,
+            admin_port=admin_port,
+        )
+        self._living = ensureDeferred(self._live())
+        self._living.addErrback(self._fatal)
+
+    def _listen(self, server: RpcServer | AdminHttp, what: str, host: str, port: int) -> tuple[IListeningPort, int]:
+        try:
+            opened = server.listen(self._reactor, host, port)
+        except CannotListenError as error:
+            reason = getattr(error.socketError, "strerror", None) or error.socketError
+            raise ConfigError(f"{what} {host}:{port} cannot be used: {reason}") from error
+        address: Any = opened.getHost()
+        return opened, int(address.port)
+
+    async def stop(self) -> None:
+        """Close everything, end the session, stop listening."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        log.info("stopping: {open} regions to close", open=len(self._host.replicas))
+        membership, client = self._membership, self._client
+        if membership is not None:
+            membership.end("this server is stopping")
+        emptied = self._host.end()
+        emptied.addTimeout(CLOSE_WITHIN_S, self._reactor)
+        try:
+            await emptied
+        except Exception as error:  # a region that does not close must not keep the others' masters waiting
+            log.error("{left} regions are still open: {error!r}", left=len(self._host.replicas), error=error)
+        if client is not None:
+            await client.close()
+        await self._rpc.stop()
+        if self._admin_port is not None:
+            stopped = self._admin_port.stopListening()
+            if stopped is not None:
+                await stopped
+        self._host.stop_workers(1.0)
+
+    def _fatal(self, failure: Failure) -> None:
+        log.failure("the region server cannot go on", failure=failure)
+        self._died(f"a fault of this program: {failure.getErrorMessage()}")
+
+    # --- one incarnation after the other ---
+
+    async def _live(self) -> None:
+        while not self._is_stopping:
+            client = self._client = ZkClient(
+                self._reactor, self._settings.store, self._settings.session_timeout_ms, name="region server"
+            )
+            complaint = LoopingCall(self._say_unreachable, client)
+            complaint.clock = self._reactor
+            complaint.start(SAY_EVERY_S, now=False)
+            try:
+                await client.connect()
+            except OperationError as error:
+                if not self._is_stopping:
+                    raise ConfigError(f"the store refuses this server: {error}") from error
+                return
+            finally:
+                complaint.stop()
+            await self._one_incarnation(client)
+            if not self._is_stopping:
+                await client.close()
+
+    async def _one_incarnation(self, client: ZkClient) -> None:
+        me = self._instance.next_incarnation(self._clock.wall_ms())
+        self._record = msgspec.structs.replace(self._record, start_code=me.start_code)
+        membership = self._membership = Membership(
+            self._reactor, client, self._paths, self._lease, boot_time_s, self._lease_changed
+        )
+        self._metrics.sessions.inc()
+        try:
+            await membership.join(self._record)
+        except OperationError as error:
+            membership.end(f"not registered: {error}")
+            if not self._is_stopping:
+                log.warn("not registered: {error}", error=error)
+                await deferLater(self._reactor, REFUSED_AGAIN_S)
+            return
+        if self._is_stopping:
+            return
+        self._epoch = max(self._epoch, membership.epoch)
+        self._host.begin(me, client)
+        self._host.set_serving(self._lease.holds(boot_time_s()))
+        log.info("registered as {me} at {host}:{port}", me=str(me), host=self._record.host, port=self._record.port)
+        reason = await membership.over
+        if self._is_stopping:
+            return
+        count = len(self._host.replicas)
+        log.warn("{reason}: closing {count} regions, then joining anew", reason=reason, count=count)
+        self._closing_since_s = boot_time_s()
+        await self._host.end()
+        self._closing_since_s = None
+
+    def _say_unreachable(self, client: ZkClient) -> None:
+        if client.state is not SessionState.CONNECTED:
+            log.warn("the store {store} does not answer; trying on", store=self._settings.store)
+
+    def _lease_changed(self, holds: bool) -> None:
+        membership = self._membership
+        if membership is None or not membership.is_joined or self._is_stopping:
+            return
+        self._host.set_serving(holds)
+        if holds:
+            log.info("the lease holds again: serving")
+        elif not membership.is_over:
+            self._metrics.lease_lapses.inc()
+            log.warn("the lease has ended without a word from the store: not serving")
+
+    # --- commands ---
+
+    def dispatch(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
+        """Answer one RPC. Raises RpcError(STALE_EPOCH, WRONG_SERVER, NO_LEASE)."""
+        if isinstance(request, OpenRegions):
+            self._admit(request)
+            return self._host.open_regions(request.orders, request.epoch, request.answer_within_ms)
+        if isinstance(request, CloseRegions):
+            self._admit(request)
+            return self._host.close_regions(request.orders, request.epoch, request.answer_within_ms)
+        if request.recipient not in ("", self._record.uuid):
+            raise RpcError(WRONG_SERVER, f"this is {self._record.uuid}")
+        if isinstance(request, ListOpen):
+            return OpenList(self._record.uuid, self._record.start_code, self._host.hosted(request.limit))
+        assert isinstance(request, GetServerStatus), f"nobody answers {request}"
+        return self.status()
+
+    def _admit(self, command: OpenRegions | CloseRegions) -> None:
+        """Let a command of the newest master, meant for this very incarnation, under a valid lease, pass."""
+        code, why = self._objection(command)
+        if code:
+            self._metrics.refused_commands.labels(code).inc()
+            raise RpcError(code, why)
+        if command.epoch > self._epoch:
+            log.info("commands come from epoch {epoch} now", epoch=command.epoch)
+            self._epoch = command.epoch
+
+    def _objection(self, command: OpenRegions | CloseRegions) -> tuple[str, str]:
+        me = Incarnation(self._record.uuid, self._record.start_code)
+        if (command.recipient, command.start_code) != (me.uuid, me.start_code):
+            return WRONG_SERVER, f"this is {me}, not {Incarnation(command.recipient, command.start_code)}"
+        if command.epoch < self._epoch:
+            return STALE_EPOCH, f"epoch {command.epoch} is over, {self._epoch} has begun"
+        if self._is_stopping or not self._host.is_serving or not self._lease.holds(boot_time_s()):
+            return NO_LEASE, "this server is leaving" if self._is_stopping else "this server has no lease now"
+        return "", ""
+
+    # --- what it shows ---
+
+    def status(self) -> ServerStatus:
+        """The server's own figures."""
+        phases = self._host.phases()
+        left_s = self._lease.left_s(boot_time_s())
+        self._metrics.epoch.set(self._epoch)
+        self._metrics.lease_left_s.set(left_s)
+        self._metrics.serving.set(self._host.is_serving)
+        return ServerStatus(
+            server=self._record,
+            epoch=self._epoch,
+            open=phases[Phase.OPEN],
+            opening=sum(phases[phase] for phase in _OPENING),
+            closing=sum(phases[phase] for phase in _CLOSING),
+            failed=self._host.replicas.failed(),
+            lease_ms_left=int(left_s * 1000),
+            uptime_ms=int((boot_time_s() - self._began_s) * 1000),
+        )
+
+    def _ready(self) -> tuple[bool, Mapping[str, object]]:
+        membership = self._membership
+        is_joined = membership is not None and membership.is_joined and not membership.is_over
+        return is_joined and self._host.is_serving, {"registered": is_joined, "serving": self._host.is_serving}
+
+    def _health(self) -> tuple[bool, Mapping[str, object]]:
+        since_s = self._closing_since_s
+        stuck_s = 0.0 if since_s is None else boot_time_s() - since_s
+        return stuck_s < HEALTHY_CLOSE_S, {"closing_for_s": round(stuck_s, 1)}
+
+
+def run(settings: Settings, opener: RegionOpener | None = None) -> int:
+    """Be a region server until a signal comes; the exit status.
+
+    `opener` opens and closes the regions; the built-in one keeps each in a directory below `settings.shared_dir`.
+
+    Raises:
+        ConfigError: nothing was started; the message is one line for the operator.
+    """
+    _allow_many_files()
+    if opener is None:
+        opener = DirectoryOpener(settings.shared_dir)
+    instance = Instance.open(settings.data_dir)
+    reactor = _install_reactor()
+    # A worker between two system calls must not wait 5 ms for a busy reactor to let go of the interpreter.
+    sys.setswitchinterval(0.0005)
+    deaths: list[str] = []
+
+    def died(reason: str) -> None:
+        if not deaths:
+            log.critical("ending this process: {reason}", reason=reason)
+            deaths.append(reason)
+            reactor.callWhenRunning(reactor.stop)
+
+    server = RegionServer(reactor, settings, instance, opener, died=died)
+    server.start()
+    observer = textFileLogObserver(sys.stderr)
+    predicate = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
+    globalLogBeginner.beginLoggingTo([FilteringLogObserver(observer, [predicate])], redirectStandardIO=False)
+    reactor.addSystemEventTrigger("before", "shutdown", lambda: None if deaths else ensureDeferred(server.stop()))
+    reactor.run()
+    instance.close()
+    return 1 if deaths else 0
+
+
+def _install_reactor() -> Any:
+    """The process's reactor, its timers on the monotonic clock."""
+    from twisted.internet import reactor
+
+    # Twisted's timers follow the wall clock; a server whose clock is set back by an hour must not stop renewing.
+    process_reactor: Any = reactor
+    process_reactor.seconds = time.monotonic
+    return process_reactor
+
+
+def _allow_many_files() -> None:
+    """Every open region holds a descriptor: take as many as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

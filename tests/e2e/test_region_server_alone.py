@@ -1,0 +1,347 @@
+"""One `rk server run` on a real ZooKeeper, with the test as its master: steps, batches, refusals, sessions, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from kazoo.client import KazooClient
+
+from coord.rpc_wire import RpcError, call_blocking
+from regions import layout, messages
+from regions.messages import CloseOrder, CloseRegions, ListOpen, OpenList, OpenOrder, OpenRegions, OrderResults, Outcome
+from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from tests.helpers import daemon, eventually, free_ports, rk
+from tests.zookeeper import ZooKeeper, zookeeper
+
+pytestmark = pytest.mark.e2e
+PATHS = layout.Layout()
+EPOCH = 0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    with zookeeper(tmp_path_factory.mktemp("zk")) as running:
+        yield running
+
+
+@pytest.fixture
+def master(store: ZooKeeper) -> Iterator[KazooClient]:
+    """The store as a master finds it: its directories there, nothing in them."""
+    client = KazooClient(store.hosts, timeout=10)
+    client.start()
+    if client.exists(layout.DEFAULT_ROOT):
+        client.delete(layout.DEFAULT_ROOT, recursive=True)
+    for path in PATHS.parents():
+        client.ensure_path(path)
+    client.create(PATHS.epoch, b"{}")
+    yield client
+    client.stop()
+    client.close()
+
+
+class Server:
+    """A region server process and how to talk to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, master: KazooClient, admin_port: int) -> None:
+        self.process = process
+        self.log = log
+        self.master = master
+        self.admin_port = admin_port
+
+    @property
+    def record(self) -> ServerRecord:
+        """The one registration, once it is there."""
+
+        def registered() -> list[str]:
+            assert self.process.poll() is None, self.log.read_text()
+            return list(self.master.get_children(PATHS.servers))
+
+        (uuid,) = eventually(registered, 20, "a registration")
+        return layout.decode_server(self.master.get(PATHS.server(uuid))[0])
+
+    def call(self, message: Any, timeout_s: float = 10.0) -> Any:
+        record = self.record
+        return call_blocking((record.host, record.port), message, timeout_s, replies=messages.ServerReply)
+
+    def order(self, kind: Any, orders: list[Any], *, epoch: int = EPOCH, wait_ms: int = 8000) -> list[Any]:
+        record = self.record
+        command = kind(epoch, record.uuid, record.start_code, orders, wait_ms)
+        reply: OrderResults = self.call(command)
+        return reply.results
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/ready", timeout=5) as reply:
+                return bool(json.loads(reply.read())["ready"])
+        except urllib.error.HTTPError:
+            return False
+
+
+def _command(store: ZooKeeper, folder: Path, port: int = 0, admin_port: int = 0, name: str = "data") -> list[str]:
+    return rk(
+        "server", "run", "--store", store.hosts,
+        "--data-dir", str(folder / name), "--shared-dir", str(folder / "shared"),
+        "--address", f"127.0.0.1:{port}", "--admin-address", f"127.0.0.1:{admin_port}", "--session-timeout-ms", "2000",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def server(store: ZooKeeper, master: KazooClient, tmp_path: Path) -> Iterator[Server]:
+    (admin_port,) = free_ports(1)
+    with daemon(_command(store, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
+        running = Server(process, tmp_path / "log", master, admin_port)
+        eventually(running.ready, 20, "the server ready")
+        yield running
+
+
+def offline(master: KazooClient, count: int, to: Incarnation, prefix: str = "r", **fields: Any) -> list[OpenOrder]:
+    """Regions with their OFFLINE transitions, as a master writes them."""
+    orders = []
+    master.ensure_path(PATHS.table_regions("t"))
+    transaction = master.transaction()
+    for number in range(count):
+        region = RegionRecord("t", f"{prefix}{number:04}", start_key=f"{number:04}")
+        record = TransitionRecord(region.region_id, "t", 0, RegionState.OFFLINE, destination=to, **fields)
+        transaction.create(PATHS.region("t", region.region_id), layout.encode(region))
+        transaction.create(PATHS.transition(region.region_id, 0), layout.encode(record))
+        orders.append(OpenOrder(record, 0, region, 0))
+    for result in transaction.commit():
+        assert isinstance(result, str), result
+    return orders
+
+
+def transition(master: KazooClient, region_id: str) -> TransitionRecord:
+    return layout.decode_transition(master.get(PATHS.transition(region_id, 0))[0])
+
+
+def test_registration_says_who_and_where(server: Server) -> None:
+    """uuid, address, start code, admin port; ready and healthy over HTTP."""
+    record = server.record
+    assert (record.host, record.rack, record.admin_port) == ("127.0.0.1", "default", server.admin_port)
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}/metrics", timeout=5) as reply:
+        assert "regionkeeper_server_serving 1.0" in reply.read().decode()
+
+
+def test_a_batch_goes_from_offline_to_opened_and_back_to_closed(server: Server, tmp_path: Path) -> None:
+    """250 regions: all steps in the store, locations written, directories signed; then all closed again."""
+    me = server.record.incarnation
+    orders = offline(server.master, 250, me)
+    results = server.order(OpenRegions, orders)
+    assert {result.outcome for result in results} == {Outcome.DONE}
+    assert [result.region_id for result in results] == [order.region.region_id for order in orders]
+    record = transition(server.master, "r0007")
+    assert (record.state, record.destination) == (RegionState.OPENED, me)
+    region = layout.decode_region(server.master.get(PATHS.region("t", "r0007"))[0])
+    assert region.location(0).incarnation == me
+    folder = tmp_path / "shared" / "regions" / "t" / "r0007"
+    assert json.loads((folder / "region.json").read_text())["start_key"] == "0007"
+    assert json.loads((folder / "owner").read_text())["uuid"] == me.uuid
+
+    for order in orders:
+        server.master.delete(PATHS.transition(order.region.region_id, 0))
+    closes = [CloseOrder(order.region.region_id, "t", 0, reason="test") for order in orders]
+    results = server.order(CloseRegions, closes, epoch=3)
+    assert {result.outcome for result in results} == {Outcome.DONE}
+    record = transition(server.master, "r0007")
+    assert (record.state, record.source, record.epoch) == (RegionState.CLOSED, me, 3)
+
+
+def test_one_bad_region_does_not_hold_the_others(server: Server) -> None:
+    """A multi that is refused because of one region is taken apart."""
+    orders = offline(server.master, 20, server.record.incarnation)
+    server.master.delete(PATHS.transition("r0003", 0))
+    outcomes = [result.outcome for result in server.order(OpenRegions, orders)]
+    assert outcomes.pop(3) is Outcome.REFUSED
+    assert set(outcomes) == {Outcome.DONE}
+
+
+def test_commands_of_the_past_and_for_others_are_refused(server: Server) -> None:
+    """FN-01, FN-08, FW-11: lower epoch, another uuid, another start code."""
+    server.order(OpenRegions, [], epoch=7)
+    record = server.record
+    for command, code in (
+        (OpenRegions(6, record.uuid, record.start_code, []), messages.STALE_EPOCH),
+        (OpenRegions(7, "somebody", record.start_code, []), messages.WRONG_SERVER),
+        (CloseRegions(7, record.uuid, record.start_code - 1, []), messages.WRONG_SERVER),
+    ):
+        with pytest.raises(RpcError) as caught:
+            server.call(command)
+        assert caught.value.code == code
+
+
+def test_the_epoch_of_the_store_is_known_from_the_start(store: ZooKeeper, master: KazooClient, tmp_path: Path) -> None:
+    """A server that has just started refuses an old master all the same."""
+    for _ in range(3):
+        master.set(PATHS.epoch, b"{}")
+    with daemon(_command(store, tmp_path), log=tmp_path / "log") as process:
+        server = Server(process, tmp_path / "log", master, 0)
+        with pytest.raises(RpcError) as caught:
+            server.order(OpenRegions, [], epoch=2)
+        assert caught.value.code == messages.STALE_EPOCH
+
+
+def test_a_failed_open_is_told_and_remembered(server: Server, tmp_path: Path) -> None:
+    """X11: the reason reaches the master, now and when it asks again."""
+    orders = offline(server.master, 1, server.record.incarnation)
+    (tmp_path / "shared" / "regions" / "t").write_text("a file where a directory should be")
+    for _ in range(2):
+        (result,) = server.order(OpenRegions, orders)
+        assert result.outcome is Outcome.FAILED
+        assert "directory" in result.error.lower()
+    assert transition(server.master, "r0000").state is RegionState.OPENING
+    reply: OpenList = server.call(ListOpen())
+    assert [one.state for one in reply.replicas] == ["FAILED"]
+
+
+def test_sigterm_closes_the_regions_and_unregisters_at_once(server: Server) -> None:
+    """The masters see the server go before any timeout; its locks are free."""
+    server.order(OpenRegions, offline(server.master, 5, server.record.incarnation))
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(10) == 0
+    assert server.master.get_children(PATHS.servers) == []
+
+
+def test_a_restart_takes_its_own_place_at_once_under_a_new_start_code(
+    store: ZooKeeper, master: KazooClient, tmp_path: Path
+) -> None:
+    """kill -9, start again: the leftover registration is removed long before its session ends."""
+    with daemon(_command(store, tmp_path), log=tmp_path / "log") as process:
+        first = Server(process, tmp_path / "log", master, 0).record
+    with daemon(_command(store, tmp_path), log=tmp_path / "log2") as process:
+        server = Server(process, tmp_path / "log2", master, 0)
+        eventually(lambda: server.record.start_code > first.start_code, 10, "the new start registered")
+        assert server.record.uuid == first.uuid
+
+
+def test_an_expired_session_closes_everything_and_rejoins_under_a_new_start_code(server: Server) -> None:
+    """Frozen for longer than its session: thawed, it serves nothing, closes all, and comes back as another server."""
+    before = server.record
+    server.order(OpenRegions, offline(server.master, 5, before.incarnation))
+    server.process.send_signal(signal.SIGSTOP)
+    eventually(lambda: not server.master.get_children(PATHS.servers), 20, "the session expired")
+    server.process.send_signal(signal.SIGCONT)
+    eventually(lambda: server.record.start_code > before.start_code, 20, "rejoined")
+    eventually(server.ready, 20, "ready again")
+    reply: OpenList = server.call(ListOpen())
+    assert reply.replicas == []
+
+
+def test_a_frozen_servers_hold_is_broken_only_after_its_session(
+    server: Server, store: ZooKeeper, tmp_path: Path
+) -> None:
+    """At most one owner: the lock stands while its holder is registered, and no longer."""
+    first = server.record
+    server.order(OpenRegions, offline(server.master, 1, first.incarnation))
+    with daemon(_command(store, tmp_path, name="second"), log=tmp_path / "log2") as process:
+        eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, 20, "two servers")
+        (uuid,) = set(server.master.get_children(PATHS.servers)) - {first.uuid}
+        second = layout.decode_server(server.master.get(PATHS.server(uuid))[0])
+
+        def open_at_second(version: int, attempt: int) -> Any:
+            record = TransitionRecord("r0000", "t", 0, RegionState.OFFLINE, first.incarnation, second.incarnation,
+                                      attempt=attempt)  # fmt: skip
+            stat = server.master.set(PATHS.transition("r0000", 0), layout.encode(record), version)
+            data, region_stat = server.master.get(PATHS.region("t", "r0000"))
+            order = OpenOrder(record, stat.version, layout.decode_region(data), region_stat.version)
+            command = OpenRegions(EPOCH, second.uuid, second.start_code, [order], 8000)
+            reply = call_blocking((second.host, second.port), command, 10.0, expect=OrderResults)
+            return reply.results[0]
+
+        result = open_at_second(2, 1)
+        assert result.outcome is Outcome.FAILED
+        assert str(first.incarnation) in result.error
+
+        server.process.send_signal(signal.SIGSTOP)
+        eventually(lambda: server.master.get_children(PATHS.servers) == [second.uuid], 20, "the first one expired")
+        assert open_at_second(4, 2).outcome is Outcome.DONE
+        server.process.send_signal(signal.SIGCONT)
+        eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, 20, "the first one is back")
+        owner = json.loads((tmp_path / "shared" / "regions" / "t" / "r0000" / "owner").read_text())
+        assert owner["uuid"] == second.uuid
+        assert process.poll() is None
+
+
+def test_a_deleted_registration_fences_the_server(server: Server) -> None:
+    """Whoever deletes the registration has given the regions away: close all, join anew."""
+    before = server.record
+    server.order(OpenRegions, offline(server.master, 3, before.incarnation))
+    server.master.delete(PATHS.server(before.uuid))
+    eventually(lambda: server.record.start_code > before.start_code, 20, "rejoined")
+    reply: OpenList = server.call(ListOpen())
+    assert reply.replicas == []
+
+
+def test_without_the_store_the_lease_ends_and_comes_back(tmp_path: Path) -> None:
+    """The store is away for longer than the lease but not for longer than the session: stop serving, then go on."""
+    with zookeeper(tmp_path, options={"maxSessionTimeout": "60000"}) as store:
+        client = KazooClient(store.hosts, timeout=10)
+        client.start()
+        (admin_port,) = free_ports(1)
+        with daemon(_command(store, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
+            server = Server(process, tmp_path / "log", client, admin_port)
+            eventually(server.ready, 20, "ready")
+            store.stop()
+            eventually(lambda: not server.ready(), 20, "not serving")
+            assert process.poll() is None
+            store.start()
+            eventually(server.ready, 30, "serving again")
+        client.stop()
+        client.close()
+
+
+class TestRefusesToStart:
+    """One clear line each, never a traceback."""
+
+    def line(self, command: list[str]) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 1, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    def test_port_taken(self, store: ZooKeeper, tmp_path: Path) -> None:
+        """Somebody listens there."""
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            assert f"address 127.0.0.1:{port} cannot be used" in self.line(_command(store, tmp_path, port=port))
+
+    def test_data_directory_in_use(self, server: Server, store: ZooKeeper, tmp_path: Path) -> None:
+        """The same directory twice."""
+        assert server.record
+        assert f"in use by another region server, process {server.process.pid}" in self.line(_command(store, tmp_path))
+
+    def test_shared_directory_not_writable(self, store: ZooKeeper, tmp_path: Path) -> None:
+        """A file where the directory should be: root's permissions would not stop root."""
+        (tmp_path / "shared").write_text("")
+        assert "shared directory" in self.line(_command(store, tmp_path))
+
+    def test_address_that_tells_nobody(self, store: ZooKeeper, tmp_path: Path) -> None:
+        """0.0.0.0 is where to listen, not where to connect."""
+        command = [part.replace("127.0.0.1:0", "0.0.0.0:0") for part in _command(store, tmp_path)]
+        assert "tells nobody" in self.line(command)
+
+    def test_unreachable_store_is_not_the_end(self, tmp_path: Path) -> None:
+        """It keeps trying and says so."""
+        (port,) = free_ports(1)
+        command = rk("server", "run", "--store", f"127.0.0.1:{port}", "--data-dir", str(tmp_path / "data"),
+                     "--shared-dir", str(tmp_path / "shared"), "--address", "127.0.0.1:0")  # fmt: skip
+        log = tmp_path / "log"
+        with daemon(command, log=log) as process:
+            eventually(lambda: "does not answer; trying on" in log.read_text(), 20, "the complaint")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+
+
+def test_records_are_json_that_any_tool_can_read(server: Server) -> None:
+    """The registration is plain JSON."""
+    data = server.master.get(PATHS.server(server.record.uuid))[0]
+    assert msgspec.json.decode(data)["uuid"] == server.record.uuid
