@@ -20,6 +20,9 @@ KIND_TTL: Final = 3
 
 I32_MAX: Final = 0x7FFFFFFF
 
+#: The largest prime below 2**32: brings a longer number into 32 bits without dropping any of its bits.
+_PRIME_32: Final = 0xFFFFFFFB
+
 #: A Stat that only the constructor's caller has not filled in yet.
 _NO_STAT: Final = bytes(STAT.size)
 
@@ -75,7 +78,7 @@ class Node:
 
     def resalt(self, path: bytes) -> None:
         """Recompute `salt` and `stamp` of a new znode or of one with a new access list; `refresh` has to follow."""
-        self.salt = crc32c(path, self.kind + self.ttl_ms & 0xFFFFFFFF) ^ self.acl.stamp
+        self.salt = crc32c(path, (self.ttl_ms * 4 + self.kind) % _PRIME_32) ^ self.acl.stamp
         self.restamp()
 
     def restamp(self) -> None:
@@ -90,8 +93,11 @@ class Node:
         children = self.num_children
         # As ZooKeeper counts for the wire: every create and every delete of a child.
         cversion = 2 * self.creates - children
+        stamp = self.stamp
         if cversion > I32_MAX:
             cversion = wrap_i32(cversion)
+            # What the Stat no longer shows.
+            stamp ^= self.creates % _PRIME_32
         stat: bytes = _pack_stat(
             self.czxid,
             self.mzxid,
@@ -107,7 +113,7 @@ class Node:
         )
         self.stat = stat
         before = self.mark
-        mark: int = crc32c(stat, self.stamp)
+        mark: int = crc32c(stat, stamp)
         self.mark = mark
         return mark - before
 

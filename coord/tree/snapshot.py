@@ -7,7 +7,7 @@
     A lists    count:u32 (length:u32 access list)*                                numbered from 0 over all chunks
     S sessions count:u32 (length:u32 session)*
     N znodes   count:u32 (length:u32 znode)*                                      parents before their children
-    T trailer  digest:u64 last_zxid:i64 lists:u64 sessions:u64 znodes:u64         last, once
+    T trailer  digest:u64 last_zxid:i64 time_ms:i64 lists:u64 sessions:u64 znodes:u64         last, once
 
     access list = its jute encoding
     session     = id:i64 owner:i64 timeout_ms:i32 passwd:buffer count:u32 (scheme:ustring id:ustring)*
@@ -45,7 +45,7 @@ _MAGIC: Final = b"RKSNAP"
 _CHUNK: Final = struct.Struct("!BII")
 _CHECKED: Final = struct.Struct("!BI")
 _HEADER: Final = struct.Struct("!6sHqq")
-_TRAILER: Final = struct.Struct("!QqQQQ")
+_TRAILER: Final = struct.Struct("!QqqQQQ")
 _U32: Final = struct.Struct("!I")
 _SESSION: Final = struct.Struct("!qqi")
 _NODE: Final = struct.Struct("!IBqq68s")
@@ -73,7 +73,7 @@ def write_snapshot(
     yield from _chunks(
         _KIND_NODES, (_encode_node(path, node, numbers[id(node.acl)]) for path, node in tree.nodes.items())
     )
-    trailer = _TRAILER.pack(digest, last_zxid, len(lists), len(sessions), len(tree.nodes))
+    trailer = _TRAILER.pack(digest, last_zxid, time_ms, len(lists), len(sessions), len(tree.nodes))
     yield _chunk(_KIND_TRAILER, trailer)
 
 
@@ -198,10 +198,11 @@ class SnapshotReader:
         self._has_header = True
 
     def _take_trailer(self, payload: bytes) -> None:
-        digest, last_zxid, lists, sessions, nodes = _TRAILER.unpack(payload)
-        counted = (self.last_zxid, len(self._lists), len(self.sessions), len(self.tree.nodes))
-        if counted != (last_zxid, lists, sessions, nodes):
-            raise self._corrupt((last_zxid, lists, sessions, nodes), counted)
+        digest, last_zxid, time_ms, lists, sessions, nodes = _TRAILER.unpack(payload)
+        counted = (self.last_zxid, self.applied_time_ms, len(self._lists), len(self.sessions), len(self.tree.nodes))
+        written = (last_zxid, time_ms, lists, sessions, nodes)
+        if counted != written:
+            raise self._corrupt(written, counted)
         self._digest = digest
 
     def _take_records(self, kind: int, payload: bytes) -> None:
@@ -246,3 +247,5 @@ class SnapshotReader:
         node.aversion = fields[6]
         node.num_children, node.pzxid = fields[9:]
         self.tree.plant(path, node)
+        if node.stat != stat:
+            raise self._corrupt(f"the Stat of {path!r}", "another")
