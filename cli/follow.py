@@ -23,6 +23,7 @@ from cli.history import NONE, Change, History, Sight, actor_of
 from cli.names import Names
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import NoNode, OperationError
+from coord.wire.records import EVENT_DELETED
 from regions.layout import (
     CorruptZnode,
     Layout,
@@ -79,6 +80,8 @@ class Line(msgspec.Struct, frozen=True):
     plan: str
     error: str
     missed: int
+    #: Not seen itself: the only legal way between what was seen before and after.
+    inferred: bool = False
     event: str = "transition"
 
 
@@ -185,16 +188,23 @@ class Follower:
         if found is not None and (not self.epochs or self.epochs[-1][1] != found[1].mzxid):
             self.epochs.append((found[1].version, found[1].mzxid))
 
-    def _active_event(self, _event_type: int, _path: str, _zxid: int) -> None:
+    def _active_event(self, event_type: int, _path: str, _zxid: int) -> None:
+        if event_type == EVENT_DELETED:
+            self._active_gone()  # a read might find the successor already
         _background(self._read_active())
+
+    def _active_gone(self) -> None:
+        before, self.active = self.active, None
+        if before is not None:
+            self._note(Membership(self.clock.now_ms(), "no-active", before.uuid, f"{before.host}:{before.port}"))
 
     async def _read_active(self) -> None:
         found = await _or_none(self.client.get(self.layout.active))
         now = None if found is None else decode_active(found[0], self.layout.active)
+        if self.active is not None and (now is None or now.uuid != self.active.uuid):
+            self._active_gone()
         before, self.active = self.active, now
-        if now is None and before is not None:
-            self._note(Membership(self.clock.now_ms(), "no-active", before.uuid, f"{before.host}:{before.port}"))
-        elif now is not None and now.epoch and (before is None or (before.uuid, before.epoch) != (now.uuid, now.epoch)):
+        if now is not None and now.epoch and (before is None or before.epoch != now.epoch):
             self._note(Membership(self.clock.now_ms(), "active", now.uuid, f"{now.host}:{now.port}", now.epoch))
 
     def _servers_event(self, _event_type: int, _path: str, _zxid: int) -> None:
@@ -252,6 +262,7 @@ class Follower:
             after=change.after,
             server=names.of(server),
             actor=actor.value if actor is not None and not change.missed else "",
+            inferred=change.inferred,
             why=record.reason,
             attempt=record.attempt,
             epoch=record.epoch,

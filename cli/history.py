@@ -16,6 +16,9 @@ from typing import Final, NamedTuple
 from regions.model import RegionState, TransitionRecord
 from regions.states import STEPS, Actor, Cause
 
+#: Ways between two sights that are looked for: a second one means that the unseen steps cannot be told.
+_WAYS_MAX: Final = 2
+
 #: State of a replica that has no transition.
 NONE: Final = ""
 
@@ -32,7 +35,10 @@ class Sight(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A step of one transition: `before` and `after` are states, NONE for no znode. `missed` steps lie between them."""
+    """A step of one transition: `before` and `after` are states, NONE for no znode. `missed` steps lie between them.
+
+    `inferred`: nobody saw this step, but it is the only legal way between two sights; its record is the later sight's.
+    """
 
     at_ms: int
     key: str
@@ -41,6 +47,7 @@ class Change(NamedTuple):
     record: TransitionRecord
     missed: int = 0
     mzxid: int = 0
+    inferred: bool = False
 
 
 class _Known(NamedTuple):
@@ -78,27 +85,35 @@ class History:
         if sight.record is None:
             return [] if known is None else [self._ended(sight, known)]
         if known is None:
-            return [self._changed(sight, None, sight.version)]
+            return self._changed(sight, None, sight.version)
         if sight.czxid == known.czxid:
             if sight.version <= known.version:
                 return []
-            return [self._changed(sight, known, sight.version - known.version - 1)]
+            return self._changed(sight, known, sight.version - known.version - 1)
         if sight.czxid < known.czxid:
             return []  # an answer that was overtaken by a later one
         # The transition that was known ended unseen, and this is the next one of the same replica.
-        return [self._ended(sight, known), self._changed(sight, None, sight.version)]
+        return [self._ended(sight, known), *self._changed(sight, None, sight.version)]
 
-    def _changed(self, sight: Sight, known: _Known | None, missed: int) -> Change:
+    def _changed(self, sight: Sight, known: _Known | None, missed: int) -> list[Change]:
         assert sight.record is not None, "a change needs its record"
         before = NONE if known is None else known.record.state.value
         after = sight.record.state.value
         self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
         self.steps_missed += missed
-        if after not in self._reachable(before, missed + 1):
+        ways = self._ways(before, after, missed + 1)
+        if not ways:
             self._breach(sight.key, before, after, missed)
-        change = Change(sight.at_ms, sight.key, before, after, sight.record, missed, sight.mzxid)
-        self.changes.append(change)
-        return change
+        if len(ways) == 1:
+            steps = list(itertools.pairwise(ways[0]))
+            found = [
+                Change(sight.at_ms, sight.key, start, end, sight.record, 0, sight.mzxid, number < len(steps) - 1)
+                for number, (start, end) in enumerate(steps)
+            ]
+        else:
+            found = [Change(sight.at_ms, sight.key, before, after, sight.record, missed, sight.mzxid)]
+        self.changes += found
+        return found
 
     def _ended(self, sight: Sight, known: _Known) -> Change:
         """Its znode is gone. How many steps lie between is unknown, so any legal way to the end will do."""
@@ -115,11 +130,24 @@ class History:
         self.changes.append(change)
         return change
 
-    def _reachable(self, start: str, steps: int) -> set[str]:
+    def _ways(self, start: str, end: str, steps: int) -> list[list[str]]:
+        """Up to two legal ways of exactly that many steps: one means that what was not seen is known all the same."""
+        found: list[list[str]] = []
+        waiting = [[start]]
+        while waiting and len(found) < _WAYS_MAX:
+            way = waiting.pop()
+            if len(way) == steps + 1:
+                if way[-1] == end:
+                    found.append(way)
+            elif self._can_reach(way[-1], end, steps + 1 - len(way)):
+                waiting += [[*way, after] for after in sorted(self._successors[way[-1]] - {NONE})]
+        return found
+
+    def _can_reach(self, start: str, end: str, steps: int) -> bool:
         found = {start}
         for _ in range(steps):
-            found = {after for before in found for after in self._successors[before] if after != NONE}
-        return found
+            found = {after for before in found for after in self._successors[before]} - {NONE}
+        return end in found
 
     def _steps_to_end(self, start: str) -> int:
         """Fewest steps that must have gone unseen before the deletion; 0 when no legal way leads there."""
@@ -164,7 +192,12 @@ def epoch_breaches(epochs: list[tuple[int, int]], changes: Iterable[Change]) -> 
     pairs = itertools.pairwise(epochs)
     found = [f"epoch {later[0]} came after {earlier[0]}" for earlier, later in pairs if later[0] <= earlier[0]]
     for change in changes:
-        if change.missed or change.after == NONE or actor_of(change.before, change.after) is not Actor.MASTER:
+        if (
+            change.missed
+            or change.inferred
+            or change.after == NONE
+            or actor_of(change.before, change.after) is not Actor.MASTER
+        ):
             continue
         standing = max((version for version, zxid in epochs if zxid < change.mzxid), default=0)
         if change.record.epoch < standing:

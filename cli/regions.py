@@ -88,7 +88,7 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
         after = cluster.ask_master(messages.DescribeRegion(status.region.region_id), messages.Regions).regions[0]
         now = next(one for one in after.replicas if one.replica == replica)
         before = names.of(place.server) or "(not open)"
-        text = f"{what}: {before} -> {names.of(now.server) or '(on its way)'}  {answer.detail}"
+        text = f"{what}: {before} -> {names.of(now.server)}" if now.server is not None else f"{what}: {answer.detail}"
         _report(given, {"region": status.region.region_id, "detail": answer.detail, "after": now}, text.rstrip())
 
 

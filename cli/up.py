@@ -29,6 +29,7 @@ from cli.display import Display, choose
 from cli.errors import CliError, UsageFaultError
 from cli.local import (
     CLUSTER_FILE,
+    CONTROL_FILE,
     HOST,
     LOCK_FILE,
     LocalCluster,
@@ -238,6 +239,7 @@ def _take_down(bringup: BringUp, supervisor: Supervisor, display: Display, local
     except StopRequested:
         supervisor.kill_all()
         display.say("killed; the next start recovers what was acknowledged")
+    (data_dir / CONTROL_FILE).unlink(missing_ok=True)
     local.supervisor_pid = 0
     for daemon in local.daemons():
         daemon.pid = 0
@@ -256,6 +258,7 @@ def _bring_up(
     """All phases, then the summary."""
     began = time.monotonic()
     display.say(f"RegionKeeper: {_counts(local)}; data in {data_dir}", data_dir=str(data_dir))
+    write_cluster(local, data_dir)  # first: whatever happens from here on, the directory is known as a cluster's
     bringup.start_daemons()
     write_cluster(local, data_dir)
     leader = bringup.wait_store()
@@ -333,8 +336,10 @@ def _summary(
     console.print()
     console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
     console.print("\nTry, in a second terminal:")
-    for command, what in suggestions(data_dir, assigned.regions > 0):
-        console.print(f"  {command:<44}  [dim]{what}[/dim]")
+    tips = suggestions(data_dir, assigned.regions > 0)
+    width = max(len(command) for command, _ in tips)
+    for command, what in tips:
+        console.print(f"  {command:<{width}}  [dim]{what}[/dim]", soft_wrap=True)
     console.print("\nCtrl-C stops everything; the data stays.")
 
 

@@ -152,6 +152,8 @@ def text_of(line: Line) -> Text:
     text.append(describe(line.before, line.after), style=_STYLES.get(line.after, ""))
     if line.missed:
         text.append(f" ({line.missed} between unseen)", style="dim")
+    if line.inferred:
+        text.append(" (too quick to be seen)", style="dim")
     tail = [line.server, line.why, f"attempt {line.attempt}" if line.attempt else "", line.error]
     text.append("  " + "  ".join(part for part in tail if part))
     return text

@@ -1,0 +1,121 @@
+"""Whole clusters for end-to-end tests: `rk up` as a user runs it, small, on ports of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cli.local import HOST
+from cli.ports import is_free
+from tests.helpers import eventually, rk
+
+#: Longest time for one start, on a machine that does other things as well.
+UP_DEADLINE_S = 90.0
+STOP_DEADLINE_S = 40.0
+#: Ports that a local cluster may use, counted from its base.
+_SPAN = 91
+#: Below the range from which the kernel gives ports to outgoing connections.
+_BASES = range(20000, 32000, 100)
+
+
+def free_base_port() -> int:
+    """A base port whose whole range is free now."""
+    for base in random.sample(_BASES, len(_BASES)):
+        if all(is_free(HOST, port) for port in range(base, base + _SPAN)):
+            return base
+    raise AssertionError("no free range of ports")
+
+
+class LocalUp:
+    """A running `rk up`."""
+
+    def __init__(self, process: subprocess.Popen[str], data_dir: Path) -> None:
+        self.process = process
+        self.data_dir = data_dir
+        self.events: list[dict[str, Any]] = []
+        self._lines = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._lines:
+                self.events.append(json.loads(line))
+                self._lines.notify_all()
+        with self._lines:
+            self._lines.notify_all()
+
+    def event(self, name: str, timeout_s: float = UP_DEADLINE_S) -> dict[str, Any]:
+        """The first event of that name; fails with everything said so far when the process ends or time is over."""
+
+        def found() -> bool:
+            return any(one["event"] == name for one in self.events) or not self._reader.is_alive()
+
+        with self._lines:
+            self._lines.wait_for(found, timeout_s)
+        for one in self.events:
+            if one["event"] == name:
+                return one
+        raise AssertionError(f"no {name!r} from rk up: {self.said()}")
+
+    def said(self) -> str:
+        """Everything that it printed, for a failing test."""
+        return "\n".join(json.dumps(one) for one in self.events)
+
+    def pids(self) -> list[int]:
+        """Pids of its daemons, as it says itself."""
+        cluster = json.loads((self.data_dir / "cluster.json").read_text())
+        return [one["pid"] for kind in ("coord", "masters", "servers") for one in cluster[kind] if one["pid"]]
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Ctrl-C; returns the exit status once it has ended."""
+        self.process.send_signal(number)
+        return self.process.wait(STOP_DEADLINE_S)
+
+    def kill_everything(self) -> None:
+        """SIGKILL to `rk up` and all daemons at once."""
+        for pid in [*self.pids(), self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(STOP_DEADLINE_S)
+
+
+@contextlib.contextmanager
+def local_up(data_dir: Path, *options: str) -> Iterator[LocalUp]:
+    """`rk up --json` with these options; whatever happens, nothing of it runs afterwards."""
+    words = rk("up", "--json", "--data-dir", str(data_dir), *options)
+    with (data_dir.parent / f"{data_dir.name}.err").open("a") as errors:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+    found = LocalUp(process, data_dir)
+    try:
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+        eventually(lambda: not processes_of(data_dir), STOP_DEADLINE_S, "no process is left")
+
+
+def processes_of(data_dir: Path) -> list[str]:
+    """Command lines of live processes that name something below `data_dir`."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+                if str(data_dir) in words:
+                    found.append(f"{process.name} {words}")
+    return found
+
+
+def run_rk(*words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """One `rk` command, to its end."""
+    return subprocess.run(rk(*words), capture_output=True, text=True, timeout=timeout_s, check=False)

@@ -1,0 +1,120 @@
+"""`rk up`: a cluster from one command, again, after a crash of everything; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from cli.local import HOST
+from tests.e2e.clusters import LocalUp, free_base_port, local_up, processes_of, run_rk
+
+pytestmark = pytest.mark.e2e
+
+SHAPE = ("--store-nodes", "3", "--masters", "2", "--servers", "3", "--regions", "40", "--plan-engine", "greedy")
+ACKNOWLEDGED = 50
+
+
+def cluster_id(up: LocalUp) -> str:
+    """The id that the cluster gave itself."""
+    with_store = up.event("up")["cluster"]["store"]
+    client = KazooClient(hosts=with_store)
+    client.start()
+    try:
+        found: str = json.loads(client.get("/regionkeeper/cluster")[0])["cluster_id"]
+    finally:
+        client.stop()
+        client.close()
+    return found
+
+
+def places(data_dir: Path) -> dict[str, str]:
+    """Server of each region, as `rk region list` says."""
+    done = run_rk("region", "list", "--json", "--data-dir", str(data_dir))
+    assert done.returncode == 0, done.stderr
+    return {one["region"]["region_id"]: one["replicas"][0]["server"]["uuid"] for one in json.loads(done.stdout)}
+
+
+def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Path) -> None:
+    """First start makes the table; later ones find data, id and places; acknowledged writes survive kill -9 of all."""
+    data_dir = tmp_path / "rk-data"
+    base = str(free_base_port())
+
+    with local_up(data_dir, "--base-port", base, *SHAPE) as up:
+        first = up.event("up")
+        assert (first["regions"], first["open"], first["parked"], first["kept"]) == (40, 40, 0, None)
+        assert [phase["name"] for phase in first["phases"]] == ["store", "master", "servers", "table", "plan", "open"]
+        name = cluster_id(up)
+        before = places(data_dir)
+        assert len(set(before.values())) == 3
+        second = run_rk("up", "--data-dir", str(data_dir))
+        assert second.returncode == 1
+        assert "in use by the `rk up` with pid" in second.stderr
+        described = run_rk("table", "describe", "packages", "--data-dir", str(data_dir))
+        assert described.returncode == 0, described.stderr
+        assert described.stdout.count(" open ") >= 40
+        assert up.stop() == 0, up.said()
+        assert processes_of(data_dir) == []
+
+    with local_up(data_dir) as up:  # the shape is remembered
+        again = up.event("up")
+        assert (again["open"], again["kept"]) == (40, 40), up.said()
+        assert any(one.get("cluster_start") for one in up.events), up.said()
+        assert cluster_id(up) == name
+        assert places(data_dir) == before
+        client = KazooClient(hosts=again["cluster"]["store"])
+        client.start()
+        for number in range(ACKNOWLEDGED):
+            client.create(f"/acknowledged-{number:03d}", b"kept")
+        client.stop()
+        client.close()
+        up.kill_everything()
+
+    with local_up(data_dir) as up:
+        third = up.event("up")
+        assert (third["open"], third["kept"]) == (40, 40), up.said()
+        client = KazooClient(hosts=third["cluster"]["store"])
+        client.start()
+        kept = [name for name in client.get_children("/") if name.startswith("acknowledged-")]
+        client.stop()
+        client.close()
+        assert len(kept) == ACKNOWLEDGED
+        assert up.stop(signal.SIGTERM) == 0, up.said()
+        assert processes_of(data_dir) == []
+
+
+def test_killed_up_takes_its_daemons_with_it(tmp_path: Path) -> None:
+    """kill -9 of `rk up` alone leaves no process."""
+    data_dir = tmp_path / "rk-data"
+    shape = ("--store-nodes", "1", "--masters", "1", "--servers", "1", "--no-table", "--plan-engine", "greedy")
+    with local_up(data_dir, "--base-port", str(free_base_port()), *shape) as up:
+        up.event("up")
+        assert len(up.pids()) == 3
+        up.process.kill()  # local_up checks that nothing is left
+
+
+def test_taken_port_is_one_clear_error_and_nothing_starts(tmp_path: Path) -> None:
+    """Which port, what for, and the way out."""
+    base = free_base_port()
+    with socket.socket() as taken:
+        taken.bind((HOST, base + 31))
+        taken.listen()
+        done = run_rk("up", "--data-dir", str(tmp_path / "rk-data"), "--base-port", str(base))
+    assert done.returncode == 1
+    assert f"port {base + 31} is taken" in done.stderr
+    assert "RPC port of master-1" in done.stderr
+    assert "--base-port" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "rk-data" / "logs").exists()
+
+
+def test_directory_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
+    """`rk up --data-dir ~` must not scatter a cluster over it."""
+    (tmp_path / "letter.txt").write_text("dear")
+    done = run_rk("up", "--data-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert "not empty and holds no cluster" in done.stderr
