@@ -12,7 +12,7 @@ _plain_name: Final = re.compile(rb"[\x20-\x2e\x30-\x7e]+").fullmatch
 
 # Controls, private use, surrogates, specials; and everything beyond the basic plane, which ZooKeeper sees as
 # surrogates.
-_refused: Final = re.compile("[\x00-\x1f/\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]").search
+_refused: Final = re.compile(r"[\x00-\x1f/\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]").search
 
 
 def is_valid_name(name: bytes) -> bool:

@@ -68,13 +68,29 @@ def write_snapshot(
     lists = list(tree.acls.values())
     # By identity: a list's object is its content, see DataTree.share.
     numbers = {id(acl): number for number, acl in enumerate(lists)}
-    yield from _chunks(_KIND_LISTS, (acl.encoded for acl in lists))
-    yield from _chunks(_KIND_SESSIONS, (_encode_session(session) for session in sessions.sessions.values()))
-    yield from _chunks(
-        _KIND_NODES, (_encode_node(path, node, numbers[id(node.acl)]) for path, node in tree.nodes.items())
-    )
+    yield from _chunks(_KIND_LISTS, _lists(lists))
+    yield from _chunks(_KIND_SESSIONS, _sessions(sessions))
+    yield from _chunks(_KIND_NODES, _nodes(tree, numbers))
     trailer = _TRAILER.pack(digest, last_zxid, time_ms, len(lists), len(sessions), len(tree.nodes))
     yield _chunk(_KIND_TRAILER, trailer)
+
+
+# Functions, not generator expressions: compiled, those become whole lists.
+
+
+def _lists(lists: list[AccessList]) -> Iterator[bytes]:
+    for acl in lists:
+        yield acl.encoded
+
+
+def _sessions(sessions: SessionTable) -> Iterator[bytes]:
+    for session in sessions.sessions.values():
+        yield _encode_session(session)
+
+
+def _nodes(tree: DataTree, numbers: dict[int, int]) -> Iterator[bytes]:
+    for path, node in tree.nodes.items():
+        yield _encode_node(path, node, numbers[id(node.acl)])
 
 
 def _chunk(kind: int, payload: bytes) -> bytes:

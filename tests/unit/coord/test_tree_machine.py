@@ -354,6 +354,14 @@ def test_multi_sees_its_own_earlier_parts(c: Client) -> None:
     assert [x.path for x in results[1:3]] == [b"/a/s-0000000000", b"/a/s-0000000001"]
 
 
+def test_multi_may_empty_a_znode_and_then_delete_it(c: Client) -> None:
+    c.create(b"/m")
+    c.create(b"/m/a")
+    results = c.multi(create_op(b"/m/b"), delete_op(b"/m/a"), delete_op(b"/m/b"), delete_op(b"/m"))
+    assert [x.err for x in results] == [0] * 4
+    assert c.exists(b"/m") == e.NO_NODE
+
+
 @pytest.mark.parametrize(
     ("ops", "failed", "err"),
     [
