@@ -209,6 +209,8 @@ class MasterService:
 
     def _reign_ended(self, reason: str) -> None:
         reign, self.reign = self.reign, None
+        if self.election is not None:
+            self.election.active = None  # whoever it is now, we have yet to read it
         if reign is not None:
             self._history = reign.assigner.history
             log.info("epoch {epoch} is over for this master: {reason}", epoch=reign.fence.epoch, reason=reason)

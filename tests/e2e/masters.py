@@ -1,0 +1,224 @@
+"""Masters and region servers as real processes on any store, for the end-to-end tests of masters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from kazoo.client import KazooClient
+
+from coord.rpc import RpcError, call_blocking
+from regions import messages as ms
+from regions.layout import Layout, decode_region, decode_transition
+from regions.model import RegionRecord, TransitionRecord
+from tests.helpers import daemon, eventually, free_ports, rk
+from tests.zookeeper import zookeeper
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Process:
+    """A daemon that can be killed and started again on its data."""
+
+    def __init__(self, arguments: list[str], address: tuple[str, int], log: Path) -> None:
+        self.arguments = arguments
+        self.address = address
+        self.log = log
+        self._running = contextlib.ExitStack()
+        self.popen: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.popen = self._running.enter_context(daemon(rk(*self.arguments), log=self.log))
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group."""
+        self._running.close()
+
+    def signal(self, number: int) -> None:
+        assert self.popen is not None
+        os.killpg(self.popen.pid, number)
+
+    def terminate(self) -> int:
+        """SIGTERM, and its exit status."""
+        assert self.popen is not None
+        self.signal(signal.SIGTERM)
+        status = self.popen.wait(20)
+        self._running.close()
+        return status
+
+
+class Cluster:
+    """Masters and servers below one root."""
+
+    def __init__(
+        self, folder: Path, hosts: str, *, masters: int, servers: int, options: list[str] | None = None
+    ) -> None:
+        self.folder = folder
+        self.hosts = hosts
+        self.layout = Layout()
+        ports = free_ports(masters + servers)
+        self.masters = [self._master(n, port, options or []) for n, port in enumerate(ports[:masters])]
+        self.servers = [self._server(n, port) for n, port in enumerate(ports[masters:])]
+        self.zk = KazooClient(hosts)
+
+    def _master(self, number: int, port: int, options: list[str]) -> Process:
+        name = f"master{number}"
+        arguments = ["master", "run", "--store", self.hosts, "--data-dir", str(self.folder / name)]
+        arguments += ["--address", f"127.0.0.1:{port}", "--session-timeout-ms", "2000", *options]
+        return Process(arguments, ("127.0.0.1", port), self.folder / f"{name}.log")
+
+    def _server(self, number: int, port: int) -> Process:
+        name = f"server{number}"
+        arguments = ["server", "run", "--store", self.hosts, "--data-dir", str(self.folder / name)]
+        arguments += ["--shared-dir", str(self.folder / "shared"), "--address", f"127.0.0.1:{port}"]
+        return Process([*arguments, "--session-timeout-ms", "2000"], ("127.0.0.1", port), self.folder / f"{name}.log")
+
+    def __enter__(self) -> Cluster:
+        self.zk.start(timeout=30)
+        for process in [*self.masters, *self.servers]:
+            process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self.masters, *self.servers]:
+            process.kill()
+        self.zk.stop()
+        self.zk.close()
+
+    def ask(self, process: Process, message: msgspec.Struct, expect: type[T], timeout_s: float = 10.0) -> T:
+        return call_blocking(process.address, message, timeout_s, expect=expect)
+
+    def active(self) -> Process | None:
+        """The master that says it is active."""
+        for master in self.masters:
+            with contextlib.suppress(RpcError, OSError):
+                if self.ask(master, ms.GetMasterStatus(), ms.MasterStatus, 3.0).role == "active":
+                    return master
+        return None
+
+    def wait_active(self, timeout_s: float = 40.0) -> Process:
+        return eventually(self.active, timeout_s, "an active master")  # type: ignore[return-value]
+
+    def ask_active(self, message: msgspec.Struct, expect: type[T], timeout_s: float = 30.0) -> T:
+        """Ask whoever is active, through changes of who that is."""
+
+        def asked() -> T | None:
+            master = self.active()
+            if master is None:
+                return None
+            try:
+                return self.ask(master, message, expect, timeout_s)
+            except RpcError as error:
+                if error.code in (ms.NOT_LEADER, ms.BUSY, "unreachable", "connection_lost"):
+                    return None
+                raise
+
+        return eventually(asked, timeout_s + 30, type(message).__name__)  # type: ignore[return-value]
+
+    def status(self) -> ms.MasterStatus:
+        return self.ask_active(ms.GetMasterStatus(), ms.MasterStatus)
+
+    def wait_settled(self, timeout_s: float = 60.0) -> ms.MasterStatus:
+        """Until every replica is open and nothing is in transition."""
+
+        def settled() -> ms.MasterStatus | None:
+            master = self.active()
+            if master is None:
+                return None
+            status = self.ask(master, ms.GetMasterStatus(), ms.MasterStatus)
+            assert status.open == status.replicas, f"{status.open} of {status.replicas}, rit {status.rit}"
+            assert status.rit == 0
+            return status
+
+        return eventually(settled, timeout_s, "all regions open")  # type: ignore[return-value]
+
+    # --- the store's view -------------------------------------------------------------------------------------------
+
+    def transitions(self) -> list[TransitionRecord]:
+        found = []
+        for shard in self.layout.shard_paths():
+            for name in self.zk.get_children(shard):
+                with contextlib.suppress(Exception):
+                    found.append(decode_transition(self.zk.get(f"{shard}/{name}")[0]))
+        return found
+
+    def regions(self) -> list[RegionRecord]:
+        found = []
+        for table_id in self.zk.get_children(self.layout.regions):
+            for name in self.zk.get_children(self.layout.table_regions(table_id)):
+                found.append(decode_region(self.zk.get(self.layout.region(table_id, name))[0]))
+        return found
+
+    def owners(self) -> dict[str, str]:
+        """Region id -> uuid of the server that has it open, asked of the servers; nobody has one twice."""
+        held: dict[str, str] = {}
+        for server in self.servers:
+            with contextlib.suppress(RpcError, OSError):
+                answer = self.ask(server, ms.ListOpen(), ms.OpenList)
+                for one in answer.replicas:
+                    if one.state == "OPEN":
+                        assert one.region_id not in held, f"{one.region_id}: {held[one.region_id]} and {answer.uuid}"
+                        held[one.region_id] = answer.uuid
+        return held
+
+    def check_owners(self) -> dict[str, str]:
+        """Servers and store agree on where every region is, and none is in transition; returns region id -> uuid."""
+        held = self.owners()
+        stored = {region.region_id: region.location(0).uuid or "" for region in self.regions()}
+        assert held == stored
+        assert self.transitions() == []
+        return held
+
+    def uuid_of(self, server: Process) -> str:
+        """The uuid of a running server."""
+        return self.ask(server, ms.ListOpen(), ms.OpenList).uuid
+
+
+@contextlib.contextmanager
+def own_store(folder: Path, nodes: int) -> Iterator[str]:
+    """Our own store with so many nodes; yields its client addresses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(2 * nodes)
+    clients = [f"127.0.0.1:{port}" for port in ports[:nodes]]
+    peers = [f"127.0.0.1:{port}" for port in ports[nodes:]]
+    everybody = ",".join(f"{number}={peer}" for number, peer in enumerate(peers, 1))
+    with contextlib.ExitStack() as running:
+        for number in range(1, nodes + 1):
+            arguments = ["coord", "run", "--id", str(number), "--data-dir", str(folder / f"store{number}")]
+            arguments += ["--client-address", clients[number - 1], "--peer-address", peers[number - 1]]
+            command = rk(*arguments, "--peers", everybody)
+            running.enter_context(daemon(command, log=folder / f"store{number}.log"))
+        yield ",".join(clients)
+
+
+@contextlib.contextmanager
+def any_store(kind: str, folder: Path) -> Iterator[str]:
+    """`zookeeper`: Apache's, one server; `one` and `three`: ours. Yields the client addresses."""
+    if kind == "zookeeper":
+        with zookeeper(folder) as server:
+            yield server.hosts
+    else:
+        with own_store(folder, 1 if kind == "one" else 3) as hosts:
+            yield hosts
+
+
+@contextlib.contextmanager
+def cluster_on(
+    hosts: str, folder: Path, *, masters: int = 2, servers: int = 3, options: list[str] | None = None
+) -> Iterator[Cluster]:
+    """A running cluster; its daemons' logs are printed when the test fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Cluster(folder, hosts, masters=masters, servers=servers, options=options) as cluster:
+        try:
+            yield cluster
+        except BaseException:
+            for process in [*cluster.masters, *cluster.servers]:
+                if process.log.exists():
+                    print(f"--- {process.log.name}\n{process.log.read_text()[-4000:]}")  # noqa: T201
+            raise

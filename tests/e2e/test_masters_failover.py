@@ -1,0 +1,189 @@
+"""Masters and region servers as processes, on Apache ZooKeeper and on our own store: who fails, and what is left."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.rpc import RpcError
+from regions import messages as ms
+from regions.model import RegionState, TableIntent
+from tests.e2e.masters import Cluster, Process, any_store, cluster_on
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+REGIONS = 60
+SPLITS = [f"k{number:04d}" for number in range(1, REGIONS)]
+
+
+@pytest.fixture(params=["zookeeper", "one", "three"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """Two masters and three servers with one table of 60 regions, all open."""
+    with any_store(request.param, tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "cluster") as running:
+        active = running.wait_active()
+        eventually(lambda: len(running.ask(active, ms.ListServers(), ms.Servers).servers) == 3, 20, "three servers")
+        running.ask(active, ms.CreateTable("orders", SPLITS, wait_ms=30_000), ms.Tables, 40)
+        yield running
+
+
+def _other(cluster: Cluster, master: Process) -> Process:
+    return next(one for one in cluster.masters if one is not master)
+
+
+def test_regions_are_spread_and_owned_once(cluster: Cluster) -> None:
+    """RT-08 to RT-10: each server has a third, and servers and store agree."""
+    owners = cluster.check_owners()
+    counts = sorted(list(owners.values()).count(uuid) for uuid in set(owners.values()))
+    assert counts == [20, 20, 20]
+    status = cluster.status()
+    assert (status.regions, status.open, status.rit, status.path) == (REGIONS, REGIONS, 0, "startup")
+    assert {phase.name for phase in status.phases} >= {"election", "load", "plan", "OFFLINE", "open"}
+
+
+def test_active_master_is_killed_while_regions_move(cluster: Cluster) -> None:
+    """MF-01 to MF-08, RT-13: the standby finishes every move; nothing is lost, nothing is open twice."""
+    active = cluster.wait_active()
+    for region in sorted(cluster.owners())[:30]:
+        cluster.ask(active, ms.MoveRegion(region), ms.Accepted)
+    active.kill()
+    standby = _other(cluster, active)
+    eventually(lambda: cluster.active() is standby, 30, "the standby is active")
+    status = cluster.wait_settled()
+    assert (status.path, status.epoch, status.open) == ("failover", 2, REGIONS)
+    cluster.check_owners()
+
+
+def test_dead_server_is_replaced(cluster: Cluster) -> None:
+    """RF-01 to RF-03: its regions open on the other two, the rest stay where they are."""
+    before = cluster.check_owners()
+    victim = cluster.servers[0]
+    uuid = cluster.uuid_of(victim)
+    victim.kill()
+    eventually(lambda: cluster.status().servers == 2, 30, "the death is noticed")
+    cluster.wait_settled()
+    after = cluster.check_owners()
+    assert uuid not in after.values()
+    assert {region: owner for region, owner in before.items() if owner != uuid}.items() <= after.items()
+
+
+def test_master_and_server_die_together(cluster: Cluster) -> None:
+    """X1, X5, MF-01: the new master finds out about the dead server from the store alone."""
+    active = cluster.wait_active()
+    for region in sorted(cluster.owners())[:20]:
+        cluster.ask(active, ms.MoveRegion(region), ms.Accepted)
+    uuid = cluster.uuid_of(cluster.servers[1])
+    cluster.servers[1].kill()
+    active.kill()
+    cluster.wait_active()
+    eventually(lambda: cluster.status().servers == 2, 30, "the death is noticed")
+    cluster.wait_settled()
+    assert uuid not in cluster.check_owners().values()
+
+
+def test_restarted_cluster_puts_regions_back(cluster: Cluster) -> None:
+    """X7, RT-02 to RT-04: all dead is a startup; every region returns to the server that had it."""
+    before = cluster.check_owners()
+    for process in [*cluster.masters, *cluster.servers]:
+        process.kill()
+    for process in [*cluster.servers, *cluster.masters]:
+        process.start()
+    cluster.wait_active(60)
+    eventually(lambda: cluster.status().servers == 3, 30, "three servers")
+    status = cluster.wait_settled()
+    assert status.path == "startup"
+    after = cluster.check_owners()
+    kept = sum(after[region] == owner for region, owner in before.items())
+    assert kept >= REGIONS * 9 // 10
+
+
+def test_frozen_master_comes_back_deposed(cluster: Cluster) -> None:
+    """FN-01, MF-14: a master that slept through its session writes nothing and stands by."""
+    active = cluster.wait_active()
+    active.signal(signal.SIGSTOP)
+    standby = _other(cluster, active)
+    eventually(lambda: _role(cluster, standby) == "active", 30, "the standby is active")
+    active.signal(signal.SIGCONT)
+    eventually(lambda: _role(cluster, active) == "standby", 30, "the sleeper stands by")
+
+    def hint() -> str:
+        with pytest.raises(RpcError) as caught:
+            cluster.ask(active, ms.ListTables(), ms.Tables)
+        assert caught.value.code == ms.NOT_LEADER
+        return caught.value.hint
+
+    eventually(lambda: hint() == f"127.0.0.1:{standby.address[1]}", 10, "it knows who is active")
+    cluster.wait_settled()
+    cluster.check_owners()
+
+
+def _role(cluster: Cluster, master: Process) -> str:
+    try:
+        return cluster.ask(master, ms.GetMasterStatus(), ms.MasterStatus, 2.0).role
+    except RpcError:
+        return ""
+
+
+def test_orderly_stop_hands_over_at_once(cluster: Cluster) -> None:
+    """SIGTERM gives the place up before the session ends."""
+    active = cluster.wait_active()
+    assert active.terminate() == 0
+    status = cluster.status()
+    assert status.epoch == 2
+    cluster.wait_settled()
+
+
+def test_raised_epoch_deposes_and_the_next_reign_goes_on(cluster: Cluster) -> None:
+    """FW-11: the next fenced write of a master whose epoch has passed is refused; it stands again, and goes on."""
+    active = cluster.wait_active()
+    cluster.zk.set(cluster.layout.epoch, cluster.zk.get(cluster.layout.epoch)[0])
+    region = min(cluster.owners())
+    cluster.ask(active, ms.MoveRegion(region), ms.Accepted)
+    eventually(lambda: cluster.status().epoch == 3, 30, "a reign of a later epoch")
+    cluster.wait_settled()
+    cluster.check_owners()
+
+
+def test_disabled_table_stays_closed_over_failover(cluster: Cluster) -> None:
+    """ED-01, ED-02, X3, X6."""
+    active = cluster.wait_active()
+    before = cluster.check_owners()
+    cluster.ask(active, ms.SetTableIntent("orders", TableIntent.DISABLED), ms.Tables)
+    active.kill()
+    cluster.wait_active()
+    eventually(lambda: cluster.owners() == {} and cluster.transitions() == [], 40, "everything is closed")
+    assert all(region.location(0).incarnation is None for region in cluster.regions())
+    request = ms.SetTableIntent("orders", TableIntent.ENABLED, wait_ms=30_000)
+    cluster.ask_active(request, ms.Tables, 40)
+    assert cluster.check_owners() == before
+
+
+def test_history_has_only_legal_steps(cluster: Cluster) -> None:
+    """RT-21: what the master saw and did, for one region."""
+    region = min(cluster.owners())
+    cluster.ask_active(ms.MoveRegion(region, wait_ms=20_000), ms.Accepted)
+    steps = cluster.ask_active(ms.RecentTransitions(region_id=region), ms.Transitions).transitions
+    after = [step.after for step in steps if step.after != RegionState.OPENING]
+    assert after[:3] == ["OFFLINE", "OPENED", ""]
+    assert [one for one in after[3:] if one != "CLOSING"] == ["CLOSED", "OFFLINE", "OPENED", ""]
+
+
+def test_refusals_are_typed(cluster: Cluster) -> None:
+    """What an operator may not do, he is told with a word for programs."""
+    active = cluster.wait_active()
+    refused: list[tuple[str, ms.MasterRequest]] = [
+        (ms.ALREADY_EXISTS, ms.CreateTable("orders")),
+        (ms.BAD_REQUEST, ms.CreateTable("a/b")),
+        (ms.BAD_REQUEST, ms.CreateTable("new", ["b", "a"])),
+        (ms.NOT_FOUND, ms.DescribeTable("nothing")),
+        (ms.NOT_FOUND, ms.MoveRegion("nothing")),
+        (ms.NOT_FOUND, ms.MoveRegion(min(cluster.owners()), destination="nobody")),
+        (ms.BAD_REQUEST, ms.RetryRegion(min(cluster.owners()))),
+    ]
+    for code, request in refused:
+        with pytest.raises(RpcError) as caught:
+            cluster.ask(active, request, ms.Accepted)
+        assert caught.value.code == code, request
