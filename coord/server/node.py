@@ -30,23 +30,26 @@ from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, Storag
 from coord.raft.core import RaftCore
 from coord.raft.messages import LEADER, NORMAL, ROLE_NAMES, SNAPSHOT, Entry, Message, Ready, SnapshotMeta
 from coord.server import peer_codec as codec
-from coord.server.pipeline import Connection, Limits, Pending, Pipeline
+from coord.server.node_settings import NodeSettings
+from coord.server.pipeline import Pipeline
 from coord.server.proposals import Forwarded, Proposals, Sent
+from coord.server.syncs import Syncs
 from coord.server.transfer import SnapshotInbox, SnapshotOutbox
 from coord.storage import snapshot as files
 from coord.storage.wal import Batch
 from coord.storage.writer import LogWriter
-from coord.tree.command import encode_command, encode_group
+from coord.tree.command import decode_group, encode_command, encode_group
 from coord.tree.machine import StateMachine
 from coord.tree.sessions import ExpiryQueue
-from coord.wire.opcodes import OP_EXPIRE
+from coord.wire.opcodes import OP_DELETE_CONTAINER, OP_EXPIRE
+from coord.wire.records import encode_path
 
 log = Logger()
 
 #: A group is closed at this size: one entry must fit into an append and hold up nothing.
 GROUP_BYTES_MAX: Final = 1 << 20
-#: A read index that was asked for and not answered is asked for again after so many ticks.
-READ_RETRY_TICKS: Final = 10
+#: Containers and TTL znodes that the leader proposes to end at a time.
+REAPED_PER_ROUND: Final = 1000
 #: Events of the core that the line about a changed role already tells.
 _TOLD_BY_CHANGE: Final = ("role", "leader")
 
@@ -79,54 +82,6 @@ class SnapshotJob(Protocol):
         ...
 
 
-class NodeSettings:
-    """What a node needs to know besides its doors. Times in ms, sizes in bytes."""
-
-    def __init__(
-        self,
-        node_id: int,
-        *,
-        tick_ms: int = 500,
-        raft_tick_ms: int = 50,
-        leader_absence_ms: int = 2000,
-        snapshot_entries: int = 100_000,
-        snapshot_bytes: int = 64 << 20,
-        keep_entries: int = 10_000,
-        limits: Limits | None = None,
-    ) -> None:
-        assert node_id > 0, node_id
-        assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
-        self.node_id = node_id
-        #: ZooKeeper's tick: unit of session timeouts.
-        self.tick_ms = tick_ms
-        self.raft_tick_ms = raft_tick_ms
-        #: Clients are cut off from a node that has had no leader for so long (timeliness).
-        self.leader_absence_ms = leader_absence_ms
-        #: A snapshot is due after so many entries or bytes of them.
-        self.snapshot_entries = snapshot_entries
-        self.snapshot_bytes = snapshot_bytes
-        #: Entries kept in memory behind the snapshot for peers that are a little behind.
-        self.keep_entries = keep_entries
-        self.limits = limits or Limits(session_timeout_min_ms=2 * tick_ms, session_timeout_max_ms=20 * tick_ms)
-
-
-class Reads:
-    """Syncs on their way: new, asked for under a context, or confirmed and waiting for an index."""
-
-    def __init__(self, first_context: int) -> None:
-        self.new: list[tuple[Connection, Pending]] = []
-        self.asked: dict[int, list[tuple[Connection, Pending]]] = {}
-        self.confirmed: list[tuple[int, list[tuple[Connection, Pending]]]] = []
-        self.next_context = first_context
-        self.asked_ticks = 0
-
-    def ask_again(self) -> None:
-        """What was asked for may have been lost: it is new once more, in the old order."""
-        for context in sorted(self.asked, reverse=True):
-            self.new[:0] = self.asked[context]
-        self.asked.clear()
-
-
 class Node:
     """One node of the store. Every method is called on one thread; `turn_end` after each group of others."""
 
@@ -149,8 +104,9 @@ class Node:
         self.core = core
         self.machine = machine
         self.proposals = Proposals()
+        self.syncs = Syncs(int.from_bytes(entropy.token(6), "big") << 8)
         self.pipeline = Pipeline(
-            settings.node_id, machine, self.proposals, settings.limits, entropy.token, self._sync_asked
+            settings.node_id, machine, self.proposals, settings.limits, entropy.token, self.syncs.add
         )
         self.pipeline.on_session_opened = self._session_opened
         self.forwarded = Forwarded()
@@ -161,7 +117,6 @@ class Node:
         self._clock = clock
         self._inbox = SnapshotInbox(snapshots)
         self._outbox = SnapshotOutbox(snapshots, peers)
-        self._reads = Reads(int.from_bytes(entropy.token(6), "big") << 8)
         # As of the last Ready.
         self.role = 0
         self.term = 0
@@ -184,7 +139,7 @@ class Node:
         self.expiry: ExpiryQueue | None = None
         self._leaderless_since_ms = clock.monotonic_ms()
         self._ticks = 0
-        self._started_ms = self._leading_since_ms = clock.monotonic_ms()
+        self._started_ms = self._leading_since_ms = self._reaped_ms = clock.monotonic_ms()
         #: The disk refuses writes for lack of room.
         self.is_full = False
         #: Why the node cannot go on; whoever drives it stops it.
@@ -201,7 +156,7 @@ class Node:
         self._ticks += 1
         now_ms = self._clock.monotonic_ms()
         self.core.tick()
-        self._tick_reads()
+        self.syncs.tick()
         self._tick_sessions(now_ms)
         self._outbox.pump()
         if self.core.leader != 0:
@@ -331,11 +286,8 @@ class Node:
         if ready.committed:
             self._apply(ready.committed)
         for state in ready.read_states:
-            waiting = self._reads.asked.pop(state.context, None)
-            if waiting is not None:
-                self._reads.confirmed.append((state.index, waiting))
-        if self._reads.confirmed:
-            self._release_reads()
+            self.syncs.confirmed(state)
+        self.syncs.release(self.applied_index, self.pipeline)
         for event in ready.events:
             if event.name not in _TOLD_BY_CHANGE:
                 log.info("raft {name} term={term} {detail}", name=event.name, term=event.term, detail=event.detail)
@@ -348,7 +300,7 @@ class Node:
             self.elections_won += 1
             self._leading_since_ms = self._clock.monotonic_ms()
         self.role, self.term, self.leader = ready.role, ready.term, ready.leader
-        self._reads.ask_again()
+        self.syncs.ask_again()
         log.info(
             "node {id} is {role} term={term} leader={leader}",
             id=self.settings.node_id,
@@ -370,15 +322,29 @@ class Node:
         for entry in entries:
             self.proposals.entry_applied(entry.term)
             if entry.kind == NORMAL:
-                outcomes = machine.apply_group(entry.data)
                 self.groups += 1
-                self.commands += len(outcomes)
-                pipeline.applied(outcomes)
+                if pipeline.waiting_reads:
+                    self._apply_one_by_one(entry)
+                else:
+                    outcomes = machine.apply_group(entry.data)
+                    self.commands += len(outcomes)
+                    pipeline.applied(outcomes)
             self._bytes_since_snapshot += len(entry.data)
         self.applied_index = entries[-1].index
         if self.role == LEADER and self.expiry is None and entries[-1].term == self.core.term:
             # Everything of earlier terms is applied: the table is complete, and every session begins anew.
             self.expiry = ExpiryQueue(machine.sessions, max(1, self.settings.tick_ms // 2), self._clock.monotonic_ms())
+
+    def _apply_one_by_one(self, entry: Entry) -> None:
+        """Answer each command before the next is applied: reads of its session wait between them."""
+        try:
+            time_ms, commands = decode_group(entry.data)
+        except RemoteProtocolError:
+            self.pipeline.applied(self.machine.apply_group(entry.data))
+            return
+        for command in commands:
+            self.commands += 1
+            self.pipeline.applied([self.machine.apply(command, time_ms)])
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -398,8 +364,8 @@ class Node:
                 self._forward(core.leader, core.term, *proposals.unapplied(core.term))
             if proposals.waiting:
                 self._forward(core.leader, core.term, *proposals.take(core.term))
-        if self._reads.new:
-            self._ask_for_reads()
+        if self.syncs.new:
+            self.syncs.ask(core)
 
     def _add_to_group(self, term: int, commands: list[bytes]) -> None:
         if self._group_term != term:
@@ -459,10 +425,20 @@ class Node:
                 log.info("{count} sessions expired", count=len(due))
                 commands = [encode_command(session_id, owner, 0, OP_EXPIRE, b"") for session_id, owner in due]
                 self._add_to_group(core.term, commands)
+            if now_ms - self._reaped_ms >= self.settings.reap_interval_ms:
+                self._reap(now_ms)
         elif core.role != LEADER and core.leader and self._ticks % 2 == 0:
             heard = self.pipeline.take_heard()
             if heard:
                 self._peers.send(core.leader, codec.encode_touch(heard))
+
+    def _reap(self, now_ms: int) -> None:
+        """Propose the end of empty containers and outlived TTL znodes; apply checks again whether they may go."""
+        self._reaped_ms = now_ms
+        paths = self.machine.reap_candidates(self._group_time_ms())[:REAPED_PER_ROUND]
+        if paths:
+            commands = [encode_command(0, 0, 0, OP_DELETE_CONTAINER, encode_path(path)) for path in paths]
+            self._add_to_group(self.core.term, commands)
 
     def _session_opened(self, session_id: int) -> None:
         if self.expiry is not None:
@@ -472,40 +448,6 @@ class Node:
         """Close every client connection; the sessions live on elsewhere."""
         for connection in list(self.pipeline.connections.values()):
             self.pipeline.close(connection)
-
-    # --- syncs --------------------------------------------------------------------------------------------------------
-
-    def _sync_asked(self, connection: Connection, waiting: Pending) -> None:
-        self._reads.new.append((connection, waiting))
-
-    def _ask_for_reads(self) -> None:
-        """One read index for all syncs of the turn: it is at or behind what each of them must see."""
-        reads = self._reads
-        context = reads.next_context
-        try:
-            self.core.read_index(context)
-        except NotLeader:
-            return  # Kept: asked when there is a leader, or closed with the connection.
-        reads.next_context += 1
-        reads.asked[context], reads.new = reads.new, []
-        reads.asked_ticks = 0
-
-    def _tick_reads(self) -> None:
-        reads = self._reads
-        if reads.asked:
-            reads.asked_ticks += 1
-            if reads.asked_ticks >= READ_RETRY_TICKS:
-                reads.ask_again()
-
-    def _release_reads(self) -> None:
-        still: list[tuple[int, list[tuple[Connection, Pending]]]] = []
-        for index, waiting in self._reads.confirmed:
-            if index > self.applied_index:
-                still.append((index, waiting))
-                continue
-            for connection, pending in waiting:
-                self.pipeline.release_sync(connection, pending)
-        self._reads.confirmed = still
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
@@ -554,7 +496,7 @@ class Node:
             reader.close()
         self.close_clients()
         self.proposals.forget()
-        self._reads = Reads(self._reads.next_context)
+        self.syncs.forget()
         self.machine = machine
         self.pipeline.machine = machine
         self.applied_index = self.snapshot_index = self._snapshot_tried = meta.index

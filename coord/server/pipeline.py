@@ -220,6 +220,9 @@ class Pipeline:
         self.received = 0
         self.events_sent = 0
         self.latency = Latency()
+        #: Reads that wait behind something of their session. While there are any, commands are applied one by one
+        #: (`Node`), so that a read between two writes of its session sees the first and not the second.
+        self.waiting_reads = 0
         #: The time at the end of the last turn, as good as any within one turn.
         self.now_ms = 0
 
@@ -237,6 +240,7 @@ class Pipeline:
         if connection.is_closed:
             return
         connection.is_closed = connection.is_ending = True
+        self.waiting_reads -= sum(1 for waiting in connection.pending if waiting.is_read)
         del self.connections[connection.number]
         self._heard.discard(connection)
         if self._by_session.get(connection.session_id) is connection:
@@ -298,12 +302,11 @@ class Pipeline:
 
     def _session_opened(self, connection: Connection, outcome: Outcome) -> None:
         connection.pending.clear()
-        if outcome.err != OK:
+        session = self.machine.sessions.find(outcome.session_id)
+        if outcome.err != OK or session is None:
             self._send_connect_response(connection, ConnectResponse(0, 0, NO_PASSWD))
             self.close(connection, flush=True)
             return
-        session = self.machine.sessions.find(outcome.session_id)
-        assert session is not None, f"session {outcome.session_id:#x} was opened and is not there"
         connection.session = session
         connection.owner = outcome.zxid
         connection.timeout_ms = session.timeout_ms
@@ -416,6 +419,8 @@ class Pipeline:
     def _wait(self, connection: Connection, waiting: Pending) -> None:
         connection.pending.append(waiting)
         connection.pending_bytes += waiting.size
+        if waiting.is_read:
+            self.waiting_reads += 1
         limits = self.limits
         if not connection.is_paused and (
             len(connection.pending) >= limits.outstanding_max
@@ -482,6 +487,7 @@ class Pipeline:
         while pending:
             first = pending[0]
             if first.is_read:
+                self.waiting_reads -= 1
                 self._read(connection, first)
             elif first.reply is not None:
                 output.append(first.reply)

@@ -23,7 +23,8 @@ from coord.raft.messages import Entry, HardState, bootstrap
 from coord.raft.messages import SnapshotMeta as RaftSnapshot
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
-from coord.server.node import Node, NodeSettings
+from coord.server.node import Node
+from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
 from coord.server.pipeline import Limits
 from coord.server.reactor import TurnReactor

@@ -1,0 +1,39 @@
+"""What a node needs to know besides its doors."""
+
+from __future__ import annotations
+
+from coord.server.pipeline import Limits
+
+
+class NodeSettings:
+    """What a node needs to know besides its doors. Times in ms, sizes in bytes."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        tick_ms: int = 500,
+        raft_tick_ms: int = 50,
+        leader_absence_ms: int = 2000,
+        snapshot_entries: int = 100_000,
+        snapshot_bytes: int = 64 << 20,
+        keep_entries: int = 10_000,
+        reap_interval_ms: int = 60_000,
+        limits: Limits | None = None,
+    ) -> None:
+        assert node_id > 0, node_id
+        assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
+        self.node_id = node_id
+        #: ZooKeeper's tick: unit of session timeouts.
+        self.tick_ms = tick_ms
+        self.raft_tick_ms = raft_tick_ms
+        #: Clients are cut off from a node that has had no leader for so long (timeliness).
+        self.leader_absence_ms = leader_absence_ms
+        #: A snapshot is due after so many entries or bytes of them.
+        self.snapshot_entries = snapshot_entries
+        self.snapshot_bytes = snapshot_bytes
+        #: Entries kept in memory behind the snapshot for peers that are a little behind.
+        self.keep_entries = keep_entries
+        #: How often the leader looks for containers and TTL znodes that may go.
+        self.reap_interval_ms = reap_interval_ms
+        self.limits = limits or Limits(session_timeout_min_ms=2 * tick_ms, session_timeout_max_ms=20 * tick_ms)

@@ -1,0 +1,431 @@
+"""Whole nodes, in memory: writes, reads, failover, sessions, snapshots, disk faults."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from coord.errors import NO_NODE, OK, SESSION_EXPIRED, SESSION_MOVED
+from coord.server import peer_codec as codec
+from coord.wire import opcodes as op
+from coord.wire import records
+from coord.wire.values import OPEN_ACL, CreateRequest
+from tests.store_nodes import Client, StoreNodes
+
+
+def create(path: bytes, data: bytes = b"", flags: int = 0) -> bytes:
+    """Body of a create."""
+    return records.encode_create(CreateRequest(op.OP_CREATE, path, data, OPEN_ACL, flags))
+
+
+def set_data(path: bytes, data: bytes, version: int = -1) -> bytes:
+    """Body of a setData."""
+    return records.encode_set_data(path, data, version)
+
+
+def get(path: bytes, watch: bool = False) -> bytes:
+    """Body of a getData."""
+    return records.encode_path_watch(path, watch)
+
+
+def value(nodes: StoreNodes, node_id: int, path: bytes) -> bytes | None:
+    """What one node's tree holds."""
+    found = nodes.nodes[node_id].machine.tree.nodes.get(path)
+    return found.data if found is not None else None
+
+
+def agree(nodes: StoreNodes) -> None:
+    """All replicas hold the same."""
+    states = {(n.machine.last_zxid, n.machine.digest()) for n in nodes.nodes.values()}
+    assert len(states) == 1, states
+
+
+@pytest.fixture(params=[1, 3])
+def nodes(request: pytest.FixtureRequest) -> StoreNodes:
+    """One node alone, and three."""
+    return StoreNodes(request.param)
+
+
+def test_write_is_answered_and_replicated(nodes: StoreNodes) -> None:
+    """Through any node."""
+    nodes.leader()
+    for i in nodes.ids():
+        client = nodes.client(nodes.nodes[i])
+        client.request(1, op.OP_CREATE, create(b"/n%d" % i, b"x"))
+        nodes.settle()
+        assert [r[:1] + r[2:3] for r in client.replies()] == [(1, OK)]
+    nodes.run(3)
+    agree(nodes)
+    assert all(value(nodes, i, b"/n1") == b"x" for i in nodes.ids())
+
+
+def test_session_sees_its_own_writes(nodes: StoreNodes) -> None:
+    """Reads behind a write of the same session wait for it; replies keep the order of the requests."""
+    nodes.leader()
+    client = nodes.client(nodes.nodes[1])
+    client.request(1, op.OP_CREATE, create(b"/a", b"1"))
+    client.request(2, op.OP_GET_DATA, get(b"/a"))
+    client.request(3, op.OP_SET_DATA, set_data(b"/a", b"2"))
+    client.request(4, op.OP_GET_DATA, get(b"/a"))
+    client.request(5, op.OP_SYNC, records.encode_path(b"/a"))
+    client.request(6, op.OP_GET_DATA, get(b"/missing"))
+    client.request(7, op.OP_SET_DATA, set_data(b"/a", b"3"))
+    nodes.settle()
+    replies = client.replies()
+    assert [r[0] for r in replies] == [1, 2, 3, 4, 5, 6, 7]
+    assert [r[2] for r in replies] == [OK, OK, OK, OK, OK, NO_NODE, OK]
+    assert records.decode_data_reply(replies[1][3], 0, len(replies[1][3]))[0] == b"1"
+    assert records.decode_data_reply(replies[3][3], 0, len(replies[3][3]))[0] == b"2"
+
+
+def test_ping_is_answered_in_front_of_waiting_requests() -> None:
+    """A ping says that the server lives."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    client = nodes.client(leader)
+    for i in nodes.ids():
+        if i != leader.settings.node_id:
+            nodes.cut(i, leader.settings.node_id)
+    client.request(1, op.OP_CREATE, create(b"/a"))
+    client.request(-2, op.OP_PING)
+    nodes.turn()
+    assert client.xids() == [-2]
+
+
+def test_event_precedes_the_reply_and_later_data(nodes: StoreNodes) -> None:
+    """A watcher hears of a change before it can see it, also of its own."""
+    nodes.leader()
+    client = nodes.client(nodes.nodes[1])
+    client.request(1, op.OP_CREATE, create(b"/a"))
+    client.request(2, op.OP_GET_DATA, get(b"/a", watch=True))
+    client.request(3, op.OP_SET_DATA, set_data(b"/a", b"2"))
+    client.request(4, op.OP_GET_DATA, get(b"/a"))
+    nodes.settle()
+    assert client.xids() == [1, 2, -1, 3, 4]
+
+
+def test_unknown_operation_is_answered_then_closed(nodes: StoreNodes) -> None:
+    """As ZooKeeper does, behind what waits in front."""
+    nodes.leader()
+    client = nodes.client(nodes.nodes[1])
+    client.request(1, op.OP_CREATE, create(b"/a"))
+    client.request(2, 77)
+    client.request(3, op.OP_GET_DATA, get(b"/a"))
+    nodes.settle()
+    assert [(r[0], r[2]) for r in client.replies()] == [(1, OK), (2, -6)]
+    assert not client.is_open
+
+
+def test_back_pressure_stops_reading_and_resumes() -> None:
+    """Not more requests of one client than the bound wait."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    leader.pipeline.limits.outstanding_max = 10
+    client = nodes.client(leader)
+    for xid in range(1, 11):
+        client.request(xid, op.OP_CREATE, create(b"/n%d" % xid))
+    assert not client.is_reading
+    nodes.settle()
+    assert client.is_reading
+    assert len(client.xids()) == 10
+
+
+def test_every_write_is_applied_once_over_a_leader_crash() -> None:
+    """Commands on their way through a leader that dies are sent again by the nodes that hold the clients."""
+    for seed in range(1, 13):
+        nodes = StoreNodes(3, seed=seed)
+        leader = nodes.leader()
+        clients = [nodes.client(n) for n in nodes.nodes.values() if n is not leader]
+        for number, client in enumerate(clients):
+            for xid in range(1, 6):
+                client.request(xid, op.OP_CREATE, create(b"/c%d-" % number, flags=2))
+        for _ in range(seed % 4):
+            nodes.turn()
+        nodes.crash(leader.settings.node_id)
+        nodes.run(40)
+        for number, client in enumerate(clients):
+            assert client.is_open, f"seed {seed}"
+            assert client.xids() == [1, 2, 3, 4, 5], f"seed {seed}"
+            tree = client.node.machine.tree.nodes
+            made = [p for p in tree if p.startswith(b"/c%d-" % number)]
+            assert len(made) == 5, f"seed {seed}: {made}"
+        nodes.start(leader.settings.node_id)
+        nodes.run(40)
+        agree(nodes)
+
+
+def test_link_to_the_leader_breaks_within_a_term() -> None:
+    """What the broken connection lost is sent again, what it did not lose is skipped."""
+    for turns in range(4):
+        nodes = StoreNodes(3)
+        leader, follower = nodes.leader(), nodes.follower()
+        a, b = leader.settings.node_id, follower.settings.node_id
+        client = nodes.client(follower)
+        for xid in range(1, 4):
+            client.request(xid, op.OP_CREATE, create(b"/s-", flags=2))
+        follower.turn_end()
+        assert codec.FORWARD in nodes.frame_kinds()
+        for _ in range(turns):
+            nodes.turn()
+        nodes.cut(a, b)
+        nodes.join(a, b)
+        nodes.run(30)
+        assert client.xids() == [1, 2, 3]
+        assert len([p for p in follower.machine.tree.nodes if p.startswith(b"/s-")]) == 3
+        agree(nodes)
+
+
+def test_deposed_leader_answers_no_sync() -> None:
+    """sync is a read index: a leader that lost its majority cannot answer it."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    client = nodes.client(leader)
+    for i in nodes.ids():
+        if i != leader.settings.node_id:
+            nodes.cut(i, leader.settings.node_id)
+    client.request(1, op.OP_SYNC, records.encode_path(b"/"))
+    nodes.run(10)
+    assert client.xids() == []
+
+
+def test_node_without_a_leader_sends_its_clients_away() -> None:
+    """Timeliness: rather cut off than stale."""
+    nodes = StoreNodes(3, leader_absence_ms=1000)
+    leader = nodes.leader()
+    client = nodes.client(leader)
+    for i in nodes.ids():
+        if i != leader.settings.node_id:
+            nodes.cut(i, leader.settings.node_id)
+    nodes.run(15)
+    assert client.is_open
+    nodes.run(60)
+    assert not client.is_open
+
+
+def test_silent_session_expires_on_all_nodes_and_not_early() -> None:
+    """Only an EXPIRE in the log ends a session, within its timeout and two ticks."""
+    nodes = StoreNodes(3)
+    nodes.leader()
+    follower = nodes.follower()
+    client = nodes.client(follower, timeout_ms=2000)
+    client.request(1, op.OP_CREATE, create(b"/e", flags=1))
+    nodes.settle()
+    nodes.run(39)
+    assert value(nodes, 1, b"/e") == b""
+    nodes.run(2 * 10 + 5)
+    assert all(value(nodes, i, b"/e") is None for i in nodes.ids())
+    assert not client.is_open
+
+
+def test_pings_through_a_follower_keep_a_session() -> None:
+    """Followers tell the leader whom they heard from."""
+    nodes = StoreNodes(3)
+    nodes.leader()
+    client = nodes.client(nodes.follower(), timeout_ms=1000)
+    for _ in range(20):
+        client.request(-2, op.OP_PING)
+        nodes.run(8)
+    assert client.is_open
+
+
+def test_session_moves_to_another_node() -> None:
+    """The old connection is cut, its late commands are refused, ephemerals stay."""
+    nodes = StoreNodes(3)
+    nodes.leader()
+    first = nodes.client(nodes.nodes[1])
+    first.request(1, op.OP_CREATE, create(b"/e", flags=1))
+    nodes.settle()
+    assert first.connect_reply is not None
+    session_id, passwd = first.connect_reply.session_id, first.connect_reply.passwd
+    second = Client(nodes.nodes[2], nodes.clock)
+    second.connect(session_id=session_id, passwd=passwd)
+    first.request(2, op.OP_SET_DATA, set_data(b"/e", b"late"))
+    nodes.run(3)
+    second.drain()
+    assert second.connect_reply is not None
+    assert second.connect_reply.session_id == session_id
+    assert not first.is_open
+    assert all(r[2] in (OK, SESSION_MOVED) for r in first.replies())
+    second.request(1, op.OP_GET_DATA, get(b"/e"))
+    nodes.settle()
+    assert second.replies()[-1][2] == OK
+
+
+def test_wrong_password_and_unknown_session_are_refused() -> None:
+    """Answer: timeout 0, session 0, then the end; the true owner keeps its connection."""
+    nodes = StoreNodes(3)
+    nodes.leader()
+    owner = nodes.client(nodes.nodes[1])
+    assert owner.connect_reply is not None
+    for session_id, passwd in ((owner.connect_reply.session_id, b"?" * 16), (12345, bytes(16))):
+        thief = Client(nodes.nodes[2], nodes.clock)
+        thief.connect(session_id=session_id, passwd=passwd)
+        nodes.settle()
+        assert thief.connect_reply is not None
+        assert (thief.connect_reply.session_id, thief.connect_reply.timeout_ms) == (0, 0)
+        assert not thief.is_open
+    assert owner.is_open
+
+
+def test_client_from_the_future_is_dropped() -> None:
+    """A node that is behind what the client has seen must not serve it."""
+    nodes = StoreNodes(1)
+    client = Client(nodes.leader(), nodes.clock)
+    client.connect(last_zxid=1_000_000)
+    nodes.settle()
+    assert not client.is_open
+    assert client.connect_reply is None
+
+
+def test_close_session_answers_then_ends() -> None:
+    """Ephemerals go with it, the next requests are not taken."""
+    nodes = StoreNodes(3)
+    nodes.leader()
+    client = nodes.client(nodes.follower())
+    client.request(1, op.OP_CREATE, create(b"/e", flags=1))
+    client.request(2, op.OP_CLOSE_SESSION)
+    client.request(3, op.OP_CREATE, create(b"/never"))
+    nodes.run(2)
+    assert [(r[0], r[2]) for r in client.replies()] == [(1, OK), (2, OK)]
+    assert not client.is_open
+    assert value(nodes, 1, b"/e") is None
+    assert value(nodes, 1, b"/never") is None
+
+
+def test_restart_of_all_keeps_every_acknowledged_write() -> None:
+    """Power cut on all nodes at once."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    client = nodes.client(leader)
+    for xid in range(1, 31):
+        client.request(xid, op.OP_CREATE, create(b"/k%d" % xid))
+        nodes.turn()
+    acknowledged = set(client.xids())
+    assert acknowledged
+    for i in nodes.ids():
+        nodes.crash(i)
+    for i in nodes.ids():
+        nodes.start(i)
+    nodes.leader()
+    nodes.run(5)
+    agree(nodes)
+    assert all(value(nodes, 1, b"/k%d" % xid) is not None for xid in acknowledged)
+
+
+def test_lagging_node_catches_up_by_a_snapshot() -> None:
+    """The log does not reach back far enough: state, sessions and digest come over in chunks."""
+    nodes = StoreNodes(3, snapshot_entries=20, keep_entries=5)
+    leader = nodes.leader()
+    behind = next(i for i in nodes.ids() if i != leader.settings.node_id)
+    nodes.crash(behind)
+    client = nodes.client(leader)
+    for xid in range(1, 81):
+        client.request(xid, op.OP_CREATE, create(b"/k%d" % xid, b"x" * 10_000))
+        nodes.run(1)
+        client.request(-2, op.OP_PING)
+    assert leader.snapshot_index > 20
+    nodes.start(behind)
+    nodes.run(20)
+    assert nodes.nodes[behind].snapshot_index > 20
+    agree(nodes)
+    nodes.crash(behind)
+    nodes.start(behind)
+    nodes.run(20)
+    agree(nodes)
+
+
+def test_log_is_pruned_behind_snapshots_and_a_restart_uses_them() -> None:
+    """Old segments go, the state comes from the snapshot and the rest of the log."""
+    nodes = StoreNodes(1, snapshot_entries=20, keep_entries=5)
+    node = nodes.leader()
+    client = nodes.client(node, timeout_ms=10_000)
+    for xid in range(1, 101):
+        client.request(xid, op.OP_CREATE, create(b"/k%d" % xid, b"x" * 5000))
+        nodes.run(1)
+    before = node.machine.digest()
+    assert len(nodes.disks[1].names("snap")) == 2
+    assert node.core.log.offset > 0
+    nodes.crash(1)
+    again = nodes.start(1)
+    nodes.leader()
+    assert again.snapshot_index > 50
+    assert (again.machine.digest(), len(again.machine.tree.nodes)) == (before, len(node.machine.tree.nodes))
+
+
+def test_full_disk_on_a_follower_costs_nothing() -> None:
+    """The others go on; the follower follows again when there is room."""
+    nodes = StoreNodes(3)
+    leader, follower = nodes.leader(), nodes.follower()
+    client = nodes.client(leader)
+    disk = nodes.disks[follower.settings.node_id]
+    disk.failures["write"] = errno.ENOSPC
+    client.request(1, op.OP_CREATE, create(b"/a"))
+    nodes.run(3)
+    assert client.xids() == [1]
+    assert follower.is_full
+    disk.failures.clear()
+    client.request(2, op.OP_CREATE, create(b"/b"))
+    nodes.run(3)
+    assert not follower.is_full
+    agree(nodes)
+
+
+def test_full_disk_on_the_leader_moves_leadership() -> None:
+    """Another node leads; clients keep their connections and lose nothing."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    client = nodes.client(leader)
+    nodes.disks[leader.settings.node_id].failures["write"] = errno.ENOSPC
+    client.request(1, op.OP_CREATE, create(b"/a"))
+    nodes.run(10)
+    nodes.disks[leader.settings.node_id].failures.clear()
+    nodes.run(30)
+    assert nodes.leader() is not leader or not leader.is_full
+    assert client.xids() == [1]
+    agree(nodes)
+
+
+def test_failed_sync_stops_the_node() -> None:
+    """What the disk holds is unknown: no acknowledgement after that."""
+    nodes = StoreNodes(1)
+    node = nodes.leader()
+    client = nodes.client(node)
+    nodes.disks[1].failures["sync"] = errno.EIO
+    client.request(1, op.OP_CREATE, create(b"/a"))
+    node.turn_end()
+    assert node.failure is not None
+    assert client.xids() == []
+
+
+def test_expired_session_is_told_so() -> None:
+    """A request that meets the end of its session gets SessionExpired and the end of the connection."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    client = nodes.client(nodes.follower(), timeout_ms=1000)
+    assert client.connect_reply is not None
+    session_id = client.connect_reply.session_id
+    session = leader.machine.sessions.find(session_id)
+    assert session is not None
+    nodes.run(18)
+    client.request(1, op.OP_CREATE, create(b"/a"))
+    nodes.run(40)
+    late = Client(nodes.nodes[1], nodes.clock)
+    late.connect(session_id=session_id, passwd=session.passwd)
+    nodes.settle()
+    assert late.connect_reply is not None
+    assert late.connect_reply.session_id == 0
+    assert all(r[2] in (OK, SESSION_EXPIRED) for r in client.replies())
+
+
+def test_leader_ends_empty_containers() -> None:
+    """A container that has had a child and lost it goes."""
+    nodes = StoreNodes(3, reap_interval_ms=1000)
+    nodes.leader()
+    client = nodes.client(nodes.follower())
+    client.request(1, op.OP_CREATE_CONTAINER, create(b"/c", flags=4))
+    client.request(2, op.OP_CREATE, create(b"/c/x"))
+    client.request(3, op.OP_DELETE, records.encode_path_version(b"/c/x", -1))
+    nodes.run(30)
+    assert [r[2] for r in client.replies()] == [OK, OK, OK]
+    assert all(value(nodes, i, b"/c") is None for i in nodes.ids())
