@@ -138,10 +138,9 @@ def test_orderly_stop_hands_over_at_once(cluster: Cluster) -> None:
 
 def test_raised_epoch_deposes_and_the_next_reign_goes_on(cluster: Cluster) -> None:
     """FW-11: the next fenced write of a master whose epoch has passed is refused; it stands again, and goes on."""
-    active = cluster.wait_active()
-    cluster.zk.set(cluster.layout.epoch, cluster.zk.get(cluster.layout.epoch)[0])
     region = min(cluster.owners())
-    cluster.ask(active, ms.MoveRegion(region), ms.Accepted)
+    cluster.zk.set(cluster.layout.epoch, cluster.zk.get(cluster.layout.epoch)[0])
+    cluster.ask_active(ms.MoveRegion(region), ms.Accepted)
     eventually(lambda: cluster.status().epoch == 3, 30, "a reign of a later epoch")
     cluster.wait_settled()
     cluster.check_owners()
