@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint test soak bench clean
+.PHONY: help up install lint test test-compat soak bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,3 +39,12 @@ test: lint  ## lint and all tests
 
 clean:  ## remove .venv and caches (not rk-data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+
+.venv-compat/installed: tests/compat/constraints.txt
+	@echo "== an environment for kazoo's own suite"
+	test -x .venv-compat/bin/python || $(PYTHON) -m venv .venv-compat
+	.venv-compat/bin/python -m pip --disable-pip-version-check install -c $< kazoo pytest pytest-timeout objgraph pyOpenSSL pyjks pure-sasl gevent eventlet setuptools
+	@touch $@
+
+test-compat: $(VENV)/installed-dev .venv-compat/installed  ## kazoo's own test suite against three nodes of our store
+	$(BIN)/python -m tests.compat.kazoo_suite --python .venv-compat/bin/python
