@@ -1,0 +1,289 @@
+"""One random run of operations on ZooKeeper and on our store side by side: every answer and every event must agree.
+
+Two kazoo sessions per store, one with a digest identity; the same operation goes to both stores, then both sessions of
+both stores are brought up to date and the events they got are compared. Not compared are times and the values of zxids;
+which zxids of a Stat are equal or larger than each other is.
+
+RK_SEED and RK_STEPS choose another run; a failure names its seed, the step and the steps before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import KazooException
+from kazoo.protocol.states import Callback, WatchedEvent, ZnodeStat
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_digest_acl
+
+from tests.stores import STORE, ZOOKEEPER, Store, open_store, store_is_built
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not store_is_built(), reason="this tree has no store service yet"),
+]
+
+SEED = int(os.environ.get("RK_SEED", "20240607"))
+STEPS = int(os.environ.get("RK_STEPS", "2500"))
+ROOT = "/diff"
+
+ACLS: dict[str, list[ACL]] = {
+    "open": OPEN_ACL_UNSAFE,
+    "read": [ACL(1, Id("world", "anyone"))],
+    "no-delete": [ACL(1 | 2 | 4 | 16, Id("world", "anyone"))],
+    "bob": [make_digest_acl("bob", "pw", all=True)],
+    "bob+read": [make_digest_acl("bob", "pw", all=True), ACL(1, Id("world", "anyone"))],
+    "creator": [ACL(31, Id("auth", ""))],
+    "empty": [],
+    "bad": [ACL(31, Id("nonsense", "x"))],
+    "ip": [ACL(31, Id("ip", "127.0.0.1"))],
+}
+Step = tuple[Any, ...]
+
+
+class Side:
+    """One store with two kazoo sessions; the second may be on another server of it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.sessions: list[KazooClient] = []
+        self.events: list[list[tuple[str, str]]] = [[], []]
+        for which in range(2):
+            self.sessions.append(self._session(which))
+
+    def _session(self, which: int) -> KazooClient:
+        """A connected session."""
+        client = KazooClient(self.store.addresses[which % len(self.store.addresses)], timeout=10, randomize_hosts=False)
+        client.start(30)
+        if which == 0:
+            client.add_auth("digest", "bob:pw")
+        return client
+
+    def renew(self, which: int) -> None:
+        """Close a session, with its ephemerals and watches, and begin another."""
+        self.sessions[which].stop()
+        self.sessions[which].close()
+        self.sessions[which] = self._session(which)
+
+    def close(self) -> None:
+        """Close both."""
+        for client in self.sessions:
+            client.stop()
+            client.close()
+
+    def settle(self) -> None:
+        """Wait until both sessions have seen everything and kazoo has run every callback."""
+        for client in self.sessions:
+            client.sync(ROOT)
+        for client in self.sessions:
+            ran = threading.Event()
+            client.handler.dispatch_callback(Callback("watch", ran.set, ()))
+            assert ran.wait(30), "kazoo runs no callbacks"
+
+    def take_events(self) -> list[list[tuple[str, str]]]:
+        """The events of each session since the last time, in order."""
+        taken, self.events = self.events, [[], []]
+        return taken
+
+    def watcher(self, which: int) -> Callable[[WatchedEvent], None]:
+        """A fresh callback: kazoo would run one and the same only once."""
+
+        def note(event: WatchedEvent) -> None:
+            self.events[which].append((event.type, event.path))
+
+        return note
+
+    def owner(self, session_id: int) -> str:
+        """An ephemeral's owner as a letter."""
+        for letter, client in zip("AB", self.sessions, strict=True):
+            if client.client_id[0] == session_id:
+                return letter
+        return "none" if session_id == 0 else "gone"
+
+    def plain(self, value: Any) -> Any:
+        """An answer without what may differ."""
+        if isinstance(value, ZnodeStat):
+            zxids = (value.czxid, value.mzxid, value.pzxid)
+            order = tuple((a > b) - (a < b) for a in zxids for b in zxids)
+            counted = (value.version, value.cversion, value.aversion, value.dataLength, value.numChildren)
+            return ("stat", order, counted, value.ctime <= value.mtime, self.owner(value.ephemeralOwner))
+        if isinstance(value, Exception):
+            return type(value).__name__
+        if isinstance(value, list) and value and isinstance(value[0], ACL):
+            return sorted(map(str, value))
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return sorted(value)
+        if isinstance(value, list | tuple):
+            return [self.plain(item) for item in value]
+        return value
+
+    def run(self, step: Step) -> Any:
+        """Do one step; what kazoo raises is its answer."""
+        which, name, *arguments = step
+        try:
+            return self.plain(getattr(self, f"_{name}")(which, *arguments))
+        except KazooException as error:
+            return type(error).__name__
+
+    def _create(self, which: int, path: str, data: bytes, acl: str, flags: tuple[bool, bool], stat: bool) -> Any:
+        ephemeral, sequence = flags
+        client = self.sessions[which]
+        return client.create(path, data, ACLS[acl], ephemeral=ephemeral, sequence=sequence, include_data=stat)
+
+    def _delete(self, which: int, path: str, version: int) -> Any:
+        return self.sessions[which].delete(path, version)
+
+    def _set(self, which: int, path: str, data: bytes, version: int) -> Any:
+        return self.sessions[which].set(path, data, version)
+
+    def _get(self, which: int, path: str, watch: bool) -> Any:
+        return self.sessions[which].get(path, self.watcher(which) if watch else None)
+
+    def _exists(self, which: int, path: str, watch: bool) -> Any:
+        return self.sessions[which].exists(path, self.watcher(which) if watch else None)
+
+    def _children(self, which: int, path: str, watch: bool, stat: bool) -> Any:
+        return self.sessions[which].get_children(path, self.watcher(which) if watch else None, include_data=stat)
+
+    def _get_acls(self, which: int, path: str) -> Any:
+        acls, stat = self.sessions[which].get_acls(path)
+        return [self.plain(acls), self.plain(stat)]
+
+    def _set_acls(self, which: int, path: str, acl: str, version: int) -> Any:
+        return self.sessions[which].set_acls(path, ACLS[acl], version)
+
+    def _multi(self, which: int, parts: list[Step]) -> Any:
+        transaction: TransactionRequest = self.sessions[which].transaction()
+        for kind, path, *rest in parts:
+            if kind == "create":
+                data, acl, (ephemeral, sequence) = rest
+                transaction.create(path, data, ACLS[acl], ephemeral, sequence)
+            elif kind == "delete":
+                transaction.delete(path, rest[0])
+            elif kind == "set":
+                transaction.set_data(path, *rest)
+            else:
+                transaction.check(path, rest[0])
+        return transaction.commit()
+
+    def _renew(self, which: int) -> Any:
+        return self.renew(which)
+
+
+class Steps:
+    """Makes the run: small names, so that operations meet; versions near what they are likely to be."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def path(self) -> str:
+        """A znode up to three levels below the root, now and then the root or something of ZooKeeper's own."""
+        if self.rng.random() < 0.03:
+            return self.rng.choice([ROOT, "/", "/zookeeper", "/zookeeper/quota", "/nothing"])
+        return ROOT + "".join("/" + self.rng.choice("abc") for _ in range(self.rng.choice([1, 1, 2, 2, 3])))
+
+    def version(self) -> int:
+        """Mostly any."""
+        return self.rng.choice([-1, -1, -1, -1, 0, 1, 2])
+
+    def data(self) -> bytes:
+        """Short, sometimes empty."""
+        return b"x" * self.rng.choice([0, 1, 5, 100])
+
+    def create(self) -> Step:
+        """What follows a create's path."""
+        flags = (self.rng.random() < 0.25, self.rng.random() < 0.2)
+        acl = self.rng.choice(sorted(ACLS)) if self.rng.random() < 0.12 else "open"
+        return (self.data(), acl, flags)
+
+    def part(self) -> Step:
+        """A part of a transaction."""
+        kind = self.rng.choice(["create", "create", "delete", "set", "check"])
+        path = self.path()
+        if kind == "create":
+            return (kind, path, *self.create())
+        if kind == "set":
+            return (kind, path, self.data(), self.version())
+        return (kind, path, max(self.version(), 0) if kind == "check" else self.version())
+
+    def step(self) -> Step:
+        """(session, operation, arguments...)."""
+        which = self.rng.randrange(2)
+        watch = self.rng.random() < 0.8
+        kind = self.rng.choices(
+            ["create", "delete", "set", "get", "exists", "children", "get_acls", "set_acls", "multi", "renew"],
+            [26, 16, 12, 12, 12, 12, 3, 2, 8, 0.6],
+        )[0]
+        path = self.path()
+        if kind == "create":
+            return (which, kind, path, *self.create(), self.rng.random() < 0.3)
+        if kind in ("get", "exists"):
+            return (which, kind, path, watch)
+        if kind == "children":
+            return (which, kind, path, watch, self.rng.random() < 0.5)
+        if kind == "delete":
+            return (which, kind, path, self.version())
+        if kind == "set":
+            return (which, kind, path, self.data(), self.version())
+        if kind == "get_acls":
+            return (which, kind, path)
+        if kind == "set_acls":
+            acl = "open" if self.rng.random() < 0.6 else self.rng.choice(sorted(ACLS))
+            return (which, kind, path, acl, self.version())
+        if kind == "multi":
+            return (which, kind, [self.part() for _ in range(self.rng.randint(1, 5))])
+        return (which, kind)
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[list[Side]]:
+    """ZooKeeper and our store, both empty but for ROOT."""
+    with contextlib.ExitStack() as stack:
+        both = []
+        for kind in (ZOOKEEPER, STORE):
+            store = stack.enter_context(open_store(kind, tmp_path / kind))
+            side = Side(store)
+            stack.callback(side.close)
+            side.sessions[0].create(ROOT)
+            both.append(side)
+        yield both
+
+
+def test_random_run_gives_the_same_answers_and_events(sides: list[Side]) -> None:
+    """See the module docstring."""
+    steps = Steps(SEED)
+    done: list[str] = []
+    answered = 0
+    seen_events = 0
+    for number in range(STEPS):
+        step = steps.step()
+        theirs, ours = (side.run(step) for side in sides)
+        for side in sides:
+            side.settle()
+        their_events, our_events = (side.take_events() for side in sides)
+        done.append(f"{number}: {step} -> {theirs}")
+        story = f"RK_SEED={SEED}, step {number}; the steps before:\n" + "\n".join(done[-12:])
+        assert ours == theirs, f"answer differs: {story}"
+        assert our_events == their_events, f"events differ: {story}"
+        answered += not isinstance(theirs, str) or theirs.startswith("/")
+        seen_events += sum(map(len, their_events))
+    # The run would prove little if nearly everything were refused or nothing were watched.
+    assert answered > STEPS // 4
+    assert seen_events > STEPS // 20
+    final = [sorted(_tree(side.sessions[0], ROOT)) for side in sides]
+    assert final[0] == final[1]
+
+
+def _tree(client: KazooClient, path: str) -> Iterator[str]:
+    """Every path below `path` that the session may read."""
+    yield path
+    with contextlib.suppress(KazooException):
+        for name in client.get_children(path):
+            yield from _tree(client, f"{path}/{name}")
