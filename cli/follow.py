@@ -19,11 +19,11 @@ import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
-from cli.history import NONE, Change, History, Sight, actor_of
+from cli.history import NONE, UNKNOWN, Change, History, Sight, actor_of
 from cli.names import Names
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import NoNode, OperationError
-from coord.wire.records import EVENT_DELETED
+from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from regions.layout import (
     CorruptZnode,
     Layout,
@@ -33,11 +33,13 @@ from regions.layout import (
     decode_table,
     decode_transition,
 )
-from regions.model import ActiveRecord, RegionRecord, ServerRecord
+from regions.model import ActiveRecord, RegionRecord, RegionState, ServerRecord, TransitionRecord
 
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS: Final = 6000
+#: Reason of a transition whose znode was gone before it could be read.
+UNREAD: Final = "too quick to be read"
 
 
 class Stopwatch:
@@ -104,10 +106,14 @@ class Follower:
         self.on_membership: Callable[[Membership], None] = _ignore
         self._regions: dict[tuple[str, str], Deferred[RegionRecord | None]] = {}
         self._tables: dict[str, str] = {}
+        self._table_of: dict[str, str] = {}
+        #: Latest version of each transition's znode, by its events; absent when events may have been missed.
+        self._versions: dict[str, int] = {}
 
     async def start(self) -> None:
         """Connect, watch, and read what is there; returns when nothing that happens from now on can be missed."""
         await self._watch()
+        await self._learn_tables()
         self.history.begin(await self._sights_of_all())
         self._following = True
         self.client.on_state(self._state_changed)
@@ -139,22 +145,45 @@ class Follower:
 
     def _transition_event(self, event_type: int, path: str, _zxid: int) -> None:
         if event_type == EVENT_GAP:
+            self._versions.clear()
             _background(self._catch_up())
-        elif self.layout.parse_transition(path) is not None:
-            _background(self._look(path))
+            return
+        named = self.layout.parse_transition(path)
+        if named is None:
+            return
+        key = path.rpartition("/")[2]
+        if event_type == EVENT_DELETED:
+            # Whatever was read of it has been answered before: an event comes ahead of any newer data.
+            self._tell(self._gone(key, *named, self._versions.pop(key, UNKNOWN)))
+            return
+        if event_type == EVENT_CREATED:
+            self._versions[key] = 0
+        elif key in self._versions:
+            self._versions[key] += 1
+        _background(self._look(path))
 
     async def _look(self, path: str) -> None:
-        self._tell(await self._sight(path))
+        found = await self._sight(path)
+        if found is not None:
+            self._tell(found)
 
-    async def _sight(self, path: str) -> Sight:
+    async def _sight(self, path: str) -> Sight | None:
+        """Read a transition; None when it is gone, of which there is or was an event."""
+        found = await _or_none(self.client.get(path))
+        if found is None:
+            return None
+        data, stat = found
         key = path.rpartition("/")[2]
-        try:
-            data, stat = await self.client.get(path)
-        except NoNode:
-            return Sight(self.clock.now_ms(), key, None)
         record = decode_transition(data, path)
         self._prefetch(record.table_id, record.region_id)
+        self._versions[key] = max(stat.version, self._versions.get(key, UNKNOWN))
         return Sight(self.clock.now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
+
+    def _gone(self, key: str, region_id: str, replica: int, version: int) -> Sight:
+        """The end of a transition, which perhaps nobody has read: the record then only names the replica."""
+        table_id = self._table_of.get(region_id, "")
+        record = TransitionRecord(region_id, table_id, replica, RegionState.OPENED, reason=UNREAD)
+        return Sight(self.clock.now_ms(), key, record, version, exists=False)
 
     def _tell(self, sight: Sight) -> None:
         for change in self.history.see(sight):
@@ -166,15 +195,23 @@ class Follower:
         for shard, listing in listings:
             names = await _or_none(listing)
             looks += [ensureDeferred(self._sight(f"{shard}/{name}")) for name in names or []]
-        return [await look for look in looks]
+        found = [await look for look in looks]
+        return [sight for sight in found if sight is not None]
+
+    async def _learn_tables(self) -> None:
+        """Which table each region belongs to, for transitions too quick to be read."""
+        for table_id in await _or_none(self.client.children(self.layout.tables)) or []:
+            for region_id in await _or_none(self.client.children(self.layout.table_regions(table_id))) or []:
+                self._table_of[region_id] = table_id
 
     async def _catch_up(self) -> None:
         """After a gap: what exists now, and what no longer does."""
         sights = await self._sights_of_all()
-        present = {sight.key for sight in sights if sight.record is not None}
+        present = {sight.key for sight in sights}
         for key in self.history.in_transition:
             if key not in present:
-                self._tell(Sight(self.clock.now_ms(), key, None))
+                region_id, _, replica = key.rpartition("-")
+                self._tell(self._gone(key, region_id, int(replica), UNKNOWN))
         for sight in sights:
             self._tell(sight)
 
@@ -247,6 +284,9 @@ class Follower:
     async def line(self, change: Change, names: Names) -> Line:
         """The change with everything that people and programs want to see of it."""
         record = change.record
+        if not record.table_id:
+            await self._learn_tables()
+            record = msgspec.structs.replace(record, table_id=self._table_of.get(record.region_id, ""))
         self._prefetch(record.table_id, record.region_id)
         region = await _shared(self._regions, (record.table_id, record.region_id))
         actor = actor_of(change.before, change.after)

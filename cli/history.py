@@ -19,19 +19,27 @@ from regions.states import STEPS, Actor, Cause
 #: Ways between two sights that are looked for: a second one means that the unseen steps cannot be told.
 _WAYS_MAX: Final = 2
 
+#: Version of a znode of which nobody knows how often it was written.
+UNKNOWN: Final = -1
+
 #: State of a replica that has no transition.
 NONE: Final = ""
 
 
 class Sight(NamedTuple):
-    """One read of a transition's znode; `record` None: it is not there (and the other fields mean nothing)."""
+    """A transition's znode as it was at one moment.
+
+    `exists` False: it is gone; then `version` is the last one it had, UNKNOWN after a gap in the events, and `record`
+    only names the replica, for the case that nobody has read the znode while it was there.
+    """
 
     at_ms: int
     key: str
-    record: TransitionRecord | None
+    record: TransitionRecord
     version: int = 0
     czxid: int = 0
     mzxid: int = 0
+    exists: bool = True
 
 
 class Change(NamedTuple):
@@ -76,59 +84,57 @@ class History:
     def begin(self, sights: Iterable[Sight]) -> None:
         """Take note of the transitions that exist before watching begins; they are no changes."""
         for sight in sights:
-            if sight.record is not None:
+            if sight.exists:
                 self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
 
     def see(self, sight: Sight) -> list[Change]:
         """Add one sight; returns the changes it shows (none for a second look at the same version)."""
         known = self._known.get(sight.key)
-        if sight.record is None:
-            return [] if known is None else [self._ended(sight, known)]
-        if known is None:
-            return self._changed(sight, None, sight.version)
-        if sight.czxid == known.czxid:
-            if sight.version <= known.version:
+        if not sight.exists:
+            if known is None and sight.version == UNKNOWN:
                 return []
-            return self._changed(sight, known, sight.version - known.version - 1)
+            return self._ended(sight, known)
+        if known is None:
+            return self._changed(sight, None)
+        if sight.czxid == known.czxid:
+            return self._changed(sight, known) if sight.version > known.version else []
         if sight.czxid < known.czxid:
             return []  # an answer that was overtaken by a later one
         # The transition that was known ended unseen, and this is the next one of the same replica.
-        return [self._ended(sight, known), *self._changed(sight, None, sight.version)]
+        return [*self._ended(sight._replace(version=UNKNOWN), known), *self._changed(sight, None)]
 
-    def _changed(self, sight: Sight, known: _Known | None, missed: int) -> list[Change]:
-        assert sight.record is not None, "a change needs its record"
-        before = NONE if known is None else known.record.state.value
-        after = sight.record.state.value
+    def _changed(self, sight: Sight, known: _Known | None) -> list[Change]:
         self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
-        self.steps_missed += missed
-        ways = self._ways(before, after, missed + 1)
+        before = NONE if known is None else known.record.state.value
+        steps = sight.version + 1 if known is None else sight.version - known.version
+        return self._steps(sight, before, sight.record.state.value, steps, sight.record)
+
+    def _ended(self, sight: Sight, known: _Known | None) -> list[Change]:
+        """Its znode is gone; `known` is how it was seen last, None if it was never seen."""
+        self._known.pop(sight.key, None)
+        before, version = (NONE, UNKNOWN) if known is None else (known.record.state.value, known.version)
+        steps = self._fewest_to_end(before) if sight.version == UNKNOWN else sight.version - version + 1
+        return self._steps(sight, before, NONE, steps, sight.record if known is None else known.record)
+
+    def _steps(self, sight: Sight, before: str, after: str, count: int, record: TransitionRecord) -> list[Change]:
+        """`count` steps lead from `before` to `after`: tell them one by one where only one legal way is that long."""
+        self.steps_missed += count - 1
+        ways = self._ways(before, after, count)
         if not ways:
-            self._breach(sight.key, before, after, missed)
+            between = f" in {count} steps" if count > 1 else ""
+            self.breaches.append(
+                f"{sight.key}: {before or '(none)'} -> {after or '(deleted)'}{between} is no legal way"
+            )
         if len(ways) == 1:
-            steps = list(itertools.pairwise(ways[0]))
+            pairs = list(itertools.pairwise(ways[0]))
             found = [
-                Change(sight.at_ms, sight.key, start, end, sight.record, 0, sight.mzxid, number < len(steps) - 1)
-                for number, (start, end) in enumerate(steps)
+                Change(sight.at_ms, sight.key, start, end, record, 0, sight.mzxid, number < len(pairs) - 1)
+                for number, (start, end) in enumerate(pairs)
             ]
         else:
-            found = [Change(sight.at_ms, sight.key, before, after, sight.record, missed, sight.mzxid)]
+            found = [Change(sight.at_ms, sight.key, before, after, record, count - 1, sight.mzxid)]
         self.changes += found
         return found
-
-    def _ended(self, sight: Sight, known: _Known) -> Change:
-        """Its znode is gone. How many steps lie between is unknown, so any legal way to the end will do."""
-        del self._known[sight.key]
-        before = known.record.state.value
-        if NONE not in self._successors[before]:
-            missed = self._steps_to_end(before)
-            self.steps_missed += missed
-            if not missed:
-                self._breach(sight.key, before, NONE, 0)
-        else:
-            missed = 0
-        change = Change(sight.at_ms, sight.key, before, NONE, known.record, missed)
-        self.changes.append(change)
-        return change
 
     def _ways(self, start: str, end: str, steps: int) -> list[list[str]]:
         """Up to two legal ways of exactly that many steps: one means that what was not seen is known all the same."""
@@ -136,31 +142,28 @@ class History:
         waiting = [[start]]
         while waiting and len(found) < _WAYS_MAX:
             way = waiting.pop()
-            if len(way) == steps + 1:
-                if way[-1] == end:
-                    found.append(way)
-            elif self._can_reach(way[-1], end, steps + 1 - len(way)):
-                waiting += [[*way, after] for after in sorted(self._successors[way[-1]] - {NONE})]
+            left = steps + 1 - len(way)
+            if not left:
+                found.append(way)
+                continue
+            for after in sorted(self._successors[way[-1]]):
+                if after in self._leading_to(end, left - 1):
+                    waiting.append([*way, after])
         return found
 
-    def _can_reach(self, start: str, end: str, steps: int) -> bool:
-        found = {start}
+    def _leading_to(self, end: str, steps: int) -> set[str]:
+        """States from which `end` can be reached in exactly that many steps, the znode existing until then."""
+        found = {end}
         for _ in range(steps):
-            found = {after for before in found for after in self._successors[before]} - {NONE}
-        return end in found
+            found = {state for state, after in self._successors.items() if state != NONE and after & found}
+        return found
 
-    def _steps_to_end(self, start: str) -> int:
-        """Fewest steps that must have gone unseen before the deletion; 0 when no legal way leads there."""
-        found = {start}
+    def _fewest_to_end(self, start: str) -> int:
+        """How many steps there must have been at least until the deletion; 1 when no legal way leads there."""
         for steps in range(1, len(self._successors) + 1):
-            found = {after for before in found for after in self._successors[before]} - {NONE}
-            if any(NONE in self._successors[state] for state in found):
+            if any(after in self._leading_to(NONE, steps - 1) for after in self._successors[start]):
                 return steps
-        return 0
-
-    def _breach(self, key: str, before: str, after: str, missed: int) -> None:
-        between = f" with {missed} steps unseen" if missed else ""
-        self.breaches.append(f"{key}: {before or '(none)'} -> {after or '(deleted)'}{between} is no legal way")
+        return 1
 
 
 def _successors(*, wipe_allowed: bool) -> dict[str, set[str]]:

@@ -37,6 +37,7 @@ class Report(msgspec.Struct):
     victim: str
     figures: list[Figure]
     checks: list[Check]
+    #: Steps of transitions that happened, and how many of them were too quick to be seen one by one.
     transitions: int
     steps_unseen: int
     notes: list[str] = []
@@ -98,11 +99,8 @@ def show(report: Report, console: Console) -> None:
     for one in report.checks:
         for example in one.examples:
             console.print(Text(f"    {one.name}: {example}", style="red"))
-    seen = f"{report.transitions} steps recorded"
-    unseen = (
-        f", {report.steps_unseen} more happened between two looks (each has a legal way)" if report.steps_unseen else ""
-    )
-    console.print(Text(f"{seen}{unseen}", style="dim"))
+    unseen = f", {report.steps_unseen} of them told from the znodes' versions" if report.steps_unseen else ""
+    console.print(Text(f"{report.transitions} steps{unseen}", style="dim"))
     for note in report.notes:
         console.print(Text(note, style="yellow"))
     verdict = (

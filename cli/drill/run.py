@@ -157,7 +157,8 @@ class Drill:
     def report(self, drill: str, victim: str, checks: list[Check]) -> Report:
         """The report, from what was recorded."""
         history = self.follower.history
-        return Report(drill, victim, self.figures, checks, len(history.changes), history.steps_missed, self.notes)
+        steps = sum(1 + change.missed for change in history.changes)
+        return Report(drill, victim, self.figures, checks, steps, history.steps_missed, self.notes)
 
     def invariants(self, *, new_epoch_after: int | None = None) -> list[Check]:
         """All checks that every drill ends with."""

@@ -8,6 +8,7 @@ from cli.connect import ask_server
 from cli.drill.report import Report, spread
 from cli.drill.run import Drill
 from cli.errors import CliError
+from cli.history import NONE
 from coord.rpc_wire import RpcError
 from regions import messages
 from regions.model import ServerRecord
@@ -67,9 +68,10 @@ def _all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_m
     """When each of `regions` was OPENED on another server; None until all are."""
     opened: dict[str, int] = {}
     for change in drill.changes_since(since_ms):
-        elsewhere = change.record.destination is not None and change.record.destination != victim.incarnation
-        if change.after == "OPENED" and elsewhere and change.key in regions:
-            opened[change.key] = change.at_ms
-        elif change.after == "" and change.before == "OPENED" and change.key in regions:
+        if change.key not in regions:
+            continue
+        elsewhere = change.record.destination != victim.incarnation
+        # An end without a sight of OPENED: that step was too quick to be read, and the region is open by now.
+        if change.after == NONE or (change.after == "OPENED" and elsewhere):
             opened.setdefault(change.key, change.at_ms)
     return opened if len(opened) == len(regions) else None

@@ -111,6 +111,6 @@ def test_report_names_what_was_broken() -> None:
     show(report, Console(file=text, width=150))
     assert not report.held
     assert checks[1].examples == [f"v{n}" for n in range(EXAMPLES_MAX)]
-    for part in ("0.25 s", "BROKEN", "bad: v0", "9 violations", "10 steps", "2 more", "a note"):
+    for part in ("0.25 s", "BROKEN", "bad: v0", "9 violations", "10 steps, 2 of them", "a note"):
         assert part in text.getvalue()
     assert text.getvalue().rstrip().endswith("INVARIANTS BROKEN")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cli.history import History, Sight, actor_of, epoch_breaches
+from cli.history import UNKNOWN, History, Sight, actor_of, epoch_breaches
 from regions.model import RegionState, TransitionRecord
 from regions.states import Actor
 
@@ -17,9 +17,9 @@ def sight(state: str, version: int = 0, *, czxid: int = 10, mzxid: int = 0, epoc
     return Sight(0, KEY, record, version, czxid, mzxid or czxid + version)
 
 
-def gone() -> Sight:
-    """A read that found no znode."""
-    return Sight(0, KEY, None)
+def gone(version: int = UNKNOWN) -> Sight:
+    """The znode's end, at its last version."""
+    return Sight(0, KEY, TransitionRecord("r1", "", 0, RegionState.OPENED), version, exists=False)
 
 
 def steps(history: History) -> list[tuple[str, str, int]]:
@@ -30,7 +30,7 @@ def steps(history: History) -> list[tuple[str, str, int]]:
 def test_a_whole_life_seen_step_by_step_is_legal() -> None:
     """OFFLINE, OPENING, OPENED, deleted."""
     history = History()
-    for one in (sight("OFFLINE"), sight("OPENING", 1), sight("OPENED", 2), gone()):
+    for one in (sight("OFFLINE"), sight("OPENING", 1), sight("OPENED", 2), gone(2)):
         history.see(one)
     assert steps(history) == [
         ("", "OFFLINE", 0),
@@ -73,6 +73,36 @@ def test_a_znode_first_seen_at_a_later_version_counts_the_earlier_ones() -> None
     several.see(sight("OPENING", 2))
     assert steps(several) == [("", "OPENING", 2)]
     assert several.breaches == history.breaches == []
+
+
+def test_a_life_that_nobody_could_read_is_counted_by_its_events() -> None:
+    """Three writes and a deletion: several lives have that length, so only the number of steps is told."""
+    history = History()
+    history.see(gone(2))
+    assert steps(history) == [("", "", 3)]
+    assert (history.breaches, history.steps_missed) == ([], 3)
+
+
+def test_the_end_after_unseen_steps_must_have_a_legal_way_of_that_length() -> None:
+    """Seen OFFLINE, then gone two writes later; or OPENED, then gone one write later."""
+    history = History()
+    history.see(sight("OFFLINE"))
+    history.see(gone(2))
+    assert steps(history)[1:] == [("OFFLINE", "", 2)]
+    assert history.breaches == []
+    forced = History()
+    forced.see(sight("OPENED", 2))
+    forced.see(gone(3))
+    assert [after for _, after, _ in steps(forced)][-2:] == ["OFFLINE", ""]
+    assert forced.changes[-2].inferred
+
+
+def test_an_end_that_no_legal_way_leads_to_is_a_breach() -> None:
+    """A region must not vanish from OPENING in one step."""
+    history = History()
+    history.see(sight("OPENING", 1))
+    history.see(gone(1))
+    assert history.breaches == ["r1-0: OPENING -> (deleted) is no legal way"]
 
 
 def test_the_next_transition_of_a_replica_is_told_from_the_last_by_its_creation() -> None:
