@@ -91,8 +91,14 @@ class RaftCore:
         for entry in self.log.entries:
             if entry.kind == CONFIG and entry.index > snapshot.index:
                 self.configs.append(entry.index, decode_configuration(entry.data))
-        self.term: int = hard_state.term if hard_state is not None else 0
-        self.vote: int = hard_state.vote if hard_state is not None else 0
+        saved = hard_state if hard_state is not None else HardState(0, 0)
+        self.term: int = saved.term
+        self.vote: int = saved.vote
+        if snapshot.term > self.term:
+            # Applied, and saved in a snapshot, before the disk came to the write that adopted the term. A vote in that
+            # term would have waited for the disk, so none was given.
+            self.term = snapshot.term
+            self.vote = 0
         assert self.term >= self.log.last_term, f"term {self.term} on disk, log ends in term {self.log.last_term}"
         self.role: int = FOLLOWER
         #: The leader of `term`, 0 while unknown.
@@ -112,14 +118,14 @@ class RaftCore:
         self._snapshot: SnapshotMeta | None = None
         # What the last Ready said, to see what the next one must say.
         self._number: int = 0
-        self._said_term: int = self.term
-        self._said_vote: int = self.vote
+        self._said_term: int = saved.term
+        self._said_vote: int = saved.vote
         self._said_role: int = FOLLOWER
         self._said_leader: int = 0
         self._said_config: Configuration = self.configs.current
         # What the disk has confirmed, and what it has been asked for since, oldest first.
-        self._durable_term: int = self.term
-        self._durable_vote: int = self.vote
+        self._durable_term: int = saved.term
+        self._durable_vote: int = saved.vote
         self._writes: deque[Write] = deque()
         self._restart_timer()
 
@@ -379,7 +385,16 @@ class RaftCore:
         return self.leader != 0 and (self.role == LEADER or self.elapsed < self.settings.election_ticks)
 
     def _promotable(self) -> bool:
-        return self.configs.current.is_voter(self.id)
+        """Whether this node may stand for election.
+
+        A voter may. So may one that its newest, uncommitted configuration removes: it may be the only one that holds
+        that entry and everything before it. Its own vote does not count then. Dissertation §4.2.2.
+        """
+        configs = self.configs
+        if configs.current.is_voter(self.id):
+            return True
+        newest = configs.newest_index()
+        return newest > self.log.commit and configs.at(newest - 1).is_voter(self.id)
 
     def _restart_timer(self) -> None:
         self.elapsed = 0

@@ -148,6 +148,6 @@ def core(c: RaftCore) -> str:
     """`1 leader term=4 leader=1 log=0..17 stable=16 commit=16 applied=15`."""
     log = c.log
     return (
-        f"{c.id} {ROLE_NAMES[c.role]} term={c.term} vote={c.vote} leader={c.leader} log={log.offset}..{log.last_term}/{log.last}"
-        f" stable={log.stable} commit={log.commit} applied={log.handed}"
+        f"{c.id} {ROLE_NAMES[c.role]} term={c.term} vote={c.vote} leader={c.leader}"
+        f" log={log.offset}..{log.last_term}/{log.last} stable={log.stable} commit={log.commit} applied={log.handed}"
     )
