@@ -1,0 +1,285 @@
+"""Bugs that Raft implementations have had, planted on purpose: what the simulation must find to be believed.
+
+Numbers in the docstrings are those of well-known failures: LogCabin's figure 8, PySyncObj's forgotten votes, CCF's
+old acknowledgements, Ongaro's membership bug of 2015, and others of their kind.
+"""
+
+from __future__ import annotations
+
+from coord.raft.core import RaftCore
+from coord.raft.leadership import Leadership
+from coord.raft.messages import APPEND_RESP, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, Message
+from coord.raft.quorum import committed_index
+from tests.sim.cluster import Bug
+
+
+class AckBeforeSync(Bug):
+    """Votes and acknowledgements leave before the disk has what they promise."""
+
+    ack_before_sync = True
+
+
+class VoteForgotten(Bug):
+    """The term is stored, the vote is not: after a restart the node votes again."""
+
+    favours = ("_crash", "_crash_leader", "_one_way")
+    forgets_vote = True
+
+
+class _OldTermLeadership(Leadership):
+    def next_commit(self) -> int:
+        held = [self.log.stable if voter == self.id else self.by_id[voter].match for voter in self.config.voters]
+        return max(self.log.commit, committed_index(held))
+
+
+class _OldTermCore(RaftCore):
+    def _new_leadership(self) -> Leadership:
+        return _OldTermLeadership(*_arguments(self))
+
+
+class OldTermCounted(Bug):
+    """Figure 8: an entry of an older term is committed by counting replicas."""
+
+    core_class = _OldTermCore
+
+
+class _UnverifiedCore(RaftCore):
+    def _on_append(self, m: Message) -> None:
+        super()._on_append(m)
+        self.log.commit_to(min(m.commit, self.log.last))
+
+
+class UnverifiedCommitted(Bug):
+    """A follower commits up to the leader's commit index what it holds, verified by the append or not."""
+
+    core_class = _UnverifiedCore
+
+
+class _ShorterCore(RaftCore):
+    def _store(self, entries: list[Entry]) -> None:
+        log = self.log
+        end = entries[-1].index
+        if log.first_difference(entries) == len(entries) and max(end, log.commit) < log.last:
+            self._truncate(max(end, log.commit) + 1)
+        super()._store(entries)
+
+
+class ShorterAppendTruncates(Bug):
+    """A late, shorter append cuts the log behind its end although it does not conflict."""
+
+    core_class = _ShorterCore
+
+
+class _OldAnswerCore(RaftCore):
+    def _settle_term(self, m: Message) -> bool:
+        if m.kind == APPEND_RESP and m.term < self.term and m.granted:
+            return self.leadership is not None and m.match_index <= self.log.last
+        return super()._settle_term(m)
+
+
+class OldAnswerCounted(Bug):
+    """An acknowledgement of an earlier term counts in this one."""
+
+    favours = ("_echo", "_isolate_leader", "_partition", "_crash_leader")
+    core_class = _OldAnswerCore
+
+
+class _EarlyChangeCore(RaftCore):
+    def _change_refused(self) -> str:
+        why = super()._change_refused()
+        return "" if why == "no entry of this term is committed" else why
+
+
+class EarlyConfigChange(Bug):
+    """A new leader changes the membership before it knows what is committed."""
+
+    favours = ("_change_members", "_crash_leader", "_isolate_leader", "_partition")
+    core_class = _EarlyChangeCore
+
+
+class _TwoChangesCore(RaftCore):
+    def _change_refused(self) -> str:
+        return "" if self.leadership is not None and self.leadership.settled() else super()._change_refused()
+
+
+class TwoConfigChanges(Bug):
+    """A change begins while another one is not committed."""
+
+    favours = ("_change_members", "_isolate_leader", "_partition", "_crash_leader")
+    core_class = _TwoChangesCore
+
+
+class _UnconfirmedLeadership(Leadership):
+    def confirm_reads(self) -> None:
+        for peer in self.by_id.values():
+            peer.read_round = self.reads.newest
+        super().confirm_reads()
+
+
+class _UnconfirmedCore(RaftCore):
+    def _new_leadership(self) -> Leadership:
+        return _UnconfirmedLeadership(*_arguments(self))
+
+
+class ReadWithoutQuorum(Bug):
+    """A leader answers reads without asking whether it still leads."""
+
+    core_class = _UnconfirmedCore
+
+
+class _EarlyReadLeadership(Leadership):
+    def settled(self) -> bool:
+        return True
+
+
+class _EarlyReadCore(RaftCore):
+    def _new_leadership(self) -> Leadership:
+        return _EarlyReadLeadership(*_arguments(self))
+
+    def _change_refused(self) -> str:
+        lead = self.leadership
+        if lead is not None and self.log.commit < lead.first_index:
+            return "no entry of this term is committed"
+        return super()._change_refused()
+
+
+class ReadBeforeOwnCommit(Bug):
+    """A new leader answers reads before an entry of its term has shown it what is committed."""
+
+    core_class = _EarlyReadCore
+
+
+class _StaleLogCore(RaftCore):
+    def _on_vote_request(self, m: Message) -> None:
+        m.prev_index, m.prev_term = max(m.prev_index, self.log.last), max(m.prev_term, self.log.last_term)
+        super()._on_vote_request(m)
+
+
+class AnyLogElected(Bug):
+    """Votes are given without comparing the logs."""
+
+    core_class = _StaleLogCore
+
+
+class _SecondVoteCore(RaftCore):
+    def _on_vote_request(self, m: Message) -> None:
+        if m.kind == VOTE and m.term == self.term and self.vote != self.id:
+            self.vote = 0
+        super()._on_vote_request(m)
+
+
+class SecondVote(Bug):
+    """The first vote of a term does not keep a node from giving another."""
+
+    core_class = _SecondVoteCore
+
+
+class _SelfAckCore(RaftCore):
+    def propose(self, data: bytes, kind: int = 0) -> int:
+        index = super().propose(data, kind)
+        self.log.stable = index
+        return index
+
+
+class LeaderCountsUnsynced(Bug):
+    """The leader counts its own copy before it is on disk."""
+
+    core_class = _SelfAckCore
+
+
+class _NoRevertCore(RaftCore):
+    def _truncate(self, index: int) -> None:
+        current, indexes, configs = self.configs.current, self.configs.indexes, self.configs.configs
+        kept = [(i, c) for i, c in zip(indexes, configs, strict=True) if i >= index]
+        super()._truncate(index)
+        if kept:
+            self.configs.current = current
+
+
+class ConfigNotReverted(Bug):
+    """A configuration stays in force although its entry was truncated."""
+
+    core_class = _NoRevertCore
+
+
+class _LearnerVotesCore(RaftCore):
+    def _new_leadership(self) -> Leadership:
+        return _LearnerVotesLeadership(*_arguments(self))
+
+
+class _LearnerVotesLeadership(Leadership):
+    def next_commit(self) -> int:
+        held = sorted(
+            [self.log.stable if member == self.id else self.by_id[member].match for member in self.config.members()],
+            reverse=True,
+        )
+        index = held[len(self.config.voters) // 2]
+        return index if index > self.log.commit and self.log.term_at(index) == self.term else self.log.commit
+
+
+class LearnerCounted(Bug):
+    """Learners count like voters when an entry is committed."""
+
+    core_class = _LearnerVotesCore
+
+
+class _HeartbeatCommitCore(RaftCore):
+    def _new_leadership(self) -> Leadership:
+        return _HeartbeatCommitLeadership(*_arguments(self))
+
+
+class _HeartbeatCommitLeadership(Leadership):
+    def heartbeat(self) -> None:
+        before = len(self.outbox)
+        super().heartbeat()
+        for m in self.outbox[before:]:
+            m.commit = self.log.commit
+
+
+class HeartbeatCommitsAll(Bug):
+    """Heartbeats carry the commit index whatever the follower is known to hold."""
+
+    core_class = _HeartbeatCommitCore
+
+
+class _BlindSnapshotCore(RaftCore):
+    def _on_snapshot(self, m: Message) -> None:
+        assert m.snapshot is not None
+        config = self.configs.current
+        super()._on_snapshot(m)
+        if self._snapshot is not None:
+            self.configs.restart(m.snapshot.index, config)
+
+
+class SnapshotWithoutConfig(Bug):
+    """A snapshot replaces the log, but not the membership."""
+
+    core_class = _BlindSnapshotCore
+
+
+class _DeafCore(RaftCore):
+    def _settle_term(self, m: Message) -> bool:
+        if m.term < self.term and m.kind not in (PRE_VOTE_RESP, VOTE_RESP):
+            return False
+        return super()._settle_term(m)
+
+
+class StaleLeaderIgnored(Bug):
+    """Messages of older terms are dropped in silence: with pre-vote and quorum check a group may stay without a
+    leader."""
+
+    favours = ("_transfer_to_mute",)
+    core_class = _DeafCore
+
+
+def _arguments(core: RaftCore) -> tuple[object, ...]:
+    return (
+        core.id,
+        core.term,
+        core.settings,
+        core.log,
+        core.configs.current,
+        core._outbox,
+        core._read_states,
+        core._events,
+    )
