@@ -45,6 +45,8 @@ from .model import (
 )
 
 MANIFEST: Final = "manifest.json"
+#: Written last into an input directory: when it is there, the input is complete.
+PARAMS: Final = "params.json"
 
 #: Columns of each input table with their kinds, in the order of the classes of `model`.
 COLUMNS: Final[dict[str, dict[str, str]]] = {
@@ -173,7 +175,7 @@ def find_table(directory: Path, name: str) -> tuple[str, list[Path]]:
 
 def read_params(directory: Path) -> Params:
     """`params.json`, or the defaults. Raises: BadInput."""
-    path = directory / "params.json"
+    path = directory / PARAMS
     try:
         return params_from_json(path.read_bytes()) if path.exists() else Params()
     except OSError as error:
@@ -288,7 +290,9 @@ def write_snapshot(directory: Path, snapshot: Snapshot, params: Params | None = 
         columns = [getattr(table, column) for column in COLUMNS[name]]
         _write_table(directory / f"{name}.{kind}", COLUMNS[name], columns, kind)
     if params is not None:
-        (directory / "params.json").write_bytes(msgspec.json.encode(params))
+        temporary = directory / f".{PARAMS}.new"
+        temporary.write_bytes(msgspec.json.encode(params))
+        temporary.rename(directory / PARAMS)
 
 
 def _write_table(path: Path, columns: dict[str, str], values: Sequence[Any], kind: str) -> None:

@@ -3,10 +3,12 @@
 Arrow tables in and out, numpy between, no pandas: a worker then starts faster. The choice itself is `greedy.take_best`
 on the shard's part of the room, exactly as the engine `sharded` does it in one process.
 
-    in   region_id, table_id, grp, size, replicas, host [int], bytes [long], held_replica [int], held_server [text]
-    out  region_id, table, size, gone, server [int], local [long], held [int], taken [bool]
+    in   region_id, table_id, grp, size, replicas,
+         host [text], bytes [long], block_rows [long], held_replica [long], held_server [text]
+    out  region_id, table, want, size, strange, gone, server [long], local [long], held [long], taken [bool]
 
-`gone` counts former places on servers that take no regions. Lists are per region; candidates ascend by server.
+`strange` counts block rows on hosts without a live server, `gone` former places on servers that take no regions.
+Lists are per region; candidates ascend by server.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from .shards import Shards
 
 #: The output's columns as Spark spells them.
 OUTPUT: Final = (
-    "region_id string, table long, want long, size long, gone long, "
+    "region_id string, table long, want long, size long, strange long, gone long, "
     "server array<long>, local array<long>, held array<long>, taken array<boolean>"
 )
 
@@ -48,8 +50,12 @@ def solve_shard(shard: int, rows: Any, params: Params, fleet: Fleet, tables: Tab
     size = _ints(rows.column("size"))
     limit = np.append(fleet.group_servers, 0)[tables.group]
     want = np.minimum(_ints(rows.column("replicas")), limit[table])
-    region, host = _flat(rows.column("host"))
-    local = on_servers(fleet, region, host, _flat(rows.column("bytes"))[1])
+    region, amount = _flat(rows.column("bytes"))
+    hosts = pa.array(sorted(fleet.live_hosts), pa.string())
+    host = pc.fill_null(pc.index_in(_values(rows.column("host")), value_set=hosts), -1).to_numpy().astype(np.int64)
+    live = host >= 0
+    local = on_servers(fleet, region[live], host[live], amount[live])
+    unknown = np.bincount(region, weights=np.where(live, 0, _flat(rows.column("block_rows"))[1]), minlength=len(size))
     held_region, held_server, held_replica = _held(rows, fleet)
     alive = held_server >= 0
     gone = np.bincount(held_region[~alive], minlength=len(size))
@@ -73,6 +79,7 @@ def solve_shard(shard: int, rows: Any, params: Params, fleet: Fleet, tables: Tab
             "table": table,
             "want": want,
             "size": size,
+            "strange": unknown.astype(np.int64),
             "gone": gone,
             "server": pa.ListArray.from_arrays(starts, pa.array(found.server)),
             "local": pa.ListArray.from_arrays(starts, pa.array(found.local)),

@@ -331,8 +331,8 @@ def _local_pairs(
     host = _numbers(blocks.host.tolist(), hosts)
     size = np.minimum(blocks.bytes, SIZE_MAX)
     bad_bytes = size <= 0
-    bad_host = ~bad_bytes & (host < 0)
-    bad_region = ~bad_bytes & ~bad_host & (region < 0)
+    bad_region = ~bad_bytes & (region < 0)
+    bad_host = ~bad_bytes & ~bad_region & (host < 0)
     count(ignored, "block_bytes", int(bad_bytes.sum()))
     count(ignored, "block_host", int(bad_host.sum()))
     count(ignored, "block_region", int(bad_region.sum()))

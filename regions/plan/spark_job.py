@@ -21,11 +21,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import io
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +38,7 @@ from .engines import finish, first_stats
 from .files import (
     COLUMNS,
     DEFAULTS,
+    PARAMS,
     Progress,
     find_table,
     prepare_output,
@@ -43,8 +46,22 @@ from .files import (
     read_file,
     read_params,
     write_plan,
+    write_snapshot,
 )
-from .model import BadInput, ConflictingRegion, NoServers, Params, PlanError, Servers
+from .model import (
+    BadInput,
+    BlockRow,
+    ConflictingRegion,
+    LastRow,
+    NoServers,
+    Params,
+    PlanError,
+    RegionRow,
+    ServerRow,
+    Servers,
+    Snapshot,
+    Stats,
+)
 from .problem import SIZE_MAX, Candidates, Fleet, Problem, Tables, count, make_quotas
 from .shards import Shards, shard_count
 from .verify import judge
@@ -96,27 +113,72 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
     parser.add_argument("--shuffle-partitions", type=int, default=0, help="by default from the size and the cores")
     parser.add_argument("--shards", type=int, default=0, help="by default from the size")
+    parser.add_argument(
+        "--wait-input", type=float, default=0.0, metavar="S", help="start now; wait that long for params.json"
+    )
+    parser.add_argument(
+        "--class-archive", type=Path, default=None, help="file of loaded Java classes, made on first use (170 MB)"
+    )
     parser.add_argument("--driver-memory", default="", help="heap of the driver, as 4g; by default from the size")
     return parser.parse_args(arguments)
 
 
 def _run(options: argparse.Namespace, progress: Progress) -> None:
-    """The stages of a job."""
+    """The stages of a job. With --wait-input and no input yet, Spark is started and warmed up meanwhile."""
     _check_java()
     _check_pyspark()
     prepare_output(options.output)
-    params = read_params(options.input)
-    ignored: dict[str, int] = {}
-    fleet = _read_fleet(options.input, ignored)
-    sources = {name: find_table(options.input, name) for name in ("regions", "blocks", "last")}
+    early = options.wait_input > 0 and not (options.input / PARAMS).exists()
+    given = None if early else _read_input(options.input)
     progress.stage("check")
-    with _session(options, sources) as spark:
+    with _session(options, given) as spark:
         progress.stage("session")
-        problem, taken, block_rows = _on_spark(spark, options, params, fleet, sources, ignored, progress)
-    problem_stats = first_stats(problem, ignored, blocks=block_rows)
-    problem_stats.engine = "spark"
-    problem_stats.shards = options.shards
-    plan = finish(problem, taken, None, problem_stats)
+        if given is None:
+            progress.total += 1
+            _warm_up(spark, options)
+            _await_input(options)
+            given = _read_input(options.input)
+            progress.stage("warm-up")
+        for key, value in _sql_settings(options, given.size).items():
+            spark.conf.set(key, value)
+        problem, taken, block_rows = _on_spark(spark, options, given, progress)
+        stats = first_stats(problem, given.ignored, blocks=block_rows)
+        _deliver(options, given.params, problem, taken, stats, progress)
+
+
+def _await_input(options: argparse.Namespace) -> None:
+    """Look for `params.json`, which is written last, until it is there. Raises: BadInput after --wait-input seconds."""
+    end = time.monotonic() + options.wait_input
+    while not (options.input / PARAMS).exists():
+        if time.monotonic() > end:
+            raise BadInput(f"{options.input / PARAMS} did not appear within {options.wait_input:g} s")
+        time.sleep(0.05)
+
+
+def _warm_up(spark: Any, options: argparse.Namespace) -> None:
+    """Plan two regions, so that the classes are loaded and a Python worker runs when the real input comes."""
+    tiny = Snapshot.of(
+        [RegionRow("a", "t", 1), RegionRow("b", "t", 1)],
+        [ServerRow("s", "h"), ServerRow("u", "i")],
+        [BlockRow("a", "h", 1)],
+        [LastRow("b", 0, "u")],
+    )
+    with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as scratch:
+        write_snapshot(Path(scratch), tiny, Params(), kind="parquet")
+        given = _read_input(Path(scratch))
+        for key, value in _sql_settings(options, given.size).items():
+            spark.conf.set(key, value)
+        _on_spark(spark, argparse.Namespace(shards=1), given, Progress(io.StringIO(), 0))
+        spark.catalog.clearCache()
+
+
+def _deliver(
+    options: argparse.Namespace, params: Params, problem: Problem, taken: Any, stats: Stats, progress: Progress
+) -> None:
+    """The driver's half: leftovers, repair, verdict, files."""
+    stats.engine = "spark"
+    stats.shards = options.shards
+    plan = finish(problem, taken, None, stats)
     progress.stage("leftovers")
     plan.stats.violations = judge(problem, plan.rows).violations
     progress.stage("verify")
@@ -155,21 +217,36 @@ def _check_pyspark() -> None:
         raise NoSpark(f"{error.name} is not installed: install RegionKeeper with its extra 'spark'") from error
 
 
-def _read_fleet(directory: Path, ignored: dict[str, int]) -> Fleet:
-    """The servers, read here: they are few. Raises: BadInput, NoServers."""
+Sources = dict[str, tuple[str, list[Path]]]
+
+
+class _Input:
+    """An input directory: parameters, the servers (few, read here), and where the large tables lie."""
+
+    def __init__(self, params: Params, fleet: Fleet, sources: Sources, ignored: dict[str, int]) -> None:
+        self.params = params
+        self.fleet = fleet
+        self.sources = sources
+        self.ignored = ignored
+        self.size = sum(path.stat().st_size for _, paths in sources.values() for path in paths)
+
+
+def _read_input(directory: Path) -> _Input:
+    """What the driver itself reads of the input. Raises: BadInput, NoServers."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no directory")
+    params = read_params(directory)
+    ignored: dict[str, int] = {}
     kind, paths = find_table(directory, "servers")
     parts = [read_file(path, kind, COLUMNS["servers"]) for path in paths]
     fleet = Fleet(Servers(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), ignored)
     if not len(fleet):
         raise NoServers(f"none of {fleet.live} live servers may take regions")
-    return fleet
+    sources = {name: find_table(directory, name) for name in ("regions", "blocks", "last")}
+    return _Input(params, fleet, sources, ignored)
 
 
 # --- the session ----------------------------------------------------------------------------------------------------
-
-Sources = dict[str, tuple[str, list[Path]]]
 
 QUIET_LOG: Final = """status = error
 rootLogger.level = error
@@ -183,7 +260,7 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 
 
 @contextlib.contextmanager
-def _session(options: argparse.Namespace, sources: Sources) -> Iterator[Any]:
+def _session(options: argparse.Namespace, given: _Input | None) -> Iterator[Any]:
     """A Spark session with the settings that planning needs, ended on leaving. Raises: SparkFailed, BadInput."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -193,12 +270,11 @@ def _session(options: argparse.Namespace, sources: Sources) -> Iterator[Any]:
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     # Workers must be this interpreter, not whatever python3 the PATH has: they need numpy and pyarrow.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    size = sum(path.stat().st_size for _, paths in sources.values() for path in paths)
     with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as scratch:
         log = Path(scratch, "log4j2.properties")
         log.write_text(QUIET_LOG)
         builder = SparkSession.builder.appName("regionkeeper-plan").master(options.master)
-        for key, value in _settings(options, size, scratch, log).items():
+        for key, value in _settings(options, given, scratch, log).items():
             builder = builder.config(key, value)
         try:
             spark = builder.getOrCreate()
@@ -215,40 +291,52 @@ def _session(options: argparse.Namespace, sources: Sources) -> Iterator[Any]:
             spark.stop()
 
 
-def _settings(options: argparse.Namespace, size: int, scratch: str, log: Path) -> dict[str, str]:
-    """Spark's configuration for `size` bytes of input."""
-    local = options.master.startswith("local")
-    cores = os.cpu_count() or 1
-    small = size <= SMALL_INPUT_BYTES
-    java = [f"-Dlog4j2.configurationFile={log.as_uri()}", "-Dlog4j2.disableJmx=true"]
+def _settings(options: argparse.Namespace, given: _Input | None, scratch: str, log: Path) -> dict[str, str]:
+    """Spark's configuration that is fixed when it starts; without an input yet, for one of any size."""
+    small = given is not None and given.size <= SMALL_INPUT_BYTES
+    java = [f"-Dlog4j2.configurationFile={log.as_uri()}", "-Dlog4j2.disableJmx=true", "-Xlog:disable"]
     if small:
-        java += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
+        java += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    if options.class_archive is not None:
+        use = "SharedArchiveFile" if options.class_archive.exists() else "ArchiveClassesAtExit"
+        java.append(f"-XX:{use}={options.class_archive.resolve()}")
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(options.shuffle_partitions or (1 if small else 3 * cores)),
-        "spark.sql.adaptive.enabled": "false" if small else "true",
-        # Merging small partitions would put all shards into one task.
-        "spark.sql.adaptive.coalescePartitions.enabled": "false",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        "spark.sql.files.openCostInBytes": "0" if small else str(4 * 2**20),
         "spark.driver.extraJavaOptions": " ".join(java),
         "spark.driver.maxResultSize": "0",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
     }
     if options.driver_memory or not small:
         settings["spark.driver.memory"] = options.driver_memory or "4g"
-    if local:
+    if options.master.startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": scratch,
         }
     return settings
+
+
+def _sql_settings(options: argparse.Namespace, size: int) -> dict[str, str]:
+    """Configuration for `size` bytes of input, which may change while Spark runs."""
+    small = size <= SMALL_INPUT_BYTES
+    partitions = options.shuffle_partitions or (1 if small else 3 * (os.cpu_count() or 1))
+    return {
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.adaptive.enabled": "false" if small else "true",
+        # Merging small partitions would put all shards into one task.
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.sql.files.openCostInBytes": "0" if small else str(4 * 2**20),
+        # Compiling generated Java costs more than it saves on a small input.
+        "spark.sql.codegen.wholeStage": "false" if small else "true",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN" if small else "FALLBACK",
+    }
 
 
 def _first_line(error: Exception) -> str:
@@ -260,19 +348,14 @@ def _first_line(error: Exception) -> str:
 # --- the job --------------------------------------------------------------------------------------------------------
 
 
-def _on_spark(
-    spark: Any,
-    options: argparse.Namespace,
-    params: Params,
-    fleet: Fleet,
-    sources: Sources,
-    ignored: dict[str, int],
-    progress: Progress,
-) -> tuple[Problem, Any, int]:
+def _on_spark(spark: Any, options: argparse.Namespace, given: _Input, progress: Progress) -> tuple[Problem, Any, int]:
     """The problem with all candidates, the numbers of those taken, and how many block rows there were."""
+    import pyarrow.compute as pc
+
     from .kernel import OUTPUT, shard_solver
 
-    rows = _one_row_per_region(spark, fleet, sources).persist()
+    params, fleet, ignored = given.params, given.fleet, given.ignored
+    rows = _one_row_per_region(spark, given.sources).persist()
     tables, replicas, asked, block_rows = _count_tables(rows, fleet, ignored)
     progress.stage("tables")
     options.shards = options.shards or shard_count(replicas, len(fleet))
@@ -281,8 +364,9 @@ def _on_spark(
     solved = good.groupBy("shard").applyInArrow(shard_solver(params, fleet, tables, cut), OUTPUT)
     result = solved.toArrow().combine_chunks()
     progress.stage("shards")
-    problem, taken, gone = _problem_of(result, params, fleet, tables)
-    count(ignored, "last_server", gone)
+    problem, taken = _problem_of(result, params, fleet, tables)
+    count(ignored, "last_server", pc.sum(result.column("gone")).as_py() or 0)
+    count(ignored, "block_host", pc.sum(result.column("strange")).as_py() or 0)
     problem.under_replicated = sum(asked.values()) - int(problem.want.sum())
     return problem, taken, block_rows
 
@@ -331,7 +415,7 @@ def _columns_of(path: Path, kind: str) -> list[str]:
         raise BadInput(f"{path}: {error}") from error
 
 
-def _one_row_per_region(spark: Any, fleet: Fleet, sources: Sources) -> Any:
+def _one_row_per_region(spark: Any, sources: Sources) -> Any:
     """Everything known about each region id, also about ids that no region row has; all bad rows counted beside."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -340,7 +424,7 @@ def _one_row_per_region(spark: Any, fleet: Fleet, sources: Sources) -> Any:
     regions = _frame(spark, sources, "regions").fillna("", ["table_id", "start_key", "grp"])
     parts = [regions.select(F.coalesce("region_id", empty_text).alias("region_id"), facts.alias("facts"))]
     if sources["blocks"][1]:
-        parts.append(_block_parts(spark, fleet, sources))
+        parts.append(_block_parts(spark, sources))
     if sources["last"][1]:
         last = _frame(spark, sources, "last")
         place = F.struct(
@@ -350,10 +434,13 @@ def _one_row_per_region(spark: Any, fleet: Fleet, sources: Sources) -> Any:
     united = parts[0]
     for part in parts[1:]:
         united = united.unionByName(part, allowMissingColumns=True)
-    for column, kind in (("block", "struct<host:bigint,bytes:bigint>"), ("place", "struct<replica:bigint,id:string>")):
+    for column, kind in (
+        ("block", "struct<host:string,bytes:bigint,rows:bigint>"),
+        ("place", "struct<replica:bigint,id:string>"),
+    ):
         if column not in united.columns:
             united = united.withColumn(column, F.lit(None).cast(kind))
-    for column in ("good_blocks", "bad_bytes", "bad_host"):
+    for column in ("good_blocks", "bad_bytes"):
         if column not in united.columns:
             united = united.withColumn(column, F.lit(0).cast("bigint"))
     return united.groupBy("region_id").agg(
@@ -364,38 +451,28 @@ def _one_row_per_region(spark: Any, fleet: Fleet, sources: Sources) -> Any:
         F.collect_list("place").alias("places"),
         F.coalesce(F.sum("good_blocks"), F.lit(0)).alias("good_blocks"),
         F.coalesce(F.sum("bad_bytes"), F.lit(0)).alias("bad_bytes"),
-        F.coalesce(F.sum("bad_host"), F.lit(0)).alias("bad_host"),
     )
 
 
-def _block_parts(spark: Any, fleet: Fleet, sources: Sources) -> Any:
-    """Block rows with hosts as numbers; unusable ones only as counts. Large inputs are summed per region and host."""
+def _block_parts(spark: Any, sources: Sources) -> Any:
+    """Usable block rows, and how many are not. Large inputs are summed per region and host before they travel."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    blocks = _frame(spark, sources, "blocks").withColumn("region_id", F.coalesce("region_id", F.lit("")))
-    hosts = [(name, i) for i, name in enumerate(sorted(fleet.live_hosts))]
-    known = spark.createDataFrame(hosts, "host string, number bigint")
-    blocks = blocks.join(F.broadcast(known), "host", "left")
-    has_bytes = F.col("bytes").isNotNull() & (F.col("bytes") > 0)
-    has_host = F.col("number").isNotNull()
+    blocks = _frame(spark, sources, "blocks").fillna("", ["region_id", "host"])
+    good = F.col("bytes").isNotNull() & (F.col("bytes") > 0)
     blocks = blocks.select(
         "region_id",
-        F.when(has_bytes & has_host, F.col("number")).alias("number"),
+        F.when(good, F.col("host")).alias("host"),
         F.least("bytes", F.lit(SIZE_MAX)).alias("bytes"),
-        (has_bytes & has_host).cast("bigint").alias("good_blocks"),
-        (~has_bytes).cast("bigint").alias("bad_bytes"),
-        (has_bytes & ~has_host).cast("bigint").alias("bad_host"),
+        good.cast("bigint").alias("good_blocks"),
+        (~good).cast("bigint").alias("bad_bytes"),
     )
     if sum(path.stat().st_size for path in sources["blocks"][1]) > LARGE_BLOCKS_BYTES:
-        sums = [F.sum(c).alias(c) for c in ("bytes", "good_blocks", "bad_bytes", "bad_host")]
-        blocks = blocks.groupBy("region_id", "number").agg(*sums)
-    block = F.struct(F.col("number").alias("host"), F.least("bytes", F.lit(SIZE_MAX)).alias("bytes"))
+        sums = [F.sum(c).alias(c) for c in ("bytes", "good_blocks", "bad_bytes")]
+        blocks = blocks.groupBy("region_id", "host").agg(*sums)
+    block = F.struct("host", F.least("bytes", F.lit(SIZE_MAX)).alias("bytes"), F.col("good_blocks").alias("rows"))
     return blocks.select(
-        "region_id",
-        F.when(F.col("number").isNotNull(), block).alias("block"),
-        "good_blocks",
-        "bad_bytes",
-        "bad_host",
+        "region_id", F.when(F.col("host").isNotNull(), block).alias("block"), "good_blocks", "bad_bytes"
     )
 
 
@@ -423,7 +500,6 @@ def _count_tables(rows: Any, fleet: Fleet, ignored: dict[str, int]) -> tuple[Tab
         F.sum((known & (replicas.isNull() | (replicas < 1))).cast("bigint")).alias("wrong_replicas"),
         F.sum("good_blocks").alias("good_blocks"),
         F.sum("bad_bytes").alias("bad_bytes"),
-        F.sum("bad_host").alias("bad_host"),
         F.sum(F.size("places")).alias("places"),
         F.sum(F.size(number)).alias("numbered"),
         F.sum(F.size(F.array_distinct(number))).alias("distinct"),
@@ -437,7 +513,6 @@ def _count_tables(rows: Any, fleet: Fleet, ignored: dict[str, int]) -> tuple[Tab
     limit = {g: int(n) for g, n in zip(fleet.groups, fleet.group_servers, strict=True)}
     for c in counts:
         count(ignored, "block_bytes", c["bad_bytes"])
-        count(ignored, "block_host", c["bad_host"])
         if not c["known"]:
             count(ignored, "region_without_id", c["rows"])
             count(ignored, "block_region", c["good_blocks"])
@@ -455,7 +530,7 @@ def _count_tables(rows: Any, fleet: Fleet, ignored: dict[str, int]) -> tuple[Tab
             asked[c["grp"]] = asked.get(c["grp"], 0) + c["replicas"] * c["regions"]
     pairs = sorted(demands)
     tables = Tables(pairs, [demands[pair] for pair in pairs], fleet)
-    block_rows = sum(c["good_blocks"] + c["bad_bytes"] + c["bad_host"] for c in counts)
+    block_rows = sum(c["good_blocks"] + c["bad_bytes"] for c in counts)
     return tables, sum(w * n for d in demands.values() for w, n in d.items()), asked, block_rows
 
 
@@ -482,13 +557,14 @@ def _with_shard(spark: Any, rows: Any, tables: Tables, cut: Shards) -> Any:
         F.greatest(F.coalesce("facts.replicas", F.lit(1)), F.lit(1)).alias("replicas"),
         F.col("blocks.host").alias("host"),
         F.col("blocks.bytes").alias("bytes"),
+        F.col("blocks.rows").alias("block_rows"),
         F.col("places.replica").alias("held_replica"),
         F.col("places.id").alias("held_server"),
     )
 
 
-def _problem_of(result: Any, params: Params, fleet: Fleet, tables: Tables) -> tuple[Problem, Any, int]:
-    """The problem as `encode` would have made it, the candidates that the shards took, and places on lost servers."""
+def _problem_of(result: Any, params: Params, fleet: Fleet, tables: Tables) -> tuple[Problem, Any]:
+    """The problem as `encode` would have made it, and the candidates that the shards took."""
     import pyarrow.compute as pc
 
     result = result.take(pc.sort_indices(result, sort_keys=[("region_id", "ascending")])).combine_chunks()
@@ -523,7 +599,7 @@ def _problem_of(result: Any, params: Params, fleet: Fleet, tables: Tables) -> tu
     grp_of = np.array([grp for grp, _ in tables.pairs], dtype=object)[problem.table[problem.want == 0]]
     for grp in sorted(set(grp_of.tolist())):
         problem.unassignable[grp] = int((grp_of == grp).sum())
-    return problem, np.flatnonzero(flat["taken"].astype(np.bool_)), int(column("gone").sum())
+    return problem, np.flatnonzero(flat["taken"].astype(np.bool_))
 
 
 if __name__ == "__main__":
