@@ -25,10 +25,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--shards", type=int, default=None, help="for the engine sharded; by default from the size")
     options, rest = parser.parse_known_args(arguments)
     if options.engine == "spark":
-        from . import spark_job
+        from .spark_job import main as spark_main
 
         place = arguments.index("spark")
-        return spark_job.main(arguments[: place - 1] + arguments[place + 1 :])
+        return spark_main(arguments[: place - 1] + arguments[place + 1 :])
     if rest:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     progress = progress_on_stdout(total=4)

@@ -47,7 +47,7 @@ class Room:
     def beside(cls, quotas: Quotas, table_group: Ints, server_group: Ints, cells: Ints) -> Room:
         """The room left beside `cells[table * servers + server]` placed replicas."""
         room = cls.whole(quotas, table_group, server_group)
-        held = cells.reshape(len(table_group), -1).sum(axis=0)
+        held = cells.reshape(len(table_group), len(quotas.floor)).sum(axis=0)
         beyond = np.maximum(held - quotas.floor, 0)
         room.below = np.maximum(quotas.floor - held, 0)
         room.above = room.above - beyond

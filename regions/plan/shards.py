@@ -72,7 +72,7 @@ class Shards:
         """The shard's part of the room; `cell` has one row per table of `tables_of(shard)`."""
         whole = Room.whole(self.quotas, self.table_group, self.fleet.group)
         tables = self.tables_of(shard)
-        cells = whole.cell.reshape(len(self.pieces), -1)
+        cells = whole.cell.reshape(len(self.pieces), len(self.fleet))
         if self.shards == 1:
             return Room(whole.below, whole.above, whole.budget, cells[tables].reshape(-1))
         groups = len(whole.budget)

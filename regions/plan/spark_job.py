@@ -89,7 +89,7 @@ class SparkFailed(PlanError):
 
 def main(arguments: list[str]) -> int:
     """Parse, check what can be checked without Spark, run; returns the exit status."""
-    options = _parse(arguments)
+    options = parse(arguments)
     progress = progress_on_stdout(total=len(STAGES))
     try:
         _run(options, progress)
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_SPARK_FAILED if isinstance(error, SparkFailed) else EXIT_BAD_INPUT
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
+def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m regions.plan.spark_job", description="A bulk plan by Spark.")
     parser.add_argument("--input", required=True, type=Path, help="directory of regions, servers, blocks, last, params")
@@ -129,19 +129,19 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
     _check_pyspark()
     prepare_output(options.output)
     early = options.wait_input > 0 and not (options.input / PARAMS).exists()
-    given = None if early else _read_input(options.input)
+    given = None if early else read_input(options.input)
     progress.stage("check")
-    with _session(options, given) as spark:
+    with session(options, given) as spark:
         progress.stage("session")
         if given is None:
             progress.total += 1
             _warm_up(spark, options)
             _await_input(options)
-            given = _read_input(options.input)
+            given = read_input(options.input)
             progress.stage("warm-up")
-        for key, value in _sql_settings(options, given.size).items():
+        for key, value in sql_settings(options, given.size).items():
             spark.conf.set(key, value)
-        problem, taken, block_rows = _on_spark(spark, options, given, progress)
+        problem, taken, block_rows = solve_on_spark(spark, options, given, progress)
         stats = first_stats(problem, given.ignored, blocks=block_rows)
         _deliver(options, given.params, problem, taken, stats, progress)
 
@@ -165,10 +165,10 @@ def _warm_up(spark: Any, options: argparse.Namespace) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as scratch:
         write_snapshot(Path(scratch), tiny, Params(), kind="parquet")
-        given = _read_input(Path(scratch))
-        for key, value in _sql_settings(options, given.size).items():
+        given = read_input(Path(scratch))
+        for key, value in sql_settings(options, given.size).items():
             spark.conf.set(key, value)
-        _on_spark(spark, argparse.Namespace(shards=1), given, Progress(io.StringIO(), 0))
+        solve_on_spark(spark, argparse.Namespace(shards=1), given, Progress(io.StringIO(), 0))
         spark.catalog.clearCache()
 
 
@@ -220,7 +220,7 @@ def _check_pyspark() -> None:
 Sources = dict[str, tuple[str, list[Path]]]
 
 
-class _Input:
+class Input:
     """An input directory: parameters, the servers (few, read here), and where the large tables lie."""
 
     def __init__(self, params: Params, fleet: Fleet, sources: Sources, ignored: dict[str, int]) -> None:
@@ -231,7 +231,7 @@ class _Input:
         self.size = sum(path.stat().st_size for _, paths in sources.values() for path in paths)
 
 
-def _read_input(directory: Path) -> _Input:
+def read_input(directory: Path) -> Input:
     """What the driver itself reads of the input. Raises: BadInput, NoServers."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no directory")
@@ -243,7 +243,7 @@ def _read_input(directory: Path) -> _Input:
     if not len(fleet):
         raise NoServers(f"none of {fleet.live} live servers may take regions")
     sources = {name: find_table(directory, name) for name in ("regions", "blocks", "last")}
-    return _Input(params, fleet, sources, ignored)
+    return Input(params, fleet, sources, ignored)
 
 
 # --- the session ----------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 
 
 @contextlib.contextmanager
-def _session(options: argparse.Namespace, given: _Input | None) -> Iterator[Any]:
+def session(options: argparse.Namespace, given: Input | None) -> Iterator[Any]:
     """A Spark session with the settings that planning needs, ended on leaving. Raises: SparkFailed, BadInput."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -291,7 +291,7 @@ def _session(options: argparse.Namespace, given: _Input | None) -> Iterator[Any]
             spark.stop()
 
 
-def _settings(options: argparse.Namespace, given: _Input | None, scratch: str, log: Path) -> dict[str, str]:
+def _settings(options: argparse.Namespace, given: Input | None, scratch: str, log: Path) -> dict[str, str]:
     """Spark's configuration that is fixed when it starts; without an input yet, for one of any size."""
     small = given is not None and given.size <= SMALL_INPUT_BYTES
     java = [f"-Dlog4j2.configurationFile={log.as_uri()}", "-Dlog4j2.disableJmx=true", "-Xlog:disable"]
@@ -322,7 +322,7 @@ def _settings(options: argparse.Namespace, given: _Input | None, scratch: str, l
     return settings
 
 
-def _sql_settings(options: argparse.Namespace, size: int) -> dict[str, str]:
+def sql_settings(options: argparse.Namespace, size: int) -> dict[str, str]:
     """Configuration for `size` bytes of input, which may change while Spark runs."""
     small = size <= SMALL_INPUT_BYTES
     partitions = options.shuffle_partitions or (1 if small else 3 * (os.cpu_count() or 1))
@@ -348,7 +348,9 @@ def _first_line(error: Exception) -> str:
 # --- the job --------------------------------------------------------------------------------------------------------
 
 
-def _on_spark(spark: Any, options: argparse.Namespace, given: _Input, progress: Progress) -> tuple[Problem, Any, int]:
+def solve_on_spark(
+    spark: Any, options: argparse.Namespace, given: Input, progress: Progress
+) -> tuple[Problem, Any, int]:
     """The problem with all candidates, the numbers of those taken, and how many block rows there were."""
     import pyarrow.compute as pc
 

@@ -1,0 +1,149 @@
+"""Plans keep every hard rule and do not depend on the order of rows: whole scenarios, and random small clusters."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regions.plan import (
+    BlockRow,
+    LastRow,
+    NoServers,
+    Params,
+    PlanRows,
+    RegionRow,
+    ServerRow,
+    Snapshot,
+    plan,
+    plan_digest,
+    verify,
+)
+from regions.plan.scenarios import SCENARIOS, scenario, shuffled
+
+PARAMS = Params()
+
+
+@pytest.mark.parametrize("engine", ["greedy", "sharded"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario_breaks_no_rule_and_ignores_row_order(name: str, engine: str) -> None:
+    """BULKPLAN's situations at a twentieth of their size."""
+    snapshot = scenario(name, regions=2000, servers=40, seed=20260)
+    made = plan(snapshot, PARAMS, engine=engine, shards=3 if engine == "sharded" else None)
+    verdict = verify(snapshot, PARAMS, made.rows)
+    assert verdict.ok, verdict
+    again = plan(shuffled(snapshot, 5), PARAMS, engine=engine, shards=3 if engine == "sharded" else None)
+    assert again.digest == made.digest
+    assert plan_digest(made.rows) == made.digest
+
+
+def test_one_shard_is_the_greedy_plan() -> None:
+    """The fallback gives the bytes that the Spark job would have given (N9)."""
+    snapshot = scenario("mixed", regions=1500, servers=40, seed=3)
+    assert plan(snapshot, engine="sharded", shards=1).digest == plan(snapshot, engine="greedy").digest
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Snapshot:
+    """Small clusters with uneven racks, groups, weights, replicas, and rows that name what is not there."""
+    draw_grp = st.sampled_from(["", "g"])
+    servers = [
+        ServerRow(
+            f"s{i}",
+            f"h{draw(st.integers(0, 7))}",
+            rack=draw(st.sampled_from(["a", "b", "c"])),
+            weight=draw(st.sampled_from([1.0, 1.0, 2.0, 4.0, 0.0, None])),
+            grp=draw(draw_grp),
+            draining=draw(st.integers(0, 9)) == 0,
+        )
+        for i in range(draw(st.integers(1, 9)))
+    ]
+    regions = [
+        RegionRow(
+            f"r{i:02d}",
+            draw(st.sampled_from(["t", "u", "v"])),
+            size_bytes=draw(st.integers(0, 1000)),
+            replicas=draw(st.integers(1, 4)),
+            grp=draw(draw_grp),
+        )
+        for i in range(draw(st.integers(0, 30)))
+    ]
+    some_region = st.integers(0, 32).map(lambda i: f"r{i:02d}")
+    blocks = draw(
+        st.lists(
+            st.builds(BlockRow, some_region, st.integers(0, 9).map("h{}".format), st.integers(-5, 900)), max_size=60
+        )
+    )
+    last = draw(
+        st.lists(st.builds(LastRow, some_region, st.integers(0, 3), st.integers(0, 10).map("s{}".format)), max_size=40)
+    )
+    return Snapshot.of(regions, servers, blocks, last)
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters(), st.integers(0, 1000), st.sampled_from([0.0, 0.25]))
+def test_random_clusters_lose_no_replica(snapshot: Snapshot, order: int, slop: float) -> None:
+    """The rules that outrank bounds hold always, whatever clashes; the plan is the same for every order of rows."""
+    params = Params(slop=slop)
+    try:
+        made = plan(snapshot, params)
+    except NoServers:
+        return
+    verdict = verify(snapshot, params, made.rows)
+    strong = (verdict.missing, verdict.surplus, verdict.same_server, verdict.wrong_server, verdict.same_rack)
+    assert strong == (0, 0, 0, 0, 0), verdict
+    assert plan(shuffled(snapshot, order), params).digest == made.digest
+    sharded = plan(snapshot, params, engine="sharded", shards=2)
+    verdict = verify(snapshot, params, sharded.rows)
+    assert (verdict.missing, verdict.same_server, verdict.wrong_server, verdict.same_rack) == (0, 0, 0, 0)
+    assert plan(shuffled(snapshot, order), params, engine="sharded", shards=2).digest == sharded.digest
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 12),
+    st.integers(0, 80),
+    st.lists(st.tuples(st.integers(0, 79), st.integers(0, 11), st.integers(1, 99)), max_size=200),
+    st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=12, max_size=12),
+)
+def test_random_single_replicas_break_no_rule(
+    servers: int, regions: int, places: list[tuple[int, int, int]], weights: list[float]
+) -> None:
+    """With one replica per region all bounds can hold together, so all of them do."""
+    snapshot = Snapshot.of(
+        [RegionRow(f"r{i:02d}", f"t{i % 4}", 99) for i in range(regions)],
+        [ServerRow(f"s{i:02d}", f"h{i}", weight=weights[i]) for i in range(servers)],
+        [BlockRow(f"r{r:02d}", f"h{s}", b) for r, s, b in places],
+    )
+    assert verify(snapshot, PARAMS, plan(snapshot).rows).ok
+
+
+def test_deadline_in_the_past_still_gives_every_replica_a_place() -> None:
+    """When time is up chains are not looked for any more, but nothing is left out."""
+    snapshot = scenario("replicas", regions=300, servers=6, seed=2)
+    verdict = verify(snapshot, PARAMS, plan(snapshot, PARAMS, deadline=lambda: -1.0).rows)
+    assert (verdict.missing, verdict.same_server, verdict.wrong_server) == (0, 0, 0)
+
+
+def test_verify_finds_each_broken_rule() -> None:
+    """A plan bent by hand is caught, rule by rule."""
+    regions = [RegionRow(f"r{i}", "t", 1, replicas=2) for i in range(4)]
+    servers = [ServerRow(f"s{i}", f"h{i}", rack="ab"[i % 2]) for i in range(4)] + [ServerRow("d", "h9", draining=True)]
+    snapshot = Snapshot.of(regions, servers)
+    good = list(plan(snapshot).rows)
+
+    def judged(rows: list[tuple[str, int, str]]) -> dict[str, int]:
+        verdict = verify(snapshot, PARAMS, PlanRows.of(rows))
+        names = ("missing", "surplus", "same_server", "wrong_server", "same_rack", "over_ceiling", "over_table")
+        return {name: getattr(verdict, name) for name in names if getattr(verdict, name)}
+
+    assert judged(good) == {}
+    assert judged(good[1:]) == {"missing": 1}
+    assert judged([*good, ("r9", 0, "s0")]) == {"surplus": 1}
+    assert judged([*good[1:], ("r0", 0, "d")]) == {"wrong_server": 1}
+    first = good[0][2]
+    assert judged([good[0], ("r0", 1, first), *good[2:]])["same_server"] == 1
+    twin = {"s0": "s2", "s2": "s0", "s1": "s3", "s3": "s1"}[first]
+    assert judged([good[0], ("r0", 1, twin), *good[2:]])["same_rack"] == 1
+    crowded = [(r, n, "s0" if n == 0 else "s1") for r, n, _ in good]
+    assert judged(crowded)["over_ceiling"] == 4
