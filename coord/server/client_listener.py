@@ -227,7 +227,13 @@ class ClientListener:
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = self._listening.accept()
-            except OSError:
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors, mostly: the client stays in the kernel's queue, the loop must not spin on it.
+                log.warn("cannot accept clients: {error}", error=error.strerror)
+                self.reactor.rewatch(self._listening.fileno(), readable=False, writable=False)
+                self.reactor.callLater(SWEEP_S, self._accept_again)
                 return
             if self._is_too_many(address[0]):
                 self.refused += 1
@@ -237,6 +243,10 @@ class ClientListener:
             stream = ClientStream(self, sock, (address[0], address[1]))
             self.streams[stream] = None
             self._per_address[stream.address] = self._per_address.get(stream.address, 0) + 1
+
+    def _accept_again(self) -> None:
+        if self._listening is not None:
+            self.reactor.rewatch(self._listening.fileno(), readable=True, writable=False)
 
     def _is_too_many(self, address: str) -> bool:
         limits = self.limits

@@ -314,6 +314,10 @@ class Pipeline:
         self._heard.add(connection)
         response = ConnectResponse(session.timeout_ms, outcome.session_id, session.passwd)
         self._send_connect_response(connection, response)
+        connection.pending_bytes = 0
+        if connection.is_paused:
+            connection.is_paused = False
+            connection.transport.set_reading(True)
         early, connection.early = connection.early, []
         for block, frames in early:
             self.receive(connection, block, frames)
@@ -333,6 +337,8 @@ class Pipeline:
         if session is None:
             if not connection.is_ending:
                 connection.early.append((block, frames))
+                connection.pending_bytes += len(block)
+                self._maybe_pause(connection, len(connection.early))
             return
         self._heard.add(connection)
         connection.received += len(frames)
@@ -421,10 +427,12 @@ class Pipeline:
         connection.pending_bytes += waiting.size
         if waiting.is_read:
             self.waiting_reads += 1
+        self._maybe_pause(connection, len(connection.pending))
+
+    def _maybe_pause(self, connection: Connection, waiting: int) -> None:
         limits = self.limits
         if not connection.is_paused and (
-            len(connection.pending) >= limits.outstanding_max
-            or connection.pending_bytes >= limits.outstanding_bytes_max
+            waiting >= limits.outstanding_max or connection.pending_bytes >= limits.outstanding_bytes_max
         ):
             connection.is_paused = True
             connection.transport.set_reading(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import resource
 import socket
 import sys
 from typing import Any, Final
@@ -54,6 +55,7 @@ def run(settings: Settings) -> int:
     if not __debug__:
         sys.stderr.write("rk coord: refuses to run with python -O: invariants are checked by assert\n")
         return EXIT_CONFIG
+    _raise_descriptor_limit()
     reactor = TurnReactor()
     installReactor(reactor)  # type: ignore[no-untyped-call]
     globalLogBeginner.beginLoggingTo([StderrLog()], redirectStandardIO=False, discardBuffer=True)
@@ -322,6 +324,13 @@ class Service:
                 sock.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _raise_descriptor_limit() -> None:
+    """Every client is a descriptor: take as many as the system lets this user have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _newest_state(snapshots: Snapshots) -> tuple[StateMachine, SnapshotMeta]:

@@ -18,10 +18,12 @@ from typing import Any, Final
 from coord.errors import ConfigError
 from coord.server.config import Address, Settings, parse_address, parse_words
 
-#: Known and without effect here; no warning.
+#: Known, though not always with effect here; no warning.
 _SILENT: Final = frozenset(
     {
         "initLimit",
+        "clientPort",
+        "clientPortAddress",
         "dataLogDir",
         "autopurge.snapRetainCount",
         "autopurge.purgeInterval",

@@ -1,0 +1,142 @@
+"""Settings and zoo.cfg: what is accepted, and one clear line for what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coord.errors import ConfigError
+from coord.server.config import Settings, parse_address, parse_peers, parse_words
+from coord.server.zoo_cfg import read_zoo_cfg
+
+PEERS = {1: ("a", 1), 2: ("b", 1), 3: ("c", 1)}
+
+
+def made(**options: Any) -> Settings:
+    """Settings of a node of three, with changes."""
+    base: dict[str, Any] = {
+        "node_id": 1, "data_dir": Path("d"), "client_address": ("h", 1), "peer_address": ("a", 1), "peers": PEERS,
+    }  # fmt: skip
+    return Settings(**{**base, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"node_id": 0}, "node id 0"),
+        ({"node_id": 200}, "node id 200"),
+        ({"node_id": 4}, "not among the peers"),
+        ({"peer_address": None}, "needs a peer address"),
+        ({"peers": {**PEERS, 4: ("a", 1)}}, "same address"),
+        ({"tick_ms": 10}, "tick of 10 ms"),
+        ({"session_timeout_min_ms": 5000, "session_timeout_max_ms": 100}, "above the largest"),
+        ({"fsync": "never"}, "fsync"),
+        ({"outstanding_max": 0}, "outstanding_max"),
+        ({"words": frozenset({"evil"})}, "four-letter word"),
+    ],
+)
+def test_contradictions_are_named(options: dict[str, Any], wanted: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError, match=wanted):
+        made(**options)
+
+
+def test_session_timeouts_are_two_to_twenty_ticks() -> None:
+    """Unless they are set."""
+    assert (made(tick_ms=2000).timeout_min_ms(), made(tick_ms=2000).timeout_max_ms()) == (4000, 40_000)
+    assert made(session_timeout_max_ms=99_000).timeout_max_ms() == 99_000
+
+
+def test_cluster_id_depends_on_the_peers_or_the_name() -> None:
+    """Alike on all nodes of a cluster, different for another."""
+    assert made().cluster_id() == made(node_id=2).cluster_id()
+    assert made().cluster_id() != made(cluster="x").cluster_id()
+    assert len(made().cluster_id()) == 16
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:0", "host:99999", "host:x", ":"])
+def test_bad_addresses_are_refused(text: str) -> None:
+    """The option is named."""
+    with pytest.raises(ConfigError, match="--x"):
+        parse_address(text, "--x")
+
+
+def test_addresses_and_peers() -> None:
+    """Also IPv6 in brackets."""
+    assert parse_address("[::1]:80", "x") == ("::1", 80)
+    assert parse_peers("1=a:1, 2=[::1]:2") == {1: ("a", 1), 2: ("::1", 2)}
+    for text in ("a:1", "x=a:1", "1=a:1,1=b:1", "1=a"):
+        with pytest.raises(ConfigError):
+            parse_peers(text)
+
+
+def test_words() -> None:
+    """A star is all of them."""
+    assert parse_words("srvr, ruok") == {"srvr", "ruok"}
+    assert "dump" in parse_words("*")
+
+
+def zoo_cfg(folder: Path, text: str, my_id: str | None = "2") -> Path:
+    """A configuration file and its data directory."""
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    if my_id is not None:
+        (data / "myid").write_text(my_id + "\n")
+    path = folder / "zoo.cfg"
+    path.write_text(f"dataDir={data}\n{text}")
+    return path
+
+
+def test_zoo_cfg_of_three_servers(tmp_path: Path) -> None:
+    """The file of an existing ensemble works as it is."""
+    settings = read_zoo_cfg(
+        zoo_cfg(
+            tmp_path,
+            "# comment\ntickTime = 2000\ninitLimit=10\nsyncLimit=5\nclientPort=2181\nmaxClientCnxns=0\n"
+            "4lw.commands.whitelist=*\nadmin.serverPort=8080\nautopurge.purgeInterval=1\n"
+            "server.1=zoo1:2888:3888\nserver.2=zoo2:2888:3888:participant;0.0.0.0:2182\nserver.3=[::1]:2888:3888;2183\n",
+        )
+    )
+    assert settings.node_id == 2
+    assert settings.peers == {1: ("zoo1", 2888), 2: ("zoo2", 2888), 3: ("::1", 2888)}
+    assert settings.client_address == ("0.0.0.0", 2182)
+    assert (settings.tick_ms, settings.leader_absence_ms) == (2000, 10_000)
+    assert settings.connections_per_address_max == 0
+    assert "dump" in settings.words
+    assert settings.admin_address == ("127.0.0.1", 8080)
+    assert settings.warnings == ()
+
+
+def test_zoo_cfg_without_servers_is_a_single_node(tmp_path: Path) -> None:
+    """Unknown keys are named with their line."""
+    settings = read_zoo_cfg(zoo_cfg(tmp_path, "clientPort=2181\nclientPortAddress=127.0.0.1\nfoo.bar=1\n", None))
+    assert (settings.node_id, settings.peers, settings.client_address) == (1, {}, ("127.0.0.1", 2181))
+    [warning] = settings.warnings
+    assert "zoo.cfg:4: foo.bar" in warning
+
+
+@pytest.mark.parametrize(
+    ("text", "my_id", "wanted"),
+    [
+        ("clientPort=x\n", "1", r"zoo.cfg:2: clientPort='x' is not a number"),
+        ("nonsense\n", "1", r"zoo.cfg:2: 'nonsense' is not key=value"),
+        ("clientPort=1\nserver.1=a\n", "1", r"zoo.cfg:3: server.1"),
+        ("clientPort=1\nserver.1=a:1:2:observer\n", "1", r"zoo.cfg:3: role"),
+        ("clientPort=1\nserver.1=a:1:2\n", None, "myid"),
+        ("clientPort=1\nserver.1=a:1:2\n", "7", "no line server.7"),
+        ("clientPort=1\nserver.1=a:1:2\n", "x", "not a node id"),
+        ("tickTime=2000\n", "1", "clientPort is missing"),
+    ],
+)
+def test_zoo_cfg_faults_name_file_and_line(tmp_path: Path, text: str, my_id: str | None, wanted: str) -> None:
+    """Never a traceback."""
+    with pytest.raises(ConfigError, match=wanted):
+        read_zoo_cfg(zoo_cfg(tmp_path, text, my_id))
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    """As everything else."""
+    with pytest.raises(ConfigError, match=r"none.cfg: No such file"):
+        read_zoo_cfg(tmp_path / "none.cfg")

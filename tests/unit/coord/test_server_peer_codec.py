@@ -1,0 +1,96 @@
+"""Frames between nodes: round trips, and nothing but a named error for whatever else arrives."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coord.errors import RemoteProtocolError
+from coord.raft.membership import Configuration
+from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, SnapshotMeta
+from coord.server import peer_codec as codec
+from coord.tree.command import encode_command
+
+numbers = st.integers(0, 2**63 - 1)
+entries = st.lists(st.builds(Entry, numbers, numbers, st.integers(0, 2), st.binary(max_size=50)), max_size=5)
+
+
+def fields(m: Message) -> tuple[object, ...]:
+    """Everything a message says."""
+    meta = m.snapshot
+    snapshot = (meta.index, meta.term, meta.config, meta.handle) if meta else None
+    return (
+        m.kind, m.src, m.dst, m.term, m.prev_index, m.prev_term, m.commit, m.match_index, m.granted, m.context,
+        m.entries or [], snapshot,
+    )  # fmt: skip
+
+
+@given(numbers, numbers, numbers, numbers, st.booleans(), entries)
+def test_raft_messages_round_trip(term: int, index: int, commit: int, match: int, ok: bool, some: list[Entry]) -> None:
+    """All fields, any entries."""
+    message = Message(APPEND, 1, 2, term, index, term, commit, match, ok, index, some or None)
+    frame = codec.encode_raft(message)
+    assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)
+
+
+def test_snapshot_offer_round_trips() -> None:
+    """Position, configuration and file name."""
+    meta = SnapshotMeta(10, 2, Configuration([1, 2, 3], [], [4], b"addresses"), "name.snap")
+    message = Message(SNAPSHOT, 1, 2, 5, snapshot=meta)
+    frame = codec.encode_raft(message)
+    assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)
+
+
+@given(st.binary(max_size=200), st.integers(0, 200), st.integers(0, 255))
+@settings(max_examples=300)
+def test_damaged_frames_raise_only_the_named_error(garbage: bytes, position: int, value: int) -> None:
+    """Random bytes, and a valid message with one byte changed."""
+    message = Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data"), Entry(1, 3, 2, b"more")])
+    frame = bytearray(codec.encode_raft(message))
+    frame[5 + position % (len(frame) - 5)] = value
+    for data in (garbage, bytes(frame[5:])):
+        for decode in (codec.decode_raft, codec.decode_forward, codec.decode_touch, codec.decode_chunk):
+            with contextlib.suppress(RemoteProtocolError):
+                decode(data, 0, len(data))
+        with contextlib.suppress(RemoteProtocolError):
+            codec.decode_hello(data)
+
+
+def test_forward_round_trips() -> None:
+    """Commands keep their bytes and their order."""
+    commands = [encode_command(1, 2, 3, 5, b"body"), encode_command(1, 2, 4, 5, b"")]
+    frame = codec.encode_forward(7, 42, commands)
+    assert codec.decode_forward(frame, 5, len(frame)) == (7, 42, commands)
+
+
+def test_chunk_damaged_on_the_way_is_refused() -> None:
+    """The checksum is of the bytes that left the sender."""
+    frame = bytearray(codec.encode_chunk(codec.Chunk("name", 100, 0, b"x" * 50)))
+    assert codec.decode_chunk(bytes(frame), 5, len(frame)).data == b"x" * 50
+    frame[-1] ^= 1
+    with pytest.raises(RemoteProtocolError):
+        codec.decode_chunk(bytes(frame), 5, len(frame))
+
+
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=6), st.integers(1, 9))
+def test_frames_are_found_however_they_are_cut(bodies: list[bytes], step: int) -> None:
+    """Any segmentation of the stream gives the same frames."""
+    stream = b"".join(codec.frame(codec.TOUCH, body) for body in bodies)
+    reader = codec.PeerFrames()
+    reader.limit = codec.FRAME_BYTES_MAX
+    found: list[bytes] = []
+    for at in range(0, len(stream), step):
+        found += [block[a:b] for _, block, a, b in reader.feed(stream[at : at + step])]
+    assert found == bodies
+
+
+def test_strangers_may_not_send_long_frames() -> None:
+    """Before its hello nobody gets memory out of this node."""
+    reader = codec.PeerFrames()
+    with pytest.raises(RemoteProtocolError):
+        reader.feed(b"\x7f\xff\xff\xff\x03")
+    with pytest.raises(RemoteProtocolError):
+        codec.PeerFrames().feed(b"GET / HTTP/1.1\r\n\r\n")

@@ -1,0 +1,160 @@
+"""Who writes the log: order, group sync, full disk, failed sync; inline and in a thread."""
+
+from __future__ import annotations
+
+import errno
+import select
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from coord.storage.wal import Batch, open_wal
+from coord.storage.writer import InlineWriter, ThreadWriter
+from tests.disks import MemoryDisk
+from tests.helpers import eventually
+
+
+class Told:
+    """What a writer reported."""
+
+    def __init__(self) -> None:
+        self.persisted = 0
+        self.full: list[bool] = []
+        self.failed: list[Exception] = []
+
+    def on_persisted(self, number: int) -> None:
+        self.persisted = number
+
+    def on_full(self, is_full: bool) -> None:
+        self.full.append(is_full)
+
+    def on_failed(self, error: Exception) -> None:
+        self.failed.append(error)
+
+
+def entry(index: int) -> Batch:
+    """A batch of one entry."""
+    batch = Batch()
+    batch.add_entry(1, index, 0, b"data")
+    return batch
+
+
+class Bench:
+    """A writer of either kind on a disk in memory."""
+
+    def __init__(self, kind: str) -> None:
+        self.disk = MemoryDisk()
+        self.told = Told()
+        wal, _ = open_wal(self.disk, "wal")
+        self.writer = InlineWriter(wal) if kind == "inline" else ThreadWriter(wal)
+        self.writer.start(self.told)
+        self.submitted = 0
+
+    def wait(self, is_so: Callable[[Told], object]) -> None:
+        """Let the writer work until what it told fulfils `is_so`."""
+
+        def look() -> bool:
+            if isinstance(self.writer, ThreadWriter):
+                if select.select([self.writer.done_fd], [], [], 0.01)[0]:
+                    self.writer.collect()
+            else:
+                self.writer.flush()
+            return bool(is_so(self.told))
+
+        eventually(look, 10)
+
+    def last_index(self) -> int:
+        """What a restart would find."""
+        return open_wal(self.disk.power_cut(), "wal")[1].last_index()
+
+
+@pytest.fixture(params=["inline", "thread"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    """Both kinds."""
+    return Bench(request.param)
+
+
+def test_batches_are_durable_in_order_when_reported(bench: Bench) -> None:
+    """Numbers count up; what is reported survives a power cut."""
+    for index in range(1, 6):
+        assert bench.writer.submit(entry(index)) == index
+    bench.writer.flush()
+    bench.wait(lambda told: told.persisted == 5)
+    assert bench.last_index() == 5
+    bench.writer.close()
+
+
+def test_full_disk_is_reported_and_got_over(bench: Bench) -> None:
+    """The batch waits; nothing is reported durable meanwhile."""
+    bench.disk.failures["write"] = errno.ENOSPC
+    bench.writer.submit(entry(1))
+    bench.writer.flush()
+    bench.wait(lambda told: told.full == [True])
+    bench.writer.submit(entry(2))
+    bench.writer.flush()
+    assert bench.told.persisted == 0
+    bench.disk.failures.clear()
+    bench.wait(lambda told: told.persisted == 2)
+    assert bench.told.full == [True, False]
+    assert bench.last_index() == 2
+    bench.writer.close()
+
+
+def test_full_disk_does_not_hold_up_the_end(bench: Bench) -> None:
+    """close() returns although the disk stays full."""
+    bench.disk.failures["write"] = errno.ENOSPC
+    bench.writer.submit(entry(1))
+    bench.writer.flush()
+    bench.wait(lambda told: told.full == [True])
+    bench.writer.close()
+
+
+@pytest.mark.parametrize("call", ["sync", "write"])
+def test_failure_is_final(bench: Bench, call: str) -> None:
+    """EIO: the node is told once and nothing is reported durable after it."""
+    bench.disk.failures[call] = errno.EIO
+    bench.writer.submit(entry(1))
+    bench.writer.flush()
+    bench.wait(lambda told: told.failed)
+    bench.disk.failures.clear()
+    bench.writer.submit(entry(2))
+    bench.writer.flush()
+    assert bench.told.persisted == 0
+
+
+def test_what_waits_during_a_sync_shares_the_next() -> None:
+    """Group sync: one slow sync, then one for all that came meanwhile."""
+    bench = Bench("thread")
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(name: str) -> None:
+        if name == "sync":
+            began.set()
+            go_on.wait(10)
+
+    before = bench.disk.syncs
+    bench.disk.on_call = slow
+    bench.writer.submit(entry(1))
+    bench.writer.flush()
+    assert began.wait(10)
+    for index in range(2, 50):
+        bench.writer.submit(entry(index))
+        bench.writer.flush()
+    go_on.set()
+    bench.wait(lambda told: told.persisted == 49)
+    assert bench.disk.syncs - before == 2
+    bench.writer.close()
+
+
+def test_pruning_happens_in_the_thread() -> None:
+    """Old segments go some time after they were asked to."""
+    bench = Bench("thread")
+    bench.writer._wal._segment_bytes = 1
+    for index in range(1, 6):
+        bench.submitted = bench.writer.submit(entry(index))
+        bench.writer.flush()
+        bench.wait(lambda told: told.persisted == bench.submitted)
+    bench.writer.prune(3)
+    eventually(lambda: bench.writer._wal.segment_count() <= 3, 10, "pruning")
+    bench.writer.close()
