@@ -7,8 +7,6 @@ nodes of a store of their own.
 from __future__ import annotations
 
 import contextlib
-import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from kazoo.recipe.watchers import ChildrenWatch, DataWatch
 
 from coord.wire import records as r
 from tests.helpers import eventually
+from tests.rawclient import RawClient
 from tests.stores import OurStore, our_store, store_is_built
 
 pytestmark = [
@@ -90,39 +89,6 @@ def in_threads(work: list[Callable[[], Any]]) -> list[Any]:
     if errors:
         raise errors[0]
     return results
-
-
-class SilentSession:
-    """A session that never pings: made by hand, to see it expire."""
-
-    def __init__(self, address: str, timeout_ms: int) -> None:
-        host, _, port = address.partition(":")
-        self.sock = socket.create_connection((host, int(port)), 10)
-        self.sock.settimeout(10)
-        hello = r.encode_connect_request(r.ConnectRequest(timeout_ms=timeout_ms))
-        self.sock.sendall(struct.pack("!i", len(hello)) + hello)
-        answer = self._frame()
-        self.connected = r.decode_connect_response(answer, 0, len(answer))
-
-    def create_ephemeral(self, path: str) -> None:
-        """Create, and see that it succeeded."""
-        body = r.encode_create(r.CreateRequest(r.OP_CREATE, path.encode(), b"", r.OPEN_ACL, r.CREATE_EPHEMERAL))
-        self.sock.sendall(r.encode_request_frame(1, r.OP_CREATE, body))
-        answer = self._frame()
-        assert r.decode_reply_header(answer, 0, len(answer))[2] == 0
-
-    def _frame(self) -> bytes:
-        """The next whole frame."""
-        return self._exactly(struct.unpack("!i", self._exactly(4))[0])
-
-    def _exactly(self, size: int) -> bytes:
-        """So many bytes."""
-        data = b""
-        while len(data) < size:
-            chunk = self.sock.recv(size - len(data))
-            assert chunk, "closed"
-            data += chunk
-        return data
 
 
 # --- a store in order -----------------------------------------------------------------------------------------------
@@ -323,15 +289,18 @@ def test_ephemerals_go_with_their_session(shared: OurStore, request: pytest.Fixt
         watcher.sync(root)
         assert watcher.exists(f"{root}/e") is None
 
-        silent = SilentSession(shared.addresses[2], 1500)
-        assert silent.connected.timeout_ms == 1500
-        silent.create_ephemeral(f"{root}/silent")
+        silent = RawClient(shared.addresses[2])
+        connected = silent.hello(r.ConnectRequest(timeout_ms=1500))
+        assert connected is not None
+        assert connected.timeout_ms == 1500
+        create = r.CreateRequest(r.OP_CREATE, f"{root}/silent".encode(), b"", r.OPEN_ACL, r.CREATE_EPHEMERAL)
+        assert silent.ask(r.OP_CREATE, r.encode_create(create)) is not None
         watcher.sync(root)
         gone = threading.Event()
         assert watcher.exists(f"{root}/silent", lambda event: gone.set())
         assert not gone.wait(0.7), "not before its time"
         assert gone.wait(10), "the session never expired"
-        eventually(lambda: silent.sock.recv(100) == b"", what="the expired session's connection closed")
+        assert silent.is_closed(), "the expired session's connection"
 
 
 def test_session_ended_elsewhere_is_lost_here(shared: OurStore) -> None:
