@@ -34,16 +34,27 @@ from master.transitions import TransitionReader, TransitionWriter, Write, wipe_o
 from regions import effects as fx
 from regions.assigner import Assigner, SeenStep
 from regions.layout import decode_region, encode
-from regions.model import ClusterRecord, PlanRecord, PlanState, ServerRecord
+from regions.model import ClusterRecord, PlanRecord, PlanState, RegionState, ServerRecord
 from regions.plan import PlanError
 from regions.recovery import is_cluster_startup
 from regions.states import Cause
+from regions.world import Replica
 
 log = Logger()
 
 TICK_S: Final = 0.25
 #: Plan records that stay in the store.
 PLANS_KEPT: Final = 20
+#: An OPENING region is read after so long, should OPENED not come before.
+OPENING_UNREAD_MS: Final = 1_500
+
+
+def _only_begun(replica: Replica) -> bool:
+    """Whether the change of a transition's data can only be the server's first step, from OFFLINE to OPENING."""
+    transition = replica.transition
+    if transition is None or transition.state is not RegionState.OFFLINE or replica.writing is not None:
+        return False
+    return replica.order is not None and replica.order.first_sent_ms > 0
 
 
 class Reign:
@@ -133,7 +144,7 @@ class Reign:
             loaded.tables, loaded.regions, self.registry.servers, transitions, self.registry.draining, self._now_ms()
         )
         self.is_open = True
-        self.assigner.begin(self._now_ms())
+        self.assigner.begin(self._now_ms(), startup=startup)
         self._pump()
         self.phases.end()
         for table_id, name_path in loaded.orphans:
@@ -228,6 +239,10 @@ class Reign:
                 own = EVENT_CREATED
             if event_type == own:
                 return  # ours; and if it was not, our write is refused and the znode is read then
+        begun = replica is not None and event_type == EVENT_DATA_CHANGED and _only_begun(replica)
+        # From OFFLINE a server goes to OPENING and nowhere else, which asks nothing of us (RT-18).
+        if begun and self._reader.put_later(*found, self._now_ms() + OPENING_UNREAD_MS):
+            return
         self._reader.put(*found)
         self._schedule()
 
@@ -287,6 +302,7 @@ class Reign:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
         if self.is_open:
             self.assigner.tick(self._now_ms())
+            self._reader.due(self._now_ms())
             self._pump()
 
     # --- the wheel ----------------------------------------------------------------------------------------------------

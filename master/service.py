@@ -180,17 +180,21 @@ class MasterService:
 
     async def _elect(self) -> None:
         now = self.now_ms
-        self.phases = Phases(self.phases.seconds)
         await catalog.lay_ground(self.client, self._layout, now())
         election = self.election = Election(self.client, self._layout, self._settings, self._identity)
         await election.register()
         await self._count_masters()
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
-        epoch = await election.win(now, lambda: self.phases.begin("election"))
+        epoch = await election.win(now, self._racing)
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch)
         self.reign = Reign(self._reactor, fence, self._settings, self._planner, self.phases, now, self._reign_ended)
         self.reign.start(self._history)
+
+    def _racing(self) -> None:
+        """The place is free: from here on the election is timed."""
+        self.phases = Phases(self.phases.seconds)
+        self.phases.begin("election")
 
     def _stood(self, result: Any) -> None:
         """The election is over for this time: won, or broken off."""

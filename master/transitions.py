@@ -197,13 +197,32 @@ class TransitionReader:
         self._turned = turned
         self._failed = failed
         self._dirty: dict[tuple[str, int], None] = {}
+        #: Read only if nothing else is heard of them: key -> when, in insertion order, which is the order of time.
+        self._later: dict[tuple[str, int], int] = {}
         self._in_flight = 0
         self._closed = False
         self.reads = 0
 
     def put(self, region_id: str, replica: int) -> None:
         """Queue a transition to be read."""
-        self._dirty[region_id, replica] = None
+        key = (region_id, replica)
+        self._later.pop(key, None)
+        self._dirty[key] = None
+
+    def put_later(self, region_id: str, replica: int, when_ms: int) -> bool:
+        """Queue a transition to be read at `when_ms` unless it is read before; False if it waits already."""
+        key = (region_id, replica)
+        if key in self._later or key in self._dirty:
+            return False
+        self._later[key] = when_ms
+        return True
+
+    def due(self, now_ms: int) -> None:
+        """Queue those whose time has come."""
+        for key, when_ms in list(self._later.items()):
+            if when_ms > now_ms:
+                return
+            self.put(*key)
 
     def flush(self) -> None:
         """Send what may be sent now; a partly filled read waits while another is on its way."""
@@ -222,6 +241,7 @@ class TransitionReader:
         """Read and report nothing any more."""
         self._closed = True
         self._dirty.clear()
+        self._later.clear()
 
     def _answered(self, results: list[Any], keys: list[tuple[str, int]]) -> None:
         self._in_flight -= 1

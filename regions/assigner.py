@@ -134,9 +134,16 @@ class Assigner:
         for record, version in transitions:
             self._seen(fx.TransitionSeen(record.region_id, record.replica, record, version), now_ms)
 
-    def begin(self, now_ms: int) -> None:
-        """Start deciding, and settle everything that was loaded (MF-03 onwards, or a cluster startup)."""
+    def begin(self, now_ms: int, *, startup: bool = False) -> None:
+        """Start deciding, and settle everything that was loaded (MF-03 onwards).
+
+        At a cluster startup nothing is open: every region wants a first place, together, by a bulk plan (RT-06).
+        """
         self._begun = True
+        if startup:
+            for replica in self.world.replicas.values():
+                if replica.open_on is None:
+                    replica.home = None
         for replica in self.world.replicas.values():
             self._settle(replica, now_ms)
 
