@@ -23,8 +23,9 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from coord.client.ops import Create, Delete
 from coord.client.session import SessionState, ZkClient
-from coord.errors import ConnectionLoss, NodeExists, NoNode, OperationError, RetryableError
+from coord.errors import ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationError, RetryableError
 from coord.wire.records import Stat
 from regions import layout
 from regions.layout import CorruptZnode, Layout
@@ -117,9 +118,17 @@ class Membership:
             except NodeExists:
                 continue
         self.epoch = max(self.epoch, await self._read_epoch())
-        await self._clear(path, record)
+        former = await self._clear(path, record)
+        registration = Create(path, layout.encode(record), ephemeral=True)
         try:
-            await client.create(path, layout.encode(record), ephemeral=True)
+            if former is None:
+                await client.create(path, registration.data, ephemeral=True)
+            else:
+                # In one step: a master must not see this server gone between its two starts and give its regions away.
+                log.info("replacing the registration of our former start")
+                await client.multi([Delete(path, former.version), registration])
+        except MultiFailed as refusal:
+            raise ConnectionLoss(path, f"the former registration changed meanwhile: {refusal}") from refusal
         except NodeExists:
             data, stat = await client.get(path)
             # Ours after all: the answer to an earlier attempt was lost.
@@ -137,23 +146,18 @@ class Membership:
             return -1
         return stat.version
 
-    async def _clear(self, path: str, record: ServerRecord) -> None:
-        """Come back when no other session's registration stands in the way."""
+    async def _clear(self, path: str, record: ServerRecord) -> Stat | None:
+        """Come back when no other session's registration stands in the way; with the Stat of our former start's."""
         looks = 0
         while not self._is_over:
             try:
                 data, stat = await self.client.get(path)
             except NoNode:
-                return
+                return None
             if stat.ephemeral_owner == self.client.session_id:
-                return
+                return None
             if _is_former_start(data, path, stat, record):
-                log.info("removing the registration of our former start")
-                try:
-                    await self.client.delete(path, stat.version)
-                except OperationError as error:
-                    log.info("it has changed meanwhile: {error}", error=error)
-                continue
+                return stat
             if looks % LOOKS_PER_LINE == 0:
                 log.warn(
                     "a server elsewhere is registered under our uuid {uuid}; waiting for its session to end: {data}",
@@ -162,6 +166,7 @@ class Membership:
                 )
             looks += 1
             await deferLater(self._reactor, LOOK_S)
+        return None
 
     def _registration_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
         """Our znode changed, or the watch is void: look, and watch again."""
