@@ -18,7 +18,7 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 
 from cli import output
-from cli.connect import Cluster, four_letter, is_answering, refusal, split_address
+from cli.connect import Cluster, ask_server, four_letter, is_answering, refusal, split_address
 from cli.display import Display
 from cli.errors import CliError, UnreachableError
 from cli.local import MASTER, SERVER, STORE, LocalCluster
@@ -26,7 +26,7 @@ from cli.supervisor import Ended, Supervisor, last_lines
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
 from regions.layout import decode_region
-from regions.model import PlanState, RegionSpec
+from regions.model import ActiveRecord, PlanState, RegionSpec, ServerRecord
 
 #: Longest time for one phase before `rk up` gives up; all are far above what a loaded laptop needs.
 STORE_TIMEOUT_S: Final = 45.0
@@ -37,7 +37,7 @@ ASSIGN_STALL_S: Final = 150.0
 
 #: Longest time between two looks while nothing announces itself.
 _PAUSE_S: Final = 0.1
-_STATUS_TIMEOUT_S: Final = 5.0
+_STATUS_TIMEOUT_S: Final = 1.0
 _MARK_TIMEOUT_S: Final = 3.0
 #: How long each kind of daemon may take to stop before it is killed.
 _STOP_TIMEOUT_S: Final = {MASTER: 8.0, SERVER: 10.0, STORE: 8.0}
@@ -125,7 +125,8 @@ class BringUp:
             if client.exists(cluster.layout.active, watch=watch) is None:
                 return False
             found = cluster.active()
-            address = f"{found.host}:{found.port}" if found is not None and found.epoch else ""
+            # After a crash of everything the store still has the former one's mark until its session ends.
+            address = f"{found.host}:{found.port}" if found is not None and _rules(found) else ""
             return bool(address)
 
         self._until(active, MASTER_TIMEOUT_S, "no master became active")
@@ -140,7 +141,8 @@ class BringUp:
         def registered(watch: Watch) -> bool:
             if client.exists(cluster.layout.servers, watch=watch) is None:
                 return False
-            found = len(client.get_children(cluster.layout.servers, watch=watch))
+            client.get_children(cluster.layout.servers, watch=watch)
+            found = sum(1 for server in cluster.servers() if _is_itself(server))
             self._display.update(found, wanted)
             return found >= self._running(SERVER)
 
@@ -318,6 +320,25 @@ def store_role(address: str) -> str:
         if line.startswith("Mode:"):
             return line.partition(":")[2].strip()
     return ""
+
+
+def _rules(active: ActiveRecord) -> bool:
+    """Whether the process at that address believes itself to be the active master."""
+    try:
+        address = (active.host, active.port)
+        status = call_blocking(address, messages.GetMasterStatus(), _STATUS_TIMEOUT_S, expect=messages.MasterStatus)
+    except RpcError:
+        return False
+    return status.uuid == active.uuid and status.role != "standby"
+
+
+def _is_itself(server: ServerRecord) -> bool:
+    """Whether the server at that address is the very start that is registered, and not a later one."""
+    try:
+        status = ask_server(server, messages.GetServerStatus(server.uuid), messages.ServerStatus, _STATUS_TIMEOUT_S)
+    except RpcError:
+        return False
+    return status.server.incarnation == server.incarnation
 
 
 def _planning(status: messages.MasterStatus) -> bool:

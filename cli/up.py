@@ -73,9 +73,9 @@ class StopRequested(BaseException):
 @click.option(
     "--plan-engine",
     type=click.Choice(["auto", "greedy", "spark"]),
-    default="auto",
+    default="spark",
     show_default=True,
-    help="Who computes bulk plans; auto is Spark if it is there.",
+    help="Who computes bulk plans; without Spark or Java greedy does. auto: Spark from 1000 regions on.",
 )
 @global_options
 @click.pass_obj
