@@ -1,6 +1,7 @@
 """`python -m regions.plan`: a plan from files to files, without any cluster.
 
-The engines `greedy` and `sharded` run here; `spark` is handed to `regions.plan.spark_job` with the same arguments.
+The engines `greedy`, `flow` and `sharded` run here; `spark` is handed to `regions.plan.spark_job` with the same
+arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m regions.plan", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--input", required=True, type=Path, help="directory of regions, servers, blocks, last, params")
     parser.add_argument("--output", required=True, type=Path, help="directory for the plan; it must hold none yet")
-    parser.add_argument("--engine", choices=("greedy", "sharded", "spark"), default="greedy")
+    parser.add_argument("--engine", choices=("greedy", "flow", "sharded", "spark"), default="greedy")
     parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
     parser.add_argument("--shards", type=int, default=None, help="for the engine sharded; by default from the size")
     options, rest = parser.parse_known_args(arguments)

@@ -1,9 +1,10 @@
 """The engines by name, and what they share: from placements to leftovers, repair and the numbered plan.
 
     greedy    one pass by benefit over the whole problem; for small and incremental work, and the fallback for all
+    flow      the best possible choice of good places, by an exact flow; needs OR-tools
     sharded   the same pass per shard, as the Spark job does it: the job's plan is this plan, bit for bit
 
-Both end in `finish`: leftovers as classes, chains of moves for what clashes, replica numbers, digest.
+All end in `finish`: leftovers as classes, chains of moves for what clashes, replica numbers, digest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .digest import plan_digest
+from .flow import solve_flow
 from .greedy import take_best
 from .leftover import LeftoverClass, spread
 from .model import BadInput, Deadline, Ints, Params, Plan, PlanRows, Snapshot, Stats, Texts
@@ -43,11 +45,13 @@ def plan(
     stats = first_stats(problem, ignored, blocks=len(snapshot.blocks))
     if engine == "greedy":
         taken = solve_whole(problem)
+    elif engine == "flow":
+        taken = solve_flow(problem, per_rack(problem))
     elif engine == "sharded":
         stats.shards = shards or shard_count(int(problem.want.sum()), len(problem.fleet))
         taken = solve_shards(problem, stats.shards)
     else:
-        raise BadInput(f"no engine {engine!r}: greedy and sharded plan in this process")
+        raise BadInput(f"no engine {engine!r}: greedy, flow and sharded plan in this process")
     stats.engine = engine
     return finish(problem, taken, deadline, stats)
 

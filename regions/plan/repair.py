@@ -44,6 +44,10 @@ class Repair:
             self.on[s].add(r)
             if problem.want[r] > 1:
                 self.of.setdefault(r, []).append(s)
+        #: Replicas of each region by rack; regions of one replica never crowd anything, so theirs stay 0.
+        self.crowd = np.zeros((len(problem), int(self.rack.max(initial=0)) + 1), dtype=np.int8)
+        several = problem.want[region] > 1
+        np.add.at(self.crowd, (region[several], self.rack[server[several]]), 1)
         self.held = np.zeros_like(self.cell)
         np.add.at(self.held, (problem.table[region], server), 1)
         self.benefit: dict[int, int] | None = None
@@ -63,7 +67,7 @@ class Repair:
         for server in np.flatnonzero(self.below > 0).tolist():
             while self.below[server] > 0 and not self._late():
                 donors = [(s, ANY) for s in self._above_floor(int(self.group[server]))]
-                path = self._chain(donors, goal=server)
+                path = self._chain(donors, goal=server) or self._chain(donors, goal=server, strict=False)
                 if path is None:
                     break
                 self._walk(path, server)
@@ -96,6 +100,7 @@ class Repair:
         self.on[server].add(region)
         if self.problem.want[region] > 1:
             self.of.setdefault(region, []).append(server)
+            self.crowd[region, self.rack[server]] += 1
         self.cell[self.problem.table[region], server] -= 1
         self.held[self.problem.table[region], server] += 1
         if self.below[server] > 0:
@@ -109,6 +114,7 @@ class Repair:
         self.on[server].remove(region)
         if self.problem.want[region] > 1:
             self.of[region].remove(server)
+            self.crowd[region, self.rack[server]] -= 1
         self.cell[self.problem.table[region], server] += 1
         self.held[self.problem.table[region], server] -= 1
         if self.above[server] < self.problem.quotas.ceil[server] - self.problem.quotas.floor[server]:
@@ -142,6 +148,9 @@ class Repair:
             return
         starts = [(int(s), ANY if c > 0 else table) for s, c in zip(members, cells, strict=True)]
         path = None if self._late() else self._chain(starts, goal=None, avoid=region)
+        if path is None and not self._late() and not self._open(members).any():
+            starts = [(int(s), ANY) for s in members]
+            path = self._chain(starts, goal=None, avoid=region, strict=False)
         if path is not None:
             first = path[0][0]
             goal = path.pop()[0]
@@ -159,21 +168,23 @@ class Repair:
 
     # --- chains ----------------------------------------------------------------------------------------------------
 
-    def _chain(self, starts: list[Node], goal: int | None, avoid: int = -1) -> list[tuple[int, int]] | None:
+    def _chain(
+        self, starts: list[Node], goal: int | None, *, avoid: int = -1, strict: bool = True
+    ) -> list[tuple[int, int]] | None:
         """The shortest chain from one of `starts`, which have no room themselves, to `goal` or any server with room.
 
         Returns (server, region that leaves it) in order, ended by (last server, -1) when `goal` is None; the replica
         that leaves one server goes to the next. No region moves twice and `avoid` not at all: each step is checked
-        against where the other replicas stand now.
+        against where the other replicas stand now. Not `strict`, tables may go over their limits on the way.
         """
         came: dict[Node, tuple[Node, int] | None] = dict.fromkeys(starts)
         goals = {goal} if goal is not None else set(np.flatnonzero(self._open(np.arange(self.servers))).tolist())
         front = list(starts)
         while front and goals:
             behind: list[Node] = []
-            for node in self._promising_first(front, goals):
+            for node in self._promising_first(front, goals, strict):
                 moved = {region for _, region in self._path(came, node)} | {avoid}
-                for target, region in self._steps(node, came, moved):
+                for target, region in self._steps(node, came, moved, strict):
                     came[target] = (node, region)
                     behind.append(target)
                     if target[1] == ANY and target[0] in goals:
@@ -182,8 +193,10 @@ class Repair:
             front = behind
         return None
 
-    def _promising_first(self, front: list[Node], goals: set[int]) -> list[Node]:
+    def _promising_first(self, front: list[Node], goals: set[int], strict: bool) -> list[Node]:
         """The nodes of a layer, those first whose tables have room at a goal: one of them is usually the last step."""
+        if not strict:
+            return front
         takes: Bools = np.any(self.cell[:, sorted(goals)] > 0, axis=1)
         gives: Bools = np.any((self.held > 0) & takes[:, None], axis=0)
         good = [bool(gives[s]) if t == ANY else bool(takes[t]) for s, t in front]
@@ -209,7 +222,9 @@ class Repair:
             self.moves += 1
             goal = server
 
-    def _steps(self, node: Node, came: dict[Node, tuple[Node, int] | None], moved: set[int]) -> list[tuple[Node, int]]:
+    def _steps(
+        self, node: Node, came: dict[Node, tuple[Node, int] | None], moved: set[int], strict: bool
+    ) -> list[tuple[Node, int]]:
         """Servers that one replica of this server may go to, each with the replica that loses least by leaving."""
         server, only = node
         regions = sorted(self.on[server] - moved, key=lambda r: (self._loss(r, server), r))
@@ -221,7 +236,7 @@ class Repair:
             return []
         rows = np.array(regions, dtype=np.int64)
         fits = self._fits(rows, server, members)
-        free = self.cell[self.problem.table[rows]][:, members] > 0
+        free = (self.cell[self.problem.table[rows]][:, members] > 0) | (not strict)
         steps: list[tuple[Node, int]] = []
         for usable, narrow in ((fits & free, False), (fits & ~free, True)):
             best = np.argmax(usable, axis=0)
@@ -234,16 +249,12 @@ class Repair:
 
     def _fits(self, regions: Ints, server: int, members: Ints) -> Bools:
         """Whether a region's replica may go from `server` to each member: no shared server, no rack more crowded."""
-        fits = np.ones((len(regions), len(members)), dtype=np.bool_)
-        racks = self.rack[members]
-        for i, r in enumerate(regions.tolist()):
-            if self.problem.want[r] <= 1:
-                continue
-            others = [s for s in self.of[r] if s != server]
-            if others:
-                crowd = (racks[:, None] == self.rack[others][None, :]).sum(axis=1)
-                mine = int((self.rack[others] == self.rack[server]).sum())
-                fits[i] = (crowd <= mine) & ~np.isin(members, others)
+        crowd = self.crowd[regions]
+        mine = crowd[:, self.rack[server]] - 1
+        crowd[:, self.rack[server]] = mine
+        fits: Bools = crowd[:, self.rack[members]] <= np.maximum(mine, 0)[:, None]
+        for i in np.flatnonzero(mine > 0).tolist():
+            fits[i] &= ~np.isin(members, self.of[int(regions[i])])
         return fits
 
     def _loss(self, region: int, server: int) -> int:
