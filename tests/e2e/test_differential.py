@@ -268,6 +268,9 @@ def test_random_run_gives_the_same_answers_and_events(sides: list[Side]) -> None
         for side in sides:
             side.settle()
         their_events, our_events = (side.take_events() for side in sides)
+        if step[1] == "renew":
+            # ZooKeeper deletes the ephemerals of a session in the order of a hash set.
+            their_events, our_events = (list(map(sorted, events)) for events in (their_events, our_events))
         done.append(f"{number}: {step} -> {theirs}")
         story = f"RK_SEED={SEED}, step {number}; the steps before:\n" + "\n".join(done[-12:])
         assert ours == theirs, f"answer differs: {story}"
