@@ -67,6 +67,7 @@ class Progress:
         """The logs agree up to `match`: stream from there."""
         self.state = REPLICATE
         self.next = self.match + 1
+        self.waiting = False
         self.snapshot_index = 0
         self._clear_window()
 
