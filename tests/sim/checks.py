@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MASK = (1 << 61) - 1
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - it names what was violated
     """An invariant does not hold."""
 
 
@@ -85,10 +85,8 @@ class Checker:
             return  # an election that ended late; what is newer than its term it need not know
         log = node.core_now().log
         if log.offset <= self.commit and log.term_at(self.commit) != self.commit_term:
-            raise Violation(
-                f"leader completeness: {node.id} leads term {r.term} without the committed
-                {self.commit_term}/{self.commit}"
-            )
+            held = f"{self.commit_term}/{self.commit}"
+            raise Violation(f"leader completeness: {node.id} leads term {r.term} without the committed {held}")
 
     def _check_config(self, node: SimNode) -> None:
         """What is in force is the newest configuration in the log, or else what was committed up to the snapshot."""

@@ -373,6 +373,8 @@ class Simulation:
             return
         if self.trace is not None:
             self.note(f"{m.dst} gets {describe.message(m)}")
+        if m.term < core.term:
+            self.counts["old_messages"] += 1
         core.step(m)
         if node.pump_planned:
             return

@@ -1,0 +1,59 @@
+"""The simulation finds the bugs that are planted in it, and finds nothing where there is none.
+
+Each bug is looked for on seeds from 1 on, with 3 and with 5 first members, and must show within the number of seeds
+stated here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from coord.raft import core as core_module
+from tests.sim import planted
+from tests.sim.cluster import Bug
+from tests.sim.faults import run_one
+
+#: Planted bug -> seeds within which it must be caught (about twice what it takes today).
+WITHIN: dict[type[Bug], int] = {
+    planted.AckBeforeSync: 3,
+    planted.AnyLogElected: 8,
+    planted.ConfigNotReverted: 40,
+    planted.HeartbeatCommitsAll: 20,
+    planted.LeaderCountsUnsynced: 5,
+    planted.LearnerCounted: 40,
+    planted.OldAnswerCounted: 60,
+    planted.OldTermCounted: 5,
+    planted.ReadBeforeOwnCommit: 10,
+    planted.ReadWithoutQuorum: 30,
+    planted.SecondVote: 80,
+    planted.ShorterAppendTruncates: 20,
+    planted.SnapshotWithoutConfig: 30,
+    planted.StaleLeaderIgnored: 25,
+    planted.TwoConfigChanges: 15,
+    planted.UnverifiedCommitted: 20,
+    planted.VoteForgotten: 60,
+}
+
+pytestmark = pytest.mark.skipif(
+    not core_module.__file__.endswith(".py"), reason="bugs are planted by subclasses; a compiled core takes none"
+)
+
+
+@pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
+def test_planted_bug_is_caught(bug: type[Bug]) -> None:
+    """Some invariant, or an assertion of the core itself, stops the run."""
+    for seed in range(1, WITHIN[bug] + 1):
+        for size in (3, 5):
+            try:
+                run_one(seed, size, bug=bug)
+            except AssertionError:
+                return
+    pytest.fail(f"{bug.__name__} not caught within {WITHIN[bug]} seeds")
+
+
+@pytest.mark.parametrize("bug", [bug for bug in WITHIN if bug.favours], ids=lambda bug: bug.__name__)
+def test_the_same_troubles_do_not_upset_the_sound_core(bug: type[Bug]) -> None:
+    """What catches a bug is the bug, not the choice of faults that brings it out."""
+    sound = type("Sound", (Bug,), {"favours": bug.favours})
+    for seed in range(1, 11):
+        run_one(seed, 3, bug=sound)

@@ -1,0 +1,127 @@
+"""The log's own arithmetic, against a plain list."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coord.raft.log import RaftLog
+from coord.raft.membership import Configuration
+from coord.raft.messages import NORMAL, Entry, SnapshotMeta, bootstrap
+
+START = bootstrap([1, 2, 3])
+
+
+def some_log(terms: list[int], first: int = 1) -> list[Entry]:
+    """Entries with these terms, from index `first` on."""
+    return [Entry(term, first + i, NORMAL, b"%d" % (first + i)) for i, term in enumerate(terms)]
+
+
+def meta(index: int, term: int) -> SnapshotMeta:
+    """A snapshot there."""
+    return SnapshotMeta(index, term, Configuration([1, 2, 3]))
+
+
+TERMS = st.lists(st.integers(1, 4), min_size=0, max_size=10).map(sorted)
+
+
+@given(TERMS, st.integers(0, 10))
+def test_term_at_is_the_lists_and_unknown_outside(terms: list[int], compacted: int) -> None:
+    """Behind a compaction only its last position is known."""
+    log = RaftLog(START, some_log(terms))
+    compacted = min(compacted, log.last)
+    log.commit_to(log.last)
+    log.snapshot = meta(compacted, ([0, *terms])[compacted])
+    log.compact(compacted)
+    for index in range(14):
+        known = compacted <= index <= len(terms)
+        assert log.term_at(index) == (([0, *terms])[index] if known else -1)
+
+
+@given(TERMS, TERMS, st.integers(0, 10))
+def test_first_difference_is_where_terms_part(mine: list[int], theirs: list[int], matched: int) -> None:
+    """Only a real difference counts, so a shorter append finds none."""
+    matched = min(matched, len(mine), len(theirs))
+    theirs = mine[:matched] + [max(t, mine[matched - 1] if matched else 1) for t in theirs[matched:]]
+    if not theirs:
+        return
+    expected = next(
+        (i for i, term in enumerate(theirs) if i >= len(mine) or mine[i] != term),
+        len(theirs),
+    )
+    assert RaftLog(START, some_log(mine)).first_difference(some_log(theirs)) == expected
+
+
+@given(TERMS, TERMS)
+def test_the_hint_never_skips_the_place_where_the_logs_agree(mine: list[int], theirs: list[int]) -> None:
+    """Two logs with a common beginning: each hint is at or above its end, and the search ends there (Raft §5.3)."""
+    common = 0
+    while common < min(len(mine), len(theirs)) and mine[common] == theirs[common]:
+        common += 1
+    leader, follower = RaftLog(START, some_log(mine)), RaftLog(START, some_log(theirs))
+    previous = leader.last
+    for _ in range(30):
+        if follower.term_at(previous) == leader.term_at(previous) and previous <= common:
+            break
+        index, term = follower.agreement(previous, leader.term_at(previous))
+        index, _ = leader.agreement(index, term)
+        assert common <= index
+        assert index < previous or follower.term_at(previous) == leader.term_at(previous)
+        previous = min(previous - 1, index)
+    assert previous == common or mine[:previous] == theirs[:previous]
+
+
+@given(TERMS, st.integers(1, 12), st.integers(0, 30))
+def test_a_portion_fits_or_is_a_single_entry(terms: list[int], first: int, room: int) -> None:
+    """Bytes are bounded, progress is not."""
+    log = RaftLog(START, some_log(terms))
+    if first > log.last + 1:
+        return
+    portion = log.portion(first, room)
+    assert [entry.index for entry in portion] == list(range(first, first + len(portion)))
+    assert sum(len(entry.data) for entry in portion) <= room or len(portion) == 1
+    assert portion or first == log.last + 1
+
+
+def test_a_committed_entry_is_never_truncated() -> None:
+    """A broken invariant stops the node."""
+    log = RaftLog(START, some_log([1, 1, 1]))
+    log.commit_to(2)
+    with pytest.raises(AssertionError, match="committed up to 2"):
+        log.truncate(2)
+    log.truncate(3)
+    assert log.last == 2
+
+
+def test_commit_beyond_the_log_stops_the_node() -> None:
+    """What is not there cannot be committed."""
+    with pytest.raises(AssertionError, match="beyond the end"):
+        RaftLog(START, some_log([1])).commit_to(2)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "terms", "first", "expected"),
+    [
+        (meta(3, 2), [], 1, (3, 2, 3)),  # nothing but the snapshot
+        (meta(3, 2), [2, 2], 4, (3, 2, 5)),  # continues it
+        (meta(3, 2), [1, 1, 2, 2], 1, (0, 0, 4)),  # the whole log is still there
+        (meta(3, 2), [1, 2, 2], 2, (2, 1, 4)),  # part of it: the first entry only marks the position
+        (meta(3, 2), [1, 1], 1, (3, 2, 3)),  # ends before the snapshot
+        (meta(3, 2), [1, 1, 1, 1], 1, (3, 2, 3)),  # disagrees with the snapshot, all of it is overtaken
+    ],
+)
+def test_what_a_restart_makes_of_snapshot_and_log(
+    snapshot: SnapshotMeta, terms: list[int], first: int, expected: tuple[int, int, int]
+) -> None:
+    """(offset, its term, last) after a crash at any point of installing or saving a snapshot."""
+    log = RaftLog(snapshot, some_log(terms, first))
+    assert (log.offset, log.offset_term, log.last) == expected
+    assert log.commit == log.handed == snapshot.index
+    assert log.stable == log.saved == log.last
+
+
+def test_a_hole_between_snapshot_and_log_is_refused() -> None:
+    """Entries are missing: not a state that a crash can leave."""
+    with pytest.raises(AssertionError, match="gap between the snapshot at 3 and the log from 5"):
+        RaftLog(meta(3, 2), some_log([2, 2], 5))
