@@ -114,6 +114,7 @@ class Client:
     def drain(self) -> None:
         data = b"".join(self.output)
         self.output.clear()
+        self.connection.output_bytes = 0
         while data:
             (length,) = struct.unpack_from("!i", data)
             frame, data = data[4 : 4 + length], data[4 + length :]

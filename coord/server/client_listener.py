@@ -69,6 +69,7 @@ class ClientStream(Stream):
         self.output = self.connection.output
         self.is_dirty = False
         self._has_begun = False
+        self._will_drain = False
         self.since_ms = now_ms
         self.stalled_ms = 0
         self._wants_reading = True
@@ -140,14 +141,28 @@ class ClientStream(Stream):
     def send(self) -> None:
         """Send this turn's output; stop reading from a client that does not take it."""
         self.flush()
+        self._account()
         if self._rest and len(self._rest) > self._listener.limits.pause_bytes:
             super().set_reading(False)
 
     def _send_rest(self) -> None:
         super()._send_rest()
         self.stalled_ms = 0
+        self._account()
         if not self.is_closed and self._wants_reading and self.backlog() <= self._listener.limits.pause_bytes:
             super().set_reading(True)
+
+    def _account(self) -> None:
+        """Tell the connection what still waits, and the pipeline when a choked one may go on, in a turn of its own."""
+        connection = self.connection
+        connection.output_bytes = len(self._rest)
+        if connection.is_choked and len(self._rest) <= self._listener.limits.pause_bytes and not self._will_drain:
+            self._will_drain = True
+            self._listener.reactor.callLater(0, self._drained)
+
+    def _drained(self) -> None:
+        self._will_drain = False
+        self._listener.node.pipeline.drained(self.connection)
 
     def sweep(self, now_ms: int) -> None:
         """Close the connection if it is half open or stalled."""

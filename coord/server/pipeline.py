@@ -79,6 +79,7 @@ class Limits:
         session_timeout_min_ms: int = 1000,
         session_timeout_max_ms: int = 10_000,
         sessions_max: int = 100_000,
+        output_bytes_max: int = 4 << 20,
     ) -> None:
         #: Requests of one connection that wait for an answer; beyond it the connection is not read.
         self.outstanding_max = outstanding_max
@@ -89,6 +90,8 @@ class Limits:
         self.session_timeout_max_ms = session_timeout_max_ms
         #: Sessions in the whole cluster; new ones are refused beyond it.
         self.sessions_max = sessions_max
+        #: Bytes of answers that may wait for one client before no more of its requests are answered.
+        self.output_bytes_max = output_bytes_max
 
 
 class Transport(Protocol):
@@ -149,7 +152,14 @@ class Connection:
         #: No more requests are taken: closeSession was read, or the connection is being closed.
         self.is_ending = False
         self.is_closed = False
+        #: Too many requests wait: its input is not read.
         self.is_paused = False
+        #: Too many bytes of answers wait: nothing is answered or read until the transport reports them sent.
+        self.is_choked = False
+        #: Bytes in `output` and in the transport's hands; the transport sets it anew after each send.
+        self.output_bytes = 0
+        #: Requests that came before the connection choked and were not looked at.
+        self.parked: list[tuple[bytes, list[tuple[int, int]]]] = []
         # For the four-letter words.
         self.established_ms = now_ms
         self.heard_ms = now_ms
@@ -317,7 +327,7 @@ class Pipeline:
         connection.pending_bytes = 0
         if connection.is_paused:
             connection.is_paused = False
-            connection.transport.set_reading(True)
+            connection.transport.set_reading(not connection.is_choked)
         early, connection.early = connection.early, []
         for block, frames in early:
             self.receive(connection, block, frames)
@@ -340,6 +350,9 @@ class Pipeline:
                 connection.pending_bytes += len(block)
                 self._maybe_pause(connection, len(connection.early))
             return
+        if connection.is_choked:
+            connection.parked.append((block, frames))
+            return
         self._heard.add(connection)
         connection.received += len(frames)
         self.received += len(frames)
@@ -349,7 +362,9 @@ class Pipeline:
         read = machine.read
         watches = self.watches
         xid = opcode = 0
-        for at, end in frames:
+        room = self.limits.output_bytes_max - connection.output_bytes
+        requests = iter(frames)
+        for at, end in requests:
             if connection.is_ending:
                 break
             xid, opcode = _header_at(block, at)
@@ -360,6 +375,10 @@ class Pipeline:
                     err, body = read(opcode, block, session, watches, at + 8, end)
                     output.append(_pack_reply(16 + len(body), xid, machine.last_zxid, err) + body)
                     connection.sent += 1
+                    room -= len(body)
+                    if room < 0:
+                        connection.parked.insert(0, (block, list(requests)))
+                        self._choke(connection)
             elif opcode in WRITES:
                 waiting = Pending(xid, opcode, end - at)
                 self._wait(connection, waiting)
@@ -370,6 +389,7 @@ class Pipeline:
                     waiting.closes = connection.is_ending = True
             else:
                 self._receive_other(connection, xid, opcode, block, at + 8, end)
+        connection.output_bytes = self.limits.output_bytes_max - room
         connection.last_xid, connection.last_opcode = xid, opcode
         if output:
             connection.transport.wake()
@@ -437,6 +457,21 @@ class Pipeline:
             connection.is_paused = True
             connection.transport.set_reading(False)
 
+    def _choke(self, connection: Connection) -> None:
+        connection.is_choked = True
+        connection.transport.set_reading(False)
+
+    def drained(self, connection: Connection) -> None:
+        """The client has taken what made its connection choke: go on where it stopped."""
+        if connection.is_closed or not connection.is_choked:
+            return
+        connection.is_choked = False
+        self._advance(connection)
+        while connection.parked and not connection.is_choked and not connection.is_closed:
+            self.receive(connection, *connection.parked.pop(0))
+        if not connection.is_choked and not connection.is_closed:
+            connection.transport.set_reading(not connection.is_paused)
+
     def _propose(
         self, connection: Connection, waiting: Pending, session_id: int, owner: int, cxid: int, opcode: int, body: bytes
     ) -> None:
@@ -492,7 +527,7 @@ class Pipeline:
         """Give the replies that are due: from the front up to the first request that still waits for something."""
         pending = connection.pending
         output = connection.output
-        while pending:
+        while pending and not connection.is_choked:
             first = pending[0]
             if first.is_read:
                 self.waiting_reads -= 1
@@ -514,7 +549,7 @@ class Pipeline:
             and connection.pending_bytes * 2 < limits.outstanding_bytes_max
         ):
             connection.is_paused = False
-            connection.transport.set_reading(True)
+            connection.transport.set_reading(not connection.is_choked)
         connection.transport.wake()
 
     def _read(self, connection: Connection, waiting: Pending) -> None:
@@ -532,6 +567,9 @@ class Pipeline:
         else:
             err, body = machine.read(waiting.opcode, waiting.body, session, self.watches)
         connection.send_reply(waiting.xid, machine.last_zxid, err, body)
+        connection.output_bytes += len(body)
+        if connection.output_bytes > self.limits.output_bytes_max:
+            self._choke(connection)
 
     def _send_events(self, outcome: Outcome) -> None:
         for event_type, path, session_ids in self.machine.notify(outcome, self.watches):

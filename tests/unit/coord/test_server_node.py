@@ -131,6 +131,33 @@ def test_back_pressure_stops_reading_and_resumes() -> None:
     assert len(client.xids()) == 10
 
 
+def test_answers_that_nobody_takes_stop_the_answering() -> None:
+    """However many large reads are asked for at once; they are answered in order as the client takes them."""
+    nodes = StoreNodes(1)
+    leader = nodes.leader()
+    leader.pipeline.limits.output_bytes_max = 100_000
+    client = nodes.client(leader)
+    client.request(1, op.OP_CREATE, create(b"/big", b"x" * 50_000))
+    nodes.settle()
+    client.replies()
+    requests = [records.encode_request_frame(xid, op.OP_GET_DATA, get(b"/big")) for xid in range(2, 52)]
+    size = len(requests[0])
+    leader.pipeline.receive(
+        client.connection, b"".join(requests), [(size * i + 4, size * (i + 1)) for i in range(len(requests))]
+    )
+    client.request(52, op.OP_SET_DATA, set_data(b"/big", b"new"))
+    client.request(53, op.OP_GET_DATA, get(b"/big"))
+    assert not client.is_reading
+    assert sum(map(len, client.output)) < 300_000
+    for _ in range(40):
+        client.replies()
+        leader.pipeline.drained(client.connection)
+        nodes.settle()
+    assert client.xids() == list(range(1, 54))
+    assert client.is_reading
+    assert client.replies()[-1][3][4:7] == b"new"
+
+
 def test_every_write_is_applied_once_over_a_leader_crash() -> None:
     """Commands on their way through a leader that dies are sent again by the nodes that hold the clients."""
     for seed in range(1, 13):

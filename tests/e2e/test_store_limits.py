@@ -1,0 +1,203 @@
+"""What one client may cost: raw sockets against a real node."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.wire import opcodes as op
+from coord.wire import records
+from coord.wire.values import OPEN_ACL, ConnectRequest, CreateRequest
+from tests.e2e.test_store_cluster import Cluster
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Cluster]:
+    """One node with narrow bounds."""
+    made = Cluster(tmp_path, 1, ("--max-connections-per-address", "5", "--max-outstanding", "20", "--words", "*"))
+    made.start()
+    try:
+        made.leader()
+        yield made
+    finally:
+        made.kill()
+
+
+class Raw:
+    """A client that does what it likes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", cluster.client_ports[1]), timeout=10)
+
+    def connect(self, timeout_ms: int = 10_000) -> Raw:
+        """Open a session."""
+        body = records.encode_connect_request(ConnectRequest(timeout_ms=timeout_ms))
+        self.sock.sendall(struct.pack("!i", len(body)) + body)
+        assert records.decode_connect_response(self.frame(), 0, 37).session_id != 0
+        return self
+
+    def send(self, xid: int, opcode: int, body: bytes = b"") -> None:
+        """One request."""
+        self.sock.sendall(records.encode_request_frame(xid, opcode, body))
+
+    def exactly(self, size: int) -> bytes:
+        """That many bytes."""
+        data = b""
+        while len(data) < size:
+            part = self.sock.recv(size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def frame(self) -> bytes:
+        """The next frame."""
+        return self.exactly(struct.unpack("!i", self.exactly(4))[0])
+
+    def reply(self) -> tuple[int, int]:
+        """(xid, err) of the next frame."""
+        xid, _, err = records.decode_reply_header(self.frame(), 0, 16)
+        return xid, err
+
+    def is_closed(self) -> bool:
+        """Whether the server closes this connection without a further byte."""
+        try:
+            return self.sock.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def create(path: bytes, data: bytes = b"") -> bytes:
+    """Body of a create."""
+    return records.encode_create(CreateRequest(op.OP_CREATE, path, data, OPEN_ACL, 0))
+
+
+def test_connections_per_address_are_bounded(node: Cluster) -> None:
+    """One more is closed at once; when one leaves there is room again."""
+    with contextlib.ExitStack() as stack:
+        open_ = [stack.enter_context(Raw(node).connect().sock) for _ in range(5)]
+        assert Raw(node).is_closed()
+        open_[0].close()
+
+        def admitted() -> bool:
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.client_ports[1]), timeout=5))
+            sock.sendall(b"ruok")
+            return sock.recv(10) == b"imok"
+
+        eventually(admitted, 10, "room for one more")
+
+
+def test_longest_frame_is_taken_and_one_byte_more_is_not(node: Cluster) -> None:
+    """jute.maxbuffer, judged by the length prefix."""
+    client = Raw(node).connect()
+    room = 0xFFFFF - 8 - len(create(b"/big"))
+    client.send(1, op.OP_CREATE, create(b"/big", b"x" * room))
+    assert client.reply() == (1, 0)
+    client.sock.sendall(struct.pack("!i", 0x100000))
+    assert client.is_closed()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\4abcd", b"STAT", b"abcd"]
+)
+def test_garbage_is_closed_without_an_answer(node: Cluster, data: bytes) -> None:
+    """Instead of a connect request."""
+    client = Raw(node)
+    client.sock.sendall(data)
+    assert client.is_closed()
+    assert node.word(1, b"ruok") == "imok"
+
+
+def test_unknown_operations_are_answered_and_closed(node: Cluster) -> None:
+    """As in ZooKeeper; among them those that only the servers use."""
+    for opcode in (0, 13, 77, -1, op.OP_EXPIRE, op.OP_CREATE_SESSION, op.OP_ATTACH):
+        client = Raw(node).connect()
+        client.send(1, opcode, b"\0" * 50)
+        assert client.reply() == (1, -6), opcode
+        assert client.is_closed()
+
+
+def test_unreadable_records_are_refused_and_the_session_goes_on(node: Cluster) -> None:
+    """A short or null field is a MarshallingError, never more."""
+    client = Raw(node).connect()
+    for xid, (opcode, body) in enumerate(
+        [(op.OP_DELETE, b""), (op.OP_CREATE, b"\0\0\0\1/"), (op.OP_SET_DATA, b"\xff" * 8), (op.OP_GET_DATA, b"\0"),
+         (op.OP_MULTI, b"\0\0"), (op.OP_CREATE_TTL, b""), (op.OP_DELETE_CONTAINER, b"")], 1
+    ):  # fmt: skip
+        client.send(xid, opcode, body)
+        assert client.reply() == (xid, -5), opcode
+    client.send(99, op.OP_CREATE, create(b"/fine"))
+    assert client.reply() == (99, 0)
+
+
+def test_requests_behind_the_connect_request_in_one_segment(node: Cluster) -> None:
+    """They wait for the session, in order."""
+    client = Raw(node)
+    body = records.encode_connect_request(ConnectRequest(timeout_ms=5000))
+    client.sock.sendall(
+        struct.pack("!i", len(body)) + body + records.encode_request_frame(1, op.OP_CREATE, create(b"/a"))
+        + records.encode_request_frame(2, op.OP_EXISTS, records.encode_path_watch(b"/a", False))
+    )  # fmt: skip
+    client.frame()
+    assert [client.reply(), client.reply()] == [(1, 0), (2, 0)]
+
+
+def test_word_byte_by_byte(node: Cluster) -> None:
+    """The four letters may come one at a time."""
+    client = Raw(node)
+    client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for letter in b"ruok":
+        client.sock.sendall(bytes([letter]))
+    assert client.exactly(4) == b"imok"
+    assert client.is_closed()
+
+
+def test_client_that_does_not_read_costs_a_bounded_amount(node: Cluster) -> None:
+    """Its requests are not read any more once its answers pile up; others are served meanwhile."""
+    greedy = Raw(node).connect()
+    greedy.send(1, op.OP_CREATE, create(b"/big", b"x" * 500_000))
+    assert greedy.reply() == (1, 0)
+    greedy.sock.settimeout(2)
+    request = records.encode_request_frame(2, op.OP_GET_DATA, records.encode_path_watch(b"/big", False)) * 100
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        while sent < 64 << 20:
+            sent += greedy.sock.send(request)
+    assert sent < 64 << 20, "everything was taken"
+    other = Raw(node).connect()
+    other.send(1, op.OP_EXISTS, records.encode_path_watch(b"/big", False))
+    assert other.reply() == (1, 0)
+    assert int((node.folder / "n1" / "lock").read_text()) == node.processes[1].pid
+    with open(f"/proc/{node.processes[1].pid}/statm") as statm:
+        assert int(statm.read().split()[1]) * 4096 < 400 << 20
+
+
+def test_pipelined_writes_beyond_the_bound_are_all_answered(node: Cluster) -> None:
+    """Back-pressure delays, it loses nothing."""
+    client = Raw(node).connect()
+    requests = [records.encode_request_frame(n, op.OP_CREATE, create(b"/n%d" % n)) for n in range(1, 501)]
+    client.sock.sendall(b"".join(requests))
+    assert [client.reply() for _ in range(500)] == [(n, 0) for n in range(1, 501)]
+
+
+def test_all_words_answer(node: Cluster) -> None:
+    """Each allowed word, in its format."""
+    keep = Raw(node).connect()
+    keep.send(1, op.OP_EXISTS, records.encode_path_watch(b"/w", True))
+    keep.reply()
+    for word, wanted in {
+        b"ruok": "imok", b"srvr": "Node count: ", b"stat": "Clients:\n /127.0.0.1:", b"mntr": "zk_znode_count\t",
+        b"conf": "clientPort=", b"cons": "lop=exists", b"envi": "zookeeper.version=3.9.5", b"isro": "rw",
+        b"dump": "Global Sessions(1)", b"wchs": "1 connections watching 1 paths\nTotal watches:1", b"wchc": "\t/w",
+        b"wchp": "/w\n\t0x", b"dirs": "datadir_size: ", b"crst": "Connection stats reset.",
+        b"srst": "Server stats reset.",
+    }.items():  # fmt: skip
+        assert wanted in node.word(1, word), word
