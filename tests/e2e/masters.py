@@ -194,7 +194,18 @@ def own_store(folder: Path, nodes: int) -> Iterator[str]:
             arguments += ["--client-address", clients[number - 1], "--peer-address", peers[number - 1]]
             command = rk(*arguments, "--peers", everybody)
             running.enter_context(daemon(command, log=folder / f"store{number}.log"))
-        yield ",".join(clients)
+        try:
+            yield ",".join(clients)
+        except BaseException:
+            _show(sorted(folder.glob("store*.log")))
+            raise
+
+
+def _show(logs: list[Path]) -> None:
+    """The ends of logs, for a failing test."""
+    for log in logs:
+        if log.exists():
+            print(f"--- {log.name}\n{log.read_text()[-4000:]}")  # noqa: T201
 
 
 @contextlib.contextmanager
@@ -218,7 +229,5 @@ def cluster_on(
         try:
             yield cluster
         except BaseException:
-            for process in [*cluster.masters, *cluster.servers]:
-                if process.log.exists():
-                    print(f"--- {process.log.name}\n{process.log.read_text()[-4000:]}")  # noqa: T201
+            _show([process.log for process in [*cluster.masters, *cluster.servers]])
             raise

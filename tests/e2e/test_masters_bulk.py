@@ -1,0 +1,107 @@
+"""Many regions at once: a master that dies in the middle of creating or assigning them, and orderly shutdowns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.rpc import RpcError
+from regions import messages as ms
+from regions.layout import decode_cluster, decode_plan
+from regions.model import PlanState
+from tests.e2e.masters import Cluster, any_store, cluster_on
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+REGIONS = 1500
+SPLITS = [f"k{number:06d}" for number in range(1, REGIONS)]
+OPTIONS = ["--min-servers", "3", "--plan-engine", "greedy"]
+
+
+@pytest.fixture(params=["zookeeper", "three"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """Two masters and three servers, no table."""
+    with (
+        any_store(request.param, tmp_path / "store") as hosts,
+        cluster_on(hosts, tmp_path / "cluster", options=OPTIONS) as running,
+    ):
+        running.wait_active()
+        yield running
+
+
+def test_master_dies_while_it_assigns_a_new_table(cluster: Cluster) -> None:
+    """X8, RT-13: the table exists when it is answered; whatever is not assigned then, the next master assigns."""
+    active = cluster.wait_active()
+    cluster.ask(active, ms.CreateTable("big", SPLITS), ms.Tables, 30)
+    active.kill()
+    status = cluster.wait_settled(90)
+    assert (status.regions, status.path) == (REGIONS, "failover")
+    cluster.check_owners()
+    plans = [
+        decode_plan(cluster.zk.get(cluster.layout.plan(name))[0])
+        for name in cluster.zk.get_children(cluster.layout.plans)
+    ]
+    eventually(
+        lambda: all(
+            decode_plan(cluster.zk.get(cluster.layout.plan(plan.plan_id))[0]).state == PlanState.DONE for plan in plans
+        ),
+        20,
+        "no plan is left unfinished",
+    )
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.05, 0.15])
+def test_master_dies_while_it_creates_a_table(cluster: Cluster, pause_s: float) -> None:
+    """OC-01, OC-05: the table exists with all its regions or not at all, and its name is free in the second case."""
+    active = cluster.wait_active()
+    threading.Timer(pause_s, active.kill).start()
+    with pytest.raises((RpcError, OSError)) if pause_s == 0 else _either():
+        cluster.ask(active, ms.CreateTable("big", SPLITS), ms.Tables, 30)
+    active.kill()
+    cluster.wait_active()
+    tables = cluster.ask_active(ms.ListTables(), ms.Tables).tables
+    if not tables:
+
+        def gone() -> bool:
+            layout = cluster.layout
+            return not cluster.zk.get_children(layout.names) and not cluster.zk.get_children(layout.regions)
+
+        eventually(gone, 30, "no remains")
+        cluster.ask_active(ms.CreateTable("big", SPLITS, wait_ms=60_000), ms.Tables, 70)
+    status = cluster.wait_settled(90)
+    assert status.regions == REGIONS
+    cluster.check_owners()
+
+
+class _either:  # noqa: N801 - reads as a word
+    """A context that lets RpcError and OSError pass as well as success."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, RpcError | OSError)
+
+
+def test_orderly_shutdown_leaves_its_mark(cluster: Cluster) -> None:
+    """X7: the mark is written, dead servers are not replaced any more, and the next start takes the mark away."""
+    cluster.ask_active(ms.CreateTable("small", SPLITS[:29], wait_ms=30_000), ms.Tables, 40)
+    before = cluster.check_owners()
+    cluster.ask_active(ms.ShutdownCluster(), ms.Accepted)
+    assert decode_cluster(cluster.zk.get(cluster.layout.cluster)[0]).clean_shutdown
+    for process in [*cluster.masters, *cluster.servers]:
+        assert process.terminate() == 0
+    assert cluster.transitions() == []
+    for process in [*cluster.masters, *cluster.servers]:
+        process.start()
+    cluster.wait_active(60)
+    status = cluster.wait_settled()
+    assert status.path == "startup"
+    assert status.plan is not None
+    assert status.plan.regions == len(before)
+    assert not decode_cluster(cluster.zk.get(cluster.layout.cluster)[0]).clean_shutdown
+    assert cluster.check_owners() == before

@@ -1,0 +1,148 @@
+"""A store for one client, in memory: requests are answered when the test says so, in order, as a real session's are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from coord.client.ops import Check, Create, Delete, GetChildren, GetData, SetData
+from coord.client.session import SessionState
+from coord.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty, OperationError
+from coord.wire.records import Stat
+
+
+def stat_of(version: int, owner: int = 0) -> Stat:
+    """A Stat of which only these two matter."""
+    return Stat(0, 0, 0, 0, version, 0, 0, owner, 0, 0, 0)
+
+
+class FakeStore:
+    """Has the methods of ZkClient that masters use."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, tuple[bytes, int, int]] = {"/": (b"", 0, 0)}
+        self.session_id = 7
+        self.state = SessionState.CONNECTED
+        self.waiting: deque[tuple[Deferred[Any], Callable[[], Any]]] = deque()
+        self.multis: list[list[Any]] = []
+        self.watches: list[tuple[str, Callable[..., object]]] = []
+
+    def put(self, path: str, data: bytes = b"", version: int = 0, owner: int = 0) -> None:
+        self.nodes[path] = (data, version, owner)
+
+    def answer(self, count: int = -1) -> None:
+        """Answer so many waiting requests; all, and those they lead to, by default."""
+        while self.waiting and count != 0:
+            deferred, act = self.waiting.popleft()
+            count -= 1
+            try:
+                result = act()
+            except OperationError as error:
+                deferred.errback(error)
+            else:
+                deferred.callback(result)
+
+    def _later(self, act: Callable[[], Any]) -> Deferred[Any]:
+        deferred: Deferred[Any] = Deferred()
+        self.waiting.append((deferred, act))
+        return deferred
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def multi(self, operations: list[Any]) -> Deferred[Any]:
+        return self._later(lambda: self._multi(operations))
+
+    def multi_read(self, operations: list[Any]) -> Deferred[Any]:
+        return self._later(lambda: [self._read(op) for op in operations])
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Deferred[Any]:
+        owner = self.session_id if ephemeral else 0
+        return self._later(lambda: self._do(Create(path, data), owner))
+
+    def get(self, path: str) -> Deferred[Any]:
+        return self._later(lambda: self._get(path))
+
+    def set(self, path: str, data: bytes, version: int = -1) -> Deferred[Any]:
+        return self._later(lambda: self._do(SetData(path, data, version)))
+
+    def delete(self, path: str, version: int = -1) -> Deferred[Any]:
+        return self._later(lambda: self._do(Delete(path, version)))
+
+    def exists(self, path: str, watch: Callable[..., object] | None = None) -> Deferred[Any]:
+        def act() -> Stat | None:
+            if watch is not None:
+                self.watches.append((path, watch))
+            found = self.nodes.get(path)
+            return None if found is None else stat_of(found[1], found[2])
+
+        return self._later(act)
+
+    def children(self, path: str) -> Deferred[Any]:
+        return self._later(lambda: self._children(path))
+
+    # --- the tree -----------------------------------------------------------------------------------------------------
+
+    def _multi(self, operations: list[Any]) -> list[Any]:
+        self.multis.append(operations)
+        saved = dict(self.nodes)
+        results: list[Any] = []
+        for number, op in enumerate(operations):
+            try:
+                results.append(self._do(op))
+            except OperationError as error:
+                self.nodes = saved
+                raise MultiFailed(number, error, [None] * len(operations)) from error
+        return results
+
+    def _do(self, op: Any, owner: int = 0) -> Any:
+        found = self.nodes.get(op.path)
+        if isinstance(op, Create):
+            if found is not None:
+                raise NodeExists(op.path)
+            if op.path.rpartition("/")[0] not in ("", *self.nodes):
+                raise NoNode(op.path)
+            self.nodes[op.path] = (op.data, 0, owner)
+            return op.path
+        if found is None:
+            raise NoNode(op.path)
+        if op.version not in (-1, found[1]):
+            raise BadVersion(op.path)
+        if isinstance(op, Delete):
+            if self._children(op.path):
+                raise NotEmpty(op.path)
+            del self.nodes[op.path]
+            fired = [watch for path, watch in self.watches if path == op.path]
+            self.watches = [(path, watch) for path, watch in self.watches if path != op.path]
+            for watch in fired:
+                watch(2, op.path, 0)
+        elif isinstance(op, SetData):
+            self.nodes[op.path] = (op.data, found[1] + 1, found[2])
+            return stat_of(found[1] + 1, found[2])
+        else:
+            assert isinstance(op, Check), op
+        return None
+
+    def _get(self, path: str) -> tuple[bytes, Stat]:
+        if path not in self.nodes:
+            raise NoNode(path)
+        data, version, owner = self.nodes[path]
+        return data, stat_of(version, owner)
+
+    def _children(self, path: str) -> list[str]:
+        if path not in self.nodes:
+            raise NoNode(path)
+        prefix = path.rstrip("/") + "/"
+        return [
+            one[len(prefix) :]
+            for one in self.nodes
+            if one.startswith(prefix) and "/" not in one[len(prefix) :] and one != "/"
+        ]
+
+    def _read(self, op: GetData | GetChildren) -> Any:
+        try:
+            return self._get(op.path) if isinstance(op, GetData) else self._children(op.path)
+        except OperationError as error:
+            return error

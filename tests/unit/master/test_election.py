@@ -1,0 +1,104 @@
+"""The race for /active and the epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import ensureDeferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from master.election import Election
+from master.settings import Settings
+from regions.layout import Layout, decode_active, encode
+from regions.model import ActiveRecord
+from tests.unit.master.fake_store import FakeStore
+
+LAYOUT = Layout("/rk")
+
+
+class Myself:
+    """An identity without a directory."""
+
+    def __init__(self, uuid: str = "me", start_code: int = 5) -> None:
+        self.uuid = uuid
+        self.start_code = start_code
+
+
+class ElectionTest(SynchronousTestCase):
+    """One master against a store whose answers the test releases."""
+
+    def setUp(self) -> None:
+        self.store = FakeStore()
+        for path in LAYOUT.parents():
+            self.store.put(path)
+        self.store.put(LAYOUT.epoch, b"", 3)
+        settings = Settings(store="s:1", data_dir=Path("unused"), host="h", port=9)
+        store: Any = self.store
+        myself: Any = Myself()
+        self.election = Election(store, LAYOUT, settings, myself)
+        self.races = 0
+
+    def win(self) -> Any:
+        def racing() -> None:
+            self.races += 1
+
+        return ensureDeferred(self.election.win(lambda: 1, racing))
+
+    def test_free_place_is_taken_and_the_epoch_raised(self) -> None:
+        won = self.win()
+        self.store.answer()
+        assert self.successResultOf(won) == 4
+        active = decode_active(self.store.nodes[LAYOUT.active][0])
+        assert (active.uuid, active.epoch) == ("me", 4)
+
+    def test_standby_waits_until_the_place_is_free(self) -> None:
+        self.store.put(LAYOUT.active, encode(ActiveRecord("other", "o", 1, 1, 3)), 0, 99)
+        won = self.win()
+        self.store.answer()
+        self.assertNoResult(won)
+        assert self.election.active is not None
+        assert self.election.active.uuid == "other"
+        self.store.delete(LAYOUT.active)
+        self.store.answer()
+        assert self.successResultOf(won) == 4
+        assert self.races == 2
+
+    def test_own_leftover_of_an_earlier_start_is_removed(self) -> None:
+        """The lock on the data directory proves that its owner is dead."""
+        self.store.put(LAYOUT.active, encode(ActiveRecord("me", "h", 9, 4, 3)), 0, 55)
+        won = self.win()
+        self.store.answer()
+        assert self.successResultOf(won) == 4
+        assert self.store.nodes[LAYOUT.active][2] == self.store.session_id
+
+    def test_place_still_ours_leads_to_a_new_epoch(self) -> None:
+        """A reign that ended without the session ending goes on under the next epoch."""
+        first = self.win()
+        self.store.answer()
+        second = self.win()
+        self.store.answer()
+        assert (self.successResultOf(first), self.successResultOf(second)) == (4, 5)
+
+    def test_epoch_race_is_repeated(self) -> None:
+        """A former master's late write of its own epoch comes in between; ours must come after it."""
+        won = self.win()
+        self.store.answer(2)  # /active created, /epoch read
+        self.store.put(LAYOUT.epoch, b"", 4)
+        self.store.answer()
+        assert self.successResultOf(won) == 5
+
+    def test_register_replaces_an_earlier_session(self) -> None:
+        path = LAYOUT.master("me")
+        self.store.put(path, b"old", 0, 55)
+        done = ensureDeferred(self.election.register())
+        self.store.answer()
+        self.successResultOf(done)
+        assert self.store.nodes[path][2] == self.store.session_id
+
+    def test_release_leaves_anothers_place_alone(self) -> None:
+        self.store.put(LAYOUT.active, b"", 0, 99)
+        done = ensureDeferred(self.election.release())
+        self.store.answer()
+        self.successResultOf(done)
+        assert LAYOUT.active in self.store.nodes

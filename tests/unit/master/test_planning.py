@@ -1,0 +1,151 @@
+"""Plans by a process and their fallbacks; the snapshot they are made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.error import ProcessDone, ProcessTerminated
+from twisted.python.failure import Failure
+
+from master.phases import BulkPlan, Phases
+from master.planning import PlanFailed, Planner, SparkJob, _greedy, _read_checked, snapshot_of
+from regions.model import PlanRecord, PlanState, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regions.plan import Params, Snapshot, plan
+from regions.plan.files import write_plan
+from regions.world import Server, World
+
+
+def world(replication: int = 1) -> World:
+    """Four regions, two servers; r0 was on b."""
+    made = World()
+    for uuid in ("a", "b"):
+        made.servers[uuid] = Server(ServerRecord(uuid, uuid, 1, 1), False)
+    made.put_table(TableRecord("t", "orders", replication=replication), 0)
+    for number in range(4):
+        places = (ReplicaLocation(0, "b"),) if number == 0 else ()
+        made.put_region(RegionRecord("t", f"r{number}", size_bytes=10, replicas=places), 0)
+    return made
+
+
+def snapshot() -> Snapshot:
+    one = world()
+    return snapshot_of(one, one.replicas.values())
+
+
+def test_snapshot_has_former_places() -> None:
+    taken = snapshot()
+    assert taken.regions.region_id.tolist() == ["r0", "r1", "r2", "r3"]
+    assert taken.last.server_id.tolist() == ["b"]
+    assert taken.servers.server_id.tolist() == ["a", "b"]
+
+
+def test_snapshot_leaves_out_regions_of_which_a_replica_is_at_home() -> None:
+    one = world(replication=2)
+    wanted = [replica for key, replica in one.replicas.items() if key != "r2-1"]
+    assert snapshot_of(one, wanted).regions.region_id.tolist() == ["r0", "r1", "r3"]
+
+
+def test_greedy_keeps_places_and_balances() -> None:
+    made = _greedy(snapshot(), Params(), 10)
+    assert made.engine == "greedy"
+    assert made.placements["r0-0"] == "b"
+    assert sorted(made.placements.values()) == ["a", "a", "b", "b"]
+
+
+def test_files_of_another_epoch_are_refused(tmp_path: Path) -> None:
+    """A late result of a former master's job is no plan of ours."""
+    params = Params(snapshot_id="p1", master_epoch=3)
+    made = plan(snapshot(), params)
+    tmp_path.joinpath("out").mkdir()
+    write_plan(tmp_path / "out", made, plan_id="p1", params=params, seconds={})
+    assert _read_checked(tmp_path / "out", snapshot(), params).digest == made.digest
+    with pytest.raises(PlanFailed, match="epoch 3"):
+        _read_checked(tmp_path / "out", snapshot(), Params(snapshot_id="p1", master_epoch=4))
+
+
+def test_engine_depends_on_size_and_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planner(engine: str) -> Planner:
+        return Planner(None, tmp_path, engine=engine, deadline_s=1, spark_master="local", spark_min=100)
+
+    monkeypatch.setattr("master.planning.spark_missing", lambda: "")
+    assert planner("auto").engine_for(99) == ("greedy", "")
+    assert planner("auto").engine_for(100) == ("spark", "")
+    assert planner("greedy").engine_for(1_000_000) == ("greedy", "")
+    assert planner("spark").engine_for(1) == ("spark", "")
+    monkeypatch.setattr("master.planning.spark_missing", lambda: "java is not installed")
+    assert planner("auto").engine_for(100) == ("greedy", "java is not installed")
+
+
+class Transport:
+    """Records signals."""
+
+    def __init__(self) -> None:
+        self.signals: list[str] = []
+
+    def signalProcess(self, name: str) -> None:
+        self.signals.append(name)
+
+
+def ended(job: SparkJob, reason: Exception) -> list[Any]:
+    results: list[Any] = []
+    job.ended.addBoth(results.append)
+    job.processEnded(Failure(reason))
+    return results
+
+
+def test_job_relays_stages_in_any_pieces() -> None:
+    stages: list[str] = []
+    job = SparkJob(stages.append)
+    lines = b'{"stage": "session", "done": 1, "total": 7}\nnoise\n{"stage": "read", "done": 2, "total": 7}\n'
+    for at in range(0, len(lines), 5):
+        job.outReceived(lines[at : at + 5])
+    assert stages == ["session 1/7", "read 2/7"]
+    assert ended(job, ProcessDone(0)) == [None]
+
+
+def test_failed_job_says_why() -> None:
+    job = SparkJob(lambda _: None)
+    job.outReceived(b'{"stage": "failed", "error": "NoServers", "message": "none"}\n')
+    [failure] = ended(job, ProcessTerminated(4))
+    assert "NoServers: none" in str(failure.value)
+    silent = SparkJob(lambda _: None)
+    silent.errReceived(b"Exception in thread main\n")
+    [failure] = ended(silent, ProcessTerminated(6))
+    assert "status 6" in str(failure.value)
+
+
+def test_late_job_is_killed() -> None:
+    job = SparkJob(lambda _: None)
+    transport: Any = Transport()
+    job.transport = transport
+    job.kill("no plan within 1 s")
+    assert transport.signals == ["KILL"]
+    [failure] = ended(job, ProcessTerminated(None, 9))
+    assert "no plan within 1 s" in str(failure.value)
+
+
+def test_phases_follow_one_another() -> None:
+    now = [0.0]
+    phases = Phases(lambda: now[0])
+    phases.begin("load")
+    now[0] = 2.0
+    phases.begin("plan")
+    now[0] = 3.0
+    assert [(one.name, one.seconds, one.done) for one in phases.report()] == [("load", 2.0, True), ("plan", 1.0, False)]
+    phases.end()
+    phases.restart_from("plan")
+    phases.begin("plan")
+    assert [one.name for one in phases.report()] == ["load", "plan"]
+
+
+def test_bulk_plan_reports_its_progress() -> None:
+    now = [10.0]
+    bulk = BulkPlan(PlanRecord("p1", 1, engine="greedy", regions=2), ["r0-0", "r1-0"], lambda: now[0])
+    bulk.assigned = 1
+    now[0] = 12.5
+    assert (bulk.report().assigned, bulk.report().seconds, bulk.is_running) == (1, 2.5, True)
+    bulk.change(state=PlanState.DONE)
+    now[0] = 99.0
+    assert (bulk.report().seconds, bulk.report().state) == (2.5, "DONE")
