@@ -80,6 +80,8 @@ class LocalCluster(msgspec.Struct):
     servers: list[Daemon]
     #: Process that supervises the daemons; 0 once it has ended in an orderly way.
     supervisor_pid: int = 0
+    #: Whether a start has gone through all its phases: its table is there.
+    has_been_up: bool = False
     format_version: int = FORMAT_VERSION
 
     def daemons(self) -> list[Daemon]:

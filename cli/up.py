@@ -73,9 +73,8 @@ class StopRequested(BaseException):
 @click.option(
     "--plan-engine",
     type=click.Choice(["auto", "greedy", "spark"]),
-    default="spark",
-    show_default=True,
-    help="Who computes bulk plans; without Spark or Java greedy does. auto: Spark from 1000 regions on.",
+    help="Who computes bulk plans; auto is Spark from 1000 regions on; without Spark or Java greedy does.  "
+    "[default: spark at the first start, then auto]",
 )
 @global_options
 @click.pass_obj
@@ -90,7 +89,7 @@ def up(
     regions: int,
     source: Path | None,
     no_table: bool,
-    plan_engine: str,
+    plan_engine: str | None,
 ) -> int:
     """Start store nodes, masters and region servers on this machine, and stay until Ctrl-C.
 
@@ -102,6 +101,7 @@ def up(
     before = read_cluster(data_dir)
     shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine)
     local = design(shape, data_dir)
+    local.has_been_up = before is not None and before.has_been_up
     specs = [] if no_table else specs_of_csv(source or example_path(), regions)
     with _hold(data_dir, before):
         _check_ports(local)
@@ -116,7 +116,7 @@ def _shape(
     servers: int | None,
     racks: int | None,
     base_port: int | None,
-    plan_engine: str,
+    plan_engine: str | None,
 ) -> Shape:
     """What was asked for; what was not said stays as it was in this directory, else takes the default."""
     outside = parse_hosts(given.store) if given.store else None
@@ -138,7 +138,8 @@ def _shape(
         base_port=base_port or (before.base_port if before else DEFAULT_BASE_PORT),
         outside_store=outside,
         root=given.root_path if given.root or before is None else before.root,
-        plan_engine=plan_engine,
+        # Starts that find their regions placed need no Spark for a few hundred of them.
+        plan_engine=plan_engine or ("auto" if before is not None and before.has_been_up else "spark"),
     )
 
 
@@ -275,6 +276,8 @@ def _bring_up(
             bringup.create_table(cluster, table, specs)
         assigned = bringup.follow_assignment(cluster)
     display.close()
+    local.has_been_up = True
+    write_cluster(local, data_dir)
     total = time.monotonic() - began
     if given.json:
         _json_summary(local, display, assigned, leader, active, total)
