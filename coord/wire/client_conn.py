@@ -21,8 +21,9 @@ from __future__ import annotations
 from typing import Final
 
 from coord.errors import RemoteProtocolError
+from coord.wire.codec import REQUEST_HEADER_BYTES, decode_connect_request
 from coord.wire.jute import I32
-from coord.wire.records import REQUEST_HEADER_BYTES, ConnectRequest, decode_connect_request
+from coord.wire.values import ConnectRequest
 
 #: The longest payload taken from a client: jute.maxbuffer's default, so a request that fits ZooKeeper fits here. It is
 #: compared with the length prefix, before any of the payload is there.

@@ -27,8 +27,10 @@ def plain(value: Any) -> Any:
     """A record as nested builtins, for comparing."""
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if hasattr(value, "__dict__"):
-        return {name: plain(item) for name, item in vars(value).items()}
+    if type(value).__module__.startswith("coord."):
+        # Not vars(): compiled classes have no __dict__.
+        items = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
+        return {name: plain(item) for name, item in items.items() if not callable(item)}
     return value
 
 

@@ -1,0 +1,570 @@
+"""The records of ZooKeeper 3.9's client protocol, one encoder and one decoder each.
+
+    request  = xid:int opcode:int <request record>            reply = xid:int zxid:long err:int <reply record>
+    event    = a reply with xid -1 and a WatcherEvent         (all framed by client_conn.py: length:int payload)
+
+Conventions, the same for every function here:
+
+* `decode_x(data, at, end)` reads the record that begins at `at` and returns its value; bytes behind the record are
+  ignored. Unreadable bytes raise RemoteProtocolError and nothing else.
+* `encode_x(...)` returns the record's bytes, without header or frame.
+* Paths, schemes, ids and children are UTF-8 bytes, never decoded here. Data is `bytes`, or None where the wire says
+  null (a znode made with null data gives null back). A null string reads as empty, except where a path must be
+  present: then it is refused, as ZooKeeper refuses it.
+* Small read requests decode to tuples; records with more to them are plain classes (values.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from coord.errors import RemoteProtocolError
+from coord.wire.jute import (
+    I32,
+    NULL,
+    boolean,
+    buffer,
+    i64,
+    read_bool,
+    read_buffer,
+    read_count,
+    read_i32,
+    read_i64,
+    read_string,
+    read_strings,
+    short,
+    strings,
+)
+from coord.wire.opcodes import (
+    OP_CHECK,
+    OP_CREATE,
+    OP_CREATE2,
+    OP_CREATE_CONTAINER,
+    OP_CREATE_TTL,
+    OP_DELETE,
+    OP_ERROR,
+    OP_GET_CHILDREN,
+    OP_GET_DATA,
+    OP_SET_DATA,
+    XID_NOTIFICATION,
+)
+from coord.wire.values import (
+    Acl,
+    ConnectRequest,
+    ConnectResponse,
+    CreateRequest,
+    MultiOp,
+    MultiResult,
+    Stat,
+    WatcherEvent,
+    WatchSets,
+)
+
+_u32: Final = I32.unpack_from
+_I32_PAIR: Final = struct.Struct("!ii")
+FRAMED_REQUEST_HEADER: Final = struct.Struct("!iii")
+REPLY_HEADER: Final = struct.Struct("!iqi")
+FRAMED_REPLY_HEADER: Final = struct.Struct("!iiqi")
+_STAT: Final = struct.Struct("!qqqqiiiqiiq")
+_MULTI_HEADER: Final = struct.Struct("!i?i")
+_CONNECT_HEAD: Final = struct.Struct("!iqiq")
+_CONNECTED_HEAD: Final = struct.Struct("!iiq")
+
+REQUEST_HEADER_BYTES: Final = 8
+REPLY_HEADER_BYTES: Final = 16
+STAT_BYTES: Final = 68
+
+#: The fewest bytes one ACL entry takes: permissions and two empty strings.
+_ACL_BYTES_MIN: Final = 12
+
+_MULTI_END: Final = _MULTI_HEADER.pack(OP_ERROR, True, -1)
+
+
+# --- headers and frames ----------------------------------------------------------------------------------------------
+
+
+def decode_request_header(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """(xid, opcode); the body begins REQUEST_HEADER_BYTES further."""
+    if at + REQUEST_HEADER_BYTES > end:
+        raise short(at, end)
+    xid, opcode = _I32_PAIR.unpack_from(data, at)
+    return xid, opcode
+
+
+def encode_request_frame(xid: int, opcode: int, body: bytes) -> bytes:
+    """A whole request as it goes onto the wire, length first."""
+    return FRAMED_REQUEST_HEADER.pack(8 + len(body), xid, opcode) + body
+
+
+def decode_reply_header(data: bytes, at: int, end: int) -> tuple[int, int, int]:
+    """(xid, zxid, err); the body begins REPLY_HEADER_BYTES further."""
+    if at + REPLY_HEADER_BYTES > end:
+        raise short(at, end)
+    xid, zxid, err = REPLY_HEADER.unpack_from(data, at)
+    return xid, zxid, err
+
+
+def encode_reply_frame(xid: int, zxid: int, err: int, body: bytes) -> bytes:
+    """A whole reply as it goes onto the wire, length first. A refusal (err != 0) has an empty body."""
+    return FRAMED_REPLY_HEADER.pack(16 + len(body), xid, zxid, err) + body
+
+
+def encode_event_frame(event_type: int, state: int, path: bytes, zxid: int) -> bytes:
+    """A whole watch notification as it goes onto the wire, length first."""
+    return (
+        FRAMED_REPLY_HEADER.pack(28 + len(path), XID_NOTIFICATION, zxid, 0)
+        + FRAMED_REQUEST_HEADER.pack(event_type, state, len(path))
+        + path
+    )
+
+
+def decode_watcher_event(data: bytes, at: int, end: int) -> WatcherEvent:
+    """The body of a notification."""
+    if at + 8 > end:
+        raise short(at, end)
+    event_type, state = _I32_PAIR.unpack_from(data, at)
+    path, _ = read_string(data, at + 8, end)
+    return WatcherEvent(event_type, state, path)
+
+
+# --- connect ---------------------------------------------------------------------------------------------------------
+
+
+def decode_connect_request(data: bytes, at: int, end: int) -> ConnectRequest:
+    """The record with or without the read-only byte; passwords of any length."""
+    if at + 24 > end:
+        raise short(at, end)
+    version, last_zxid, timeout_ms, session_id = _CONNECT_HEAD.unpack_from(data, at)
+    passwd, at = read_string(data, at + 24, end)
+    has_read_only = at < end
+    read_only = has_read_only and data[at] != 0
+    return ConnectRequest(last_zxid, timeout_ms, session_id, passwd, read_only, has_read_only, version)
+
+
+def encode_connect_request(request: ConnectRequest) -> bytes:
+    """The inverse of decode_connect_request."""
+    head = _CONNECT_HEAD.pack(request.protocol_version, request.last_zxid_seen, request.timeout_ms, request.session_id)
+    tail = boolean(request.read_only) if request.has_read_only else b""
+    return head + buffer(request.passwd) + tail
+
+
+def decode_connect_response(data: bytes, at: int, end: int) -> ConnectResponse:
+    """The record with or without the read-only byte."""
+    if at + 16 > end:
+        raise short(at, end)
+    version, timeout_ms, session_id = _CONNECTED_HEAD.unpack_from(data, at)
+    passwd, at = read_string(data, at + 16, end)
+    has_read_only = at < end
+    read_only = has_read_only and data[at] != 0
+    return ConnectResponse(timeout_ms, session_id, passwd, read_only, has_read_only, version)
+
+
+def encode_connect_response(response: ConnectResponse) -> bytes:
+    """The inverse of decode_connect_response."""
+    head = _CONNECTED_HEAD.pack(response.protocol_version, response.timeout_ms, response.session_id)
+    tail = boolean(response.read_only) if response.has_read_only else b""
+    return head + buffer(response.passwd) + tail
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def read_path(data: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """Read a path, which must not be null (it may be empty: whoever looks it up refuses that)."""
+    start = at + 4
+    if start > end:
+        raise short(at, end)
+    length: int = _u32(data, at)[0]
+    stop = start + length
+    if length < 0:
+        raise RemoteProtocolError(f"null or negative path length {length} at byte {at}")
+    if stop > end:
+        raise short(at, end)
+    return data[start:stop], stop
+
+
+def read_stat(data: bytes, at: int, end: int) -> tuple[Stat, int]:
+    """Read a Stat."""
+    if at + STAT_BYTES > end:
+        raise short(at, end)
+    return Stat(*_STAT.unpack_from(data, at)), at + STAT_BYTES
+
+
+def encode_stat(stat: Stat) -> bytes:
+    """A Stat: also the whole reply to exists, setData and setACL."""
+    return _STAT.pack(*stat.as_tuple())
+
+
+def decode_stat(data: bytes, at: int, end: int) -> Stat:
+    """The whole reply to exists, setData and setACL."""
+    return read_stat(data, at, end)[0]
+
+
+def read_acl(data: bytes, at: int, end: int) -> tuple[list[Acl] | None, int]:
+    """Read an access list; None for null."""
+    count, at = read_count(data, at, end, _ACL_BYTES_MIN)
+    if count < 0:
+        return None, at
+    acl: list[Acl] = []
+    for _ in range(count):
+        perms, at = read_i32(data, at, end)
+        scheme, at = read_string(data, at, end)
+        identity, at = read_string(data, at, end)
+        acl.append(Acl(perms, scheme, identity))
+    return acl, at
+
+
+def encode_acl(acl: list[Acl] | None) -> bytes:
+    """An access list; None becomes null."""
+    if acl is None:
+        return NULL
+    parts = [I32.pack(len(acl))]
+    for line in acl:
+        parts.append(I32.pack(line.perms))
+        parts.append(buffer(line.scheme))
+        parts.append(buffer(line.id))
+    return b"".join(parts)
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def read_create(opcode: int, data: bytes, at: int, end: int) -> tuple[CreateRequest, int]:
+    """Read the record of any of the four creates."""
+    path, at = read_path(data, at, end)
+    value, at = read_buffer(data, at, end)
+    acl, at = read_acl(data, at, end)
+    flags, at = read_i32(data, at, end)
+    ttl_ms = 0
+    if opcode == OP_CREATE_TTL:
+        ttl_ms, at = read_i64(data, at, end)
+    return CreateRequest(opcode, path, value, acl, flags, ttl_ms), at
+
+
+def decode_create(opcode: int, data: bytes, at: int, end: int) -> CreateRequest:
+    """create, create2, createContainer, createTTL: `opcode` says which."""
+    return read_create(opcode, data, at, end)[0]
+
+
+def encode_create(request: CreateRequest) -> bytes:
+    """The inverse of decode_create."""
+    body = buffer(request.path) + buffer(request.data) + encode_acl(request.acl) + I32.pack(request.flags)
+    return body + i64(request.ttl_ms) if request.opcode == OP_CREATE_TTL else body
+
+
+def read_path_version(data: bytes, at: int, end: int) -> tuple[bytes, int, int]:
+    """Read (path, version, next_at)."""
+    path, at = read_path(data, at, end)
+    version, at = read_i32(data, at, end)
+    return path, version, at
+
+
+def decode_path_version(data: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """delete and check: (path, version). removeWatches, checkWatches, addWatch: (path, type or mode)."""
+    path, version, _ = read_path_version(data, at, end)
+    return path, version
+
+
+def encode_path_version(path: bytes, version: int) -> bytes:
+    """The inverse of decode_path_version."""
+    return buffer(path) + I32.pack(version)
+
+
+def read_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None, int, int]:
+    """Read (path, data, version, next_at)."""
+    path, at = read_path(data, at, end)
+    value, at = read_buffer(data, at, end)
+    version, at = read_i32(data, at, end)
+    return path, value, version, at
+
+
+def decode_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None, int]:
+    """setData: (path, data, version)."""
+    path, value, version, _ = read_set_data(data, at, end)
+    return path, value, version
+
+
+def encode_set_data(path: bytes, value: bytes | None, version: int) -> bytes:
+    """The inverse of decode_set_data."""
+    return I32.pack(len(path)) + path + buffer(value) + I32.pack(version)
+
+
+def decode_path_watch(data: bytes, at: int, end: int) -> tuple[bytes, bool]:
+    """exists, getData, getChildren, getChildren2: (path, whether to leave a watch)."""
+    path, at = read_path(data, at, end)
+    if at >= end:
+        raise short(at, end)
+    return path, data[at] != 0
+
+
+def encode_path_watch(path: bytes, watch: bool) -> bytes:
+    """The inverse of decode_path_watch."""
+    return I32.pack(len(path)) + path + (b"\x01" if watch else b"\x00")
+
+
+def decode_path(data: bytes, at: int, end: int) -> bytes:
+    """getACL, sync, getEphemerals, getAllChildrenNumber, deleteContainer; the reply to create and sync."""
+    return read_path(data, at, end)[0]
+
+
+def encode_path(path: bytes) -> bytes:
+    """The inverse of decode_path."""
+    return I32.pack(len(path)) + path
+
+
+def decode_set_acl(data: bytes, at: int, end: int) -> tuple[bytes, list[Acl] | None, int]:
+    """setACL: (path, access list, version of the access list)."""
+    path, at = read_path(data, at, end)
+    acl, at = read_acl(data, at, end)
+    version, _ = read_i32(data, at, end)
+    return path, acl, version
+
+
+def encode_set_acl(path: bytes, acl: list[Acl] | None, version: int) -> bytes:
+    """The inverse of decode_set_acl."""
+    return buffer(path) + encode_acl(acl) + I32.pack(version)
+
+
+def decode_set_watches(data: bytes, at: int, end: int, *, second: bool) -> WatchSets:
+    """setWatches, or setWatches2 (`second`) with its two more lists."""
+    zxid, at = read_i64(data, at, end)
+    data_paths, at = read_strings(data, at, end)
+    exist, at = read_strings(data, at, end)
+    child, at = read_strings(data, at, end)
+    if not second:
+        return WatchSets(zxid, data_paths, exist, child, [], [])
+    persistent, at = read_strings(data, at, end)
+    recursive, _ = read_strings(data, at, end)
+    return WatchSets(zxid, data_paths, exist, child, persistent, recursive)
+
+
+def encode_set_watches(sets: WatchSets, *, second: bool) -> bytes:
+    """The inverse of decode_set_watches."""
+    body = i64(sets.relative_zxid) + strings(sets.data) + strings(sets.exist) + strings(sets.child)
+    return body + strings(sets.persistent) + strings(sets.recursive) if second else body
+
+
+def decode_auth(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes]:
+    """auth: (type, always 0; scheme; credential). The credential is a secret: never log it."""
+    kind, at = read_i32(data, at, end)
+    scheme, at = read_string(data, at, end)
+    credential, _ = read_string(data, at, end)
+    return kind, scheme, credential
+
+
+def encode_auth(scheme: bytes, credential: bytes) -> bytes:
+    """The inverse of decode_auth."""
+    return I32.pack(0) + buffer(scheme) + buffer(credential)
+
+
+def decode_sasl(data: bytes, at: int, end: int) -> bytes | None:
+    """The token of a SASL request or reply."""
+    return read_buffer(data, at, end)[0]
+
+
+def encode_sasl(token: bytes | None) -> bytes:
+    """The inverse of decode_sasl."""
+    return buffer(token)
+
+
+def decode_reconfig(data: bytes, at: int, end: int) -> tuple[bytes, bytes, bytes, int]:
+    """reconfig: (joining, leaving, new members, config version or -1); empty means not given."""
+    joining, at = read_string(data, at, end)
+    leaving, at = read_string(data, at, end)
+    members, at = read_string(data, at, end)
+    config_id, _ = read_i64(data, at, end)
+    return joining, leaving, members, config_id
+
+
+def encode_reconfig(joining: bytes, leaving: bytes, members: bytes, config_id: int) -> bytes:
+    """The inverse of decode_reconfig: an empty string travels as null, which is how servers know "not given"."""
+    return buffer(joining or None) + buffer(leaving or None) + buffer(members or None) + i64(config_id)
+
+
+# --- multi -----------------------------------------------------------------------------------------------------------
+
+
+def _read_multi_header(data: bytes, at: int, end: int) -> tuple[int, bool, int, int]:
+    """(type, done, err, next_at)."""
+    if at + 9 > end:
+        raise short(at, end)
+    opcode, done, err = _MULTI_HEADER.unpack_from(data, at)
+    return opcode, done, err, at + 9
+
+
+def decode_multi(data: bytes, at: int, end: int) -> list[MultiOp]:
+    """The parts of a multi or multiRead, which may also be mixed here: whether that is allowed is the tree's matter."""
+    ops: list[MultiOp] = []
+    opcode, done, _, at = _read_multi_header(data, at, end)
+    while not done:
+        if opcode == OP_SET_DATA:
+            path, value, version, at = read_set_data(data, at, end)
+            ops.append(MultiOp(opcode, path, value, version))
+        elif opcode in (OP_CHECK, OP_DELETE):
+            path, version, at = read_path_version(data, at, end)
+            ops.append(MultiOp(opcode, path, None, version))
+        elif opcode in (OP_CREATE, OP_CREATE2, OP_CREATE_CONTAINER, OP_CREATE_TTL):
+            create, at = read_create(opcode, data, at, end)
+            ops.append(MultiOp(opcode, create.path, create.data, -1, create))
+        elif opcode in (OP_GET_DATA, OP_GET_CHILDREN):
+            path, at = read_path(data, at, end)
+            watch, at = read_bool(data, at, end)
+            ops.append(MultiOp(opcode, path, None, -1, None, watch))
+        else:
+            raise RemoteProtocolError(f"operation {opcode} has no place in a multi")
+        opcode, done, _, at = _read_multi_header(data, at, end)
+    return ops
+
+
+def encode_multi(ops: list[MultiOp]) -> bytes:
+    """The inverse of decode_multi."""
+    parts: list[bytes] = []
+    for op in ops:
+        opcode = op.opcode
+        parts.append(_MULTI_HEADER.pack(opcode, False, -1))
+        if op.create is not None:
+            parts.append(encode_create(op.create))
+        elif opcode == OP_SET_DATA:
+            parts.append(encode_set_data(op.path, op.data, op.version))
+        elif opcode in (OP_CHECK, OP_DELETE):
+            parts.append(encode_path_version(op.path, op.version))
+        else:
+            parts.append(encode_path_watch(op.path, op.watch))
+    parts.append(_MULTI_END)
+    return b"".join(parts)
+
+
+def decode_multi_reply(data: bytes, at: int, end: int) -> list[MultiResult]:
+    """The parts of the answer to a multi or multiRead, one per part of the request."""
+    results: list[MultiResult] = []
+    opcode, done, _, at = _read_multi_header(data, at, end)
+    while not done:
+        result = MultiResult(opcode)
+        if opcode == OP_ERROR:
+            result.err, at = read_i32(data, at, end)
+        elif opcode == OP_SET_DATA:
+            result.stat, at = read_stat(data, at, end)
+        elif opcode == OP_CREATE:
+            result.path, at = read_string(data, at, end)
+        elif opcode in (OP_CREATE2, OP_CREATE_CONTAINER, OP_CREATE_TTL):
+            result.path, at = read_string(data, at, end)
+            result.stat, at = read_stat(data, at, end)
+        elif opcode == OP_GET_DATA:
+            result.data, at = read_buffer(data, at, end)
+            result.stat, at = read_stat(data, at, end)
+        elif opcode == OP_GET_CHILDREN:
+            result.children, at = read_strings(data, at, end)
+        elif opcode not in (OP_CHECK, OP_DELETE):
+            raise RemoteProtocolError(f"operation {opcode} has no place in the answer to a multi")
+        results.append(result)
+        opcode, done, _, at = _read_multi_header(data, at, end)
+    return results
+
+
+def encode_multi_reply(results: list[MultiResult]) -> bytes:
+    """The inverse of decode_multi_reply."""
+    parts: list[bytes] = []
+    for result in results:
+        opcode = result.opcode
+        parts.append(_MULTI_HEADER.pack(opcode, False, result.err))
+        if opcode == OP_ERROR:
+            parts.append(I32.pack(result.err))
+        elif opcode == OP_GET_DATA:
+            parts.append(buffer(result.data))
+        elif opcode == OP_GET_CHILDREN:
+            parts.append(strings(result.children or []))
+        elif opcode in (OP_CREATE, OP_CREATE2, OP_CREATE_CONTAINER, OP_CREATE_TTL):
+            parts.append(buffer(result.path))
+        if result.stat is not None and opcode != OP_CREATE:
+            parts.append(encode_stat(result.stat))
+    parts.append(_MULTI_END)
+    return b"".join(parts)
+
+
+# --- replies ---------------------------------------------------------------------------------------------------------
+# exists, setData, setACL: encode_stat. create, sync: encode_path. delete, check, ping, auth, watches: no body.
+
+
+def decode_create2_reply(data: bytes, at: int, end: int) -> tuple[bytes, Stat]:
+    """create2, createContainer, createTTL: (path, Stat)."""
+    path, at = read_string(data, at, end)
+    return path, read_stat(data, at, end)[0]
+
+
+def encode_create2_reply(path: bytes, stat: Stat) -> bytes:
+    """The inverse of decode_create2_reply."""
+    return buffer(path) + encode_stat(stat)
+
+
+def decode_data_reply(data: bytes, at: int, end: int) -> tuple[bytes | None, Stat]:
+    """getData and reconfig: (data, Stat)."""
+    value, at = read_buffer(data, at, end)
+    return value, read_stat(data, at, end)[0]
+
+
+def encode_data_reply(value: bytes | None, stat: Stat) -> bytes:
+    """The inverse of decode_data_reply."""
+    return buffer(value) + encode_stat(stat)
+
+
+def decode_strings_reply(data: bytes, at: int, end: int) -> list[bytes]:
+    """getChildren and getEphemerals."""
+    return read_strings(data, at, end)[0]
+
+
+def encode_strings_reply(values: list[bytes]) -> bytes:
+    """The inverse of decode_strings_reply."""
+    return strings(values)
+
+
+def decode_children2_reply(data: bytes, at: int, end: int) -> tuple[list[bytes], Stat]:
+    """getChildren2: (children, Stat of the parent)."""
+    children, at = read_strings(data, at, end)
+    return children, read_stat(data, at, end)[0]
+
+
+def encode_children2_reply(children: list[bytes], stat: Stat) -> bytes:
+    """The inverse of decode_children2_reply."""
+    return strings(children) + encode_stat(stat)
+
+
+def decode_acl_reply(data: bytes, at: int, end: int) -> tuple[list[Acl], Stat]:
+    """getACL: (access list, Stat)."""
+    acl, at = read_acl(data, at, end)
+    return acl or [], read_stat(data, at, end)[0]
+
+
+def encode_acl_reply(acl: list[Acl], stat: Stat) -> bytes:
+    """The inverse of decode_acl_reply."""
+    return encode_acl(acl) + encode_stat(stat)
+
+
+def decode_number_reply(data: bytes, at: int, end: int) -> int:
+    """getAllChildrenNumber."""
+    return read_i32(data, at, end)[0]
+
+
+def encode_number_reply(number: int) -> bytes:
+    """The inverse of decode_number_reply."""
+    return I32.pack(number)
+
+
+def decode_who_am_i_reply(data: bytes, at: int, end: int) -> list[tuple[bytes, bytes]]:
+    """whoAmI: (scheme, user) of every identity of the session, in no particular order."""
+    count, at = read_count(data, at, end, 8)
+    identities: list[tuple[bytes, bytes]] = []
+    for _ in range(count):
+        scheme, at = read_string(data, at, end)
+        user, at = read_string(data, at, end)
+        identities.append((scheme, user))
+    return identities
+
+
+def encode_who_am_i_reply(identities: list[tuple[bytes, bytes]]) -> bytes:
+    """The inverse of decode_who_am_i_reply."""
+    parts = [I32.pack(len(identities))]
+    for scheme, user in identities:
+        parts.append(buffer(scheme))
+        parts.append(buffer(user))
+    return b"".join(parts)
