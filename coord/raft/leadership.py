@@ -286,6 +286,9 @@ class Leadership:
         self.transferee = to
         self.transfer_began = self.now
         self.events.append(Event("transfer", self.term, f"to {to}"))
+        heir = self.by_id[to]
+        # What is on its way may be lost; there is no time to wait until that shows.
+        heir.nudge = heir.state == REPLICATE and heir.next > heir.match + 1
         self._hand_over()
         self.pending = True
 

@@ -1,19 +1,28 @@
 """A Raft group under manual control: nothing moves unless a command says so.
 
 After each command the nodes it touched do what their cores want: they write, sync at once (unless `slow`), apply, and
-put messages on the wire, where they stay until delivered. Commands (ids as numbers, links as 1->2):
+put messages on the wire, where they stay until delivered. Nodes are ids, links are written 1->2. Commands:
 
     group voters=1,2,3 [spares=4,5] [learners=4] [inflight=n] [append_bytes=n]    start over with these nodes
-    campaign N                 its election timer fires           tick N [count]          ticks pass on it
-    elect N                    a whole election, only its result  quiet                   nobody has heard a leader lately
-    deliver [N | A->B] [count] what is on the wire arrives once   run [N ...]             deliver until nothing moves
-    (to these) drop [N | A->B]            what is on the wire is lost        cut A B / heal          a link, both
-    ways, from now on stash A->B NAME            take from the wire                 replay NAME             deliver a
-    copy of it now propose N data [data ...]  writes, in one turn                change N voters=.. [pre_voters=..]
-    [learners=..] read N context             transfer N to                      down N peer             N sees the
-    link to peer break slow N / sync N            N's disk takes its time / is done  crash N / start N       from what
-    was synced snapshot N / compact N i   at the applied index / log up to i sent N peer ok|failed   the transfer
-    ended status [N]                 log N                              peers N
+    campaign N                   the node's election timer fires
+    elect N                      a whole election, only its result is printed
+    quiet                        nobody has heard a leader lately
+    tick N [count]               ticks pass on a node
+    deliver [N | A->B] [count]   what is on the wire arrives, once
+    run [N ...]                  deliver (to these nodes only) until nothing moves
+    drop [N | A->B]              what is on the wire is lost
+    cut A B / heal               a link, both ways, from now on / all links
+    stash A->B NAME              take from the wire
+    replay NAME                  deliver a copy of that now
+    propose N data [data ...]    writes, in one turn
+    change N voters=.. [pre_voters=..] [learners=..]
+    read N context / transfer N to
+    down N peer                  the node sees its link to the peer break
+    slow N / sync N [count]      its disk takes its time / is done with some writes, or all and fast again
+    crash N / start N / wipe N   from what was synced / its disk is empty
+    snapshot N / compact N i     at the applied index / the log up to i
+    sent N peer ok|failed        the transfer of a snapshot ended
+    status [N] / log N / peers N
 """
 
 from __future__ import annotations
@@ -95,8 +104,8 @@ class RaftGroup:
             if not node.slow:
                 self._sync(node)
 
-    def _sync(self, node: _Node) -> None:
-        done, node.unsynced = node.unsynced, []
+    def _sync(self, node: _Node, count: int = 1 << 30) -> None:
+        done, node.unsynced = node.unsynced[:count], node.unsynced[count:]
         for r in done:
             node.perform(r)
             assert node.core is not None
@@ -235,10 +244,13 @@ class RaftGroup:
     def do_slow(self, node_id: str) -> None:
         self.nodes[int(node_id)].slow = True
 
-    def do_sync(self, node_id: str) -> None:
+    def do_sync(self, node_id: str, count: str = "") -> None:
         node = self.nodes[int(node_id)]
-        node.slow = False
-        self._sync(node)
+        if count:
+            self._sync(node, int(count))
+        else:
+            node.slow = False
+            self._sync(node)
         self._pump(node)
 
     def do_crash(self, node_id: str) -> None:
