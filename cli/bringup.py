@@ -22,7 +22,7 @@ from cli.connect import Cluster, ask_server, four_letter, is_answering, refusal,
 from cli.display import Display
 from cli.errors import CliError, UnreachableError
 from cli.local import MASTER, SERVER, STORE, LocalCluster
-from cli.supervisor import Ended, Supervisor, last_lines
+from cli.supervisor import Ended, News, Restarted, Supervisor, last_lines
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
 from regions.layout import decode_region
@@ -62,7 +62,7 @@ class Assigned:
 class BringUp:
     """One start of one local cluster; all methods are for the main thread."""
 
-    def __init__(self, local: LocalCluster, supervisor: Supervisor, display: Display, news: queue.Queue[Ended]) -> None:
+    def __init__(self, local: LocalCluster, supervisor: Supervisor, display: Display, news: queue.Queue[News]) -> None:
         self._local = local
         self._supervisor = supervisor
         self._display = display
@@ -161,8 +161,8 @@ class BringUp:
         Raises CliError when nothing has moved for ASSIGN_STALL_S.
         """
         result = Assigned()
-        self._display.begin("plan", "plan")
-        status = self._progress(cluster, lambda status: not _planning(status), result)
+        self._display.begin("plan", "plan is computed")
+        status = self._progress(cluster, lambda status: not _planning(status), result, planning=True)
         plan = status.plan
         self._display.end(
             f"{plan.engine}{f', {plan.note}' if plan.note else ''}"
@@ -170,7 +170,7 @@ class BringUp:
             else "not needed"
         )
         self._display.begin("open", "regions OPENED", status.replicas)
-        status = self._progress(cluster, _settled, result)
+        status = self._progress(cluster, _settled, result, planning=False)
         result.regions, result.open, result.parked = status.replicas, status.open, status.parked
         result.master_phases = status.phases
         result.kept = self._count_kept(cluster) if self._before else None
@@ -181,7 +181,7 @@ class BringUp:
         return result
 
     def _progress(
-        self, cluster: Cluster, done: Callable[[messages.MasterStatus], bool], result: Assigned
+        self, cluster: Cluster, done: Callable[[messages.MasterStatus], bool], result: Assigned, *, planning: bool
     ) -> messages.MasterStatus:
         moved_at = time.monotonic()
         last: object = None
@@ -192,11 +192,11 @@ class BringUp:
             if plan is not None and plan.engine:
                 result.engine, result.plan_seconds = plan.engine, plan.seconds
             if done(status):
-                self._display.update(status.open, status.replicas)
+                if not planning:
+                    self._display.update(status.open, status.replicas)
                 return status
-            stage = "" if plan is None else f"{plan.engine} {plan.stage or plan.state}".strip()
-            counts = (0, 0) if _planning(status) else (status.open, status.replicas)
-            self._display.update(*counts, stage if _planning(status) else f"{status.rit} in transition")
+            stage, *counts = _stage(plan) if planning else (f"{status.rit} in transition", status.open, status.replicas)
+            self._display.update(counts[0], counts[1], stage)
             here = (stage, status.open, status.rit, status.parked)
             if here != last:
                 last, moved_at = here, time.monotonic()
@@ -240,19 +240,30 @@ class BringUp:
         """Show daemons that ended; raises CliError when the cluster cannot come up without them."""
         while True:
             try:
-                ended = self._news.get_nowait()
+                news = self._news.get_nowait()
             except queue.Empty:
                 return
-            self.tell(ended)
-            self._check_enough(ended)
+            self.tell(news)
+            if isinstance(news, Ended):
+                self._check_enough(news)
 
-    def tell(self, ended: Ended) -> None:
-        """Show one end: a line, and the log's last lines unless somebody asked for it."""
-        daemon = ended.daemon
-        if ended.expected:
-            self._display.say(f"{daemon.name} ended ({ended.how}), as asked", daemon=daemon.name, ended=ended.how)
+    def tell(self, news: News) -> None:
+        """Show one end: a line, and the log's last lines unless somebody asked for it; or one restart."""
+        daemon = news.daemon
+        if isinstance(news, Restarted):
+            daemon.pid = news.pid
+            self._display.say(
+                f"{_now()}  {daemon.name} was started again, pid {news.pid}", daemon=daemon.name, pid=news.pid
+            )
             return
-        text = f"{daemon.name} ended by itself: {ended.how}. Its log {daemon.log} ends:"
+        ended = news
+        daemon.pid = 0
+        if ended.expected:
+            self._display.say(
+                f"{_now()}  {daemon.name} ended ({ended.how}), as asked", daemon=daemon.name, ended=ended.how
+            )
+            return
+        text = f"{_now()}  {daemon.name} ended by itself: {ended.how}. Its log {daemon.log} ends:"
         self._display.say(text, daemon=daemon.name, ended=ended.how)
         for line in last_lines(Path(daemon.log)):
             self._display.say(f"    {line}", daemon=daemon.name, log=line)
@@ -314,6 +325,10 @@ class BringUp:
                 return
 
 
+def _now() -> str:
+    return output.clock(int(time.time() * 1000))
+
+
 def store_role(address: str) -> str:
     """`leader`, `follower`, `standalone` as a store node's `srvr` says; "" when it does not serve."""
     for line in four_letter(address, "srvr").splitlines():
@@ -345,6 +360,17 @@ def _planning(status: messages.MasterStatus) -> bool:
     if status.role != "active":
         return True
     return status.plan is not None and status.plan.state == PlanState.PLANNING
+
+
+def _stage(plan: messages.PlanProgress | None) -> tuple[str, int, int]:
+    """What a plan is at in words, and how far: a stage as `tables 3/7` counts itself."""
+    if plan is None:
+        return "", 0, 0
+    name, _, count = (plan.stage or plan.state).rpartition(" ")
+    done, slash, total = count.partition("/")
+    if slash and done.isdigit() and total.isdigit():
+        return f"{plan.engine}: {name}", int(done), int(total)
+    return plan.engine, 0, 0
 
 
 def _settled(status: messages.MasterStatus) -> bool:

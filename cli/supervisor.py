@@ -64,8 +64,19 @@ class Ended:
         return describe_end(self.returncode)
 
 
+class Restarted:
+    """News: a daemon was started again at the request of another process (a drill)."""
+
+    def __init__(self, daemon: Daemon, pid: int) -> None:
+        self.daemon = daemon
+        self.pid = pid
+
+
+News = Ended | Restarted
+
+
 class Supervisor:
-    """Forks and watches the daemons. `on_end` is called on the supervisor's thread for every end, wanted or not."""
+    """Forks and watches the daemons. `tell` is called on its thread for every end, wanted or not, and every restart."""
 
     def __init__(
         self,
@@ -73,13 +84,13 @@ class Supervisor:
         commands: dict[str, list[str]],
         environment: dict[str, str],
         listener: socket.socket | None,
-        on_end: Callable[[Ended], None],
+        tell: Callable[[News], None],
     ) -> None:
         self._daemons = {daemon.name: daemon for daemon in daemons}
         self._commands = commands
         self._environment = environment
         self._listener = listener
-        self._on_end = on_end
+        self._tell = tell
         self._children: dict[str, _Child] = {}
         self._last_end: dict[str, str] = {}
         self._selector = selectors.DefaultSelector()
@@ -195,7 +206,7 @@ class Supervisor:
         with self._ended:
             del self._children[daemon.name]
             self._ended.notify_all()
-        self._on_end(Ended(daemon, returncode, child.end_expected))
+        self._tell(Ended(daemon, returncode, child.end_expected))
 
     def _signal(self, name: str, number: int) -> None:
         child = self._children[name]
@@ -241,7 +252,8 @@ class Supervisor:
         if daemon is None:
             return ControlAnswer(ok=False, error=f"there is no daemon {request.name!r}")
         if request.op == "start":
-            self._start(request.name)
+            if request.name not in self._children:
+                self._tell(Restarted(daemon, self._start(request.name)))
         elif request.op == "kill":
             if request.name not in self._children:
                 return ControlAnswer(ok=False, error=f"{request.name} does not run")

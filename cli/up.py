@@ -42,7 +42,7 @@ from cli.local import (
 )
 from cli.options import DEFAULT_DATA_DIR, Globals, global_options, parse_hosts
 from cli.ports import holder, is_free
-from cli.supervisor import Ended, Supervisor
+from cli.supervisor import News, Supervisor
 from cli.tables import specs_of_csv
 from regions.model import RegionSpec
 
@@ -205,7 +205,7 @@ def _check_ports(local: LocalCluster) -> None:
 
 def _run(given: Globals, local: LocalCluster, shape: Shape, data_dir: Path, table: str, specs: list[RegionSpec]) -> int:
     (data_dir / "logs").mkdir(exist_ok=True)
-    news: queue.Queue[Ended] = queue.Queue()
+    news: queue.Queue[News] = queue.Queue()
     commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
     supervisor = Supervisor(local.daemons(), commands, environment(), listen(data_dir), news.put)
     display = choose(as_json=given.json)
@@ -285,10 +285,9 @@ def _bring_up(
         _summary(local, data_dir, display, assigned, leader, active, total)
 
 
-def _follow(local: LocalCluster, data_dir: Path, bringup: BringUp, ended: Ended) -> None:
-    """A daemon ended while the cluster was up: say so, and keep cluster.json true."""
-    bringup.tell(ended)
-    local.daemon(ended.daemon.name).pid = 0
+def _follow(local: LocalCluster, data_dir: Path, bringup: BringUp, news: News) -> None:
+    """A daemon ended or was started again while the cluster was up: say so, and keep cluster.json true."""
+    bringup.tell(news)
     write_cluster(local, data_dir)
 
 

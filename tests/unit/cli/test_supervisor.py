@@ -16,7 +16,7 @@ import pytest
 from cli.control import ControlRequest, ask, listen
 from cli.errors import CliError, UnreachableError
 from cli.local import Daemon
-from cli.supervisor import Ended, Supervisor, describe_end, last_lines
+from cli.supervisor import Ended, News, Restarted, Supervisor, describe_end, last_lines
 from tests.helpers import eventually
 
 DEADLINE_S = 10.0
@@ -46,9 +46,9 @@ def daemon(folder: Path, name: str) -> Daemon:
 @contextlib.contextmanager
 def supervised(
     folder: Path, programs: dict[str, str], *, control: bool = False
-) -> Iterator[tuple[Supervisor, queue.Queue[Ended]]]:
+) -> Iterator[tuple[Supervisor, queue.Queue[News]]]:
     """A supervisor of Python programs; none of them is left afterwards."""
-    news: queue.Queue[Ended] = queue.Queue()
+    news: queue.Queue[News] = queue.Queue()
     daemons = [daemon(folder, name) for name in programs]
     commands = {name: [sys.executable, "-c", program] for name, program in programs.items()}
     found = Supervisor(daemons, commands, dict(os.environ), listen(folder) if control else None, news.put)
@@ -78,12 +78,14 @@ def test_end_of_its_own_accord_is_news_and_an_asked_for_end_is_not(tmp_path: Pat
     with supervised(tmp_path, {"a": "raise SystemExit(3)", "b": SLEEPER}) as (found, news):
         found.start("a")
         ended = news.get(timeout=DEADLINE_S)
+        assert isinstance(ended, Ended)
         assert (ended.daemon.name, ended.how, ended.expected) == ("a", "exit status 3", False)
         found.start("b")
         log_says(tmp_path, "b", "ready")
         found.signal(["a", "b"], signal.SIGTERM)
         assert found.wait_ended(["a", "b"], DEADLINE_S) == []
         ended = news.get(timeout=DEADLINE_S)
+        assert isinstance(ended, Ended)
         assert (ended.daemon.name, ended.how, ended.expected) == ("b", "SIGTERM", True)
         assert [state.status for state in found.states()] == ["exit status 3", "SIGTERM"]
 
@@ -126,7 +128,7 @@ def test_daemons_die_when_their_supervisor_is_killed(tmp_path: Path) -> None:
 import os, sys, threading
 from pathlib import Path
 from cli.local import Daemon
-from cli.supervisor import Supervisor
+from cli.supervisor import Ended, News, Restarted, Supervisor, describe_end, last_lines
 folder = Path({str(tmp_path)!r})
 one = Daemon("a", "server", "127.0.0.1:1", "", str(folder / "a"), str(folder / "a.log"))
 found = Supervisor([one], {{"a": [sys.executable, "-c", {SLEEPER!r}]}}, dict(os.environ), None, lambda _: None)
@@ -156,7 +158,9 @@ def test_control_socket_lists_kills_and_starts(tmp_path: Path) -> None:
         (state,) = ask(folder, ControlRequest("list"))
         assert state.status == "running"
         ask(folder, ControlRequest("kill", "a", signal.SIGKILL))
-        assert news.get(timeout=DEADLINE_S).expected
+        ended = news.get(timeout=DEADLINE_S)
+        assert isinstance(ended, Ended)
+        assert ended.expected
         (state,) = ask(folder, ControlRequest("list"))
         assert (state.pid, state.status) == (0, "SIGKILL")
         with pytest.raises(CliError, match="does not run"):
@@ -166,7 +170,9 @@ def test_control_socket_lists_kills_and_starts(tmp_path: Path) -> None:
         with pytest.raises(CliError, match="unknown operation"):
             ask(folder, ControlRequest("stop", "a"))
         (state,) = ask(folder, ControlRequest("start", "a"))
-        assert state.pid
+        restarted = news.get(timeout=DEADLINE_S)
+        assert isinstance(restarted, Restarted)
+        assert restarted.pid == state.pid
 
 
 def test_nobody_to_ask_says_so(tmp_path: Path) -> None:
