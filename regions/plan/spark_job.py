@@ -73,7 +73,7 @@ EXIT_SPARK_FAILED: Final = 6
 #: Spark 4 runs on this Java or a later one.
 JAVA_MIN: Final = 17
 #: Up to this many bytes of input a job is over before the JVM's optimising compiler has paid for itself.
-SMALL_INPUT_BYTES: Final = 32 * 2**20
+SMALL_INPUT_BYTES: Final = 2 * 2**20
 #: Above this, block rows are summed before they are grouped by region.
 LARGE_BLOCKS_BYTES: Final = 256 * 2**20
 STAGES: Final = ("check", "session", "tables", "shards", "leftovers", "verify", "write")
