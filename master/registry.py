@@ -12,7 +12,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.session import ZkClient
+from coord.client.session import SessionState, ZkClient
 from master.aio import gather
 from master.catalog import read_all
 from regions.layout import CorruptZnode, Layout, decode_server
@@ -46,8 +46,11 @@ class Registry:
         self.servers, self.draining = await self._read()
 
     def close(self) -> None:
-        """Report nothing any more."""
+        """Report nothing any more; a session that lives on need not go on watching for us."""
         self._closed = True
+        if self._client.state is SessionState.CONNECTED:
+            for path in (self._layout.servers, self._layout.draining):
+                self._client.remove_watch(path, self._event).addErrback(lambda _: None)
 
     def _event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the list tells more
         if self._closed:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred, DeferredLock, ensureDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -32,7 +32,8 @@ from master.registry import Registry
 from master.settings import Settings
 from master.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
 from regions import effects as fx
-from regions.assigner import Assigner, SeenStep
+from regions.assigner import Assigner
+from regions.history import SeenStep
 from regions.layout import decode_region, encode
 from regions.model import ClusterRecord, PlanRecord, PlanState, RegionState, ServerRecord
 from regions.plan import PlanError
@@ -42,7 +43,7 @@ from regions.world import Replica
 
 log = Logger()
 
-TICK_S: Final = 0.25
+TICK_S: Final = 0.5
 #: Plan records that stay in the store.
 PLANS_KEPT: Final = 20
 #: An OPENING region is read after so long, should OPENED not come before.
@@ -90,13 +91,18 @@ class Reign:
         self.path = ""
         self.is_open = False
         self.is_over = False
+        #: The latest bulk plan, for the status; those being carried out, by plan id.
         self.bulk: BulkPlan | None = None
+        self._bulks: dict[str, BulkPlan] = {}
         self._unfinished: PlanRecord | None = None
         self._pump_due = False
         self._ticking: IDelayedCall | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._waiters: list[tuple[Callable[[], bool], Deferred[None]]] = []
         self._servers_seen: Deferred[None] | None = None
+        self._beginning: Deferred[None] | None = None
+        #: One plan is made at a time.
+        self._plan_lock = DeferredLock()
 
     # --- beginning and end ------------------------------------------------------------------------------------------
 
@@ -105,7 +111,8 @@ class Reign:
         if history is not None:
             self.assigner.history = history
         self._stop_listening = self._client.on_state(self._session_changed)
-        ensureDeferred(self._begin()).addErrback(self._failed)
+        self._beginning = ensureDeferred(self._begin())
+        self._beginning.addErrback(self._failed)
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
 
     async def _begin(self) -> None:
@@ -187,6 +194,8 @@ class Reign:
         self._dispatcher.close()
         self.registry.close()
         self._planner.cancel()
+        if self._beginning is not None:
+            self._beginning.cancel()
         if self._ticking is not None and self._ticking.active():
             self._ticking.cancel()
         if self._stop_listening is not None:
@@ -277,23 +286,22 @@ class Reign:
             self.assigner.handle(event, self._now_ms())
 
     def _written(self, effect: Write, event: fx.WriteDone | fx.WriteFailed) -> None:
-        if self.bulk is not None and isinstance(event, fx.WriteDone):
+        if self._bulks and isinstance(event, fx.WriteDone):
             self._count(effect)
         self.assigner.handle(event, self._now_ms())
 
     def _count(self, effect: Write) -> None:
-        """Follow a bulk plan's progress through our own writes."""
-        bulk = self.bulk
-        assert bulk is not None
-        plan_id = bulk.record.plan_id
+        """Follow the bulk plans' progress through our own writes."""
         if isinstance(effect, fx.WriteOffline):
-            if effect.record.plan_id == plan_id and effect.before is None:
+            bulk = self._bulks.get(effect.record.plan_id)
+            if bulk is not None and effect.before is None:
                 bulk.offline += 1
-                if bulk.offline == len(bulk.keys):
+                if bulk.offline == len(bulk.keys) and bulk is self.bulk:
                     self.phases.begin("open")
         elif effect.cause is Cause.DONE:
             transition = self.assigner.world.replicas[effect.key].transition
-            if transition is not None and transition.plan_id == plan_id:
+            bulk = self._bulks.get("" if transition is None else transition.plan_id)
+            if bulk is not None:
                 bulk.assigned += 1
                 if bulk.assigned == len(bulk.keys):
                     self._finish_bulk(bulk)
@@ -303,6 +311,7 @@ class Reign:
         if self.is_open:
             self.assigner.tick(self._now_ms())
             self._reader.due(self._now_ms())
+            self._finish_stuck_bulks()
             self._pump()
 
     # --- the wheel ----------------------------------------------------------------------------------------------------
@@ -352,9 +361,25 @@ class Reign:
 
     async def _bulk(self, request: fx.RequestPlan) -> None:
         """RT-06 to RT-08: have a plan made, store its record, hand the placements to the assigner."""
+        bulk = self._new_bulk(request)
+        plan_id = bulk.record.plan_id
+        self.bulk = self._bulks[plan_id] = bulk
+        await self._plan_lock.acquire()
+        try:
+            placements = await self._plan(bulk, request)
+        finally:
+            self._plan_lock.release()
+        if self.is_over:
+            return
+        bulk.stage = ""
+        await self._store_plan(bulk)
+        self._handle(fx.PlanReady(plan_id, request.keys, placements))
+        self._pump()
+
+    async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
+        """Placements, by whichever engine; none at all if no engine can plan: the assigner then places singly."""
         self.phases.restart_from("plan")
         self.phases.begin("plan")
-        bulk = self.bulk = self._new_bulk(request)
         plan_id = bulk.record.plan_id
         replicas = [self.assigner.world.replicas[key] for key in request.keys]
         snapshot = snapshot_of(self.assigner.world, replicas)
@@ -371,13 +396,9 @@ class Reign:
             log.warn("no bulk plan, regions are placed one by one: {error}", error=error)
             placements = {}
             bulk.change(engine="single", note=str(error), state=PlanState.APPLYING)
-        if self.is_over:
-            return
-        self.phases.begin("OFFLINE")
-        bulk.stage = ""
-        await self._store_plan(bulk)
-        self._handle(fx.PlanReady(plan_id, request.keys, placements))
-        self._pump()
+        if not self.is_over:
+            self.phases.begin("OFFLINE")
+        return placements
 
     def _new_bulk(self, request: fx.RequestPlan) -> BulkPlan:
         """A plan's record; one that a former master left unfinished goes on under its id (X8)."""
@@ -404,8 +425,19 @@ class Reign:
         data = encode(bulk.record)
         await self.fence.write([SetData(path, data) if exists else Create(path, data)])
 
+    def _finish_stuck_bulks(self) -> None:
+        """A plan is over, too, when nothing moves any more although not all of it arrived: parked, disabled."""
+        if not self._bulks or self.assigner.unplaced or not self._writer.is_idle:
+            return
+        if all(one.transition is not None and one.transition.parked for one in self.assigner.world.active.values()):
+            for bulk in list(self._bulks.values()):
+                if bulk.record.state is PlanState.APPLYING and bulk.offline:
+                    self._finish_bulk(bulk)
+
     def _finish_bulk(self, bulk: BulkPlan) -> None:
-        self.phases.end()
+        del self._bulks[bulk.record.plan_id]
+        if bulk is self.bulk:
+            self.phases.end()
         bulk.change(state=PlanState.DONE, assigned=bulk.assigned, finished_ms=self._now_ms())
         log.info(
             "plan {plan} is carried out: {count} replicas, {phases}",

@@ -22,6 +22,8 @@ from typing import Final
 import msgspec
 
 from regions import effects as fx
+from regions.history import SeenStep, step_of
+from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
 from regions.model import (
     Incarnation,
@@ -42,54 +44,6 @@ from regions.world import CLOSE, OPEN, Replica, Server, World
 _SERVER_STATES: Final = (RegionState.OPENING, RegionState.OPENED, RegionState.CLOSING, RegionState.CLOSED)
 
 
-class AssignerConfig(msgspec.Struct, frozen=True):
-    """Bounds of the assigner; times in milliseconds."""
-
-    #: An ordered open must begin, an opening region must show progress, within these (RT-11).
-    start_timeout_ms: int = 30_000
-    open_timeout_ms: int = 60_000
-    #: A close is asked about again, never forced (X1, X10); this long is called a problem.
-    close_timeout_ms: int = 60_000
-    #: How soon a server is asked what became of an order, doubling up to the second figure.
-    reask_ms: int = 3_000
-    reask_max_ms: int = 30_000
-    #: Pause before attempt n: base * 2^(n-1), at most the second figure.
-    retry_base_ms: int = 500
-    retry_max_ms: int = 30_000
-    #: After so many failed opens a replica is parked (X11).
-    attempts_max: int = 8
-    #: Asks for a close that the server never began, before a move is given up.
-    move_asks_max: int = 5
-    #: Orders in one RPC, and orders a server may be working on at once.
-    batch_max: int = 200
-    busy_max: int = 800
-    #: So many replicas without a former place make a bulk plan; fewer are placed one by one.
-    bulk_min: int = 8
-    history_max: int = 50_000
-
-    def __post_init__(self) -> None:
-        assert 0 < self.batch_max <= self.busy_max, (self.batch_max, self.busy_max)
-        assert 0 < self.reask_ms <= self.reask_max_ms, (self.reask_ms, self.reask_max_ms)
-        assert 0 < self.retry_base_ms <= self.retry_max_ms, (self.retry_base_ms, self.retry_max_ms)
-        assert self.attempts_max > 0, self.attempts_max
-
-
-class SeenStep(msgspec.Struct, gc=False):
-    """A step for the history kept in memory."""
-
-    at_ms: int
-    key: str
-    actor: Actor
-    before: RegionState | None
-    after: RegionState | None
-    cause: Cause | None
-    server: str
-    epoch: int
-    plan_id: str
-    attempt: int
-    error: str
-
-
 class Assigner:
     """Decides for one reign of one master. Feed events with `handle`, then collect effects with `take`."""
 
@@ -103,6 +57,7 @@ class Assigner:
             self.move_target,
             batch_max=self.config.batch_max,
             busy_max=self.config.busy_max,
+            closes_max=self.config.closes_max,
             reask_ms=self.config.reask_ms,
         )
         self._effects: list[fx.Effect] = []
@@ -238,7 +193,7 @@ class Assigner:
         if record is None:
             self._become(replica, None, -1, now_ms)
         else:
-            self._remember(replica, record, self._actor_of(record), None, now_ms)
+            self.history.append(step_of(replica, record, self._actor_of(record), None, now_ms))
             self._become(replica, record, event.version, now_ms)
         self._settle(replica, now_ms)
 
@@ -309,13 +264,13 @@ class Assigner:
         if record is None:
             assert replica.transition is not None, replica.key
             gone = msgspec.structs.replace(replica.transition, epoch=self.epoch)
-            self._remember(replica, gone, Actor.MASTER, cause, now_ms, deleted=True)
+            self.history.append(step_of(replica, gone, Actor.MASTER, cause, now_ms, deleted=True))
             if replica.proposed_region is not None:
                 replica.region.record, replica.proposed_region = replica.proposed_region, None
                 replica.region.version += 1
             self._become(replica, None, -1, now_ms)
         else:
-            self._remember(replica, record, Actor.MASTER, cause, now_ms)
+            self.history.append(step_of(replica, record, Actor.MASTER, cause, now_ms))
             self._become(replica, record, event.version, now_ms)
         self._settle(replica, now_ms)
 
@@ -630,37 +585,6 @@ class Assigner:
             server = self.world.servers.get(replica.move)
             return None if server is None else server.incarnation
         return self._selection.choose(replica, exclude_home=True)
-
-    # --- history ----------------------------------------------------------------------------------------------------
-
-    def _remember(
-        self,
-        replica: Replica,
-        record: TransitionRecord,
-        actor: Actor,
-        cause: Cause | None,
-        now_ms: int,
-        *,
-        deleted: bool = False,
-    ) -> None:
-        former = replica.transition
-        closing = record.state in (RegionState.CLOSING, RegionState.CLOSED)
-        server = record.source if closing else record.destination
-        self.history.append(
-            SeenStep(
-                now_ms,
-                replica.key,
-                actor,
-                None if former is None else former.state,
-                None if deleted else record.state,
-                cause,
-                "" if server is None else server.uuid,
-                record.epoch,
-                record.plan_id,
-                record.attempt,
-                record.last_error,
-            )
-        )
 
     def _note(self, text: str, subject: str) -> None:
         self._effects.append(fx.Note(text, subject))

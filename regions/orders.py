@@ -25,12 +25,14 @@ class OrderBook:
         *,
         batch_max: int,
         busy_max: int,
+        closes_max: int,
         reask_ms: int,
     ) -> None:
         """`move_target` chooses the destination of a move when its CLOSE goes out."""
         self._world = world
         self._batch_max = batch_max
         self._busy_max = busy_max
+        self._closes_max = closes_max
         self._reask_ms = reask_ms
         self._batches: dict[int, list[tuple[Replica, Order]]] = {}
         self._next_batch = 1
@@ -108,13 +110,16 @@ class OrderBook:
         """Up to a batch of current orders from the queue, as far as slots allow."""
         queue = server.opens if kind == OPEN else server.closes
         taken: list[tuple[Replica, Order]] = []
+        slots = self._busy_max - len(server.busy)
+        if kind == CLOSE and queue:
+            slots = min(slots, self._closes_max - sum(1 for one in server.busy.values() if one.kind == CLOSE))
         while queue and len(taken) < self._batch_max:
             replica = queue[0]
             order = replica.order
             if order is None or order.server is not server or order.kind != kind or not order.queued:
                 queue.popleft()
                 continue
-            if not order.first_sent_ms and len(server.busy) >= self._busy_max:
+            if not order.first_sent_ms and slots <= 0:
                 break
             queue.popleft()
             order.queued = False
@@ -123,6 +128,7 @@ class OrderBook:
             if not order.first_sent_ms:
                 order.first_sent_ms = now_ms
                 server.busy[replica.key] = order
+                slots -= 1
             taken.append((replica, order))
         return taken
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from regions import effects as fx
-from regions.assigner import Assigner, AssignerConfig
+from regions.assigner import Assigner
+from regions.limits import AssignerConfig
 from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
 from regions.model import (
     Incarnation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regions import effects as fx
-from regions.assigner import AssignerConfig
+from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
 from regions.model import Intent, RegionState, TableIntent, TableRecord
 from regions.states import Actor, Cause
@@ -349,3 +349,31 @@ def test_successor_finishes_what_the_predecessor_began() -> None:
         cluster.pass_time(120_000)
         assert cluster.unassigned == {}, stop_after
         assert len(cluster.open) == 3, stop_after
+
+
+def test_drain_closes_a_bounded_number_at_a_time() -> None:
+    """What is moved is not served meanwhile: a drain takes its regions in portions."""
+    cluster = ModelCluster(AssignerConfig(bulk_min=1000, closes_max=2))
+    cluster.put(*(region(f"r{n}", on=at("a")) for n in range(7)))
+    cluster.start(A, B)
+    cluster.silent = {"a"}
+    cluster.handle(fx.DrainingSeen(["a"]))
+    assert [len(one.orders) for one in cluster.sent] == [2]
+    cluster.silent = set()
+    cluster.handle(fx.OrdersLost(cluster.sent[0].batch, "no answer"))
+    cluster.pass_time(3_000)
+    assert {cluster.where(f"r{n}") for n in range(7)} == {"b"}
+
+
+def test_startup_plans_all_regions_whoever_had_them() -> None:
+    """RT-06: dead locations are no reason to place one by one; they still count as last places."""
+    cluster = ModelCluster(AssignerConfig(bulk_min=2))
+    cluster.put(region("r1", on=at("a", 9)), region("r2", on=at("b", 9)))
+    cluster.open.clear()
+    cluster.assigner.load(cluster.tables.values(), cluster.regions.values(), [A, B], [], [], cluster.now)
+    cluster.servers = {"a": A, "b": B}
+    cluster.assigner.begin(cluster.now, startup=True)
+    cluster.run()
+    assert [plan.keys for plan in cluster.plans] == [["r1-0", "r2-0"]]
+    cluster.handle(fx.PlanReady("p", cluster.plans[0].keys, {}))
+    assert (cluster.where("r1"), cluster.where("r2")) == ("a", "b")

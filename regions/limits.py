@@ -1,0 +1,39 @@
+"""How long the assigner waits, how often it tries, how much it asks of one server at a time."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class AssignerConfig(msgspec.Struct, frozen=True):
+    """Bounds of the assigner; times in milliseconds."""
+
+    #: An ordered open must begin, an opening region must show progress, within these (RT-11).
+    start_timeout_ms: int = 30_000
+    open_timeout_ms: int = 60_000
+    #: A close is asked about again, never forced (X1, X10); this long is called a problem.
+    close_timeout_ms: int = 60_000
+    #: How soon a server is asked what became of an order, doubling up to the second figure.
+    reask_ms: int = 3_000
+    reask_max_ms: int = 30_000
+    #: Pause before attempt n: base * 2^(n-1), at most the second figure.
+    retry_base_ms: int = 500
+    retry_max_ms: int = 30_000
+    #: After so many failed opens a replica is parked (X11).
+    attempts_max: int = 8
+    #: Asks for a close that the server never began, before a move is given up.
+    move_asks_max: int = 5
+    #: Orders in one RPC, and orders a server may be working on at once.
+    batch_max: int = 200
+    busy_max: int = 800
+    #: Of those, replicas a server may be closing at once: what is moved or drained is not served meanwhile.
+    closes_max: int = 200
+    #: So many replicas without a former place make a bulk plan; fewer are placed one by one.
+    bulk_min: int = 8
+    history_max: int = 50_000
+
+    def __post_init__(self) -> None:
+        assert 0 < self.batch_max <= self.busy_max, (self.batch_max, self.busy_max)
+        assert 0 < self.reask_ms <= self.reask_max_ms, (self.reask_ms, self.reask_max_ms)
+        assert 0 < self.retry_base_ms <= self.retry_max_ms, (self.retry_base_ms, self.retry_max_ms)
+        assert self.attempts_max > 0, self.attempts_max
