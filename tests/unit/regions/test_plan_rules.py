@@ -27,7 +27,7 @@ PARAMS = Params()
 @pytest.mark.parametrize("engine", ["greedy", "sharded"])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_breaks_no_rule_and_ignores_row_order(name: str, engine: str) -> None:
-    """BULKPLAN's situations at a twentieth of their size."""
+    """Every named situation, at a fifth of the size that is measured."""
     snapshot = scenario(name, regions=2000, servers=40, seed=20260)
     made = plan(snapshot, PARAMS, engine=engine, shards=3 if engine == "sharded" else None)
     verdict = verify(snapshot, PARAMS, made.rows)
