@@ -6,19 +6,13 @@ import struct
 from collections import deque
 from typing import Any
 
-from coord.raft.core import RaftConfig, RaftCore
-from coord.raft.membership import decode_configuration
-from coord.raft.messages import Entry, HardState, SnapshotMeta, bootstrap
 from coord.server import peer_codec as codec
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.pipeline import Connection
+from coord.server.recovery import recover
 from coord.server.snapshot_job import InlineSnapshotJob
-from coord.storage.snapshot import SnapshotMeta as FileMeta
-from coord.storage.snapshot import Snapshots
-from coord.storage.wal import open_wal
 from coord.storage.writer import InlineWriter
-from coord.tree.machine import StateMachine
 from coord.wire import records
 from coord.wire.values import ConnectRequest
 from tests.disks import MemoryDisk
@@ -154,31 +148,22 @@ class StoreNodes:
     def start(self, i: int) -> Node:
         """Start node `i` from what its disk holds, as the service does."""
         disk = self.disks[i]
-        snapshots = Snapshots(disk, "snap")
-        wal, recovered = open_wal(disk, "wal", segment_bytes=100_000)
-        machine, position, start = StateMachine(), FileMeta(0, 0, b""), bootstrap(list(self.ids()))
-        if snapshots.names():
-            reader = snapshots.open_named(snapshots.names()[0])
-            machine, position = StateMachine.restore(reader.chunks()), reader.meta
-            config = decode_configuration(position.config)
-            start = SnapshotMeta(position.index, position.term, config, position.name())
         self.incarnations[i] += 1
         rng = SeededRng(self.seed * 100 + i * 10 + self.incarnations[i])
-        entries = [Entry(e.term, e.index, e.kind, e.data) for e in recovered.entries]
-        core = RaftCore(i, RaftConfig(), rng, start, HardState(recovered.term, recovered.vote), entries)
-        writer = InlineWriter(wal)
-        job = InlineSnapshotJob(snapshots)
+        found = recover(disk, i, list(self.ids()), rng, segment_bytes=100_000)
+        writer = InlineWriter(found.wal)
+        job = InlineSnapshotJob(found.snapshots)
         node = Node(
             NodeSettings(i, raft_tick_ms=TICK_MS, **self.options),
-            core,
-            machine,
+            found.core,
+            found.machine,
             writer=writer,
-            snapshots=snapshots,
+            snapshots=found.snapshots,
             snapshot_job=job,
             peers=Links(self, i),
             clock=self.clock,
             entropy=rng,
-            applied=position,
+            applied=found.position,
         )
         job.written = node.snapshot_written
         writer.start(node)

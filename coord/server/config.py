@@ -44,7 +44,7 @@ class Settings:
     outstanding_max: int = 1000
     words: frozenset[str] = DEFAULT_WORDS
     snapshot_entries: int = 100_000
-    snapshot_bytes: int = 256 << 20
+    snapshot_bytes: int = 64 << 20
     keep_entries: int = 10_000
     segment_bytes: int = 64 << 20
     #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).

@@ -48,6 +48,8 @@ log = Logger()
 
 #: A group is closed at this size: one entry must fit into an append and hold up nothing.
 GROUP_BYTES_MAX: Final = 1 << 20
+#: A turn that takes longer is interrupted between two Readies.
+TURN_MS_MAX: Final = 50
 #: Containers and TTL znodes that the leader proposes to end at a time.
 REAPED_PER_ROUND: Final = 1000
 #: Events of the core that the line about a changed role already tells.
@@ -248,20 +250,29 @@ class Node:
 
     # --- the turn -----------------------------------------------------------------------------------------------------
 
-    def turn_end(self) -> None:
-        """Do everything that follows from what arrived. Cheap when nothing did."""
+    def turn_end(self) -> bool:
+        """Do everything that follows from what arrived. Cheap when nothing did.
+
+        Returns True when time ran out with work left (a long log to apply): heartbeats and clients come first, then the
+        next call goes on.
+        """
         if self.failure is not None:
-            return
+            return False
         core = self.core
-        self.pipeline.now_ms = self._clock.monotonic_ms()
+        now_ms = self.pipeline.now_ms = self._clock.monotonic_ms()
+        has_more = False
         while True:
             self._submit_commands()
             if not core.has_ready():
+                break
+            if self._clock.monotonic_ms() - now_ms > TURN_MS_MAX:
+                has_more = True
                 break
             self._perform(core.ready())
             self._peers.flush()
             self._writer.flush()
         self._peers.flush()
+        return has_more
 
     def _perform(self, ready: Ready) -> None:
         if ready.changed:
@@ -502,6 +513,7 @@ class Node:
         self.applied_index = self.snapshot_index = self._snapshot_tried = meta.index
         self._bytes_since_snapshot = 0
         self.snapshots.retain()
+        self._writer.prune(self.snapshots.log_floor())
         log.info("took over the state at {index} from the leader", index=meta.index)
 
     # --- leadership and the end ---------------------------------------------------------------------------------------

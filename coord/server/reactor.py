@@ -34,7 +34,7 @@ class TurnReactor(EPollReactor):
 
     def __init__(self) -> None:
         self._functions: dict[int, Watcher] = {}
-        self._turn_end: Callable[[], None] = _nothing
+        self._turn_end: Callable[[], bool] = _nothing
         self._on_fault: Callable[[Exception], None] = _shrug
         super().__init__()  # type: ignore[no-untyped-call]
         poller: Any = self._poller
@@ -43,8 +43,11 @@ class TurnReactor(EPollReactor):
         self._modify = poller.modify
         self._unregister = poller.unregister
 
-    def at_turn_end(self, function: Callable[[], None]) -> None:
-        """Call `function` at the end of every turn; there is one, and it does not raise."""
+    def at_turn_end(self, function: Callable[[], bool]) -> None:
+        """Call `function` at the end of every turn; there is one, it does not raise.
+
+        It returns True when it has left something to do: then the next poll does not wait.
+        """
         self._turn_end = function
 
     def at_fault(self, function: Callable[[Exception], None]) -> None:
@@ -67,7 +70,8 @@ class TurnReactor(EPollReactor):
 
     def doPoll(self, timeout: float | None) -> None:
         """One turn. Twisted calls this after its timers; what those left to do ends with the turn begun here."""
-        self._turn_end()
+        if self._turn_end():
+            timeout = 0
         try:
             ready = self._poll(-1 if timeout is None else timeout, EVENTS_MAX)
         except OSError as error:
@@ -95,8 +99,9 @@ class TurnReactor(EPollReactor):
     doIteration = doPoll
 
 
-def _nothing() -> None:
+def _nothing() -> bool:
     """The default end of a turn."""
+    return False
 
 
 def _shrug(error: Exception) -> None:

@@ -18,10 +18,7 @@ from twisted.logger import Logger, globalLogBeginner
 from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
-from coord.raft.core import RaftConfig, RaftCore
-from coord.raft.membership import decode_configuration
-from coord.raft.messages import Entry, HardState, bootstrap
-from coord.raft.messages import SnapshotMeta as RaftSnapshot
+from coord.raft.core import RaftConfig
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
 from coord.server.node import Node
@@ -29,14 +26,12 @@ from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
 from coord.server.pipeline import Limits
 from coord.server.reactor import TurnReactor
+from coord.server.recovery import WAL_FOLDER, recover
 from coord.server.snapshot_job import ForkSnapshotJob
 from coord.server.stderr_log import StderrLog
 from coord.server.stream import listening_socket
 from coord.server.words import Words
-from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import Recovered, Wal, open_wal
 from coord.storage.writer import InlineWriter, ThreadWriter
-from coord.tree.machine import StateMachine
 
 log = Logger()
 
@@ -101,10 +96,8 @@ class Service:
         has_peers = settings.peer_address is not None and len(settings.peers) > 1
         peer_socket = self._bind(settings.peer_address, "peer") if has_peers and settings.peer_address else None
         meta = self._read_meta(disk)
-        snapshots = Snapshots(disk, "snap")
-        wal, recovered = open_wal(disk, "wal", segment_bytes=settings.segment_bytes)
-        self._writer = ThreadWriter(wal) if settings.fsync == "thread" else InlineWriter(wal)
-        machine, position, core = self._recover(snapshots, wal, recovered, meta["voters"])
+        found = recover(disk, settings.node_id, meta["voters"], OsRng(), segment_bytes=settings.segment_bytes)
+        self._writer = ThreadWriter(found.wal) if settings.fsync == "thread" else InlineWriter(found.wal)
         entropy = OsEntropy()
         self.links = PeerLinks(
             self.reactor,
@@ -114,18 +107,18 @@ class Service:
             addresses={peer: address for peer, address in settings.peers.items() if peer != settings.node_id},
             rng=OsRng(),
         )
-        self._job = ForkSnapshotJob(self.reactor, snapshots)
+        self._job = ForkSnapshotJob(self.reactor, found.snapshots)
         self.node = Node(
             _node_settings(settings),
-            core,
-            machine,
+            found.core,
+            found.machine,
             writer=self._writer,
-            snapshots=snapshots,
+            snapshots=found.snapshots,
             snapshot_job=self._job,
             peers=self.links,
             clock=self.clock,
             entropy=entropy,
-            applied=position,
+            applied=found.position,
         )
         self._job.written = self.node.snapshot_written
         words = Words(settings, self.node)
@@ -184,7 +177,7 @@ class Service:
         """The directory's own record of whose it is; written at the first start."""
         settings = self.settings
         if META not in disk.names(""):
-            if "wal" in disk.names(""):
+            if WAL_FOLDER in disk.names(""):
                 raise StorageError(f"{disk.where(META)} is missing beside a log: this directory is damaged")
             made = {
                 "format": META_FORMAT,
@@ -209,40 +202,6 @@ class Service:
             log.warn("the cluster began with nodes {began}, not {given}", began=voters, given=settings.voters())
         return meta
 
-    def _recover(
-        self, snapshots: Snapshots, wal: Wal, recovered: Recovered, voters: list[int]
-    ) -> tuple[StateMachine, SnapshotMeta, RaftCore]:
-        """The newest whole snapshot and the log behind it."""
-        if recovered.cut:
-            log.warn("{what}", what=recovered.cut)
-        machine, position = _newest_state(snapshots)
-        if position.index < recovered.base_index:
-            raise StorageError(
-                f"the log begins behind {recovered.base_index}, the newest whole snapshot is at {position.index}:"
-                " take this node's state from the others (empty the directory)"
-            )
-        if position.index == 0:
-            start = bootstrap(voters)
-        else:
-            config = decode_configuration(position.config)
-            start = RaftSnapshot(position.index, position.term, config, position.name())
-        core = RaftCore(
-            self.settings.node_id,
-            RaftConfig(),
-            OsRng(),
-            start,
-            HardState(recovered.term, recovered.vote),
-            [Entry(item.term, item.index, item.kind, item.data) for item in recovered.entries],
-        )
-        log.info(
-            "recovered: snapshot at {snapshot}, log to {last}, term {term}, {segments} segments",
-            snapshot=position.index,
-            last=recovered.last_index(),
-            term=recovered.term,
-            segments=wal.segment_count(),
-        )
-        return machine, position, core
-
     def _serve_admin(self, words: Words) -> None:
         address = self.settings.admin_address
         if address is None:
@@ -264,23 +223,26 @@ class Service:
             except Exception as error:  # a broken invariant: stop, never go on
                 self._fault(error)
 
-    def _turn_end(self) -> None:
+    def _turn_end(self) -> bool:
+        """The reactor's call after each turn; True when there is more to do at once."""
         node = self.node
+        has_more = False
         if node.failure is None:
             try:
-                node.turn_end()
+                has_more = node.turn_end()
             except Exception as error:  # a broken invariant: stop, never go on
                 log.failure("fault at the end of a turn")
                 self._fault(error)
         if node.failure is None:
             self.clients.send_all()
+            if self._stopped is not None and node.core.leadership is None:
+                self._let_go()
         elif not self._is_stopping:
             self._is_stopping = True
             self._status = EXIT_FAILED
             log.error("node {id} stops: {why}", id=self.settings.node_id, why=_one_line(node.failure))
             self.reactor.stop()
-        elif self._stopped is not None and self.node.core.leadership is None:
-            self._let_go()
+        return has_more
 
     def _fault(self, error: Exception) -> None:
         self.node.on_failed(error)
@@ -331,20 +293,6 @@ def _raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _newest_state(snapshots: Snapshots) -> tuple[StateMachine, SnapshotMeta]:
-    """The state of the newest snapshot that is whole; the empty state if there never was one."""
-    for name in snapshots.names():
-        try:
-            reader = snapshots.open_named(name)
-            try:
-                return StateMachine.restore(reader.chunks()), reader.meta
-            finally:
-                reader.close()
-        except StorageError as error:
-            log.error("{error}; trying an older snapshot", error=str(error))
-    return StateMachine(), SnapshotMeta(0, 0, b"")
 
 
 def _node_settings(settings: Settings) -> NodeSettings:

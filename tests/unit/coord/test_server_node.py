@@ -456,3 +456,51 @@ def test_leader_ends_empty_containers() -> None:
     nodes.run(30)
     assert [r[2] for r in client.replies()] == [OK, OK, OK]
     assert all(value(nodes, i, b"/c") is None for i in nodes.ids())
+
+
+class PowerCut(Exception):  # noqa: N818
+    """The machine of one node lost its power."""
+
+
+def cut_power_at(nodes: StoreNodes, node_id: int, calls: int) -> None:
+    """From the `calls`-th disk call on, nothing of this node happens any more."""
+    left = calls
+
+    def count(name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise PowerCut(name)
+
+    nodes.disks[node_id].on_call = count
+
+
+@pytest.mark.parametrize("first", range(6))
+def test_power_cut_at_any_disk_call_of_any_node(first: int) -> None:
+    """Log, rotation, snapshot, installation: whatever was being done, the node comes back and all agree."""
+    for calls in range(first, 90, 6):
+        nodes = StoreNodes(3, seed=calls, snapshot_entries=8, keep_entries=2)
+        nodes.leader()
+        victim = calls % 3 + 1
+        writer = nodes.client(nodes.nodes[victim % 3 + 1], timeout_ms=10_000)
+        cut_power_at(nodes, victim, calls)
+        asked = 0
+        for _ in range(40):
+            if asked < 60:
+                writer.request(asked, op.OP_CREATE, create(b"/k%d" % asked, b"x" * 3000))
+                asked += 1
+            try:
+                nodes.run(1)
+                stopped = nodes.nodes[victim].failure is not None
+            except (PowerCut, AssertionError):
+                stopped = True
+            if stopped:
+                nodes.crash(victim)
+                nodes.run(6)
+                nodes.start(victim)
+        for node_id in nodes.ids():
+            nodes.disks[node_id].on_call = lambda name: None
+        nodes.run(60)
+        agree(nodes)
+        acknowledged = [reply[0] for reply in writer.replies() if reply[0] >= 0 and reply[2] == OK]
+        assert all(value(nodes, 1, b"/k%d" % xid) is not None for xid in acknowledged), f"calls {calls}"

@@ -1,0 +1,108 @@
+"""What a node knows when it starts: the newest whole snapshot, the log behind it, and a core made of both.
+
+Snapshot and log are two files, so a crash can fall between them. A snapshot from the leader is durable before the log
+knows of it; then the log ends before the snapshot, or contradicts it, and the term on disk may be older than the
+snapshot's. `recover` writes into the log what was missing before anything else is written there: otherwise the next
+entries would leave a gap behind which the log could not be read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.logger import Logger
+
+from coord.env import Disk, Rng
+from coord.errors import StorageError
+from coord.raft.core import RaftConfig, RaftCore
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import Entry, HardState, bootstrap
+from coord.raft.messages import SnapshotMeta as RaftSnapshot
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.storage.wal import SEGMENT_BYTES, Batch, Recovered, Wal, open_wal
+from coord.tree.machine import StateMachine
+
+log = Logger()
+
+WAL_FOLDER: Final = "wal"
+SNAPSHOT_FOLDER: Final = "snap"
+
+
+class Recovery:
+    """The parts of a node that come from its disk; `position` is where machine and core stand."""
+
+    def __init__(
+        self, wal: Wal, snapshots: Snapshots, machine: StateMachine, position: SnapshotMeta, core: RaftCore
+    ) -> None:
+        self.wal = wal
+        self.snapshots = snapshots
+        self.machine = machine
+        self.position = position
+        self.core = core
+
+
+def recover(disk: Disk, node_id: int, voters: list[int], rng: Rng, *, segment_bytes: int = SEGMENT_BYTES) -> Recovery:
+    """Read the data directory; a new one gives the empty state of a group of `voters`.
+
+    Raises CorruptRecord, StorageError, OSError: the node must not start on what it found.
+    """
+    snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
+    wal, recovered = open_wal(disk, WAL_FOLDER, segment_bytes=segment_bytes)
+    if recovered.cut:
+        log.warn("{what}", what=recovered.cut)
+    machine, position = _newest_state(snapshots)
+    if position.index < recovered.base_index:
+        raise StorageError(
+            f"the log begins behind {recovered.base_index}, the newest whole snapshot is at {position.index}:"
+            " take this node's state from the others (empty the directory)"
+        )
+    if position.index:
+        _align(wal, recovered, position)
+        config = decode_configuration(position.config)
+        start = RaftSnapshot(position.index, position.term, config, position.name())
+    else:
+        start = bootstrap(voters)
+    entries = [Entry(item.term, item.index, item.kind, item.data) for item in recovered.entries]
+    core = RaftCore(node_id, RaftConfig(), rng, start, HardState(recovered.term, recovered.vote), entries)
+    log.info(
+        "recovered: snapshot at {snapshot}, log to {last}, term {term}, {segments} segments",
+        snapshot=position.index,
+        last=recovered.last_index(),
+        term=recovered.term,
+        segments=wal.segment_count(),
+    )
+    return Recovery(wal, snapshots, machine, position, core)
+
+
+def _align(wal: Wal, recovered: Recovered, position: SnapshotMeta) -> None:
+    """Make the log continue the snapshot, in memory and on disk."""
+    batch = Batch()
+    place = position.index - recovered.base_index - 1
+    if place >= 0:
+        is_known = place < len(recovered.entries) and recovered.entries[place].term == position.term
+    else:
+        is_known = recovered.base_term in (0, position.term)
+    if not is_known:
+        recovered.rebase(position.index, position.term)
+        batch.set_base(position.index, position.term)
+    if recovered.term < position.term:
+        # Nothing was voted for in that term: a vote is durable before it is sent.
+        recovered.term, recovered.vote = position.term, 0
+        batch.set_hard_state(position.term, 0)
+    if batch.parts:
+        log.warn("the log did not know of the snapshot at {index}; it does now", index=position.index)
+        wal.write([batch])
+
+
+def _newest_state(snapshots: Snapshots) -> tuple[StateMachine, SnapshotMeta]:
+    """The state of the newest snapshot that is whole; the empty state if there never was one."""
+    for name in snapshots.names():
+        try:
+            reader = snapshots.open_named(name)
+            try:
+                return StateMachine.restore(reader.chunks()), reader.meta
+            finally:
+                reader.close()
+        except StorageError as error:
+            log.error("{error}; trying an older snapshot", error=str(error))
+    return StateMachine(), SnapshotMeta(0, 0, b"")
