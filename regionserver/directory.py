@@ -22,6 +22,7 @@ import errno
 import fcntl
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,9 +66,8 @@ class DirectoryOpener(RegionOpener):
         self._regions = os.fspath(shared_dir.absolute() / "regions")
         try:
             os.makedirs(self._regions, mode=0o700, exist_ok=True)
-            probe = f"{self._regions}/.write-probe.{os.getpid()}"
-            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            os.unlink(probe)
+            with tempfile.TemporaryFile(dir=self._regions):
+                pass
         except OSError as error:
             raise ConfigError(f"shared directory {shared_dir} is not writable: {error.strerror}") from error
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class DirectoryOpener(RegionOpener):
         """Create what is missing of these regions, and make it durable by one sync for all."""
         created = 0
         for opening in openings:
-            created += self._create(self.path(opening.region, opening.replica), opening.region)
+            created += self._create(self.path(opening.region, opening.replica), opening)
         if created:
             _sync_file_system(self._regions)
 
@@ -105,17 +105,17 @@ class DirectoryOpener(RegionOpener):
         if fd is not None:
             os.close(fd)
 
-    def _create(self, path: str, region: RegionRecord) -> bool:
+    def _create(self, path: str, opening: Opening) -> bool:
         """Make directory and region.json unless they are there; not durable yet."""
         record = f"{path}/region.json"
         if os.path.exists(record):
             return False
         os.makedirs(path, mode=0o700, exist_ok=True)
         # Two servers may both be here, one of them frozen long ago: each writes a file of its own.
-        temporary = f"{record}.{os.getpid()}.{threading.get_ident()}.tmp"
+        temporary = f"{record}.{opening.server.uuid}.{opening.server.start_code}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, msgspec.json.encode(region))
+            os.write(fd, msgspec.json.encode(opening.region))
         finally:
             os.close(fd)
         os.rename(temporary, record)

@@ -4,7 +4,8 @@
 the reactor's thread, except the opener's own methods.
 
 Batches. The results of one turn are taken together and acted on together, so the steps they cause leave together: that,
-and nothing else, makes thousands of opens cheap. Region openers that can prepare many regions at once get them at once.
+and nothing else, makes thousands of opens cheap. Regions to be opened gather while others are being prepared, so an
+opener that does something dear once for many regions does it rarely when there are many.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from regionserver.workers import Workers
 log = Logger()
 T = TypeVar("T")
 
-#: Regions that are prepared together by one worker.
-PREPARE_MAX: Final = 256
+#: Regions that are prepared together.
+PREPARE_MAX: Final = 512
 #: Pause before a read is tried again after the connection broke.
 READ_AGAIN_S: Final = 0.1
 FAILURES_SHOWN_MS: Final = 10 * 60 * 1000
@@ -116,6 +117,8 @@ class Host:
         self._store: Store | None = None
         self._steps: StepWriter | None = None
         self._batches: dict[int, list[tuple[_Batch, int]]] = {}
+        self._unprepared: list[OpenRegion] = []
+        self._is_preparing = False
         self._emptied: Deferred[None] | None = None
         self.replicas = Replicas(Incarnation("", 0))
         self.is_serving = False
@@ -203,14 +206,9 @@ class Host:
     def _drain(self) -> None:
         """Carry out what the replicas want, until they want nothing more."""
         while effects := self.replicas.take_effects():
-            openings: list[OpenRegion] = []
             for effect in effects:
-                if isinstance(effect, OpenRegion):
-                    openings.append(effect)
-                else:
-                    self._carry_out(effect)
-            for at in range(0, len(openings), PREPARE_MAX):
-                self._prepare(openings[at : at + PREPARE_MAX])
+                self._carry_out(effect)
+        self._prepare_waiting()
         if self._emptied is not None and len(self.replicas) == 0:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
@@ -223,6 +221,8 @@ class Host:
             self._metrics.outcomes.labels(effect.result.outcome.value).inc()
             for batch, at in self._batches.pop(effect.ticket, []):
                 batch.decided(at, effect.result)
+        elif isinstance(effect, OpenRegion):
+            self._unprepared.append(effect)
         elif isinstance(effect, CloseRegion):
             self._close(effect)
         elif isinstance(effect, ReadBack):
@@ -235,20 +235,25 @@ class Host:
 
     # --- the opener's work ---
 
-    def _prepare(self, jobs: list[OpenRegion]) -> None:
+    def _prepare_waiting(self) -> None:
+        """Hand what has gathered to the opener, one batch at a time."""
+        if self._is_preparing or not self._unprepared:
+            return
+        jobs, self._unprepared = self._unprepared[:PREPARE_MAX], self._unprepared[PREPARE_MAX:]
         openings = [self._opening(job) for job in jobs]
+        self._is_preparing = True
 
         def prepared(result: object) -> None:
+            self._is_preparing = False
             if isinstance(result, Exception) and len(jobs) > 1:
                 log.warn("{count} regions could not be prepared together: {error}", count=len(jobs), error=result)
-                for job in jobs:
-                    self._prepare([job])
-                return
             for job, opening in zip(jobs, openings, strict=True):
-                if isinstance(result, Exception):
-                    self._open_failed(job, result)
+                if not isinstance(result, Exception):
+                    self._open(job, opening, is_prepared=True)
+                elif len(jobs) > 1:
+                    self._open(job, opening, is_prepared=False)
                 else:
-                    self._open(job, opening)
+                    self._open_failed(job, result)
 
         self._workers.submit(lambda: self._opener.prepare(openings), prepared)
 
@@ -258,9 +263,11 @@ class Host:
 
         return Opening(job.region, job.key[1], self.replicas.me, job.epoch, job.evict, progress)
 
-    def _open(self, job: OpenRegion, opening: Opening) -> None:
+    def _open(self, job: OpenRegion, opening: Opening, *, is_prepared: bool) -> None:
         def open_it() -> float:
             began_s = time.perf_counter()
+            if not is_prepared:
+                self._opener.prepare([opening])
             self._opener.open(opening)
             return time.perf_counter() - began_s
 

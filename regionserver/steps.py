@@ -132,6 +132,7 @@ class StepWriter:
         self.steps += len(steps)
         sent = self._store.multi(operations)
         sent.addCallbacks(self._taken, self._not_taken, callbackArgs=(steps, len(operations)), errbackArgs=(steps,))
+        sent.addErrback(self._fatal)
 
     def _taken(self, results: list[WriteResult], steps: list[WriteStep], count: int) -> None:
         self._in_flight -= 1

@@ -1,0 +1,423 @@
+"""Host, StepWriter and Workers together: batches, refusals, lost connections, openers that fail, answers in time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from coord.client.ops import Create, GetData, SetData
+from coord.env_os import OsClock
+from coord.errors import BadVersion, ConnectionLoss, MultiFailed, NodeExists, NoNode
+from coord.wire.records import Stat
+from regions import layout
+from regions.messages import CloseOrder, OpenOrder, OrderResults, Outcome
+from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regionserver import host as host_module
+from regionserver import steps as steps_module
+from regionserver import workers as workers_module
+from regionserver.host import Host
+from regionserver.life import Phase
+from regionserver.metrics import Metrics
+from regionserver.opener import Opening, OwnerHeld, RegionOpener
+
+ME = Incarnation("me", 7)
+PATHS = layout.Layout("/rk")
+
+
+class FakeReactor(Clock):
+    """Twisted's Clock, and calls from threads that the test lets in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.from_threads: list[Callable[[], object]] = []
+        self.arrived = threading.Condition()
+
+    def callFromThread(self, f: Callable[..., object], *args: object) -> None:
+        with self.arrived:
+            self.from_threads.append(lambda: f(*args))
+            self.arrived.notify()
+
+
+class MemoryStore:
+    """Znodes as path -> (data, version); multis wait until the test lets them through."""
+
+    def __init__(self) -> None:
+        self.znodes: dict[str, tuple[bytes, int]] = {}
+        self.waiting: list[tuple[list[Any], Deferred[Any]]] = []
+        self.sizes: list[int] = []
+        self.is_cut = False
+
+    def multi(self, operations: list[Any]) -> Deferred[Any]:
+        deferred: Deferred[Any] = Deferred()
+        self.waiting.append((operations, deferred))
+        return deferred
+
+    def sync(self, path: str = "/") -> Deferred[None]:
+        return self._read(lambda: None)
+
+    def get(self, path: str) -> Deferred[Any]:
+        raise AssertionError("not used")
+
+    def multi_read(self, operations: list[GetData]) -> Deferred[Any]:
+        return self._read(lambda: [self._look(one.path) for one in operations])
+
+    def _read(self, read: Callable[[], Any]) -> Deferred[Any]:
+        deferred: Deferred[Any] = Deferred()
+        if self.is_cut:
+            deferred.errback(ConnectionLoss(""))
+        else:
+            deferred.callback(read())
+        return deferred
+
+    def _look(self, path: str) -> Any:
+        if path not in self.znodes:
+            return NoNode(path)
+        data, version = self.znodes[path]
+        stat = Stat()
+        stat.version = version
+        return data, stat
+
+    def let_through(self, *, lose_answers: bool = False) -> None:
+        """Perform the multis that wait, once."""
+        waiting, self.waiting = self.waiting, []
+        for operations, deferred in waiting:
+            self.sizes.append(len(operations))
+            result = self._perform(operations)
+            if lose_answers:
+                deferred.errback(Failure(ConnectionLoss("")))
+            elif isinstance(result, Exception):
+                deferred.errback(Failure(result))
+            else:
+                deferred.callback(result)
+
+    def _perform(self, operations: list[Any]) -> Any:
+        after = dict(self.znodes)
+        results: list[Any] = []
+        for at, one in enumerate(operations):
+            there = after.get(one.path)
+            if isinstance(one, Create):
+                if there is not None:
+                    return MultiFailed(at, NodeExists(one.path), [])
+                after[one.path] = (one.data, 0)
+                results.append(one.path)
+                continue
+            assert isinstance(one, SetData)
+            if there is None or there[1] != one.version:
+                return MultiFailed(at, BadVersion(one.path), [])
+            after[one.path] = (one.data, one.version + 1)
+            stat = Stat()
+            stat.version = one.version + 1
+            results.append(stat)
+        self.znodes = after
+        return results
+
+
+class ScriptedOpener(RegionOpener):
+    """Opens everything, except what the test says."""
+
+    def __init__(self) -> None:
+        self.prepared: list[int] = []
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.serving: list[bool] = []
+        self.evicted: list[Incarnation | None] = []
+        self.on_open: Callable[[Opening], None] = lambda _opening: None
+        self.on_close: Callable[[str], None] = lambda _region_id: None
+        self.on_prepare: Callable[[Sequence[Opening]], None] = lambda _openings: None
+
+    def prepare(self, openings: Sequence[Opening]) -> None:
+        self.prepared.append(len(openings))
+        self.on_prepare(openings)
+
+    def open(self, opening: Opening) -> None:
+        self.on_open(opening)
+        self.evicted.append(opening.evict)
+        self.opened.append(opening.region.region_id)
+
+    def close(self, region: RegionRecord, replica: int) -> None:
+        self.on_close(region.region_id)
+        self.closed.append(region.region_id)
+
+    def serving_changed(self, is_serving: bool) -> None:
+        self.serving.append(is_serving)
+
+
+class HostTests(SynchronousTestCase):
+    """Everything but threads is in the test's hands."""
+
+    def setUp(self) -> None:
+        self.reactor = FakeReactor()
+        self.store = MemoryStore()
+        self.opener = ScriptedOpener()
+        self.metrics = Metrics()
+        self.stopped: list[str] = []
+        self.host = Host(self.reactor, OsClock(), self.opener, PATHS, self.metrics, threads=2, stop=self.stopped.append)
+        self.addCleanup(self.host.stop_workers, 5.0)
+        self.host.begin(ME, self.store)
+
+    def orders(self, count: int, first: int = 0) -> list[OpenOrder]:
+        made = []
+        for number in range(first, first + count):
+            region = RegionRecord("t", f"r{number}")
+            record = TransitionRecord(region.region_id, "t", 0, RegionState.OFFLINE, destination=ME)
+            self.store.znodes[PATHS.transition(region.region_id, 0)] = (layout.encode(record), 3)
+            self.store.znodes[PATHS.region("t", region.region_id)] = (layout.encode(region), 1)
+            made.append(OpenOrder(record, 3, region, 1))
+        return made
+
+    def work(self) -> None:
+        """Let the threads finish what they have, and deliver it."""
+        while self.host._workers.pending:
+            with self.reactor.arrived:
+                assert self.reactor.arrived.wait_for(lambda: bool(self.reactor.from_threads), 10)
+                calls, self.reactor.from_threads = self.reactor.from_threads, []
+            for call in calls:
+                call()
+
+    def settle(self) -> None:
+        """Run store and threads until nothing moves any more."""
+        for _ in range(100):
+            self.reactor.advance(0)
+            if not self.store.waiting and not self.host._workers.pending:
+                return
+            self.store.let_through()
+            self.work()
+        raise AssertionError("it does not settle")
+
+    def outcomes(self, answer: Deferred[OrderResults]) -> list[Outcome]:
+        return [result.outcome for result in self.successResultOf(answer).results]
+
+    def state(self, region_id: str) -> RegionState:
+        return layout.decode_transition(self.store.znodes[PATHS.transition(region_id, 0)][0]).state
+
+    def opened(self, count: int) -> None:
+        answer = self.host.open_regions(self.orders(count), 4, 5000)
+        self.settle()
+        assert set(self.outcomes(answer)) == {Outcome.DONE}
+
+    def test_many_regions_travel_in_few_multis(self) -> None:
+        """1,000 regions, two steps each: multis of a hundred regions and not two thousand requests."""
+        answer = self.host.open_regions(self.orders(1000), 4, 5000)
+        self.settle()
+        assert set(self.outcomes(answer)) == {Outcome.DONE}
+        assert self.store.sizes[:10] == [100] * 10
+        assert len(self.store.sizes) < 40
+        assert max(self.store.sizes) <= 2 * steps_module.STEPS_MAX
+        assert sum(self.opener.prepared) == 1000
+
+    def test_no_more_multis_under_way_than_the_bound(self) -> None:
+        """What waits gathers."""
+        self.host.open_regions(self.orders(1000), 4, 5000)
+        self.reactor.advance(0)
+        assert len(self.store.waiting) == steps_module.IN_FLIGHT_MAX
+
+    def test_large_values_make_smaller_multis(self) -> None:
+        """A frame of the store ends at 1 MB."""
+        orders = self.orders(20)
+        self.patch(steps_module, "BYTES_MAX", 400)
+        self.host.open_regions(orders, 4, 5000)
+        self.settle()
+        assert max(self.store.sizes) < 10
+        assert self.host.phases()[Phase.OPEN] == 20
+
+    def test_a_bad_region_holds_nobody(self) -> None:
+        """The multi is refused; everybody else is sent alone and goes on."""
+        orders = self.orders(50)
+        del self.store.znodes[PATHS.transition("r7", 0)]
+        answer = self.host.open_regions(orders, 4, 5000)
+        self.settle()
+        outcomes = self.outcomes(answer)
+        assert outcomes.pop(7) is Outcome.REFUSED
+        assert set(outcomes) == {Outcome.DONE}
+        assert "r7" not in self.opener.opened
+
+    def test_lost_answers_are_settled_by_reading(self) -> None:
+        """The claims were taken, the answers lost, and the first reads found no connection either."""
+        answer = self.host.open_regions(self.orders(3), 4, 5000)
+        self.reactor.advance(0)
+        self.store.is_cut = True
+        self.store.let_through(lose_answers=True)
+        assert self.opener.opened == []
+        self.store.is_cut = False
+        self.reactor.advance(host_module.READ_AGAIN_S)
+        self.settle()
+        assert set(self.outcomes(answer)) == {Outcome.DONE}
+
+    def test_an_answer_in_time_says_started(self) -> None:
+        """The rest is asked for again, and gets the result."""
+        orders = self.orders(2)
+        answer = self.host.open_regions(orders, 4, 1000)
+        self.assertNoResult(answer)
+        self.reactor.advance(1.0)
+        assert self.outcomes(answer) == [Outcome.STARTED] * 2
+        again = self.host.open_regions(orders, 4, 1000)
+        self.settle()
+        assert self.outcomes(again) == [Outcome.DONE] * 2
+        assert self.opener.opened.count("r0") == 1
+
+    def test_an_opener_that_fails_fails_its_region_alone(self) -> None:
+        """Whatever it raises: one line for the master, nothing of it in the store but OPENING."""
+
+        def on_open(opening: Opening) -> None:
+            if opening.region.region_id == "r1":
+                raise ValueError("bad superblock\nwith details")
+
+        self.opener.on_open = on_open
+        answer = self.host.open_regions(self.orders(3), 4, 5000)
+        self.settle()
+        results = self.successResultOf(answer).results
+        assert [result.outcome for result in results] == [Outcome.DONE, Outcome.FAILED, Outcome.DONE]
+        assert results[1].error == "bad superblock"
+        assert self.state("r1") is RegionState.OPENING
+        assert [one.state for one in self.host.hosted()] == ["OPEN", "FAILED", "OPEN"]
+
+    def test_regions_that_cannot_be_prepared_together_are_prepared_alone(self) -> None:
+        """One bad region must not fail the batch in which it happened to be."""
+
+        def on_prepare(openings: Sequence[Opening]) -> None:
+            if any(opening.region.region_id == "r1" for opening in openings):
+                raise OSError("no space")
+
+        self.opener.on_prepare = on_prepare
+        answer = self.host.open_regions(self.orders(3), 4, 5000)
+        self.settle()
+        assert self.outcomes(answer) == [Outcome.DONE, Outcome.FAILED, Outcome.DONE]
+
+    def test_progress_from_a_worker_thread_extends_the_deadline(self) -> None:
+        """The callback is safe to call from where the opener runs."""
+        orders = self.orders(1)
+        quick = OpenOrder(orders[0].transition, 3, orders[0].region, 1, open_timeout_ms=0)
+        self.opener.on_open = lambda opening: opening.progress()
+        self.host.open_regions([quick], 4, 5000)
+        self.settle()
+        assert self.store.znodes[PATHS.transition("r0", 0)][1] == 6
+        assert self.state("r0") is RegionState.OPENED
+
+    def test_close_goes_through_closing_to_closed(self) -> None:
+        """RT-16."""
+        self.opened(2)
+        for number in range(2):
+            del self.store.znodes[PATHS.transition(f"r{number}", 0)]
+        answer = self.host.close_regions([CloseOrder(f"r{number}", "t", 0) for number in range(2)], 5, 5000)
+        self.settle()
+        assert self.outcomes(answer) == [Outcome.DONE] * 2
+        assert self.state("r0") is RegionState.CLOSED
+        assert sorted(self.opener.closed) == ["r0", "r1"]
+
+    def test_a_dead_holder_is_evicted_a_living_one_is_not(self) -> None:
+        """The store is asked whether the holder is registered."""
+        alive, dead = Incarnation("alive", 1), Incarnation("dead", 1)
+        record = ServerRecord("alive", "h", 1, 1)
+        self.store.znodes[PATHS.server("alive")] = (layout.encode(record), 0)
+
+        def on_open(opening: Opening) -> None:
+            holder = alive if opening.region.region_id == "r0" else dead
+            if opening.evict != holder:
+                raise OwnerHeld(holder)
+
+        self.opener.on_open = on_open
+        answer = self.host.open_regions(self.orders(2), 4, 5000)
+        self.settle()
+        assert self.outcomes(answer) == [Outcome.FAILED, Outcome.DONE]
+        assert self.opener.evicted == [dead]
+
+    def test_the_end_of_a_session_closes_everything_and_writes_nothing(self) -> None:
+        """Also what was on its way; then a new incarnation can begin."""
+        self.opened(3)
+        on_their_way = self.host.open_regions(self.orders(3, first=10), 4, 5000)
+        self.reactor.advance(0)
+        before = dict(self.store.znodes)
+        emptied = self.host.end()
+        self.work()
+        self.successResultOf(emptied)
+        assert sorted(self.opener.closed) == ["r0", "r1", "r2"]
+        assert self.outcomes(on_their_way) == [Outcome.FAILED] * 3
+        self.store.let_through()
+        self.store.znodes = before
+        self.host.begin(Incarnation("me", 8), self.store)
+        assert self.host.phases()[Phase.OPEN] == 0
+
+    def test_a_region_that_does_not_close_after_the_session_ends_the_process(self) -> None:
+        """Its files belong to another server by now."""
+        self.opened(1)
+
+        def on_close(region_id: str) -> None:
+            raise OSError("busy")
+
+        self.opener.on_close = on_close
+        emptied = self.host.end()
+        self.work()
+        self.assertNoResult(emptied)
+        assert len(self.stopped) == 1
+        assert "busy" in self.stopped[0]
+
+    def test_serving_is_told_once_per_change(self) -> None:
+        """The opener hears of the lease."""
+        for is_serving in (True, True, False, True):
+            self.host.set_serving(is_serving)
+        assert self.opener.serving == [True, False, True]
+
+    def test_a_corrupt_znode_holds_its_own_region_only(self) -> None:
+        """It waits for an operator; the others go on, and nothing of it is opened."""
+        orders = self.orders(2)
+        self.store.znodes[PATHS.transition("r0", 0)] = (b"{", 9)
+        self.host.open_regions(orders, 4, 5000)
+        self.settle()
+        assert self.opener.opened == ["r1"]
+        assert self.host.phases()[Phase.CLAIMING] == 1
+        assert self.stopped == []
+
+    def test_a_broken_rule_of_our_own_ends_the_process(self) -> None:
+        """Never logged and continued."""
+
+        def broken(*_arguments: object) -> None:
+            raise AssertionError("impossible")
+
+        self.patch(self.host.replicas, "step_done", broken)
+        self.host.open_regions(self.orders(1), 4, 5000)
+        self.reactor.advance(0)
+        self.store.let_through()
+        assert len(self.stopped) == 1
+        assert len(self.flushLoggedErrors(AssertionError)) == 1
+
+
+class WorkersTests(SynchronousTestCase):
+    """The pool by itself."""
+
+    def test_results_of_many_jobs_come_in_few_deliveries(self) -> None:
+        """While a delivery is due, results gather."""
+        reactor = FakeReactor()
+        delivered: list[int] = []
+        results: list[Any] = []
+        pool = workers_module.Workers(reactor, 1, lambda: delivered.append(len(results)), self.fail)
+        for number in range(100):
+            pool.submit(lambda number=number: number, results.append)
+        assert pool.stop(5.0)
+        for call in reactor.from_threads:
+            call()
+        assert results == list(range(100))
+        assert len(delivered) == 1
+
+    def test_an_exception_is_a_result(self) -> None:
+        """The owner of the work gets it; the thread lives on."""
+        reactor = FakeReactor()
+        results: list[Any] = []
+        pool = workers_module.Workers(reactor, 1, lambda: None, self.fail)
+
+        def fails() -> None:
+            raise KeyError("x")
+
+        pool.submit(fails, results.append)
+        pool.submit(lambda: 1, results.append)
+        assert pool.stop(5.0)
+        for call in reactor.from_threads:
+            call()
+        assert isinstance(results[0], KeyError)
+        assert results[1] == 1
+        assert pool.pending == 0

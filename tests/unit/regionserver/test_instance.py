@@ -1,0 +1,105 @@
+"""Identity and settings: one uuid for life, start codes that only rise, one process per directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from coord.errors import ConfigError
+from regionserver.config import Settings, parse_address
+from regionserver.instance import Instance
+
+
+def test_the_uuid_stays_and_the_start_code_rises(tmp_path: Path) -> None:
+    """A restarted server is the same uuid and another incarnation."""
+    first = Instance.open(tmp_path / "data")
+    one = first.next_incarnation(1000)
+    first.close()
+    second = Instance.open(tmp_path / "data")
+    two = second.next_incarnation(2000)
+    second.close()
+    assert one.uuid == two.uuid
+    assert (one.start_code, two.start_code) == (1000, 2000)
+
+
+def test_a_clock_set_back_repeats_no_start_code(tmp_path: Path) -> None:
+    """The highest start code ever used is kept."""
+    instance = Instance.open(tmp_path)
+    codes = [instance.next_incarnation(now).start_code for now in (1000, 1000, 5)]
+    instance.close()
+    assert codes == [1000, 1001, 1002]
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    """The lock says who has it; giving it back frees it."""
+    instance = Instance.open(tmp_path)
+    with pytest.raises(ConfigError, match="in use by another region server, process"):
+        Instance.open(tmp_path)
+    instance.close()
+    Instance.open(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"not json", "no identity"),
+        (b'{"uuid":"x","kind":"master"}', "no identity"),
+        (msgspec.json.encode({"format": 2, "uuid": "x", "start_code": 0}), "format 2"),
+    ],
+)
+def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path, content: bytes, message: str) -> None:
+    """Another daemon's directory, or a later version's."""
+    (tmp_path / "instance.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        Instance.open(tmp_path)
+    assert (tmp_path / "instance.json").read_bytes() == content
+
+
+def test_an_unusable_directory_is_one_clear_line(tmp_path: Path) -> None:
+    """A file where the directory should be."""
+    (tmp_path / "data").write_text("")
+    with pytest.raises(ConfigError, match="data directory"):
+        Instance.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"store": "nowhere"}, "store address"),
+        ({"host": "0.0.0.0"}, "tells nobody"),
+        ({"root": "regions"}, "root"),
+        ({"root": "/"}, "root"),
+        ({"weight": 0.0}, "weight"),
+        ({"session_timeout_ms": 10}, "session timeout"),
+        ({"threads": 0}, "threads"),
+        ({"data_dir": Path("same"), "shared_dir": Path("same")}, "both"),
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(change: dict[str, Any], message: str) -> None:
+    """At once, naming the value."""
+    good: dict[str, Any] = {
+        "store": "a:1,b:2/chroot",
+        "data_dir": Path("data"),
+        "shared_dir": Path("shared"),
+        "host": "a",
+        "port": 1,
+    }
+    Settings(**good)
+    with pytest.raises(ConfigError, match=message):
+        Settings(**{**good, **change})
+
+
+@pytest.mark.parametrize(("text", "address"), [("a:1", ("a", 1)), ("[::1]:0", ("::1", 0))])
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    """host:port, with IPv6 in brackets."""
+    assert parse_address(text, "--address") == address
+
+
+@pytest.mark.parametrize("text", ["a", ":1", "a:b", "a:70000", ""])
+def test_bad_addresses_name_their_option(text: str) -> None:
+    """The message says which option."""
+    with pytest.raises(ConfigError, match="--address"):
+        parse_address(text, "--address")
