@@ -133,11 +133,13 @@ def plan_delete(view: View, session: Session, path: bytes, version: int) -> Plan
     if not _is_deletable(path):
         return BAD_ARGUMENTS
     parent = view.find(parent_of(path))
-    node = view.find(path)
-    if parent is None or node is None:
+    if parent is None:
         return NO_NODE
     if not parent.acl.allows(PERM_DELETE, session.identities):
         return NO_AUTH
+    node = view.find(path)
+    if node is None:
+        return NO_NODE
     if version not in (ANY_VERSION, node.version):
         return BAD_VERSION
     if node.num_children:

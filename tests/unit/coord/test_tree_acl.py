@@ -121,6 +121,7 @@ def test_each_operation_asks_for_its_own_bit(bob: Client, eve: Client) -> None:
     assert eve.set(b"/a", b"").err == e.NO_AUTH
     assert eve.create(b"/a/c").err == e.NO_AUTH
     assert eve.delete(b"/a/b").err == e.NO_AUTH
+    assert eve.delete(b"/a/nothing").err == e.NO_AUTH, "the parent is asked before the child is looked for"
     assert eve.set_acl(b"/a", OPEN_ACL).err == e.NO_AUTH
     assert eve.multi(_check(b"/a"))[0].err == e.NO_AUTH
     assert eve.get(b"/a/b")[0] == 0
