@@ -17,7 +17,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--from", type=int, default=1, dest="first", help="first seed (default 1)")
     parser.add_argument("--count", type=int, default=100, help="how many seeds (default 100)")
-    parser.add_argument("--nodes", type=int, default=3, choices=[3, 5], help="first members (default 3)")
+    parser.add_argument("--nodes", type=int, default=3, choices=[1, 2, 3, 4, 5], help="first members (default 3)")
     parser.add_argument("--trouble-s", type=int, default=20, help="simulated seconds of faults (default 20)")
     parser.add_argument("--trace", action="store_true", help="print every event")
     args = parser.parse_args()

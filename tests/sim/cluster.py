@@ -48,6 +48,8 @@ class Bug:
     forgets_vote = False
     #: Names of the faults among which it shows soonest; empty: any.
     favours: tuple[str, ...] = ()
+    #: Numbers of first members to try.
+    sizes: tuple[int, ...] = (3, 5)
 
 
 class SimNode:

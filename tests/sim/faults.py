@@ -36,6 +36,7 @@ class Story:
             self._transfer,
             self._transfer_to_mute,
             self._change_members,
+            self._rival_changes,
             self._flap,
             self._echo,
         ]
@@ -43,8 +44,10 @@ class Story:
         if simulation.bug.favours:
             chosen = [kind for kind in kinds if kind.__name__ in simulation.bug.favours]
             self.fault_gap_us = 200_000
-        simulation.eager_changes = self._change_members in chosen
+        simulation.eager_changes = self._change_members in chosen or self._rival_changes in chosen
         simulation.on_new_leader = self._eager_change
+        #: A leader with an unfinished change, and the node it wants to add: its successor is to make another change.
+        self.rival: tuple[int, int] | None = None
         self.faults: list[Callable[[], None]] = [*chosen, *simulation.chance.some(chosen), self._heal, self._heal]
 
     def run(self) -> None:
@@ -245,20 +248,63 @@ class Story:
                 self._change_at(node, 1 + sim.chance.below(2))
 
     def _eager_change(self, node: SimNode, life: int) -> None:
-        if node.life == life and node.core is not None and self.sim.faulty:
+        if node.life != life or node.core is None or not self.sim.faulty:
+            return
+        if self.rival is None or node.id in self.rival:
             self._change_at(node, 2)
+            return
+        # The second act of the rivals: the successor removes its predecessor, and one node does not hear of that.
+        predecessor, newcomer = self.rival
+        self.rival = None
+        deaf = [n for n in node.core.configs.current.voters if n not in (node.id, predecessor)]
+        if deaf:
+            ignorant = self.sim.chance.pick(deaf)
+            self._cut([node.id], [ignorant])
+            self._propose_change(node, node.core.configs.current.without(predecessor))
+            self.sim.pump(node)
+            self.sim.at(self.sim.now + SECOND // 2, self._rivals_meet, [predecessor, newcomer, ignorant])
+
+    def _rivals_meet(self, camp: list[int], _: None) -> None:
+        """The last act: the predecessor, its newcomer and the ignorant one are together, the others elsewhere."""
+        if self.sim.faulty:
+            rest = [node for node in self.sim.nodes if node not in camp]
+            self.sim.cut.clear()
+            self._cut(camp, rest)
+            self._cut(rest, camp)
+            self.sim.counts["rivals_met"] += 1
+
+    def _rival_changes(self) -> None:
+        """Two leaders, one after the other, change the membership: the schedules of raft-dev, July 2015."""
+        sim = self.sim
+        leaders = [node for node in sim.leaders() if node.paused_until <= sim.now]
+        if not leaders:
+            return
+        leader = sim.chance.pick(leaders)
+        config = leader.core_now().configs.current
+        outsiders = [node for node in sim.nodes if not config.is_member(node)]
+        if outsiders:
+            newcomer = sim.chance.pick(outsiders)
+            others = [node for node in sim.nodes if node not in (leader.id, newcomer)]
+            sim.cut.clear()
+            self._cut([leader.id, newcomer], others)
+            self._cut(others, [leader.id, newcomer])
+            self.rival = (leader.id, newcomer)
+            self._propose_change(leader, config.with_voter(newcomer))
+            sim.pump(leader)
+            sim.note(f"rivals: {leader.id} adds {newcomer}")
 
     def _change_at(self, node: SimNode, times: int) -> None:
         """Ask for membership changes, the second one before the first can be committed."""
-        sim = self.sim
-        core = node.core_now()
         for _ in range(times):
-            try:
-                core.propose_config(self._some_change(core.configs.current))
-                sim.counts["change"] += 1
-            except (NotLeader, ProposalDropped):
-                sim.counts["change_refused"] += 1
-        sim.pump(node)
+            self._propose_change(node, self._some_change(node.core_now().configs.current))
+        self.sim.pump(node)
+
+    def _propose_change(self, node: SimNode, config: Configuration) -> None:
+        try:
+            node.core_now().propose_config(config)
+            self.sim.counts["change"] += 1
+        except (NotLeader, ProposalDropped):
+            self.sim.counts["change_refused"] += 1
 
     def _some_change(self, config: Configuration) -> Configuration:
         """A random next configuration, perhaps one that must be refused; never without a voter."""
