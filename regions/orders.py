@@ -53,7 +53,8 @@ class OrderBook:
         order.queued = True
         server = order.server
         queue = server.opens if order.kind == OPEN else server.closes
-        if replica.region.table.record.system:
+        if order.first_sent_ms or replica.region.table.record.system:
+            # One that holds a slot must not wait behind those that wait for a slot.
             queue.appendleft(replica)
         else:
             queue.append(replica)
