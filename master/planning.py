@@ -139,7 +139,8 @@ class Planner:
         await deferToThread(_prepare, work, snapshot, params)
         job = self._job = SparkJob(progress)
         arguments = ["--input", str(work / "in"), "--output", str(work / "out"), "--master", self._spark_master]
-        command = [sys.executable, "-m", "regions.plan.spark_job", *arguments, "--plan-id", plan_id]
+        arguments += ["--plan-id", plan_id, "--die-with-parent"]
+        command = [sys.executable, "-m", "regions.plan.spark_job", *arguments]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._reactor.spawnProcess(job, sys.executable, command, env=env, path=str(work))
         timer = self._reactor.callLater(self._deadline_s, job.kill, f"no plan within {self._deadline_s:g} s")

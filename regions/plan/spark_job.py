@@ -21,9 +21,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import ctypes
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,6 +79,8 @@ SMALL_INPUT_BYTES: Final = 2 * 2**20
 #: Above this, block rows are summed before they are grouped by region.
 LARGE_BLOCKS_BYTES: Final = 256 * 2**20
 STAGES: Final = ("check", "session", "tables", "shards", "leftovers", "verify", "write")
+#: Linux: the signal that a process gets when its parent dies.
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class NoSpark(PlanError):
@@ -90,6 +94,8 @@ class SparkFailed(PlanError):
 def main(arguments: list[str]) -> int:
     """Parse, check what can be checked without Spark, run; returns the exit status."""
     options = parse(arguments)
+    if options.die_with_parent:
+        _die_with_parent()
     progress = progress_on_stdout(total=len(STAGES))
     try:
         _run(options, progress)
@@ -102,6 +108,14 @@ def main(arguments: list[str]) -> int:
         if isinstance(error, NoSpark):
             return EXIT_NO_SPARK
         return EXIT_SPARK_FAILED if isinstance(error, SparkFailed) else EXIT_BAD_INPUT
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process when its parent dies: a plan that nobody waits for is only load."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(EXIT_SPARK_FAILED)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -119,6 +133,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--class-archive", type=Path, default=None, help="file of loaded Java classes, made on first use (170 MB)"
     )
+    parser.add_argument("--die-with-parent", action="store_true", help="end when its parent process does")
     parser.add_argument("--driver-memory", default="", help="heap of the driver, as 4g; by default from the size")
     return parser.parse_args(arguments)
 
