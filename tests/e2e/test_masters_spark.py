@@ -1,0 +1,36 @@
+"""Bulk plans by a real Spark job, and what happens when it is late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from master.planning import spark_missing
+from regions import messages as ms
+from tests.e2e.masters import cluster_on, own_store
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(spark_missing()), reason=spark_missing() or "spark is here"),
+]
+
+SPLITS = [f"k{number:04d}" for number in range(1, 40)]
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "engine", "note"),
+    [("100", "spark", ""), ("0.3", "greedy", "spark: no plan within 0.3 s")],
+    ids=["in-time", "late"],
+)
+def test_spark_plans_or_greedy_does(tmp_path: Path, deadline_s: str, engine: str, note: str) -> None:
+    """RT-06, BULKPLAN §7: the same roads afterwards; the plan's record and the status say who planned, and why."""
+    options = ["--plan-engine", "spark", "--plan-deadline-s", deadline_s, "--spark-master", "local[1]"]
+    options += ["--min-servers", "3"]
+    with own_store(tmp_path / "store", 1) as hosts, cluster_on(hosts, tmp_path / "c", masters=1, options=options) as c:
+        c.ask_active(ms.CreateTable("orders", SPLITS, wait_ms=110_000), ms.Tables, 120)
+        plan = c.status().plan
+        assert plan is not None
+        assert (plan.engine, plan.note, plan.state, plan.assigned) == (engine, note, "DONE", 40)
+        owners = c.check_owners()
+        assert sorted(list(owners.values()).count(uuid) for uuid in set(owners.values())) == [13, 13, 14]

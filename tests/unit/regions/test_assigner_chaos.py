@@ -1,0 +1,270 @@
+"""The assigner under seeded chaos: servers and masters die, answers get lost, everything happens in any order.
+
+Store writes of one master are done in order, as a session does them; orders, answers, watch events and the servers'
+own steps come in any order or, where the world allows it, not at all. After every step no replica is open on two live
+servers, and only legal steps were written by compare-and-set. Then the chaos ends, and within bounded time everything
+that should be open is open, and nothing is in transition.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from regions import effects as fx
+from regions.assigner import Assigner
+from regions.limits import AssignerConfig
+from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.model import (
+    Incarnation,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableIntent,
+    TransitionRecord,
+)
+from regions.states import Actor, Cause, check
+from tests.unit.regions.model_cluster import ModelCluster, region, server
+
+REGIONS = 12
+UUIDS = ("a", "b", "c", "d")
+SEEDS = 120
+STEPS = 400
+
+
+class Chaos(ModelCluster):
+    """A model cluster whose effects wait until chance carries them out."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(AssignerConfig(bulk_min=6, attempts_max=1_000, busy_max=5, batch_max=3, closes_max=3))
+        self.rng = random.Random(seed)
+        self.start_codes = dict.fromkeys(UUIDS, 1)
+        self.pending_writes: list[fx.WriteOffline | fx.DeleteTransition] = []
+        self.pending: list[Any] = []
+        #: Steps that servers have yet to take: (incarnation, kind, record, version).
+        self.tasks: list[tuple[Incarnation, str, TransitionRecord, int]] = []
+        self.dirty: set[str] = set()
+        self.opens_fail = 0.2
+        self.put(*(region(f"r{n}") for n in range(REGIONS)))
+        self.start(*(server(uuid) for uuid in UUIDS[:3]), run=False)
+
+    # --- one step -----------------------------------------------------------------------------------------------------
+
+    def step_once(self) -> None:
+        self.collect()
+        roll = self.rng.random()
+        if roll < 0.30 and self.pending_writes:
+            self.do_write(self.pending_writes.pop(0))
+        elif roll < 0.50 and self.pending:
+            self.deliver(self.pending.pop(self.rng.randrange(len(self.pending))))
+        elif roll < 0.70 and self.tasks:
+            self.do_task(self.tasks.pop(self.rng.randrange(len(self.tasks))))
+        elif roll < 0.88 and self.dirty:
+            self.look(self.rng.choice(sorted(self.dirty)))
+        elif roll < 0.94:
+            self.now += 400
+            self.assigner.tick(self.now)
+        else:
+            self.disturb()
+
+    def collect(self) -> None:
+        for effect in self.assigner.take(self.now):
+            if isinstance(effect, fx.WriteOffline | fx.DeleteTransition):
+                self.pending_writes.append(effect)
+            elif isinstance(effect, fx.ReadTransition):
+                self.dirty.add(effect.region_id)
+            elif isinstance(effect, fx.ReadRegion):
+                self.assigner.handle(fx.RegionSeen(*self.regions[effect.region_id]), self.now)
+            elif not isinstance(effect, fx.Note):
+                self.pending.append(effect)
+
+    def look(self, name: str) -> None:
+        self.dirty.discard(name)
+        # A session answers in order: what is read now is younger than all writes sent before.
+        while self.pending_writes:
+            self.do_write(self.pending_writes.pop(0))
+        self.see(name)
+
+    def do_write(self, effect: fx.WriteOffline | fx.DeleteTransition) -> None:
+        region_id = effect.key.rpartition("-")[0]
+        stale_region = isinstance(effect, fx.DeleteTransition) and (
+            effect.region is not None and self.regions[region_id][1] != effect.region_version
+        )
+        done = -1 if stale_region else self._write(effect)
+        event = fx.WriteDone(effect.key, done) if done >= 0 else fx.WriteFailed(effect.key)
+        self.assigner.handle(event, self.now)
+
+    def deliver(self, effect: Any) -> None:
+        if isinstance(effect, fx.RequestPlan):
+            alive = sorted(self.servers)
+            placements = {key: self.rng.choice(alive) for key in effect.keys} if alive else {}
+            self.assigner.handle(fx.PlanReady("p", effect.keys, placements), self.now)
+            return
+        lost = self.rng.random() < 0.15
+        if self.servers.get(effect.server.uuid) != effect.server or (lost and self.rng.random() < 0.5):
+            self.assigner.handle(fx.OrdersLost(effect.batch, "lost on the way"), self.now)
+            return
+        results = [self.take_order(effect.server, order) for order in effect.orders]
+        if lost:
+            self.assigner.handle(fx.OrdersLost(effect.batch, "answer lost"), self.now)
+        else:
+            self.assigner.handle(fx.OrdersAnswered(effect.batch, results), self.now)
+
+    def disturb(self) -> None:
+        roll = self.rng.random()
+        if roll < 0.25 and len(self.servers) > 1:
+            self.kill(self.rng.choice(sorted(self.servers)), run=False)
+        elif roll < 0.55 and len(self.servers) < len(UUIDS):
+            uuid = self.rng.choice([one for one in UUIDS if one not in self.servers])
+            self.rejoin(uuid)
+        elif roll < 0.75:
+            replica = self.assigner.world.replicas[f"r{self.rng.randrange(REGIONS)}-0"]
+            if replica.transition is None and replica.order is None and replica.open_on is not None:
+                self.assigner.handle(fx.MoveRequested(replica.key, self.rng.choice(["", *self.servers])), self.now)
+        elif roll < 0.85:
+            intent = self.rng.choice([TableIntent.ENABLED, TableIntent.DISABLED])
+            self.table_intent(intent)
+        else:
+            self.fail_over()
+
+    def rejoin(self, uuid: str) -> None:
+        self.start_codes[uuid] += 1
+        record = server(uuid, self.start_codes[uuid])
+        self.servers[uuid] = record
+        self.assigner.handle(fx.ServerUp(record), self.now)
+
+    def table_intent(self, intent: TableIntent) -> None:
+        record, version = self.tables["t1"]
+        self.tables["t1"] = (msgspec.structs.replace(record, intent=intent), version + 1)
+        self.assigner.handle(fx.TableSeen(*self.tables["t1"]), self.now)
+
+    def fail_over(self) -> None:
+        """The master dies: some of its writes still happen, the rest is refused by the new epoch."""
+        for effect in self.pending_writes[: self.rng.randrange(len(self.pending_writes) + 1)]:
+            self._write(effect) if self._still_true(effect) else None
+        self.pending_writes.clear()
+        self.pending.clear()
+        self.dirty.clear()
+        self.assigner = Assigner(self.assigner.epoch + 1, self.config)
+        self.start(*self.servers.values(), run=False)
+
+    def _still_true(self, effect: fx.WriteOffline | fx.DeleteTransition) -> bool:
+        if not isinstance(effect, fx.DeleteTransition):
+            return True
+        table_holds = effect.table_check is None or self.tables[effect.table_check[0]][1] == effect.table_check[1]
+        return table_holds and (effect.region is None or self.regions[effect.region_id][1] == effect.region_version)
+
+    def _write(self, effect: fx.WriteOffline | fx.DeleteTransition) -> int:
+        if isinstance(effect, fx.DeleteTransition) and not self._still_true(effect):
+            return -1
+        return super()._write(effect)
+
+    # --- servers ---------------------------------------------------------------------------------------------------
+
+    def take_order(self, record: ServerRecord, order: OpenOrder | CloseOrder) -> OrderResult:
+        """Begin: the first compare-and-set now, the second some time later."""
+        if isinstance(order, OpenOrder):
+            return self.begin_open(record.incarnation, order)
+        return self.begin_close(record.incarnation, order)
+
+    def begin_open(self, me: Incarnation, order: OpenOrder) -> OrderResult:
+        given = order.transition
+        found = self.unassigned.get(given.key)
+        started = OrderResult(given.region_id, 0, Outcome.STARTED)
+        if any(owner == me and one.key == given.key for owner, _, one, _ in self.tasks):
+            return started
+        if found is not None and found[0].destination == me and found[0].state is RegionState.OPENED:
+            return OrderResult(given.region_id, 0, Outcome.DONE, found[1])
+        if found != (given, order.version) or given.state is not RegionState.OFFLINE:
+            return OrderResult(given.region_id, 0, Outcome.REFUSED, error="moved on")
+        opening = msgspec.structs.replace(given, state=RegionState.OPENING)
+        version = self.step(Actor.SERVER, opening, order.version, Cause.OPEN_ORDER)
+        self.dirty.add(given.region_id)
+        if self.rng.random() < self.opens_fail:
+            return OrderResult(given.region_id, 0, Outcome.FAILED, version, "chance")
+        self.tasks.append((me, "open", opening, version))
+        return started
+
+    def begin_close(self, me: Incarnation, order: CloseOrder) -> OrderResult:
+        key = f"{order.region_id}-{order.replica}"
+        started = OrderResult(order.region_id, 0, Outcome.STARTED)
+        if any(owner == me and one.key == key for owner, _, one, _ in self.tasks):
+            return started
+        found = self.unassigned.get(key)
+        if found is not None and found[0].state is RegionState.CLOSED and found[0].source == me:
+            return OrderResult(order.region_id, 0, Outcome.DONE, found[1])
+        if self.open.get(key) != me or found is not None:
+            return OrderResult(order.region_id, 0, Outcome.REFUSED, error="not open here")
+        closing = TransitionRecord(
+            order.region_id, "t1", 0, RegionState.CLOSING, me, order.destination, order.intent, self.assigner.epoch
+        )
+        version = self.step(Actor.SERVER, closing, -1, Cause.CLOSE_ORDER)
+        self.dirty.add(order.region_id)
+        self.tasks.append((me, "close", closing, version))
+        return started
+
+    def do_task(self, task: tuple[Incarnation, str, TransitionRecord, int]) -> None:
+        me, kind, record, version = task
+        alive = self.servers.get(me.uuid)
+        if alive is None or alive.incarnation != me:
+            return
+        found = self.unassigned.get(record.key)
+        if found is None or found[1] != version or found[0] != record:
+            return  # the compare-and-set loses: nothing is published
+        if kind == "close":
+            check(Actor.SERVER, found[0].state, RegionState.CLOSED, Cause.CLOSE_DONE)
+            self.unassigned[record.key] = (msgspec.structs.replace(record, state=RegionState.CLOSED), version + 1)
+            del self.open[record.key]
+        else:
+            assert record.key not in self.open, f"{record.key} is open on {self.open[record.key]} and {me}"
+            check(Actor.SERVER, found[0].state, RegionState.OPENED, Cause.OPEN_DONE)
+            self.unassigned[record.key] = (msgspec.structs.replace(record, state=RegionState.OPENED), version + 1)
+            self.open[record.key] = me
+            stored, at = self.regions[record.region_id]
+            location = ReplicaLocation(0, me.uuid, me.start_code, self.now)
+            self.regions[record.region_id] = (stored.with_location(location), at + 1)
+        self.dirty.add(record.region_id)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No more disturbances, all servers there, the table enabled: then let everything happen."""
+        self.opens_fail = 0.0
+        for uuid in UUIDS:
+            if uuid not in self.servers:
+                self.rejoin(uuid)
+        self.table_intent(TableIntent.ENABLED)
+        for _ in range(2_000):
+            self.collect()
+            while self.pending_writes:
+                self.do_write(self.pending_writes.pop(0))
+            for name in sorted(self.dirty):
+                self.look(name)
+            for queue, act in ((self.pending, self.deliver), (self.tasks, self.do_task)):
+                while queue:
+                    act(queue.pop(0))
+            if not self.unassigned and len(self.open) == REGIONS:
+                return
+            self.now += 500
+            self.assigner.tick(self.now)
+        problems = self.assigner.problems(self.now, 5)
+        raise AssertionError(f"not settled: {self.unassigned}, open {sorted(self.open)}, {problems}")
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_chaos_ends_in_order(seed: int) -> None:
+    """TS-06: one owner at all times, and everything open in the end."""
+    chaos = Chaos(seed)
+    for _ in range(STEPS):
+        chaos.step_once()
+        for key, owner in chaos.open.items():
+            assert chaos.servers[owner.uuid].incarnation == owner, key
+    chaos.heal()
+    world = chaos.assigner.world
+    for replica in world.replicas.values():
+        assert replica.home == chaos.open[replica.key]
+    for region_id, (record, _) in chaos.regions.items():
+        assert record.location(0).incarnation == chaos.open[f"{region_id}-0"]
