@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -75,3 +77,21 @@ def clock(at_ms: int) -> str:
 def seconds(value: float) -> str:
     """A duration, as `0.42 s` or `12.3 s`."""
     return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def invocation(argv: Sequence[str] | None = None) -> str:
+    """How `rk` was called, so that a suggestion can be pasted: by name, by relative path, or as a module."""
+    program = Path((argv or sys.argv)[0])
+    if program.name == "__main__.py":
+        return f"{shown(Path(sys.executable))} -m cli"
+    if any((Path(part) / program.name).resolve() == program.resolve() for part in os.get_exec_path() if part):
+        return program.name
+    return shown(program)
+
+
+def shown(path: Path) -> str:
+    """A path, relative to here when it lies below, else absolute."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -11,9 +11,7 @@ import os
 import queue
 import shlex
 import signal
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
@@ -334,21 +332,23 @@ def _summary(
     rows = []
     for daemon in local.daemons():
         role = "leader" if daemon.name == leader else "active" if daemon.address == active else ""
-        rows.append((daemon.name, role, daemon.address, daemon.admin, daemon.pid, _shown(Path(daemon.log))))
+        rows.append((daemon.name, role, daemon.address, daemon.admin, daemon.pid, output.shown(Path(daemon.log))))
     console.print()
     console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
     console.print("\nTry, in a second terminal:")
-    tips = suggestions(data_dir, assigned.regions > 0)
+    tips = suggestions(data_dir, has_regions=assigned.regions > 0, own_store=not local.outside)
     width = max(len(command) for command, _ in tips)
     for command, what in tips:
         console.print(f"  {command:<{width}}  [dim]{what}[/dim]", soft_wrap=True)
     console.print("\nCtrl-C stops everything; the data stays.")
 
 
-def suggestions(data_dir: Path, has_regions: bool) -> list[tuple[str, str]]:
+def suggestions(data_dir: Path, *, has_regions: bool, own_store: bool) -> list[tuple[str, str]]:
     """Commands worth trying, as they can be typed here."""
-    rk = invocation()
-    where = "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(_shown(data_dir))}"
+    rk = output.invocation()
+    where = (
+        "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(output.shown(data_dir))}"
+    )
     found = [
         (f"{rk} status{where}", "what runs, and every table"),
         (f"{rk} watch{where}", "each transition as it happens"),
@@ -358,24 +358,7 @@ def suggestions(data_dir: Path, has_regions: bool) -> list[tuple[str, str]]:
             (f"{rk} region move packages:python3{where}", "move the region that holds a key"),
             (f"{rk} drill master-failover{where}", "kill the active master while regions move"),
             (f"{rk} drill server-crash{where}", "kill a region server"),
-            (f"{rk} drill store-leader{where}", "kill the store's leader under writes"),
         ]
+    if has_regions and own_store:
+        found.append((f"{rk} drill store-leader{where}", "kill the store's leader under writes"))
     return found
-
-
-def invocation(argv: Sequence[str] | None = None) -> str:
-    """How `rk` was called, so that a suggestion can be pasted: by name, by relative path, or as a module."""
-    program = Path((argv or sys.argv)[0])
-    if program.name == "__main__.py":
-        return f"{_shown(Path(sys.executable))} -m cli"
-    if any((Path(part) / program.name).resolve() == program.resolve() for part in os.get_exec_path() if part):
-        return program.name
-    return _shown(program)
-
-
-def _shown(path: Path) -> str:
-    """Relative to here when it lies below, else absolute."""
-    try:
-        return str(path.absolute().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

@@ -18,6 +18,7 @@ from cli.follow import Follower, Line, Membership, describe
 from cli.history import NONE, Change
 from cli.names import Names
 from cli.options import Globals, global_options
+from coord.client.session import SessionState
 
 _STYLES = {
     "OFFLINE": "yellow",
@@ -38,14 +39,16 @@ def watch(given: Globals, table_name: str | None, count: int | None) -> None:
     """Each transition as it happens: time, table, keys, step, server, why, attempt. Ctrl-C ends it.
 
     With --json one object per line: "event" is watching (nothing that happens after it is missed), transition, active,
-    no-active, server-up or server-down.
+    no-active, server-up, server-down or connection.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         hosts, root = cluster.hosts, cluster.layout.root or "/"
     from twisted.internet import reactor
 
-    shown = Watch(Follower(reactor, hosts, root), names, as_json=given.json, table_name=table_name, count=count)
+    shown = Watch(
+        Follower(reactor, hosts, root, wipe_allowed=True), names, as_json=given.json, table_name=table_name, count=count
+    )
     shown.run(reactor)
 
 
@@ -87,6 +90,26 @@ class Watch:
         else:
             self._console.print(f"watching; {left or 'no'} regions in transition now. Ctrl-C ends it.", style="dim")
 
+        self._follower.client.on_state(self._connection)
+
+    def _connection(self, state: SessionState) -> None:
+        """Say when nothing can be seen, and that it is over."""
+        what = {SessionState.SUSPENDED: "lost", SessionState.CONNECTED: "back", SessionState.EXPIRED: "expired"}.get(
+            state
+        )
+        if what is None:
+            return
+        now_ms = self._follower.clock.now_ms()
+        if self._as_json:
+            output.print_json_line({"event": "connection", "time_ms": now_ms, "state": what})
+            return
+        text = {
+            "lost": "connection with the store lost, trying again",
+            "back": "connection is back; what changed meanwhile follows",
+            "expired": "the session expired, beginning another one",
+        }[what]
+        self._console.print(Text(f"{output.clock(now_ms)}  ** {text}", style="bold"), soft_wrap=True)
+
     def _failed(self, failure: Failure) -> None:
         self._failure = UnreachableError(f"cannot watch the store: {failure.getErrorMessage()}")
         self._stop()
@@ -97,6 +120,9 @@ class Watch:
 
     def _add(self, news: Change | Membership) -> None:
         """Queue: a line may need a read first, and must not be overtaken by a later one."""
+        # A watch may run for weeks; what has been passed on is not needed again.
+        self._follower.history.changes.clear()
+        self._follower.memberships.clear()
         self._waiting.append(news)
         if not self._printing:
             self._printing = True

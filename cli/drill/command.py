@@ -84,9 +84,9 @@ def _finish(given: Globals, report: Report) -> int:
     else:
         console = output.console()
         show(report, console)
+        rk = output.invocation()
         where = f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
-        console.print(
-            f"\nMore: rk drill {report.drill}{where} --json, or `rk watch{where}` in another terminal while it runs."
-        )
-        console.print(f"The daemons' own words: {given.data_path}/logs")
+        console.print(f"\nMore: {rk} drill {report.drill}{where} --json", soft_wrap=True)
+        console.print(f"      {rk} watch{where}  (in another terminal, while a drill runs)", soft_wrap=True)
+        console.print(f"      the daemons' own words: {given.data_path}/logs", soft_wrap=True)
     return EXIT_OK if report.held else EXIT_REFUSED

@@ -1,0 +1,54 @@
+"""Short names of servers, and finding the server that a name means."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.errors import CliError, NotFoundError
+from cli.local import Daemon, LocalCluster
+from cli.names import Names
+from regions.model import Incarnation, ServerRecord
+
+ONE = ServerRecord("aa11", "127.0.0.1", 21851, 1)
+TWO = ServerRecord("aa22", "127.0.0.1", 21852, 1)
+LOCAL = LocalCluster("127.0.0.1:21801", "/regionkeeper", False, 21800, [], [], [
+    Daemon("server-1", "server", "127.0.0.1:21851", "", "", ""),
+    Daemon("server-2", "server", "127.0.0.1:21852", "", "", ""),
+])  # fmt: skip
+
+
+def test_local_names_are_those_of_rk_up() -> None:
+    """By uuid, by incarnation; unknown ones by the beginning of their uuid."""
+    names = Names([ONE, TWO], LOCAL)
+    assert names.of_uuid("aa11") == "server-1"
+    assert names.of(Incarnation("aa22", 9)) == "server-2"
+    assert names.of(None) == ""
+    assert names.of_uuid("0123456789abcdef") == "01234567"
+
+
+def test_elsewhere_a_server_is_its_address() -> None:
+    """There are no other names."""
+    assert Names([ONE], None).of_uuid("aa11") == "127.0.0.1:21851"
+
+
+@pytest.mark.parametrize("text", ["server-1", "127.0.0.1:21851", "aa11"])
+def test_server_is_found_by_any_of_its_names(text: str) -> None:
+    """Name, address, uuid."""
+    assert Names([ONE, TWO], LOCAL).find(text) == ONE
+
+
+def test_ambiguous_and_unknown_names_say_so() -> None:
+    """And which servers live."""
+    names = Names([ONE, TWO], LOCAL)
+    with pytest.raises(CliError, match="fits 2 servers"):
+        names.find("aa")
+    with pytest.raises(NotFoundError) as caught:
+        names.find("server-9")
+    assert caught.value.hint == "Live servers: server-1, server-2."
+
+
+def test_a_new_server_is_learned() -> None:
+    """A watch runs longer than the servers it began with."""
+    names = Names([ONE], LOCAL)
+    names.learn(TWO)
+    assert names.of_uuid("aa22") == "server-2"

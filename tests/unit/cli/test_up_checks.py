@@ -1,0 +1,182 @@
+"""What `rk up` decides before anything starts, and how it shows what happens."""
+
+from __future__ import annotations
+
+import io
+import socket
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cli import output
+from cli.bringup import _settled, _stage
+from cli.display import PlainDisplay
+from cli.errors import CliError, UsageFaultError
+from cli.local import HOST, Shape, design
+from cli.options import Globals
+from cli.ports import holder, is_free
+from cli.up import _check_ports, _hold, _shape, suggestions
+from regions.messages import MasterStatus, PlanProgress
+from tests.helpers import free_ports
+
+
+def asked(given: Globals, before: object = None, **options: object) -> Shape:
+    """The shape of an `rk up` with these options."""
+    names = ("store_nodes", "masters", "servers", "racks", "base_port", "plan_engine")
+    return _shape(given, before, *(options.get(name) for name in names))  # type: ignore[arg-type]
+
+
+def test_first_start_takes_the_defaults_and_plans_by_spark() -> None:
+    """Three store nodes, two masters, four servers."""
+    shape = asked(Globals())
+    assert (shape.store_nodes, shape.masters, shape.servers, shape.base_port) == (3, 2, 4, 21800)
+    assert shape.plan_engine == "spark"
+
+
+def test_next_start_keeps_the_shape(tmp_path: Path) -> None:
+    """What was not said again stays as it was; a placed cluster needs no Spark for a few regions."""
+    before = design(asked(Globals(), servers=7, racks=3, base_port=25000), tmp_path)
+    before.has_been_up = True
+    shape = asked(Globals(), before, masters=3)
+    assert (shape.servers, shape.racks, shape.base_port, shape.masters) == (7, 3, 25000, 3)
+    assert shape.plan_engine == "auto"
+
+
+def test_store_of_a_directory_cannot_change_its_size(tmp_path: Path) -> None:
+    """Its nodes have a log of three."""
+    before = design(asked(Globals()), tmp_path)
+    with pytest.raises(UsageFaultError, match="has 3 nodes"):
+        asked(Globals(), before, store_nodes=5)
+    outside = Globals()
+    outside.store = "zk://somewhere:2181"
+    with pytest.raises(UsageFaultError, match="has 3 nodes"):
+        asked(outside, before)
+
+
+def test_outside_store_is_remembered(tmp_path: Path) -> None:
+    """The next start needs no --store."""
+    outside = Globals()
+    outside.store = "zk://somewhere:2181"
+    before = design(asked(outside), tmp_path)
+    assert asked(Globals(), before).outside_store == "somewhere:2181"
+
+
+def test_taken_port_names_its_holder(tmp_path: Path) -> None:
+    """This very process, here."""
+    base = 30000
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not is_free(HOST, port)
+        found = holder(port)
+        assert found is not None
+        assert "python" in found[1]
+        local = design(asked(Globals(), base_port=base), tmp_path)
+        local.masters[0].address = f"{HOST}:{port}"
+        for daemon in local.coord:
+            daemon.address = daemon.peer = daemon.admin = ""
+        with pytest.raises(CliError, match=f"port {port} is taken by pid .* RPC port of master-1"):
+            _check_ports(local)
+    assert is_free(HOST, free_ports(1)[0])
+
+
+def test_data_directory_has_one_owner(tmp_path: Path) -> None:
+    """The second one is told the pid of the first."""
+    with _hold(tmp_path / "data", None), pytest.raises(CliError, match="in use by the `rk up` with pid"):
+        _hold(tmp_path / "data", None)
+    _hold(tmp_path / "data", None).close()
+
+
+def test_suggestions_can_be_pasted(tmp_path: Path) -> None:
+    """They name the data directory unless it is the default, quoted."""
+    odd = suggestions(tmp_path / "my data", has_regions=True, own_store=False)
+    assert all(f"--data-dir '{tmp_path}/my data'" in command for command, _ in odd)
+    assert not any("store-leader" in command for command, _ in odd)
+    plain = suggestions(Path("./rk-data").absolute(), has_regions=True, own_store=True)
+    assert any(command.endswith("drill store-leader") for command, _ in plain)
+
+
+def test_invocation_is_what_the_user_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name when it is on the PATH, else by path."""
+    tool = tmp_path / "bin" / "rk"
+    tool.parent.mkdir()
+    tool.write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert output.invocation([str(tool)]) == "bin/rk"
+    monkeypatch.setenv("PATH", str(tool.parent))
+    assert output.invocation([str(tool)]) == "rk"
+    assert output.invocation(["/x/cli/__main__.py"]).endswith(" -m cli")
+
+
+def status(**changes: object) -> MasterStatus:
+    """An active master with all of its ten regions open, with changes."""
+    values: dict[str, object] = {
+        "uuid": "m",
+        "role": "active",
+        "epoch": 1,
+        "active": "",
+        "path": "startup",
+        "plan": None,
+        "problems": [],
+        "servers": 1,
+        "masters": 1,
+        "tables": 1,
+        "regions": 10,
+        "replicas": 10,
+        "open": 10,
+        "rit": 0,
+        "parked": 0,
+        "phases": [],
+        "uptime_ms": 0,
+    }
+    return MasterStatus(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_start_is_over_when_every_region_is_open_or_parked() -> None:
+    """Not while a master loads or plans, and not while anything is in transition."""
+    assert _settled(status())
+    assert _settled(status(open=9, parked=1, rit=1))
+    assert not _settled(status(open=9, rit=1))
+    assert not _settled(status(rit=1))
+    assert not _settled(status(role="activating"))
+    assert not _settled(status(plan=PlanProgress("p", "spark", "PLANNING", 10, 0)))
+
+
+def test_plan_stage_counts_itself() -> None:
+    """A job says how many stages it has; greedy does not."""
+    assert _stage(PlanProgress("p", "spark", "PLANNING", 10, 0, "tables 3/7")) == ("spark: tables", 3, 7)
+    assert _stage(PlanProgress("p", "greedy", "PLANNING", 10, 0, "greedy")) == ("greedy", 0, 0)
+    assert _stage(None) == ("", 0, 0)
+
+
+def test_plain_display_says_each_thing_once() -> None:
+    """In a pipe: a line for each quarter, and each phase's end with its seconds."""
+    text = io.StringIO()
+    display = PlainDisplay(Console(file=text, width=120))
+    display.begin("open", "regions OPENED", 200)
+    for done in range(0, 201, 10):
+        display.update(done, 200)
+    display.end("fine")
+    lines = text.getvalue().splitlines()
+    assert len(lines) == 5
+    assert lines[-1].startswith("regions OPENED: ")
+    assert lines[-1].endswith("(fine)")
+    assert [phase.name for phase in display.phases] == ["open"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (604975275, "605 MB"), (1_535_845_016, "1.5 GB")]
+)
+def test_sizes_for_people(count: int, text: str) -> None:
+    """Powers of a thousand, two digits."""
+    assert output.size(count) == text
+
+
+def test_ranges_and_durations_for_people() -> None:
+    """Half-open; no bound is infinity."""
+    assert output.key_range("", "b") == "[-∞, b)"
+    assert output.key_range("a", "") == "[a, +∞)"
+    assert (output.seconds(0.123), output.seconds(12.34)) == ("0.12 s", "12.3 s")
