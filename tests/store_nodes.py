@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 from coord.server import peer_codec as codec
+from coord.server.joining import Joining
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.pipeline import Connection
@@ -163,6 +164,7 @@ class StoreNodes:
             peers=Links(self, i),
             clock=self.clock,
             entropy=rng,
+            joining=Joining(disk),
             applied=found.position,
         )
         job.written = node.snapshot_written
@@ -178,6 +180,7 @@ class StoreNodes:
         for src, dst in ((a, b), (b, a)):
             if src in self.nodes and dst in self.nodes and (src, dst) not in self.queues:
                 self.queues[(src, dst)] = deque()
+                self.nodes[dst].peer_introduced(src, self.nodes[src].has_log())
                 self.nodes[src].peer_connected(dst)
 
     def cut(self, a: int, b: int) -> None:

@@ -48,6 +48,7 @@ def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words) -
             "outstanding": node.proposals.outstanding(),
             "resent": node.proposals.resent,
             "disk_full": node.is_full,
+            "joining": node.joining.is_joining,
             "voters": node.core.configs.current.voters,
             "peers_connected": links.connected(),
             "followers_behind": node.followers(),

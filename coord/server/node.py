@@ -28,8 +28,21 @@ from twisted.logger import Logger
 from coord.env import Clock, Entropy
 from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, StorageError
 from coord.raft.core import RaftCore
-from coord.raft.messages import LEADER, NORMAL, ROLE_NAMES, SNAPSHOT, Entry, Message, Ready, SnapshotMeta
+from coord.raft.messages import (
+    APPEND,
+    LEADER,
+    NORMAL,
+    PRE_VOTE,
+    ROLE_NAMES,
+    SNAPSHOT,
+    VOTE,
+    Entry,
+    Message,
+    Ready,
+    SnapshotMeta,
+)
 from coord.server import peer_codec as codec
+from coord.server.joining import Joining
 from coord.server.node_settings import NodeSettings
 from coord.server.pipeline import Pipeline
 from coord.server.proposals import Forwarded, Proposals, Sent
@@ -99,6 +112,7 @@ class Node:
         peers: PeerDoor,
         clock: Clock,
         entropy: Entropy,
+        joining: Joining,
         applied: files.SnapshotMeta,
     ) -> None:
         """`machine` is at the position of `applied`, from which `core` was started, too."""
@@ -112,6 +126,7 @@ class Node:
         )
         self.pipeline.on_session_opened = self._session_opened
         self.forwarded = Forwarded()
+        self.joining = joining
         self.snapshots = snapshots
         self._writer = writer
         self._snapshot_job = snapshot_job
@@ -168,6 +183,17 @@ class Node:
             self.close_clients()
         self._maybe_snapshot()
 
+    def has_log(self) -> bool:
+        """Whether there is anything in this node's log; peers are told (`Joining`)."""
+        return self.core.log.last > 0
+
+    def peer_introduced(self, peer: int, has_log: bool) -> None:  # noqa: ARG002
+        """`peer` said hello, over whichever connection."""
+        try:
+            self.joining.peer_introduced(peer_has_log=has_log, has_log=self.has_log())
+        except OSError as error:
+            self.on_failed(error)
+
     def peer_connected(self, peer: int) -> None:
         """This node's link to `peer` is up; nothing sent over an earlier one will still arrive."""
         self._fresh_links.add(peer)
@@ -210,6 +236,11 @@ class Node:
                 self._peers.send(peer, codec.encode_received(name, False))
                 return
             self._peers.send(peer, codec.encode_received(name, True))
+        if self.joining.is_joining:
+            if message.kind in (PRE_VOTE, VOTE):
+                return
+            if message.kind == APPEND and message.term >= self.core.term:
+                self.joining.leader_spoke(message.commit)
         self.core.step(message)
 
     def _take_forward(self, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
@@ -342,6 +373,8 @@ class Node:
                     pipeline.applied(outcomes)
             self._bytes_since_snapshot += len(entry.data)
         self.applied_index = entries[-1].index
+        if self.joining.is_joining:
+            self.joining.applied(self.applied_index)
         if self.role == LEADER and self.expiry is None and entries[-1].term == self.core.term:
             # Everything of earlier terms is applied: the table is complete, and every session begins anew.
             self.expiry = ExpiryQueue(machine.sessions, max(1, self.settings.tick_ms // 2), self._clock.monotonic_ms())

@@ -6,7 +6,7 @@ of it in order. All numbers big-endian:
     stream   := hello frame*            (dialler to listener)
     answer   := hello | refused         (listener to dialler, once)
     frame    := length:u32  kind:u8  body
-    hello    := frame kind 1: magic "RKPR" version:u16 cluster:16 bytes src:u64 dst:u64 incarnation:u64
+    hello    := frame kind 1: magic "RKPR" version:u16 cluster:16 bytes src:u64 dst:u64 incarnation:u64 has_log:u8
     refused  := frame kind 2: reason as UTF-8
     raft     := frame kind 3: fixed fields, flags, [snapshot: index term name config], entries
     forward  := frame kind 4: term:u64 first:u64 command*             commands carry their own length
@@ -47,7 +47,7 @@ CHUNK: Final = 6
 RECEIVED: Final = 7
 
 _FRAME: Final = struct.Struct(">IB")
-_HELLO: Final = struct.Struct(">4sH16sQQQ")
+_HELLO: Final = struct.Struct(">4sH16sQQQ?")
 _RAFT: Final = struct.Struct(">BBQQQQQQQQQI")
 _ENTRY: Final = struct.Struct(">QQBI")
 _SNAPSHOT: Final = struct.Struct(">QQHI")
@@ -61,13 +61,17 @@ _FLAG_SNAPSHOT: Final = 2
 class Hello:
     """Who is at the other end."""
 
-    def __init__(self, cluster: bytes, src: int, dst: int, incarnation: int, version: int = VERSION) -> None:
+    def __init__(
+        self, cluster: bytes, src: int, dst: int, incarnation: int, has_log: bool, version: int = VERSION
+    ) -> None:
         #: 16 bytes, alike on all nodes of one cluster.
         self.cluster = cluster
         self.src = src
         self.dst = dst
         #: A number no other process of this node ever had.
         self.incarnation = incarnation
+        #: Whether that node has anything in its log (`coord.server.joining`).
+        self.has_log = has_log
         self.version = version
 
 
@@ -88,7 +92,9 @@ def frame(kind: int, body: bytes) -> bytes:
 
 def encode_hello(hello: Hello) -> bytes:
     """The first frame of either direction."""
-    return frame(HELLO, _HELLO.pack(MAGIC, hello.version, hello.cluster, hello.src, hello.dst, hello.incarnation))
+    return frame(
+        HELLO, _HELLO.pack(MAGIC, hello.version, hello.cluster, hello.src, hello.dst, hello.incarnation, hello.has_log)
+    )
 
 
 def decode_hello(body: bytes) -> Hello:
@@ -97,8 +103,8 @@ def decode_hello(body: bytes) -> Hello:
         raise RemoteProtocolError("not a node of a store")
     if len(body) != _HELLO.size:
         raise RemoteProtocolError(f"hello of {len(body)} bytes")
-    _, version, cluster, src, dst, incarnation = _HELLO.unpack(body)
-    return Hello(cluster, src, dst, incarnation, version)
+    _, version, cluster, src, dst, incarnation, has_log = _HELLO.unpack(body)
+    return Hello(cluster, src, dst, incarnation, has_log, version)
 
 
 def encode_raft(m: Message) -> bytes:

@@ -48,6 +48,14 @@ Address = tuple[str, int]
 class PeerEvents(Protocol):
     """What the links tell the node."""
 
+    def has_log(self) -> bool:
+        """What to say of this node in a hello."""
+        ...
+
+    def peer_introduced(self, peer: int, has_log: bool) -> None:
+        """`peer` said hello."""
+        ...
+
     def peer_connected(self, peer: int) -> None:
         """The link to `peer` is up."""
         ...
@@ -137,9 +145,7 @@ class _Link:
             return
         stream = self.stream = _Dialled(self, sock)
         owner = self.owner
-        stream.output.append(
-            codec.encode_hello(codec.Hello(owner.cluster, owner.node_id, self.peer, owner.incarnation))
-        )
+        stream.output.append(codec.encode_hello(owner.hello(self.peer)))
         stream.flush()
         owner.reactor.callLater(HELLO_TIMEOUT_S, self._hello_timeout, stream)
 
@@ -151,6 +157,7 @@ class _Link:
         owner = self.owner
         if hello.cluster != owner.cluster or hello.src != self.peer or hello.dst != owner.node_id:
             raise RemoteProtocolError(f"answered by node {hello.src} of another place")
+        owner.node.peer_introduced(self.peer, hello.has_log)
 
     def up(self) -> None:
         log.info("link to node {peer} is up", peer=self.peer)
@@ -228,8 +235,8 @@ class _Accepted(Stream):
         self.peer = hello.src
         self.incarnation = hello.incarnation
         owner.introduced(self)
-        answer = codec.Hello(owner.cluster, owner.node_id, hello.src, owner.incarnation)
-        self.output.append(codec.encode_hello(answer))
+        self.output.append(codec.encode_hello(owner.hello(hello.src)))
+        owner.node.peer_introduced(hello.src, hello.has_log)
         self.flush()
 
     def lost(self, reason: str) -> None:  # noqa: ARG002 (the peer dials again and says why)
@@ -347,6 +354,10 @@ class PeerLinks:
         if stream in self.strangers:
             self.strangers.discard(stream)
             stream.close()
+
+    def hello(self, peer: int) -> codec.Hello:
+        """What this node says of itself."""
+        return codec.Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log())
 
     def objection(self, hello: codec.Hello) -> str:
         """Why this hello is refused, "" if it is not."""

@@ -21,6 +21,7 @@ from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
 from coord.raft.core import RaftConfig
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
+from coord.server.joining import Joining
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
@@ -118,6 +119,7 @@ class Service:
             peers=self.links,
             clock=self.clock,
             entropy=entropy,
+            joining=Joining(disk),
             applied=found.position,
         )
         self._job.written = self.node.snapshot_written

@@ -1,4 +1,4 @@
-"""The durable side of a store node: write-ahead log (`wal`), who runs its syncs (`writer`), snapshot files (`snapshot`).
+"""The durable side of a store node: write-ahead log (`wal`), who syncs it (`writer`), snapshot files (`snapshot`).
 
 The grammars of the files are in the docstrings of `wal` and `snapshot`. What is promised:
 

@@ -11,6 +11,7 @@ from coord.server import peer_codec as codec
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest
+from tests.disks import MemoryDisk
 from tests.store_nodes import Client, StoreNodes
 
 
@@ -456,6 +457,53 @@ def test_leader_ends_empty_containers() -> None:
     nodes.run(30)
     assert [r[2] for r in client.replies()] == [OK, OK, OK]
     assert all(value(nodes, i, b"/c") is None for i in nodes.ids())
+
+
+def wipe(nodes: StoreNodes, node_id: int) -> None:
+    """The node's disk is replaced by an empty one."""
+    nodes.crash(node_id)
+    nodes.disks[node_id] = MemoryDisk()
+
+
+def test_wiped_node_serves_again_and_votes_once_it_has_caught_up() -> None:
+    """The leader brings it everything; until then it is marked as joining, over restarts too."""
+    nodes = StoreNodes(3)
+    leader, follower = nodes.leader(), nodes.follower()
+    client = nodes.client(leader, timeout_ms=10_000)
+    for xid in range(1, 30):
+        client.request(xid, op.OP_CREATE, create(b"/k%d" % xid))
+    nodes.settle()
+    wiped = follower.settings.node_id
+    wipe(nodes, wiped)
+    assert nodes.start(wiped).joining.is_joining
+    nodes.crash(wiped)
+    assert nodes.start(wiped).joining.is_joining
+    nodes.run(20)
+    assert not nodes.nodes[wiped].joining.is_joining
+    agree(nodes)
+
+
+def test_wiped_node_does_not_help_a_candidate_that_lacks_what_it_acknowledged() -> None:
+    """A write that only the leader and the wiped node held survives the wipe and the leader's absence."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    others = [i for i in nodes.ids() if i != leader.settings.node_id]
+    lagging, wiped = others
+    nodes.cut(leader.settings.node_id, lagging)
+    nodes.cut(wiped, lagging)
+    client = nodes.client(leader, timeout_ms=10_000)
+    client.request(1, op.OP_CREATE, create(b"/precious"))
+    nodes.run(2)
+    assert client.xids() == [1]
+    wipe(nodes, wiped)
+    nodes.crash(leader.settings.node_id)
+    nodes.start(wiped)
+    nodes.run(200)
+    assert all(node.core.leadership is None for node in nodes.nodes.values())
+    nodes.start(leader.settings.node_id)
+    nodes.run(100)
+    agree(nodes)
+    assert all(value(nodes, i, b"/precious") == b"" for i in nodes.ids())
 
 
 class PowerCut(Exception):  # noqa: N818
