@@ -1,4 +1,4 @@
-"""One `rk server run` on a real ZooKeeper, with the test as its master: steps, batches, refusals, sessions, signals."""
+"""One `rk server run`, the test as its master, on Apache ZooKeeper and on our store: steps, refusals, sessions."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from regions import layout, messages
 from regions.messages import CloseOrder, CloseRegions, ListOpen, OpenList, OpenOrder, OpenRegions, OrderResults, Outcome
 from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
 from tests.helpers import daemon, eventually, free_ports, rk
-from tests.zookeeper import ZooKeeper, zookeeper
+from tests.stores import Store, open_store, our_store, store_kinds
+from tests.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
 PATHS = layout.Layout()
 EPOCH = 0
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    with zookeeper(tmp_path_factory.mktemp("zk")) as running:
+@pytest.fixture(scope="module", params=store_kinds())
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with open_store(request.param, tmp_path_factory.mktemp("store")) as running:
         yield running
 
 
 @pytest.fixture
-def master(store: ZooKeeper) -> Iterator[KazooClient]:
+def master(store: Store) -> Iterator[KazooClient]:
     """The store as a master finds it: its directories there, nothing in them."""
     client = KazooClient(store.hosts, timeout=10)
     client.start()
@@ -87,18 +88,18 @@ class Server:
             return False
 
 
-def _command(store: ZooKeeper, folder: Path, port: int = 0, admin_port: int = 0, name: str = "data") -> list[str]:
+def _command(hosts: str, folder: Path, port: int = 0, admin_port: int = 0, name: str = "data") -> list[str]:
     return rk(
-        "server", "run", "--store", store.hosts,
+        "server", "run", "--store", hosts,
         "--data-dir", str(folder / name), "--shared-dir", str(folder / "shared"),
         "--address", f"127.0.0.1:{port}", "--admin-address", f"127.0.0.1:{admin_port}", "--session-timeout-ms", "2000",
     )  # fmt: skip
 
 
 @pytest.fixture
-def server(store: ZooKeeper, master: KazooClient, tmp_path: Path) -> Iterator[Server]:
+def server(store: Store, master: KazooClient, tmp_path: Path) -> Iterator[Server]:
     (admin_port,) = free_ports(1)
-    with daemon(_command(store, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
+    with daemon(_command(store.hosts, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
         running = Server(process, tmp_path / "log", master, admin_port)
         eventually(running.ready, 20, "the server ready")
         yield running
@@ -179,11 +180,11 @@ def test_commands_of_the_past_and_for_others_are_refused(server: Server) -> None
         assert caught.value.code == code
 
 
-def test_the_epoch_of_the_store_is_known_from_the_start(store: ZooKeeper, master: KazooClient, tmp_path: Path) -> None:
+def test_the_epoch_of_the_store_is_known_from_the_start(store: Store, master: KazooClient, tmp_path: Path) -> None:
     """A server that has just started refuses an old master all the same."""
     for _ in range(3):
         master.set(PATHS.epoch, b"{}")
-    with daemon(_command(store, tmp_path), log=tmp_path / "log") as process:
+    with daemon(_command(store.hosts, tmp_path), log=tmp_path / "log") as process:
         server = Server(process, tmp_path / "log", master, 0)
         with pytest.raises(RpcError) as caught:
             server.order(OpenRegions, [], epoch=2)
@@ -212,12 +213,12 @@ def test_sigterm_closes_the_regions_and_unregisters_at_once(server: Server) -> N
 
 
 def test_a_restart_takes_its_own_place_at_once_under_a_new_start_code(
-    store: ZooKeeper, master: KazooClient, tmp_path: Path
+    store: Store, master: KazooClient, tmp_path: Path
 ) -> None:
     """kill -9, start again: the leftover registration is removed long before its session ends."""
-    with daemon(_command(store, tmp_path), log=tmp_path / "log") as process:
+    with daemon(_command(store.hosts, tmp_path), log=tmp_path / "log") as process:
         first = Server(process, tmp_path / "log", master, 0).record
-    with daemon(_command(store, tmp_path), log=tmp_path / "log2") as process:
+    with daemon(_command(store.hosts, tmp_path), log=tmp_path / "log2") as process:
         server = Server(process, tmp_path / "log2", master, 0)
         eventually(lambda: server.record.start_code > first.start_code, 10, "the new start registered")
         assert server.record.uuid == first.uuid
@@ -236,13 +237,11 @@ def test_an_expired_session_closes_everything_and_rejoins_under_a_new_start_code
     assert reply.replicas == []
 
 
-def test_a_frozen_servers_hold_is_broken_only_after_its_session(
-    server: Server, store: ZooKeeper, tmp_path: Path
-) -> None:
+def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, store: Store, tmp_path: Path) -> None:
     """At most one owner: the lock stands while its holder is registered, and no longer."""
     first = server.record
     server.order(OpenRegions, offline(server.master, 1, first.incarnation))
-    with daemon(_command(store, tmp_path, name="second"), log=tmp_path / "log2") as process:
+    with daemon(_command(store.hosts, tmp_path, name="second"), log=tmp_path / "log2") as process:
         eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, 20, "two servers")
         (uuid,) = set(server.master.get_children(PATHS.servers)) - {first.uuid}
         second = layout.decode_server(server.master.get(PATHS.server(uuid))[0])
@@ -287,7 +286,7 @@ def test_without_the_store_the_lease_ends_and_comes_back(tmp_path: Path) -> None
         client = KazooClient(store.hosts, timeout=10)
         client.start()
         (admin_port,) = free_ports(1)
-        with daemon(_command(store, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
+        with daemon(_command(store.hosts, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
             server = Server(process, tmp_path / "log", client, admin_port)
             eventually(server.ready, 20, "ready")
             store.stop()
@@ -295,6 +294,38 @@ def test_without_the_store_the_lease_ends_and_comes_back(tmp_path: Path) -> None
             assert process.poll() is None
             store.start()
             eventually(server.ready, 30, "serving again")
+        client.stop()
+        client.close()
+
+
+def test_opens_survive_the_death_of_the_stores_leader(tmp_path: Path) -> None:
+    """Orders under way when the leader dies come to their end; the server keeps its session and its start code."""
+    with our_store(tmp_path / "store") as store:
+        client = KazooClient(store.hosts, timeout=10)
+        client.start()
+        for path in PATHS.parents():
+            client.ensure_path(path)
+        (admin_port,) = free_ports(1)
+        command = _command(store.hosts, tmp_path, admin_port=admin_port)
+        command[command.index("--session-timeout-ms") + 1] = "4000"
+        with daemon(command, log=tmp_path / "log") as process:
+            server = Server(process, tmp_path / "log", client, admin_port)
+            eventually(server.ready, 20, "ready")
+            before = server.record
+            orders = offline(client, 400, before.incarnation)
+            started = server.order(OpenRegions, orders, wait_ms=1)
+            assert any(result.outcome is Outcome.STARTED for result in started)
+            leader = store.leader()
+            assert leader is not None
+            store.kill(leader)
+
+            def all_open() -> bool:
+                results = server.order(OpenRegions, orders)
+                assert {result.outcome for result in results} <= {Outcome.DONE, Outcome.STARTED}
+                return {result.outcome for result in results} == {Outcome.DONE}
+
+            eventually(all_open, 30, "all opened")
+            assert server.record == before
         client.stop()
         client.close()
 
@@ -308,25 +339,27 @@ class TestRefusesToStart:
         assert "Traceback" not in done.stderr
         return done.stderr
 
-    def test_port_taken(self, store: ZooKeeper, tmp_path: Path) -> None:
+    def test_port_taken(self, store: Store, tmp_path: Path) -> None:
         """Somebody listens there."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
-            assert f"address 127.0.0.1:{port} cannot be used" in self.line(_command(store, tmp_path, port=port))
+            assert f"address 127.0.0.1:{port} cannot be used" in self.line(_command(store.hosts, tmp_path, port=port))
 
-    def test_data_directory_in_use(self, server: Server, store: ZooKeeper, tmp_path: Path) -> None:
+    def test_data_directory_in_use(self, server: Server, store: Store, tmp_path: Path) -> None:
         """The same directory twice."""
         assert server.record
-        assert f"in use by another region server, process {server.process.pid}" in self.line(_command(store, tmp_path))
+        assert f"in use by another region server, process {server.process.pid}" in self.line(
+            _command(store.hosts, tmp_path)
+        )
 
-    def test_shared_directory_not_writable(self, store: ZooKeeper, tmp_path: Path) -> None:
+    def test_shared_directory_not_writable(self, store: Store, tmp_path: Path) -> None:
         """A file where the directory should be: root's permissions would not stop root."""
         (tmp_path / "shared").write_text("")
-        assert "shared directory" in self.line(_command(store, tmp_path))
+        assert "shared directory" in self.line(_command(store.hosts, tmp_path))
 
-    def test_address_that_tells_nobody(self, store: ZooKeeper, tmp_path: Path) -> None:
+    def test_address_that_tells_nobody(self, store: Store, tmp_path: Path) -> None:
         """0.0.0.0 is where to listen, not where to connect."""
-        command = [part.replace("127.0.0.1:0", "0.0.0.0:0") for part in _command(store, tmp_path)]
+        command = [part.replace("127.0.0.1:0", "0.0.0.0:0") for part in _command(store.hosts, tmp_path)]
         assert "tells nobody" in self.line(command)
 
     def test_unreachable_store_is_not_the_end(self, tmp_path: Path) -> None:
