@@ -1,1 +1,15 @@
-"""Region servers: they open and close regions and hold them under a lease."""
+"""Region servers: they open and close regions and hold them under a lease.
+
+    service.py    the process: one incarnation (session, registration, lease) after the other; RPC; status
+    report.py     membership in the store: registration, fencing, renewal of the lease; lease.py: the lease itself, pure
+    replicas.py   what each replica here does next: pure; life.py its life cycle as data, judge.py what a read-back means
+    host.py       carries those decisions out; steps.py: znode steps in multis; workers.py: threads for the opener
+    opener.py     the interface of whatever opens and closes regions; directory.py the built-in one
+    instance.py   the server's own directory: uuid, start codes, lock
+
+A service of your own brings its `RegionOpener` and calls `service.run(settings, opener)`.
+
+What is durable when. A start code: before it is used. A region's directory and region.json: before OPENED is written.
+OPENING, OPENED with the location, CLOSING, CLOSED: when the store has them, and only then does the next thing happen.
+The owner file is a lock and a name, made anew by every open, and never synced.
+"""

@@ -6,11 +6,11 @@ One `Membership` is one session and one incarnation. It ends when the session ha
 gone although the session lives (an operator or a master has fenced this server by deleting it). In both cases the
 masters have given, or are giving, the regions away.
 
-Joining. A leftover registration of our own former start is deleted at once instead of waiting for its session to time
-out: the lock on our data directory proves that start dead, on the machine that it names. One of another host has our
-uuid by mistake (a copied data directory) or by a move; nobody can tell from here, so its session must end by itself.
-The fencing epoch is read before the first command can come, so that an old master's late command is refused even by a
-server that has just started (FN-05 without the majority: the store has the epoch).
+Joining. A leftover registration of our own former start is replaced at once, in one step, instead of waiting for its
+session to time out: the lock on our data directory proves that start dead, on the machine that it names. One of another
+host has our uuid by mistake (a copied data directory) or by a move; nobody can tell from here, so its session must end
+by itself. The fencing epoch is read before the first command can come, so that an old master's late command is refused
+even by a server that has just started (FN-05 without the majority: the store has the epoch).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete
 from coord.client.session import SessionState, ZkClient
-from coord.errors import ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationError, RetryableError
+from coord.errors import BadVersion, ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationError, RetryableError
 from coord.wire.records import Stat
 from regions import layout
 from regions.layout import CorruptZnode, Layout
@@ -128,7 +128,9 @@ class Membership:
                 log.info("replacing the registration of our former start")
                 await client.multi([Delete(path, former.version), registration])
         except MultiFailed as refusal:
-            raise ConnectionLoss(path, f"the former registration changed meanwhile: {refusal}") from refusal
+            if isinstance(refusal.error, NoNode | BadVersion | NodeExists):
+                raise ConnectionLoss(path, f"the former registration changed meanwhile: {refusal}") from refusal
+            raise refusal.error from refusal
         except NodeExists:
             data, stat = await client.get(path)
             # Ours after all: the answer to an earlier attempt was lost.

@@ -1,0 +1,248 @@
+"""Membership: joining through accidents, leftovers, fencing, and the lease by a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from coord.client.session import SessionState
+from coord.errors import BadVersion, ConnectionLoss, MultiFailed, NoAuth, NodeExists, NoNode, OperationError
+from coord.wire.records import Stat
+from regions import layout
+from regions.model import ServerRecord
+from regionserver import report
+from regionserver.lease import MARGIN, Lease
+from regionserver.report import Membership
+
+PATHS = layout.Layout("/rk")
+RECORD = ServerRecord("me", "host", 1, 50)
+MY_SESSION, OTHER_SESSION = 11, 22
+
+
+class ScriptedClient:
+    """A session over a small tree; `failing` says how many requests to come lose their connection."""
+
+    def __init__(self) -> None:
+        self.timeout_ms = 3000
+        self.session_id = MY_SESSION
+        self.znodes: dict[str, tuple[bytes, int, int]] = {}  # data, version, owner
+        self.failing = 0
+        self.refuse: OperationError | None = None
+        self.before_multi: Callable[[], None] | None = None
+        self.syncs: list[Deferred[None]] = []
+        self.watches: list[Callable[[int, str, int], None]] = []
+        self.tell: Callable[[SessionState], object] = lambda _state: None
+        self.log: list[str] = []
+
+    def on_state(self, callback: Callable[[SessionState], object]) -> Callable[[], None]:
+        self.tell = callback
+        return lambda: None
+
+    def _answer(self, what: str, work: Callable[[], Any]) -> Deferred[Any]:
+        self.log.append(what)
+        if self.failing:
+            self.failing -= 1
+            return fail(ConnectionLoss(""))
+        try:
+            return succeed(work())
+        except Exception as error:
+            return fail(error)
+
+    def sync(self, path: str) -> Deferred[None]:
+        if path == PATHS.epoch:
+            return succeed(None)
+        waiting: Deferred[None] = Deferred()
+        self.syncs.append(waiting)
+        return waiting
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Deferred[str]:
+        def work() -> str:
+            if path in self.znodes:
+                raise NodeExists(path)
+            if ephemeral and self.refuse is not None:
+                raise self.refuse
+            self.znodes[path] = (data, 0, self.session_id if ephemeral else 0)
+            return path
+
+        return self._answer(f"create {path}", work)
+
+    def _stat(self, path: str) -> Stat:
+        if path not in self.znodes:
+            raise NoNode(path)
+        stat = Stat()
+        _, stat.version, stat.ephemeral_owner = self.znodes[path]
+        return stat
+
+    def get(self, path: str) -> Deferred[Any]:
+        return self._answer(
+            f"get {path}", lambda: (self.znodes[path][0] if path in self.znodes else b"", self._stat(path))
+        )
+
+    def exists(self, path: str, watch: Callable[[int, str, int], None]) -> Deferred[Any]:
+        self.watches.append(watch)
+        return self._answer(f"exists {path}", lambda: self._stat(path) if path in self.znodes else None)
+
+    def multi(self, operations: list[Any]) -> Deferred[None]:
+        gone, registration = operations
+
+        def work() -> None:
+            if self.refuse is not None:
+                raise MultiFailed(1, self.refuse, [None, self.refuse])
+            if gone.path not in self.znodes or self._stat(gone.path).version != gone.version:
+                raise MultiFailed(0, BadVersion(gone.path), [BadVersion(gone.path), None])
+            self.znodes[registration.path] = (registration.data, 0, self.session_id)
+
+        if self.before_multi is not None:
+            self.before_multi()
+        return self._answer(f"replace {gone.path}", work)
+
+
+class MembershipTests(SynchronousTestCase):
+    """One membership over a scripted client."""
+
+    def setUp(self) -> None:
+        self.reactor = Clock()
+        self.client = ScriptedClient()
+        self.changes: list[bool] = []
+        self.lease = Lease()
+        self.member = Membership(
+            self.reactor, self.client, PATHS, self.lease, self.reactor.seconds, self.changes.append  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.path = PATHS.server("me")
+
+    def join(self) -> Deferred[None]:
+        return ensureDeferred(self.member.join(RECORD))
+
+    def joined(self) -> None:
+        self.successResultOf(self.join())
+        self.client.syncs.pop(0).callback(None)
+
+    def test_joining_writes_the_record_and_learns_the_epoch(self) -> None:
+        """An ephemeral of this session; the epoch as the store has it."""
+        self.client.znodes[PATHS.epoch] = (b"", 9, 0)
+        self.joined()
+        assert self.client.znodes[self.path] == (layout.encode(RECORD), 0, MY_SESSION)
+        assert (self.member.is_joined, self.member.epoch) == (True, 9)
+
+    def test_broken_connections_are_ridden_out(self) -> None:
+        """However many requests are lost, the server is registered once."""
+        for lost in range(1, 7):
+            self.setUp()
+            self.client.failing = lost
+            joining = self.join()
+            for _ in range(10):
+                self.reactor.advance(report.AGAIN_S)
+            self.successResultOf(joining)
+            assert self.client.znodes[self.path][2] == MY_SESSION
+
+    def test_a_lost_answer_to_the_registration_is_recognised(self) -> None:
+        """The znode is there, and it is ours."""
+        self.client.znodes[self.path] = (layout.encode(RECORD), 0, MY_SESSION)
+        self.joined()
+        assert not any(line.startswith("replace") for line in self.client.log)
+
+    def leftover(self) -> None:
+        former = ServerRecord("me", "host", 1, 49)
+        self.client.znodes[self.path] = (layout.encode(former), 2, OTHER_SESSION)
+
+    def test_the_leftover_of_our_former_start_is_replaced_in_one_step(self) -> None:
+        """The lock on the data directory proves it dead; no master may see this server gone in between."""
+        self.leftover()
+        self.joined()
+        assert f"replace {self.path}" in self.client.log
+        assert layout.decode_server(self.client.znodes[self.path][0]).start_code == 50
+
+    def test_another_hosts_registration_is_waited_for(self) -> None:
+        """Our uuid on another machine: nobody can tell from here whether it lives."""
+        for other in (ServerRecord("me", "elsewhere", 1, 49), ServerRecord("me", "host", 1, 51)):
+            self.setUp()
+            self.client.znodes[self.path] = (layout.encode(other), 0, OTHER_SESSION)
+            joining = self.join()
+            self.reactor.advance(report.LOOK_S)
+            self.assertNoResult(joining)
+            del self.client.znodes[self.path]
+            self.reactor.advance(report.LOOK_S)
+            self.successResultOf(joining)
+
+    def test_a_leftover_that_expires_meanwhile_is_no_obstacle(self) -> None:
+        """The store was quicker."""
+        self.leftover()
+        self.client.before_multi = lambda: self.client.znodes.pop(self.path, None) and None
+        joining = self.join()
+        self.reactor.advance(report.AGAIN_S)
+        self.successResultOf(joining)
+        assert self.client.znodes[self.path][2] == MY_SESSION
+
+    def test_a_refusal_of_the_store_is_the_callers_to_hear(self) -> None:
+        """No access, say: trying again at once would not help."""
+        self.client.refuse = NoAuth(self.path)
+        self.failureResultOf(self.join(), NoAuth)
+        self.leftover()
+        self.failureResultOf(self.join(), NoAuth)
+
+    def test_a_deleted_registration_ends_the_membership(self) -> None:
+        """Fenced: whoever deleted it has given the regions away."""
+        self.joined()
+        del self.client.znodes[self.path]
+        self.client.watches.pop()(2, self.path, 0)
+        assert "fenced" in self.successResultOf(self.member.over)
+        assert self.changes == [True, False]
+
+    def test_a_look_that_finds_no_connection_is_repeated(self) -> None:
+        """The watch must not be lost with the connection."""
+        self.joined()
+        self.client.failing = 1
+        self.client.watches.pop()(2, self.path, 0)
+        self.assertNoResult(self.member.over)
+        del self.client.znodes[self.path]
+        self.reactor.advance(report.AGAIN_S)
+        self.successResultOf(self.member.over)
+
+    def test_an_expired_session_ends_it(self) -> None:
+        """Once."""
+        self.joined()
+        self.client.tell(SessionState.EXPIRED)
+        self.client.tell(SessionState.CLOSED)
+        assert "expired" in self.successResultOf(self.member.over)
+
+    def test_a_suspended_session_does_not(self) -> None:
+        """The lease decides how long to serve on."""
+        self.joined()
+        self.client.tell(SessionState.SUSPENDED)
+        assert self.changes == [True]
+        self.assertNoResult(self.member.over)
+
+    def test_the_lease_ends_when_nothing_is_answered(self) -> None:
+        """By the clock, not by a notification; and is there again with the next answer."""
+        self.joined()
+        length_s = 3.0 * (1 - MARGIN)
+        self.reactor.advance(length_s - 0.01)
+        assert self.changes == [True]
+        self.reactor.advance(0.01)
+        assert self.changes == [True, False]
+        self.client.syncs[-1].callback(None)
+        assert self.changes == [True, False, True]
+
+    def test_an_answer_to_an_old_question_does_not_bring_the_lease_back(self) -> None:
+        """Frozen for ten seconds: the answers in the socket were for questions of before."""
+        self.joined()
+        self.reactor.advance(0.5)
+        self.reactor.advance(10.0)
+        asked_before_the_freeze = self.client.syncs[0]
+        asked_before_the_freeze.callback(None)
+        assert self.changes == [True, False]
+
+    def test_nothing_is_left_running_after_the_end(self) -> None:
+        """No timer, no renewal."""
+        self.joined()
+        self.member.end("stopping")
+        self.member.end("again")
+        assert self.successResultOf(self.member.over) == "stopping"
+        assert self.reactor.getDelayedCalls() == []
+        count = len(self.client.syncs)
+        self.reactor.advance(60)
+        assert len(self.client.syncs) == count
