@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import msgspec
 from twisted.internet.defer import ensureDeferred
@@ -51,6 +52,7 @@ READ_MAX: Final = 500
 REGIONS_PER_TABLE_MAX: Final = 30_000
 
 Found = list[tuple[str, bytes, Stat]]
+T = TypeVar("T")
 
 
 class AlreadyExists(Exception):  # noqa: N818 - an answer, not a fault
@@ -126,26 +128,34 @@ async def load(client: ZkClient, layout: Layout) -> Loaded:
     loaded = Loaded()
     data, stat = await client.get(layout.cluster)
     loaded.cluster, loaded.cluster_version = decode_cluster(data, layout.cluster), stat.version
-    for path, data, stat in await read_all(client, await list_all(client, layout.shard_paths())):
-        try:
-            loaded.transitions.append((decode_transition(data, path), stat.version))
-        except CorruptZnode as error:
-            log.error("transition left alone: {error}", error=error)
+    loaded.transitions = _decoded(
+        await read_all(client, await list_all(client, layout.shard_paths())), decode_transition
+    )
     tables, names, directories, plans = await gather(
         client.children(path) for path in (layout.tables, layout.names, layout.regions, layout.plans)
     )
-    for path, data, stat in await read_all(client, [layout.table(table_id) for table_id in sorted(tables)]):
-        loaded.tables.append((decode_table(data, path), stat.version))
-    known = {table.table_id for table, _ in loaded.tables}
+    found = await read_all(client, [layout.table(table_id) for table_id in sorted(tables)])
+    loaded.tables = _decoded(found, decode_table)
+    known = set(tables)
     regions = await list_all(client, [layout.table_regions(table_id) for table_id in sorted(known)])
-    for path, data, stat in await read_all(client, regions):
-        loaded.regions.append((decode_region(data, path), stat.version))
-    for path, data, _ in await read_all(client, [layout.plan(plan_id) for plan_id in sorted(plans)]):
-        loaded.plans.append(decode_plan(data, path))
+    loaded.regions = _decoded(await read_all(client, regions), decode_region)
+    found = await read_all(client, [layout.plan(plan_id) for plan_id in sorted(plans)])
+    loaded.plans = [plan for plan, _ in _decoded(found, decode_plan)]
     named = {data.decode(): path for path, data, _ in await read_all(client, [layout.name(name) for name in names])}
     for table_id in sorted((set(named) | set(directories)) - known):
         loaded.orphans.append((table_id, named.get(table_id, "")))
     return loaded
+
+
+def _decoded(found: Found, decode: Callable[[bytes, str], T]) -> list[tuple[T, int]]:
+    """Records with their versions. One that cannot be read is left alone, loudly: the others still want a master."""
+    records: list[tuple[T, int]] = []
+    for path, data, stat in found:
+        try:
+            records.append((decode(data, path), stat.version))
+        except CorruptZnode as error:
+            log.error("left alone: {error}", error=error)
+    return records
 
 
 async def remove_orphan(fence: Fence, table_id: str, name_path: str) -> None:

@@ -47,8 +47,11 @@ __all__ = ["MasterService", "Settings", "run"]
 
 log = Logger()
 
-#: Pause after a reign or an election that went wrong, so that a broken store is not asked in a loop.
+#: Pause after a reign or an election that went wrong; it doubles up to the maximum while nothing lasts.
 RETRY_S: Final = 0.2
+RETRY_MAX_S: Final = 5.0
+#: A reign of at least this long counts as one that lasted.
+LASTED_MS: Final = 5_000
 #: How long an orderly stop may take before the session is left to expire.
 STOP_S: Final = 3.0
 
@@ -81,6 +84,8 @@ class MasterService:
         )
         self._history: Any = None
         self._standing: Deferred[None] | None = None
+        self._pause_s = RETRY_S
+        self._reign_began_ms = 0
         self._stopping = False
         #: The process has to end with a failure.
         self.is_broken = False
@@ -189,6 +194,7 @@ class MasterService:
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch)
         self.reign = Reign(self._reactor, fence, self._settings, self._planner, self.phases, now, self._reign_ended)
+        self._reign_began_ms = now()
         self.reign.start(self._history)
 
     def _racing(self) -> None:
@@ -209,7 +215,13 @@ class MasterService:
             return
         if not isinstance(error, CoordError | CancelledError):
             log.failure("election", failure=result)
-        self._reactor.callLater(RETRY_S, self._stand)
+        self._stand_later()
+
+    def _stand_later(self) -> None:
+        """Try again after a pause; a lost session comes back by itself and then finds us waiting."""
+        if not self._stopping:
+            self._reactor.callLater(self._pause_s, self._stand)
+            self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
 
     def _reign_ended(self, reason: str) -> None:
         reign, self.reign = self.reign, None
@@ -218,8 +230,9 @@ class MasterService:
         if reign is not None:
             self._history = reign.assigner.history
             log.info("epoch {epoch} is over for this master: {reason}", epoch=reign.fence.epoch, reason=reason)
-        if not self._stopping:
-            self._reactor.callLater(RETRY_S, self._stand)
+        if self.now_ms() - self._reign_began_ms > LASTED_MS:
+            self._pause_s = RETRY_S
+        self._stand_later()
 
     async def _count_masters(self) -> None:
         self.masters = len(await self.client.children(self._layout.masters))

@@ -153,3 +153,20 @@ def legal_successors(before: RegionState | None) -> list[RegionState | None]:
 
 def _name(state: RegionState | None) -> str:
     return "(none)" if state is None else state.value
+
+
+def as_markdown() -> str:
+    """The table as a page: docs/transitions.md is exactly this, and a test fails when it is not."""
+    lines = [
+        "# Legal steps of a transition znode",
+        "",
+        "Generated from `regions/states.py`; every writer below `/unassigned` checks against that table.",
+        "",
+        "| rows | who | from | to | cause | when |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for step in STEPS:
+        after = "(deleted)" if step.after is None else step.after.value
+        words = (step.rows, step.actor.value, _name(step.before), after, step.cause.value, step.when)
+        lines.append(f"| {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"

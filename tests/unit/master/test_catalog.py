@@ -92,3 +92,11 @@ def test_mark_is_written_by_version(store: FakeStore, fence: Fence) -> None:
     version = run(store, catalog.mark_run(fence, loaded.cluster, loaded.cluster_version, clean=True, now_ms=5))
     again = run(store, catalog.load(store, LAYOUT))  # type: ignore[arg-type]
     assert (again.cluster.clean_shutdown, again.cluster_version) == (True, version)
+
+
+def test_corrupt_record_costs_only_itself(store: FakeStore, fence: Fence) -> None:
+    """A region nobody can read is left alone; all others are loaded."""
+    run(store, catalog.create_table(fence, CreateTable("orders"), split_ranges(["g"]), "t1", 1))
+    store.put(LAYOUT.region("t1", "t1.0000"), b"{", 1)
+    loaded = run(store, catalog.load(store, LAYOUT))  # type: ignore[arg-type]
+    assert [region.region_id for region, _ in loaded.regions] == ["t1.0001"]

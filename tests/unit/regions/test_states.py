@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from regions.model import RegionState
-from regions.states import STEPS, Actor, Cause, InvalidTransition, check, is_legal, legal_successors
+from regions.states import STEPS, Actor, Cause, InvalidTransition, as_markdown, check, is_legal, legal_successors
 
 OFFLINE, OPENING, OPENED, CLOSING, CLOSED = (
     RegionState.OFFLINE,
@@ -54,3 +56,9 @@ def test_deadlines_force_only_what_no_live_server_holds() -> None:
     """RT-11 against X1: neither CLOSING nor OPENED is forced because of time."""
     forced = {step.before for step in STEPS if step.cause in (Cause.DEADLINE, Cause.OPEN_FAILED)}
     assert forced == {OFFLINE, OPENING}
+
+
+def test_page_is_up_to_date() -> None:
+    """docs/transitions.md is generated: python -c "from regions.states import *; ..." writes `as_markdown()` there."""
+    page = Path(__file__).parents[3] / "docs" / "transitions.md"
+    assert page.read_text() == as_markdown()
