@@ -2,8 +2,8 @@
 
     service.py    the process: one incarnation (session, registration, lease) after the other; RPC; status
     report.py     membership in the store: registration, fencing, renewal of the lease; lease.py: the lease itself, pure
-    replicas.py   what each replica here does next: pure; life.py its life cycle as data, judge.py what a read-back means
-    host.py       carries those decisions out; steps.py: znode steps in multis; workers.py: threads for the opener
+    replicas.py   what each replica does next, pure; life.py: its life cycle as data; judge.py: what a read-back means
+    host.py       carries those decisions out; steps.py: steps in multis; workers.py: threads for the opener
     opener.py     the interface of whatever opens and closes regions; directory.py the built-in one
     instance.py   the server's own directory: uuid, start codes, lock
 
