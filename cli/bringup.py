@@ -147,13 +147,13 @@ class BringUp:
             return found >= self._running(SERVER)
 
         self._until(registered, SERVERS_TIMEOUT_S, "the region servers did not register")
-        self._display.end(f"{wanted} servers")
+        self._display.end(output.count(wanted, "server"))
 
     def create_table(self, cluster: Cluster, name: str, specs: list[RegionSpec]) -> None:
         """Create the table; its regions open in the phases that follow."""
         self._display.begin("table", f"table {name} is created")
         cluster.ask_master(messages.CreateTable(name=name, regions=specs), messages.Tables, timeout_s=MASTER_TIMEOUT_S)
-        self._display.end(f"{len(specs)} regions")
+        self._display.end(output.count(len(specs), "region"))
 
     def follow_assignment(self, cluster: Cluster) -> Assigned:
         """Show the plan and the transitions until every region is open, or parked with its reason.

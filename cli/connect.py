@@ -240,11 +240,25 @@ def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
 
 
 @contextlib.contextmanager
+def _start_again_hint(given: Globals, hosts: str, local: LocalCluster | None) -> Iterator[None]:
+    """The store of a local cluster that does not run: the way out is to start that one."""
+    try:
+        yield
+    except UnreachableError as error:
+        if local is not None and local.store == hosts and not local.supervisor_pid:
+            where = "" if given.data_dir is None else f" --data-dir {given.data_dir}"
+            raise UnreachableError(
+                f"the cluster in {given.data_path} does not run", f"Start it: rk up{where}"
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
 def open_cluster(given: Globals, *, must_exist: bool = True) -> Iterator[Cluster]:
     """The cluster that the shared options name. Raises CliError subclasses; see the module."""
     hosts = store_hosts(given)
     local = read_cluster(given.data_path)
-    with store_errors(hosts), open_store(hosts) as client:
+    with store_errors(hosts), _start_again_hint(given, hosts, local), open_store(hosts) as client:
         cluster = Cluster(client, hosts, root_of(given), local if local and local.store == hosts else None)
         if must_exist:
             cluster.require()

@@ -51,8 +51,11 @@ class Globals:
         return root
 
     def explicit_store(self) -> str | None:
-        """The store named by --store or RK_STORE as `host:port,…`; None when only --data-dir can tell."""
-        given = self.store or os.environ.get(STORE_VARIABLE)
+        """The store named by --store or RK_STORE as `host:port,…`; None when only --data-dir can tell.
+
+        A --data-dir that was given beats RK_STORE, as any option beats the environment.
+        """
+        given = self.store or (os.environ.get(STORE_VARIABLE) if self.data_dir is None else None)
         return parse_hosts(given) if given else None
 
     def for_daemons(self) -> dict[str, object]:

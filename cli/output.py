@@ -64,6 +64,11 @@ def size(count: int) -> str:
     raise AssertionError(f"unreachable: {count}")
 
 
+def count(number: int, noun: str) -> str:
+    """`1 master`, `2 masters`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def key_range(start_key: str, end_key: str) -> str:
     """A region's half-open range, as `[aalib, acl2)`; nothing stands for no bound."""
     return f"[{start_key or '-∞'}, {end_key or '+∞'})"

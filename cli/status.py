@@ -89,7 +89,6 @@ def status(given: Globals) -> None:
             names = _fill(found, cluster)
     except UnreachableError as error:
         unreachable, names = error, Names([], local)
-        found.note = error.message
     if given.json:
         output.print_json(found)
     else:

@@ -293,8 +293,9 @@ def _follow(local: LocalCluster, data_dir: Path, bringup: BringUp, news: News) -
 
 
 def _counts(local: LocalCluster) -> str:
-    store = f"{len(local.coord)} store nodes" if local.coord else f"the store at {local.store}"
-    return f"{store}, {len(local.masters)} masters, {len(local.servers)} region servers"
+    store = output.count(len(local.coord), "store node") if local.coord else f"the store at {local.store}"
+    masters, servers = output.count(len(local.masters), "master"), output.count(len(local.servers), "region server")
+    return f"{store}, {masters}, {servers}"
 
 
 def _json_summary(
@@ -359,6 +360,9 @@ def suggestions(data_dir: Path, *, has_regions: bool, own_store: bool) -> list[t
             (f"{rk} drill master-failover{where}", "kill the active master while regions move"),
             (f"{rk} drill server-crash{where}", "kill a region server"),
         ]
+    else:
+        source = output.shown(Path(__file__).resolve().parent.parent / EXAMPLE)
+        found.append((f"{rk} table create demo --regions 8 --from {source}{where}", "a table of eight regions"))
     if has_regions and own_store:
         found.append((f"{rk} drill store-leader{where}", "kill the store's leader under writes"))
     return found

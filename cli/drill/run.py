@@ -47,6 +47,7 @@ class Drill:
         self.notes: list[str] = []
         self.figures: list[Figure] = []
         self._data_dir: Path = given.data_path
+        self._dead: set[str] = set()
         self._news = threading.Event()
         self._console = output.console(stderr=given.json)
         self._began_s = time.monotonic()
@@ -78,13 +79,20 @@ class Drill:
         """SIGKILL a daemon; returns the time at which it was sent."""
         ask(self._data_dir, ControlRequest("kill", name, signal.SIGKILL))
         at_ms = self.now_ms()
+        self._dead.add(name)
         self.say(f"killed {name} (SIGKILL)")
         return at_ms
 
     def restart(self, name: str) -> None:
         """Have `rk up` start a daemon again."""
         ask(self._data_dir, ControlRequest("start", name))
+        self._dead.discard(name)
         self.say(f"started {name} again")
+
+    def restart_all(self) -> None:
+        """Bring back whom a drill that could not be finished has left dead."""
+        for name in sorted(self._dead):
+            self.restart(name)
 
     def on_reactor(self, work: Callable[[], Awaitable[T]], timeout_s: float = DEADLINE_S) -> T:
         """Run a coroutine beside the follower. Raises CliError instead of the store's own errors."""
@@ -203,9 +211,12 @@ def open_drill(given: Globals) -> Iterator[Drill]:
                 reactor.run(follower.start)
             except (CoordError, TimeoutError) as error:
                 raise UnreachableError(f"cannot follow the transitions: {error}") from error
+            drill = Drill(given, cluster, cluster.local, reactor, follower)
             try:
-                yield Drill(given, cluster, cluster.local, reactor, follower)
+                yield drill
             finally:
+                with contextlib.suppress(CliError):
+                    drill.restart_all()
                 with contextlib.suppress(CoordError, TimeoutError):
                     reactor.run(follower.stop, timeout_s=5.0)
 
