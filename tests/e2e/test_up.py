@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 
 from cli.local import HOST
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, processes_of, run_rk
+from tests.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
 
@@ -85,6 +86,23 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         assert len(kept) == ACKNOWLEDGED
         assert up.stop(signal.SIGTERM) == 0, up.said()
         assert processes_of(data_dir) == []
+
+
+def test_masters_and_servers_run_unchanged_on_apache_zookeeper(tmp_path: Path) -> None:
+    """The same cluster on a real ZooKeeper 3.9: regions open, move, and survive their server's death."""
+    data_dir = tmp_path / "rk-data"
+    shape = ("--masters", "1", "--servers", "2", "--regions", "20", "--plan-engine", "greedy")
+    with zookeeper(tmp_path) as store:
+        options = ("--store", f"zk://{store.hosts}", "--base-port", str(free_base_port()), *shape)
+        with local_up(data_dir, *options) as up:
+            first = up.event("up")
+            assert (first["open"], first["leader"], first["cluster"]["coord"]) == (20, "", [])
+            moved = run_rk("region", "move", "packages:python3", "--data-dir", str(data_dir))
+            assert moved.returncode == 0, moved.stderr
+            assert " -> server-" in moved.stdout
+            drilled = run_rk("drill", "server-crash", "--json", "--data-dir", str(data_dir), timeout_s=120)
+            assert drilled.returncode == 0, f"{drilled.stdout}\n{drilled.stderr}"
+            assert up.stop() == 0, up.said()
 
 
 def test_killed_up_takes_its_daemons_with_it(tmp_path: Path) -> None:
