@@ -244,7 +244,11 @@ class Follower:
         if now is not None and now.epoch and (before is None or before.epoch != now.epoch):
             self._note(Membership(self.clock.now_ms(), "active", now.uuid, f"{now.host}:{now.port}", now.epoch))
 
-    def _servers_event(self, _event_type: int, _path: str, _zxid: int) -> None:
+    def _servers_event(self, event_type: int, path: str, _zxid: int) -> None:
+        gone = self.servers.pop(path.rpartition("/")[2], None) if event_type == EVENT_DELETED else None
+        if gone is not None:
+            # Told at once, ahead of what the masters do about it.
+            self._note(Membership(self.clock.now_ms(), "server-down", gone.uuid, f"{gone.host}:{gone.port}"))
         _background(self._read_servers())
 
     async def _read_servers(self) -> None:
@@ -291,6 +295,9 @@ class Follower:
         region = await _shared(self._regions, (record.table_id, record.region_id))
         actor = actor_of(change.before, change.after)
         server = record.source if record.state.value in ("CLOSING", "CLOSED") else record.destination
+        if record.reason == UNREAD:
+            now = await self._read_region(record.table_id, record.region_id)
+            server = None if now is None else now.location(record.replica).incarnation
         return Line(
             time_ms=change.at_ms,
             table=self._tables.get(record.table_id, record.table_id),
