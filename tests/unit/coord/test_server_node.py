@@ -552,3 +552,37 @@ def test_power_cut_at_any_disk_call_of_any_node(first: int) -> None:
         agree(nodes)
         acknowledged = [reply[0] for reply in writer.replies() if reply[0] >= 0 and reply[2] == OK]
         assert all(value(nodes, 1, b"/k%d" % xid) is not None for xid in acknowledged), f"calls {calls}"
+
+
+def test_command_inside_a_snapshot_is_not_sent_again() -> None:
+    """Nobody can tell it from one that was lost: the client gets no answer but the end of its connection."""
+    nodes = StoreNodes(3, snapshot_entries=20, keep_entries=2, leader_absence_ms=600_000)
+    leader, follower = nodes.leader(), nodes.follower()
+    behind = follower.settings.node_id
+    client = nodes.client(follower, timeout_ms=10_000)
+    other = nodes.client(leader, timeout_ms=10_000)
+    client.request(1, op.OP_CREATE, create(b"/s-", flags=2))
+    follower.turn_end()
+    queue = nodes.queues[(behind, leader.settings.node_id)]
+    while queue:
+        frame = queue.popleft()
+        leader.peer_frame(behind, 1, frame[4], frame, 5, len(frame))
+    for i in nodes.ids():
+        if i != behind:
+            nodes.cut(behind, i)
+    for xid in range(1, 60):
+        other.request(xid, op.OP_CREATE, create(b"/k%d" % xid))
+        nodes.run(1)
+    assert client.is_open
+    assert follower.proposals.outstanding() == 1
+    for i in nodes.ids():
+        if i != behind:
+            nodes.join(behind, i)
+    nodes.run(60)
+    assert follower.snapshot_index > 0
+    assert not client.is_open
+    assert client.xids() == []
+    nodes.crash(leader.settings.node_id)
+    nodes.run(60)
+    agree(nodes)
+    assert len([path for path in follower.machine.tree.nodes if path.startswith(b"/s-")]) == 1
