@@ -92,10 +92,11 @@ def test_orderly_shutdown_leaves_its_mark(cluster: Cluster) -> None:
     """X7: the mark is written, dead servers are not replaced any more, and the next start takes the mark away."""
     cluster.ask_active(ms.CreateTable("small", SPLITS[:29], wait_ms=30_000), ms.Tables, 40)
     before = cluster.check_owners()
+    eventually(lambda: cluster.status().masters == 2, 30, "the standby is up")
     cluster.ask_active(ms.ShutdownCluster(), ms.Accepted)
     assert decode_cluster(cluster.zk.get(cluster.layout.cluster)[0]).clean_shutdown
     for process in [*cluster.masters, *cluster.servers]:
-        assert process.terminate() == 0
+        assert process.terminate() == 0, process.log.read_text()[-2000:]
     assert cluster.transitions() == []
     for process in [*cluster.masters, *cluster.servers]:
         process.start()

@@ -89,6 +89,7 @@ def test_restarted_cluster_puts_regions_back(cluster: Cluster) -> None:
     before = cluster.check_owners()
     for process in [*cluster.masters, *cluster.servers]:
         process.kill()
+    eventually(lambda: not cluster.zk.get_children(cluster.layout.servers), 20, "the store has noticed")
     for process in [*cluster.servers, *cluster.masters]:
         process.start()
     cluster.wait_active(60)
