@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from regions.model import RegionState, TransitionRecord
+from regions.model import Intent, RegionState, TransitionRecord
 from regions.states import STEPS, Actor, Cause
 
 #: Ways between two sights that are looked for: a second one means that the unseen steps cannot be told.
@@ -24,6 +24,10 @@ UNKNOWN: Final = -1
 
 #: State of a replica that has no transition.
 NONE: Final = ""
+
+
+#: Which states may follow a state.
+_Table = dict[str, set[str]]
 
 
 class Sight(NamedTuple):
@@ -74,7 +78,10 @@ class History:
         self.breaches: list[str] = []
         self.steps_missed = 0
         self._known: dict[str, _Known] = {}
-        self._successors = _successors(wipe_allowed=wipe_allowed)
+        unlikely = set() if wipe_allowed else {Cause.STARTUP_WIPE}
+        self._successors = _successors(unlikely)
+        #: Without the steps of a table that is being disabled: what a region that is to be open does.
+        self._usual = _successors({*unlikely, Cause.DO_NOT_REOPEN})
 
     @property
     def in_transition(self) -> list[str]:
@@ -119,7 +126,9 @@ class History:
     def _steps(self, sight: Sight, before: str, after: str, count: int, record: TransitionRecord) -> list[Change]:
         """`count` steps lead from `before` to `after`: tell them one by one where only one legal way is that long."""
         self.steps_missed += count - 1
-        ways = self._ways(before, after, count)
+        ways = _ways(self._successors, before, after, count)
+        if len(ways) > 1 and record.intent is Intent.OPEN:
+            ways = _ways(self._usual, before, after, count) or ways
         if not ways:
             between = f" in {count} steps" if count > 1 else ""
             self.breaches.append(
@@ -136,42 +145,42 @@ class History:
         self.changes += found
         return found
 
-    def _ways(self, start: str, end: str, steps: int) -> list[list[str]]:
-        """Up to two legal ways of exactly that many steps: one means that what was not seen is known all the same."""
-        found: list[list[str]] = []
-        waiting = [[start]]
-        while waiting and len(found) < _WAYS_MAX:
-            way = waiting.pop()
-            left = steps + 1 - len(way)
-            if not left:
-                found.append(way)
-                continue
-            for after in sorted(self._successors[way[-1]]):
-                if after in self._leading_to(end, left - 1):
-                    waiting.append([*way, after])
-        return found
-
-    def _leading_to(self, end: str, steps: int) -> set[str]:
-        """States from which `end` can be reached in exactly that many steps, the znode existing until then."""
-        found = {end}
-        for _ in range(steps):
-            found = {state for state, after in self._successors.items() if state != NONE and after & found}
-        return found
-
     def _fewest_to_end(self, start: str) -> int:
         """How many steps there must have been at least until the deletion; 1 when no legal way leads there."""
         for steps in range(1, len(self._successors) + 1):
-            if any(after in self._leading_to(NONE, steps - 1) for after in self._successors[start]):
+            if any(after in _leading_to(self._successors, NONE, steps - 1) for after in self._successors[start]):
                 return steps
         return 1
 
 
-def _successors(*, wipe_allowed: bool) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {NONE: set(), **{state.value: set() for state in RegionState}}
+def _successors(without: set[Cause]) -> _Table:
+    found: _Table = {NONE: set(), **{state.value: set() for state in RegionState}}
     for step in STEPS:
-        if step.cause is Cause.STARTUP_WIPE and not wipe_allowed:
+        if step.cause not in without:
+            found[_word(step.before)].add(_word(step.after))
+    return found
+
+
+def _ways(table: _Table, start: str, end: str, steps: int) -> list[list[str]]:
+    """Up to two legal ways of exactly that many steps: one means that what was not seen is known all the same."""
+    found: list[list[str]] = []
+    waiting = [[start]]
+    while waiting and len(found) < _WAYS_MAX:
+        way = waiting.pop()
+        left = steps + 1 - len(way)
+        if not left:
+            found.append(way)
             continue
-        found[_word(step.before)].add(_word(step.after))
+        towards = _leading_to(table, end, left - 1)
+        waiting += [[*way, after] for after in sorted(table[way[-1]] & towards)]
+    return found
+
+
+def _leading_to(table: _Table, end: str, steps: int) -> set[str]:
+    """States from which `end` can be reached in exactly that many steps, the znode existing until then."""
+    found = {end}
+    for _ in range(steps):
+        found = {state for state, after in table.items() if state != NONE and after & found}
     return found
 
 

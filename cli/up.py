@@ -208,8 +208,10 @@ def _run(given: Globals, local: LocalCluster, shape: Shape, data_dir: Path, tabl
     supervisor = Supervisor(local.daemons(), commands, environment(), listen(data_dir), news.put)
     display = choose(as_json=given.json)
     bringup = BringUp(local, supervisor, display, news)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is to go on
+        signal.signal(signal.SIGHUP, _stop)
     supervisor.open()
     try:
         try:
