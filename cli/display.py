@@ -134,9 +134,10 @@ class PlainDisplay(Display):
 
     def _show_update(self, done: int, total: int, detail: str) -> None:
         step = int(done / (total * _PLAIN_STEP)) if total else 0
-        if (detail, step) == self._shown:
+        words = detail.strip("0123456789 ")  # a count that goes up or down is no news by itself
+        if (words, step) == self._shown:
             return
-        self._shown = (detail, step)
+        self._shown = (words, step)
         count = f"{done} of {total}" if total else ""
         self.say(f"  {self._title}: {'  '.join(part for part in (count, detail) if part)}")
 
