@@ -1,8 +1,8 @@
 """Whole nodes under seeded trouble: links break and mend, nodes crash and return, and every command counts once.
 
 Each request creates a sequential znode under a name of its own. A command applied twice leaves two of them; one lost
-leaves its request without an answer on a connection that is still open; one out of order breaks the order of zxids. Clients of crashed nodes, or of nodes that took over a snapshot, lose their connection, which
-is the only excuse.
+leaves its request without an answer on a connection that is still open; one out of order breaks the order of zxids.
+Clients of crashed nodes, or of nodes that took over a snapshot, lose their connection, which is the only excuse.
 """
 
 from __future__ import annotations
