@@ -46,5 +46,12 @@ clean:  ## remove .venv and caches (not rk-data)
 	.venv-compat/bin/python -m pip --disable-pip-version-check install -c $< kazoo pytest pytest-timeout objgraph pyOpenSSL pyjks pure-sasl gevent eventlet setuptools
 	@touch $@
 
-test-compat: $(VENV)/installed-dev .venv-compat/installed  ## kazoo's own test suite against three nodes of our store
-	$(BIN)/python -m tests.compat.kazoo_suite --python .venv-compat/bin/python
+# Every part runs, whatever became of those before it.
+test-compat: $(VENV)/installed-dev .venv-compat/installed  ## kazoo's own suite, Java client and Curator, zkCli, Spark's masters on our store
+	@start=$$(date +%s); failed=""; \
+	part() { echo "== $$1 ($$(($$(date +%s) - start)) s so far)"; name=$$1; shift; "$$@" || failed="$$failed $$name"; }; \
+	part kazoo $(BIN)/python -m tests.compat.kazoo_suite --python .venv-compat/bin/python; \
+	part java $(BIN)/python -m pytest -q tests/compat/test_java.py; \
+	part zkcli $(BIN)/python -m pytest -q tests/compat/test_zkcli.py; \
+	part spark $(BIN)/python -m pytest -q tests/compat/test_spark_ha.py; \
+	echo "== test-compat took $$(($$(date +%s) - start)) s; failed:$${failed:- nothing}"; test -z "$$failed"

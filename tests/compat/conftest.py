@@ -1,0 +1,19 @@
+"""The compatibility tests run JVMs for minutes: only where they are asked for by name (`make test-compat`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.compat.ensembles import KINDS, OURS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--against zookeeper`: the Java program on Apache ZooKeeper, to see what it does there."""
+    parser.addoption("--against", choices=KINDS, default=OURS, help="servers for the Java program")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave this folder out of `make test`."""
+    return None if any("compat" in argument for argument in config.args) else True

@@ -1,0 +1,164 @@
+"""Three servers behind one interface: ours, or Apache ZooKeeper's, each started from a zoo.cfg of its own.
+
+    with ensemble("regionkeeper", folder) as servers:
+        servers.stop(0); servers.start(0); servers.wait_ready()
+
+Both kinds are given the same file and the same facts: extended znode kinds and reconfiguration on, a superuser
+`super:secret`, a SASL user `jaas`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.compat import jvm
+from tests.helpers import daemon, eventually, free_ports, rk
+
+OURS = "regionkeeper"
+ZOOKEEPER = "zookeeper"
+KINDS = (OURS, ZOOKEEPER)
+
+#: Half of ZooKeeper's usual 2000 ms would do; sessions of 6 s need it no longer than this.
+TICK_MS = 500
+SUPER = "super:secret"
+
+_JAAS = """
+Server {
+    org.apache.zookeeper.server.auth.DigestLoginModule required
+    user_jaas="right";
+};
+Good {
+    org.apache.zookeeper.server.auth.DigestLoginModule required
+    username="jaas" password="right";
+};
+Wrong {
+    org.apache.zookeeper.server.auth.DigestLoginModule required
+    username="jaas" password="wrong";
+};
+"""
+
+
+class Ensemble:
+    """Three servers as processes; `addresses` are theirs for clients."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+        ports = free_ports(9)
+        self._clients, self._peers, self._elections = ports[:3], ports[3:6], ports[6:]
+        self.addresses = [f"127.0.0.1:{port}" for port in self._clients]
+        self._running = [contextlib.ExitStack() for _ in self.addresses]
+        folder.mkdir(parents=True, exist_ok=True)
+        self.jaas = folder / "jaas.conf"
+        self.jaas.write_text(_JAAS)
+
+    @property
+    def hosts(self) -> str:
+        """All addresses, as clients take them."""
+        return ",".join(self.addresses)
+
+    def start(self, number: int) -> None:
+        """Start server 0, 1 or 2, on its data if it ran before; does not wait."""
+        home = self.folder / f"server{number + 1}"
+        (home / "data").mkdir(parents=True, exist_ok=True)
+        config = home / "zoo.cfg"
+        if not config.exists():
+            (home / "data" / "myid").write_text(f"{number + 1}\n")
+            config.write_text(self._config(home))
+        command = self._our_command(config) if self.kind == OURS else self._java_command(config)
+        self._running[number].enter_context(daemon(command, log=home / "log"))
+
+    def stop(self, number: int) -> None:
+        """Kill a server; its data stays."""
+        self._running[number].close()
+
+    def word(self, number: int, word: bytes) -> bytes:
+        """A server's answer to a four-letter word."""
+        with socket.create_connection(("127.0.0.1", self._clients[number]), 5) as sock:
+            sock.settimeout(5)
+            sock.sendall(word)
+            return b"".join(iter(lambda: sock.recv(65536), b""))
+
+    def wait_ready(self, *numbers: int) -> None:
+        """Wait until these servers (all by default) serve clients."""
+
+        def serve() -> bool:
+            return all(b"Mode:" in self.word(number, b"srvr") for number in numbers or range(len(self.addresses)))
+
+        eventually(serve, 60, f"{self.kind} serves")
+
+    def leader(self) -> int:
+        """Which server leads."""
+
+        def found() -> int:
+            leaders = [i for i in range(len(self.addresses)) if b"Mode: leader" in self.word(i, b"srvr")]
+            return leaders[0] + 1 if leaders else 0
+
+        return eventually(found, 30, "a leader") - 1
+
+    def close(self) -> None:
+        """Kill all servers."""
+        for running in self._running:
+            running.close()
+
+    def _config(self, home: Path) -> str:
+        lines = {
+            "tickTime": TICK_MS,
+            "initLimit": 20,
+            "syncLimit": 10,
+            "dataDir": home / "data",
+            "maxClientCnxns": 0,
+            "4lw.commands.whitelist": "*",
+            "admin.enableServer": "false",
+            "standaloneEnabled": "false",
+            "reconfigEnabled": "true",
+            "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        }
+        if self.kind == OURS:
+            # ZooKeeper reads these from its virtual machine's properties.
+            lines |= {f"DigestAuthenticationProvider.{key}": value for key, value in _super_digest().items()}
+            lines |= {"jaasConfig": self.jaas, "znode.container.checkIntervalMs": 1000}
+        for i, (client, peer, election) in enumerate(zip(self._clients, self._peers, self._elections, strict=True)):
+            lines[f"server.{i + 1}"] = f"127.0.0.1:{peer}:{election}:participant;127.0.0.1:{client}"
+        return "".join(f"{key}={value}\n" for key, value in lines.items())
+
+    def _our_command(self, config: Path) -> list[str]:
+        return rk("coord", "run", "--config", str(config))
+
+    def _java_command(self, config: Path) -> list[str]:
+        properties = {
+            "zookeeper.extendedTypesEnabled": "true",
+            "zookeeper.emulate353TTLNodes": "false",
+            "znode.container.checkIntervalMs": "1000",
+            "java.security.auth.login.config": str(self.jaas),
+            "zookeeper.admin.enableServer": "false",
+            "zookeeper.fips-mode": "false",
+            **{f"zookeeper.DigestAuthenticationProvider.{key}": value for key, value in _super_digest().items()},
+        }
+        options = [f"-D{key}={value}" for key, value in properties.items()]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        return jvm.java(*options, "-cp", jvm.class_path(), main, str(config), heap_mb=192)
+
+
+def _super_digest() -> dict[str, str]:
+    digest = hashlib.sha1(SUPER.encode(), usedforsecurity=False).digest()
+    return {"superDigest": f"super:{base64.b64encode(digest).decode()}"}
+
+
+@contextlib.contextmanager
+def ensemble(kind: str, folder: Path) -> Iterator[Ensemble]:
+    """A running ensemble of that kind with its data in `folder`."""
+    servers = Ensemble(kind, folder)
+    try:
+        for number in range(len(servers.addresses)):
+            servers.start(number)
+        servers.wait_ready()
+        servers.leader()
+        yield servers
+    finally:
+        servers.close()
