@@ -26,6 +26,7 @@ The log belongs to one thread at a time: first to whoever opens it, then to the 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from crc32c import crc32c
@@ -67,6 +68,46 @@ class LogItem:
 
     def __repr__(self) -> str:
         return f"LogItem({self.term}/{self.index} kind={self.kind} {len(self.data)}B)"
+
+
+class HardStateItem:
+    """Term and vote (0: nobody) from here on."""
+
+    def __init__(self, term: int, vote: int) -> None:
+        self.term = term
+        self.vote = vote
+
+
+class BaseItem:
+    """A durable snapshot stands for everything up to (term, index)."""
+
+    def __init__(self, index: int, term: int) -> None:
+        self.index = index
+        self.term = term
+
+
+class SegmentItem:
+    """The header of a segment: its number, and where term, vote and log stood when it began."""
+
+    def __init__(self, number: int, term: int, vote: int, last_index: int, last_term: int) -> None:
+        self.number = number
+        self.term = term
+        self.vote = vote
+        self.last_index = last_index
+        self.last_term = last_term
+
+
+Item = LogItem | HardStateItem | BaseItem | SegmentItem
+
+
+class LogRecord:
+    """What became durable with one sync: where it lies in its segment, and its items."""
+
+    def __init__(self, offset: int, size: int, sequence: int, items: list[Item]) -> None:
+        self.offset = offset
+        self.size = size
+        self.sequence = sequence
+        self.items = items
 
 
 class Batch:
@@ -124,6 +165,30 @@ class Recovered:
     def last_term(self) -> int:
         """Term of the last entry, or of the base."""
         return self.entries[-1].term if self.entries else self.base_term
+
+    def add(self, item: LogItem) -> None:
+        """Take an entry, which replaces everything from its index on. Raises ValueError when it would leave a gap."""
+        position = item.index - self.base_index - 1
+        if position < 0:
+            # Overwrites what the pruned segments held; only possible above every snapshot's index at that time.
+            self.entries.clear()
+            self.base_index, self.base_term = item.index - 1, 0
+            position = 0
+        if position > len(self.entries):
+            raise ValueError(f"entry {self.last_index() + 1} is missing")
+        del self.entries[position:]
+        self.entries.append(item)
+
+    def take(self, item: Item) -> None:
+        """Replay one item of the log. Raises ValueError when an entry would leave a gap."""
+        if isinstance(item, LogItem):
+            self.add(item)
+        elif isinstance(item, BaseItem):
+            self.rebase(item.index, item.term)
+        else:
+            self.term, self.vote = item.term, item.vote
+            if isinstance(item, SegmentItem) and self.last_index() == 0 and not self.entries:
+                self.base_index, self.base_term = item.last_index, item.last_term
 
     def rebase(self, index: int, term: int) -> None:
         """Forget what a snapshot at (term, index) covers, and everything if the log does not continue it."""
@@ -283,9 +348,9 @@ def open_wal(disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> 
     names = [name for name in disk.names(folder) if name.endswith(".log")]
     for position, name in enumerate(names):
         is_last = position == len(names) - 1
-        reader = _SegmentReader(disk, f"{folder}/{name}", recovered)
+        reader = SegmentReader(disk, f"{folder}/{name}")
         previous = wal._segments[-1] if wal._segments else None
-        used = reader.read(wal._sequence, is_first=previous is None, is_last=is_last)
+        used = _replay(reader, recovered, wal._sequence, is_first=previous is None, is_last=is_last)
         if used == 0:
             # A rotation was cut short: the file exists, its header never became durable, nothing was put into it.
             disk.remove(f"{folder}/{name}")
@@ -319,39 +384,61 @@ def _reopen_last(wal: Wal, disk: Disk, folder: str) -> None:
     wal._reserved = wal._position
 
 
-class _SegmentReader:
-    """Reads one segment into `recovered`."""
+def _replay(reader: SegmentReader, recovered: Recovered, sequence: int, *, is_first: bool, is_last: bool) -> int:
+    """Replay all records of a segment; returns the offset behind the last valid one (0: not even its header)."""
+    for record in reader.records(sequence, is_first=is_first, is_last=is_last):
+        for item in record.items:
+            try:
+                recovered.take(item)
+            except ValueError as error:
+                raise CorruptRecord(reader.path, record.offset, error, item) from error
+    return reader.end
 
-    def __init__(self, disk: Disk, path: str, recovered: Recovered) -> None:
-        self._path = disk.where(path)
-        self._recovered = recovered
+
+class SegmentReader:
+    """Reads one segment without changing it. `number`, `index_max`, `end` and `cut` are known once it has been read."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.path = disk.where(path)
         file = disk.open(path)
         try:
             self._data = file.read_at(0, file.size())
         finally:
             file.close()
         self.number = 0
+        #: Sequence number of the last valid record.
         self.sequence = 0
         self.index_max = 0
+        #: Offset behind the last valid record.
+        self.end = 0
+        #: A line for the operator if a torn record lies behind it, else "".
         self.cut = ""
 
-    def read(self, sequence: int, *, is_first: bool, is_last: bool) -> int:
-        """Replay all records; returns the offset behind the last valid one (0: not even the header was there)."""
+    def size(self) -> int:
+        """Bytes of the file, reserved ones included."""
+        return len(self._data)
+
+    def records(self, sequence: int, *, is_first: bool, is_last: bool) -> Iterator[LogRecord]:
+        """Its records in order; `sequence` is that of the last record before this segment, unless it is the first.
+
+        Raises CorruptRecord at damage to what was durable, StorageError for another format.
+        """
         offset = 0
         data = self._data
+        self.sequence = sequence
         while offset < len(data):
             length = self._valid_record(offset)
             if length == 0:
                 break
             found = _SEQUENCE.unpack_from(data, offset + 12)[0]
-            if not (is_first and offset == 0) and found != sequence + 1:
-                raise CorruptRecord(self._path, offset, f"record {sequence + 1}", f"record {found}")
-            self._replay(offset + 20, offset + 12 + length, is_header=offset == 0)
-            sequence = found
-            offset += 12 + length
-        self.sequence = sequence
-        self._judge_tail(offset, sequence, is_last=is_last)
-        return offset
+            if not (is_first and offset == 0) and found != self.sequence + 1:
+                raise CorruptRecord(self.path, offset, f"record {self.sequence + 1}", f"record {found}")
+            items = self._items(offset + 20, offset + 12 + length, is_header=offset == 0)
+            self.sequence = found
+            self.end = offset + 12 + length
+            yield LogRecord(offset, 12 + length, found, items)
+            offset = self.end
+        self._judge_tail(offset, self.sequence, is_last=is_last)
 
     def _valid_record(self, offset: int) -> int:
         """Length of the body of the record at `offset`, 0 if there is no valid one."""
@@ -371,22 +458,22 @@ class _SegmentReader:
         rest = len(data) - offset
         if rest == 0 or data.count(0, offset) == rest:
             if not is_last and offset == 0:
-                raise CorruptRecord(self._path, 0, "a segment header", "nothing")
+                raise CorruptRecord(self.path, 0, "a segment header", "nothing")
             return
         expected = f"record {sequence + 1} with a matching checksum"
         if not is_last:
-            raise CorruptRecord(self._path, offset, expected, "damaged bytes")
+            raise CorruptRecord(self.path, offset, expected, "damaged bytes")
         candidate = data.find(MAGIC, offset + 1)
         while candidate != -1:
             if self._valid_record(candidate) and _SEQUENCE.unpack_from(data, candidate + 12)[0] > sequence:
-                raise CorruptRecord(self._path, offset, expected, f"damaged bytes before a whole record at {candidate}")
+                raise CorruptRecord(self.path, offset, expected, f"damaged bytes before a whole record at {candidate}")
             candidate = data.find(MAGIC, candidate + 1)
-        self.cut = f"{self._path}: cut a torn record at offset {offset}"
+        self.cut = f"{self.path}: cut a torn record at offset {offset}"
 
-    def _replay(self, offset: int, end: int, *, is_header: bool) -> None:
+    def _items(self, offset: int, end: int, *, is_header: bool) -> list[Item]:
         data = self._data
-        recovered = self._recovered
         start = offset
+        items: list[Item] = []
         try:
             while offset < end:
                 tag = data[offset]
@@ -394,45 +481,31 @@ class _SegmentReader:
                     _, kind, term, index, length = _ENTRY.unpack_from(data, offset)
                     offset += _ENTRY.size
                     if offset + length > end:
-                        raise CorruptRecord(self._path, start, "an entry inside its record", f"{length} bytes")
-                    self._replay_entry(start, LogItem(term, index, kind, data[offset : offset + length]))
+                        raise CorruptRecord(self.path, start, "an entry inside its record", f"{length} bytes")
+                    items.append(LogItem(term, index, kind, data[offset : offset + length]))
+                    self.index_max = max(self.index_max, index)
                     offset += length
                 elif tag == ITEM_HARD_STATE:
-                    _, recovered.term, recovered.vote = _HARD_STATE.unpack_from(data, offset)
+                    _, term, vote = _HARD_STATE.unpack_from(data, offset)
+                    items.append(HardStateItem(term, vote))
                     offset += _HARD_STATE.size
                 elif tag == ITEM_BASE:
                     _, index, term = _BASE.unpack_from(data, offset)
-                    recovered.rebase(index, term)
+                    items.append(BaseItem(index, term))
                     self.index_max = max(self.index_max, index)
                     offset += _BASE.size
                 elif tag == ITEM_SEGMENT and is_header:
-                    self._replay_header(offset)
+                    items.append(self._header(offset))
                     offset += _SEGMENT.size
                 else:
-                    raise CorruptRecord(self._path, start, "a known item", f"tag {tag}")
+                    raise CorruptRecord(self.path, start, "a known item", f"tag {tag}")
         except struct.error as error:
-            raise CorruptRecord(self._path, start, "whole items", str(error)) from error
+            raise CorruptRecord(self.path, start, "whole items", str(error)) from error
+        return items
 
-    def _replay_header(self, offset: int) -> None:
+    def _header(self, offset: int) -> SegmentItem:
         _, version, number, term, vote, last_index, last_term = _SEGMENT.unpack_from(self._data, offset)
         if version != VERSION:
-            raise StorageError(f"{self._path}: written in format {version}, this program reads {VERSION}")
-        recovered = self._recovered
+            raise StorageError(f"{self.path}: written in format {version}, this program reads {VERSION}")
         self.number = number
-        recovered.term, recovered.vote = term, vote
-        if recovered.last_index() == 0 and not recovered.entries:
-            recovered.base_index, recovered.base_term = last_index, last_term
-
-    def _replay_entry(self, offset: int, item: LogItem) -> None:
-        recovered = self._recovered
-        position = item.index - recovered.base_index - 1
-        if position < 0:
-            # Overwrites what the pruned segments held; only possible above every snapshot's index at that time.
-            recovered.entries.clear()
-            recovered.base_index, recovered.base_term = item.index - 1, 0
-            position = 0
-        if position > len(recovered.entries):
-            raise CorruptRecord(self._path, offset, f"entry {recovered.last_index() + 1}", f"entry {item.index}")
-        del recovered.entries[position:]
-        recovered.entries.append(item)
-        self.index_max = max(self.index_max, item.index)
+        return SegmentItem(number, term, vote, last_index, last_term)
