@@ -38,7 +38,7 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then greedy plans instead of Spark.")
 @click.option("--spark-master", default="local[*]", show_default=True, help="Spark master URL for bulk plans.")
-@click.option("--spark-min", default=1000, show_default=True, help="Replicas from which on auto uses Spark.")
+@click.option("--spark-min", default=20_000, show_default=True, help="Replicas from which on auto uses Spark.")
 def run(
     store: str,
     data_dir: Path,

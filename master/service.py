@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -254,8 +255,10 @@ def run(settings: Settings) -> int:
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
 
     identity = Identity(settings.data_dir)
-    service = MasterService(reactor, settings, identity)
     loop: Any = reactor
+    # Twisted's timers follow the wall clock; deadlines must go on when somebody sets it back by an hour.
+    loop.seconds = time.monotonic
+    service = MasterService(loop, settings, identity)
 
     def stop(*_: object) -> None:
         loop.callFromThread(_stop_once)

@@ -34,8 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     plan_engine: str = "auto"
     plan_deadline_s: float = 120.0
     spark_master: str = "local[*]"
-    #: Replicas from which on `auto` uses Spark.
-    spark_min: int = 1_000
+    #: Replicas from which on `auto` uses Spark: below, greedy has finished before a JVM has started (docs/planning.md).
+    spark_min: int = 20_000
 
     def __post_init__(self) -> None:
         """Raises ConfigError that names the option."""

@@ -8,6 +8,7 @@ import json
 import resource
 import socket
 import sys
+import time
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -53,6 +54,8 @@ def run(settings: Settings) -> int:
         return EXIT_CONFIG
     _raise_descriptor_limit()
     reactor = TurnReactor()
+    # Twisted's timers follow the wall clock; ticks and elections must go on when somebody sets it back by an hour.
+    reactor.seconds = time.monotonic
     installReactor(reactor)  # type: ignore[no-untyped-call]
     globalLogBeginner.beginLoggingTo([StderrLog()], redirectStandardIO=False, discardBuffer=True)
     for warning in settings.warnings:
