@@ -6,13 +6,13 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint test test-compat soak bench clean
+.PHONY: help up install lint test test-compat soak bench bench-store clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 # Written only after a complete install, so that an interrupted one is done again.
-$(VENV)/installed: setup.cfg pyproject.toml constraints.txt
+$(VENV)/installed: setup.cfg setup.py pyproject.toml constraints.txt
 	@echo "== installing RegionKeeper and what it needs into $(VENV) (once; a few minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt -e '.[spark]'
@@ -23,9 +23,17 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) install -c constraints.txt -e '.[spark,dev]'
 	@touch $@
 
-install: $(VENV)/installed  ## make .venv with `rk` in it
+# After a change of a compiled module; until this has run, the store runs interpreted (coord/compiled.py).
+COMPILED := $(shell $(PYTHON) coord/compiled.py)
+$(VENV)/compiled: $(VENV)/installed coord/compiled.py $(COMPILED)
+	@echo "== compiling the store (about a minute; RK_PURE=1 leaves it interpreted)"
+	$(PIP) install --no-deps -e .
+	@$(BIN)/rk --version
+	@touch $@
 
-up: $(VENV)/installed  ## start a whole cluster on this machine, in the foreground (UP="--servers 8" for options)
+install: $(VENV)/compiled  ## make .venv with `rk` in it
+
+up: $(VENV)/compiled  ## start a whole cluster on this machine, in the foreground (UP="--servers 8" for options)
 	@exec $(BIN)/rk up $(UP)
 
 lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
@@ -34,11 +42,16 @@ lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint  ## lint and all tests
+test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled modules also interpreted
 	$(BIN)/python -m pytest
+	RK_PURE=1 $(BIN)/python -m pytest tests/unit/coord tests/datadriven tests/sim
+
+bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
+	$(BIN)/python -m benchmarks.store $(BENCH)
 
 clean:  ## remove .venv and caches (not rk-data)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	find coord -name '*.so' -delete
 
 .venv-compat/installed: tests/compat/constraints.txt
 	@echo "== an environment for kazoo's own suite"

@@ -18,6 +18,7 @@ import click
 
 from cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, CliError
 from cli.options import Globals, global_options
+from coord.compiled import form
 
 DEBUG_VARIABLE: Final = "RK_DEBUG"
 DISTRIBUTION: Final = "regionkeeper"
@@ -110,9 +111,10 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
     if not wanted:
         return
     try:
-        click.echo(f"rk {metadata.version(DISTRIBUTION)}")
+        version = metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        click.echo("rk (run from a source tree)")
+        version = "(run from a source tree)"
+    click.echo(f"rk {version}, store {form()}")
     context.exit()
 
 

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from coord.admin_http import AdminHttp
+from coord.compiled import form
 from coord.server.config import Settings
 from coord.server.node import Node
 from coord.server.peer_link import PeerLinks
@@ -31,6 +32,7 @@ def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words) -
         machine = node.machine
         return {
             "node_id": settings.node_id,
+            "form": form(),
             "role": node.role_name(),
             "mode": words.mode(),
             "term": node.core.term,

@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.internet.main import installReactor
 from twisted.logger import Logger, globalLogBeginner
 
+from coord.compiled import form
 from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
@@ -151,11 +152,12 @@ class Service:
             for _ in range(2 * RaftConfig().election_ticks):
                 self.node.core.tick()
         log.info(
-            "node {id} serves clients on {host}:{port}, data in {data}",
+            "node {id} serves clients on {host}:{port}, data in {data}, {form}",
             id=self.settings.node_id,
             host=self.settings.client_address[0],
             port=self.settings.client_address[1],
             data=str(self.settings.data_dir),
+            form=form(),
         )
 
     def _take_directory(self) -> Disk:

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from coord.server.pipeline import Connection, Pending
 from coord.server.proposals import Forwarded, Proposals, Sent
+from coord.wire.opcodes import OP_SET_DATA
 
 
 def sent(number: int, session_id: int = 7) -> Sent:
     """A command that nobody in particular waits for."""
     nobody: Any = None
-    return Sent(session_id, 1, number, b"command-%d" % number, nobody, nobody)
+    connection = Connection(1, nobody, "", 0, 0)
+    return Sent(session_id, 1, number, b"command-%d" % number, connection, Pending(number, OP_SET_DATA, 0))
 
 
 def queued(*numbers: int) -> Proposals:

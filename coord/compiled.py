@@ -1,0 +1,98 @@
+"""The compiled form of the store's pure modules: which they are, and whether this process runs it.
+
+`pip install` compiles SOURCES with mypyc where it can (setup.py) and leaves a stamp: the fingerprint of what was
+compiled. `settle`, which the package calls before anything of it is imported, lets the compiled form be used only
+if that stamp is the fingerprint of the sources as they are now. So a module that somebody edits runs as edited, all
+modules run in the same form (compiled classes know each other's layout), and a build that broke off leaves no trace.
+
+With RK_PURE set in the environment nothing is compiled and nothing compiled is used.
+
+    python coord/compiled.py            prints SOURCES, for the Makefile
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, SourceFileLoader
+from pathlib import Path
+from typing import Final
+
+PURE_VARIABLE: Final = "RK_PURE"
+#: The compiled code itself, beside which every module has a small door of its own.
+GROUP: Final = "coord.store"
+_LIBRARY: Final = "store__mypyc"
+_STAMP: Final = "compiled.stamp"
+
+_MODULES: Final = {
+    "raft": "core leadership log membership messages progress quorum reads settings",
+    "server": "peer_codec pipeline proposals",
+    "tree": "acl command datatree machine node paths plan quota reads requests sessions snapshot watches",
+    "wire": "client_conn codec jute opcodes values",
+}
+#: What is compiled, relative to the root of the source tree.
+SOURCES: Final = tuple(f"coord/{part}/{name}.py" for part, names in _MODULES.items() for name in names.split())
+
+#: Why this process runs the sources, "" if it runs the compiled form. Set by `settle`.
+_reason = "not started"
+
+
+def stamp_path(root: Path) -> Path:
+    """Where the stamp of a build in the tree `root` is."""
+    return root / "coord" / _STAMP
+
+
+def fingerprint(root: Path) -> str:
+    """Of the sources in the tree `root`. Raises OSError when one of them is missing."""
+    content = hashlib.sha256()
+    for source in SOURCES:
+        content.update(source.encode())
+        content.update((root / source).read_bytes())
+    return content.hexdigest()
+
+
+def settle(folder: Path) -> None:
+    """Decide for the package `coord` in `folder`, before any of its modules is imported."""
+    global _reason  # noqa: PLW0603 (one process, one decision)
+    _reason = _why_not(folder)
+    if _reason:
+        parts = {str(folder / part) for part in _MODULES}
+
+        def sources_only(path: str) -> FileFinder:
+            if path not in parts:
+                raise ImportError(path)
+            return FileFinder(path, (SourceFileLoader, SOURCE_SUFFIXES))
+
+        sys.path_hooks.insert(0, sources_only)
+        for part in parts:
+            sys.path_importer_cache.pop(part, None)
+
+
+def _why_not(folder: Path) -> str:
+    if os.environ.get(PURE_VARIABLE):
+        return f"{PURE_VARIABLE} is set"
+    if not _is_built(folder):
+        return "not compiled for this Python"
+    return "" if is_current(folder) else "the sources have changed since they were compiled"
+
+
+def _is_built(folder: Path) -> bool:
+    return (folder / _STAMP).exists() and (folder / (_LIBRARY + EXTENSION_SUFFIXES[0])).exists()
+
+
+def is_current(folder: Path) -> bool:
+    """Whether the package in `folder` is compiled for this Python, from the sources as they are."""
+    try:
+        return _is_built(folder) and (folder / _STAMP).read_text() == fingerprint(folder.parent)
+    except OSError:
+        return False
+
+
+def form() -> str:
+    """`compiled`, or `interpreted` with the reason, for versions and status lines."""
+    return f"interpreted: {_reason}" if _reason else "compiled"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(" ".join(SOURCES) + "\n")
