@@ -22,8 +22,16 @@ from cli.local import LocalCluster, read_cluster, require_cluster
 from cli.options import Globals
 from coord.rpc_wire import Code, RpcError, call_blocking
 from regions import messages
-from regions.layout import CorruptZnode, Layout, decode_active, decode_master, decode_server, decode_table
-from regions.model import ActiveRecord, MasterRecord, ServerRecord, TableRecord
+from regions.layout import (
+    CorruptZnode,
+    Layout,
+    decode_active,
+    decode_master,
+    decode_server,
+    decode_table,
+    decode_transition,
+)
+from regions.model import ActiveRecord, MasterRecord, RegionState, ServerRecord, TableRecord
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -201,6 +209,12 @@ class Cluster:
             with contextlib.suppress(NoNodeError):
                 found += [f"{path}/{name}" for name in answer.get()]
         return sorted(found)
+
+    def states_in_transition(self) -> list[RegionState]:
+        """The state of every transition that exists, read now."""
+        paths = self.transitions_left()
+        read = self.get_many({path: path for path in paths})
+        return [decode_transition(data, path).state for path, data in read.items()]
 
     def ask_master(self, message: msgspec.Struct, expect: type[T], timeout_s: float = MASTER_TIMEOUT_S) -> T:
         """Send a request to the active master, waiting for one to become active (a failover takes seconds).
