@@ -56,7 +56,7 @@ class Case:
 
 
 def run_java(servers: Ensemble, wanted: list[str], log: Path, show: Callable[[str], None]) -> list[Case]:
-    """Run the cases named in `wanted`, all if empty; each line goes to `show` as it comes, what the client logs to `log`."""
+    """Run the cases named in `wanted`, all if empty; lines go to `show` as they come, what the client logs to `log`."""
     settings = log.with_suffix(".properties")
     settings.write_text(_LOG4J)
     properties = {

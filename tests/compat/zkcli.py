@@ -31,6 +31,9 @@ KNOWN: dict[str, str] = {
     "reconfig -remove 9": _NO_CONFIG,
 }
 
+#: They list a session's identities, which ZooKeeper keeps in a hash set: the order of the lines means nothing.
+_UNORDERED = frozenset({"whoami", "getAcl -s /acl"})
+
 _VALUES = (
     ("id", re.compile(r"0x[0-9a-f]+\b")),
     ("zxid", re.compile(r"(?<=zxid: )-?\d+")),
@@ -58,8 +61,7 @@ def session(servers: Ensemble, log: Path) -> dict[str, str]:
     assert commands == expected, f"{len(commands)} of {len(expected)} commands were carried out"
     outputs: dict[str, str] = {}
     for number, (line, out) in enumerate(zip(commands, parts[2::2], strict=True), 1):
-        # ZooKeeper keeps identities in a hash set: their order means nothing.
-        outputs[f"{number}: {line}"] = "".join(sorted(out.splitlines(keepends=True))) if line == "whoami" else out
+        outputs[f"{number}: {line}"] = "".join(sorted(out.splitlines(keepends=True))) if line in _UNORDERED else out
     return outputs
 
 

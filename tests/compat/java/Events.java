@@ -16,8 +16,9 @@ final class Events implements Watcher {
 
     /** Take states until `wanted` comes. */
     void waitFor(Event.KeeperState wanted) throws InterruptedException {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
         while (true) {
-            WatchedEvent event = states.poll(30, TimeUnit.SECONDS);
+            WatchedEvent event = states.poll(end - System.nanoTime(), TimeUnit.NANOSECONDS);
             Env.check(event != null, "never " + wanted);
             if (event.getState() == wanted) {
                 return;
