@@ -68,3 +68,6 @@ test-compat: $(VENV)/installed-dev .venv-compat/installed  ## kazoo's own suite,
 	part zkcli $(BIN)/python -m pytest -q tests/compat/test_zkcli.py; \
 	part spark $(BIN)/python -m pytest -q tests/compat/test_spark_ha.py; \
 	echo "== test-compat took $$(($$(date +%s) - start)) s; failed:$${failed:- nothing}"; test -z "$$failed"
+
+bench: $(VENV)/installed-dev  ## 10,339 regions on 4 servers: seconds for each phase, beside HBase's published time
+	$(BIN)/python -m benchmarks.assign.cluster_start $(BENCH)

@@ -1,0 +1,1 @@
+"""What assigning regions costs."""
