@@ -6,8 +6,6 @@ J* is the value of the exact flow over the same bounds (regions/plan/flow.py, ne
 regions' bytes that is local, against the part that is local in the exact flow's plan. One line per scenario and seed.
 """
 
-# ruff: noqa: T201
-
 from __future__ import annotations
 
 import argparse

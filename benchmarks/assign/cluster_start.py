@@ -97,7 +97,8 @@ def main() -> int:
         print(json.dumps({"first": first, "again": again}))
         return 0
     print(
-        f"{options.regions} regions, {options.servers} servers, 3 store nodes with fsync, 2 masters, {options.engine} plan"
+        f"{options.regions} regions, {options.servers} servers, 3 store nodes with fsync, 2 masters; "
+        f"planned by {options.engine}"
     )
     for title, reports in (("table made and assigned", first), ("cluster start, all regions again", again)):
         seconds = statistics.median(assignment_seconds(report) for report in reports)
