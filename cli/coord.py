@@ -1,10 +1,11 @@
-"""`rk coord run`: a node of the store, in the foreground."""
+"""`rk coord run`: a node of the store, in the foreground; and where the other `rk coord` commands are."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -22,9 +23,42 @@ from coord.server.zoo_cfg import read_zoo_cfg
 _DEFAULTS = Settings(1, Path(), ("", 1))
 
 
-@click.group()
+#: Commands that live in modules of their own, imported when they run: a daemon pays nothing for them.
+_ELSEWHERE: Final = {
+    "backup": ("cli.coord_backup:backup", "Write the state of a running store to a file."),
+    "restore": ("cli.coord_backup:restore", "Make data directories of a new store from a backup."),
+    "verify": ("cli.coord_files:verify", "Check and compare the directories of stopped nodes."),
+    "dump-log": ("cli.coord_files:dump_log", "The log of a stopped node in words."),
+    "dump-snapshot": ("cli.coord_files:dump_snapshot", "What is in a snapshot or a backup."),
+}
+
+
+class _CoordGroup(click.Group):
+    """Its own commands, and those of `_ELSEWHERE`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Own commands first."""
+        return [*super().list_commands(ctx), *_ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command; None for an unknown name."""
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = _ELSEWHERE[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing any of them."""
+        own = [(name, self.commands[name].get_short_help_str()) for name in super().list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([*own, *((name, entry[1]) for name, entry in _ELSEWHERE.items())])
+
+
+@click.group(cls=_CoordGroup)
 def coord() -> None:
-    """A node of the store: the ZooKeeper protocol, replicated by Raft."""
+    """A node of the store (the ZooKeeper protocol, replicated by Raft), and its files."""
 
 
 @coord.command()

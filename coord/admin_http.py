@@ -5,7 +5,8 @@
     GET /ready     200 {"ready": true, …} once it can take its part, else 503            (readiness: send me work?)
     GET /status    JSON, whatever the daemon wants to tell
 
-Nothing else is served, only GET and HEAD are understood, and no answer ever carries a traceback: a fault while
+A daemon may add actions of its own under other paths; who may use them is for the action to check. Nothing else is
+served, of the pages only GET and HEAD are understood, and no answer ever carries a traceback: a fault while
 answering is logged here and reaches the caller as a 500 with one sentence. The port has no authentication, so it
 listens only on the address it is given; give it one that strangers do not reach.
 """
@@ -22,7 +23,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.protocols.policies import WrappingFactory
 from twisted.web.resource import Resource
-from twisted.web.server import Site
+from twisted.web.server import NOT_DONE_YET, Site
 
 __all__ = ["AdminHttp", "Check"]
 
@@ -36,6 +37,8 @@ CONNECTIONS_MAX: Final = 64
 #: (holds, facts to show). A check is asked on the reactor's thread and answers from memory.
 Check = Callable[[], tuple[bool, Mapping[str, object]]]
 Page = tuple[int, bytes, bytes]
+#: Answers a twisted request itself, now or later, and checks who asks.
+Action = Callable[[Any], None]
 
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
@@ -51,9 +54,16 @@ class AdminHttp:
     """What a daemon shows of itself. `listen` serves it."""
 
     def __init__(
-        self, *, registry: CollectorRegistry, health: Check, ready: Check, status: Callable[[], object]
+        self,
+        *,
+        registry: CollectorRegistry,
+        health: Check,
+        ready: Check,
+        status: Callable[[], object],
+        actions: Mapping[bytes, Action] | None = None,
     ) -> None:
         """`status` returns anything msgspec can encode. All three are asked anew for every request."""
+        self.actions = dict(actions or {})
         self._pages: dict[bytes, Callable[[], Page]] = {
             b"/metrics": lambda: (200, CONTENT_TYPE_LATEST.encode("ascii"), generate_latest(registry)),
             b"/health": lambda: _verdict("healthy", health()),
@@ -107,8 +117,14 @@ class _Page(Resource):
         super().__init__()  # type: ignore[no-untyped-call]
         self._admin = admin
 
-    def render(self, request: Any) -> bytes:
+    def render(self, request: Any) -> bytes | int:
         """Answer GET and HEAD; everything else is refused."""
+        request.setHeader(b"cache-control", b"no-store")
+        request.setHeader(b"server", b"regionkeeper")
+        action = self._admin.actions.get(request.path)
+        if action is not None:
+            action(request)
+            return NOT_DONE_YET
         if request.method in (b"GET", b"HEAD"):
             status, kind, body = self._admin.page(request.path)
         else:
@@ -116,8 +132,6 @@ class _Page(Resource):
             request.setHeader(b"allow", b"GET, HEAD")
         request.setResponseCode(status)
         request.setHeader(b"content-type", kind)
-        request.setHeader(b"cache-control", b"no-store")
-        request.setHeader(b"server", b"regionkeeper")
         request.setHeader(b"content-length", str(len(body)).encode("ascii"))
         return b"" if request.method == b"HEAD" else body
 

@@ -10,13 +10,15 @@ from prometheus_client.registry import Collector
 
 from coord.admin_http import AdminHttp
 from coord.compiled import form
+from coord.server.backups import PATH as BACKUP_PATH
+from coord.server.backups import Backups
 from coord.server.config import Settings
 from coord.server.node import Node
 from coord.server.peer_link import PeerLinks
 from coord.server.words import Words
 
 
-def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words) -> AdminHttp:
+def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words, backups: Backups) -> AdminHttp:
     """The admin pages of one node."""
     registry = CollectorRegistry()
     registry.register(_Figures(node))
@@ -57,7 +59,8 @@ def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words) -
             "uptime_ms": node.uptime_ms(),
         }
 
-    return AdminHttp(registry=registry, health=health, ready=ready, status=status)
+    actions = {BACKUP_PATH: backups.answer}
+    return AdminHttp(registry=registry, health=health, ready=ready, status=status, actions=actions)
 
 
 class _Figures(Collector):

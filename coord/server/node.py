@@ -145,7 +145,7 @@ class Node:
         self.applied_index = applied.index
         self.snapshot_index = applied.index
         self._bytes_since_snapshot = 0
-        self._is_snapshotting = False
+        self.is_snapshotting = False
         #: Where the last attempt at a snapshot was; a failed one is not repeated at once.
         self._snapshot_tried = applied.index
         #: Peers to which the link is newer than what was last forwarded over it.
@@ -499,13 +499,13 @@ class Node:
         settings = self.settings
         grown = self.applied_index - self._snapshot_tried
         due = grown >= settings.snapshot_entries or self._bytes_since_snapshot >= settings.snapshot_bytes
-        if due and grown > 0 and not self._is_snapshotting and not self.is_full:
+        if due and grown > 0 and not self.is_snapshotting and not self.is_full:
             self.take_snapshot()
 
     def take_snapshot(self) -> None:
         """Begin to write the state at the applied index."""
         meta = self.core.snapshot_meta(self.applied_index)
-        self._is_snapshotting = True
+        self.is_snapshotting = True
         self._snapshot_tried = self.applied_index
         self._bytes_since_snapshot = 0
         machine = self.machine
@@ -516,7 +516,7 @@ class Node:
 
     def snapshot_written(self, meta: files.SnapshotMeta, error: str) -> None:
         """The job has ended; `error` is "" when the snapshot is durable. The log behind it may go."""
-        self._is_snapshotting = False
+        self.is_snapshotting = False
         if error:
             log.error("snapshot at {index} failed: {error}", index=meta.index, error=error)
             return

@@ -21,6 +21,7 @@ from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
 from coord.raft.core import RaftConfig
+from coord.server.backups import Backups
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
 from coord.server.joining import Joining
@@ -126,10 +127,11 @@ class Service:
             joining=Joining(disk),
             applied=found.position,
         )
-        self._job.written = self.node.snapshot_written
+        backups = Backups(self.node, disk, meta["cluster"], self.clock, entropy)
+        self._job.written = backups.snapshot_written
         words = Words(settings, self.node)
         self.clients = ClientListener(self.reactor, self.node, self.clock, _client_limits(settings), words.answer)
-        self._serve_admin(words)
+        self._serve_admin(words, backups)
         self._begin(client_socket, peer_socket)
 
     def _begin(self, client_socket: socket.socket, peer_socket: socket.socket | None) -> None:
@@ -186,14 +188,9 @@ class Service:
         if META not in disk.names(""):
             if WAL_FOLDER in disk.names(""):
                 raise StorageError(f"{disk.where(META)} is missing beside a log: this directory is damaged")
-            made = {
-                "format": META_FORMAT,
-                "node_id": settings.node_id,
-                "cluster": settings.cluster_id().hex(),
-                "voters": settings.voters(),
-            }
-            replace_file(disk, "", META, json.dumps(made, indent=1).encode() + b"\n")
-            return made
+            made = encode_meta(settings.node_id, settings.cluster_id(), settings.voters())
+            replace_file(disk, "", META, made)
+            return dict(json.loads(made))
         try:
             meta: dict[str, Any] = json.loads(read_file(disk, META))
             if meta["format"] != META_FORMAT:
@@ -209,14 +206,16 @@ class Service:
             log.warn("the cluster began with nodes {began}, not {given}", began=voters, given=settings.voters())
         return meta
 
-    def _serve_admin(self, words: Words) -> None:
+    def _serve_admin(self, words: Words, backups: Backups) -> None:
         address = self.settings.admin_address
         if address is None:
             return
         from coord.server.admin import admin_site
 
         try:
-            self._admin = admin_site(self.settings, self.node, self.links, words).listen(self.reactor, *address)
+            site = admin_site(self.settings, self.node, self.links, words, backups)
+            self._admin = site.listen(self.reactor, *address)
+            backups.admit(address)
         except Exception as error:
             raise CoordError(f"cannot listen for the admin port on {address[0]}:{address[1]}: {error}") from error
 
@@ -293,6 +292,12 @@ class Service:
                 sock.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def encode_meta(node_id: int, cluster: bytes, voters: list[int]) -> bytes:
+    """Content of META: whose directory it is, and the members it began with."""
+    made = {"format": META_FORMAT, "node_id": node_id, "cluster": cluster.hex(), "voters": voters}
+    return json.dumps(made, indent=1).encode() + b"\n"
 
 
 def _raise_descriptor_limit() -> None:

@@ -1,0 +1,205 @@
+"""Reading a backup, and making data directories of a new ensemble from it.
+
+What a restored ensemble has: every znode that is not ephemeral, with data, access list, versions and times. What it has
+not: the sessions of the old ensemble and their ephemerals. They end as if they had expired, so a client that turns up
+with such a session is told so and begins anew. It is the same state on all nodes, since all are made from one file.
+
+Its zxids go on far above those of the backup (`ZXID_STEP`): clients that saw newer zxids on the old ensemble would
+otherwise find no server that they believe to be up to date. Its cluster id is another one: a node of the old ensemble
+that is still alive somewhere cannot meet it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.env import DiskFile, replace_file
+from coord.env_os import OsDisk
+from coord.errors import ConfigError, CorruptRecord
+from coord.offline.directory import META, Progress, ReadOnlyDisk, no_progress
+from coord.raft.membership import Configuration
+from coord.server.recovery import SNAPSHOT_FOLDER
+from coord.server.service import encode_meta
+from coord.storage.backup import CRC, HEAD, MAGIC, PIECE_BYTES, decode_head, decode_manifest
+from coord.storage.snapshot import SnapshotMeta, SnapshotReader, Snapshots
+from coord.tree.command import Command
+from coord.tree.machine import StateMachine
+from coord.wire.opcodes import OP_EXPIRE
+
+#: A restored ensemble begins at the next multiple: room for what the old one may have done after the backup.
+ZXID_STEP: Final = 1 << 44
+
+
+def is_backup(path: Path) -> bool:
+    """Whether the file begins like a backup."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+class BackupReader:
+    """A backup file, open for reading."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the manifest. Raises CorruptRecord, StorageError, OSError."""
+        self._where = str(path)
+        self._file = ReadOnlyDisk(path.parent).open(path.name)
+        try:
+            length = decode_head(self._where, self._file.read_at(0, HEAD.size))
+            self._start = HEAD.size + length
+            self.manifest = decode_manifest(self._where, self._file.read_at(HEAD.size, length))
+            size = self._file.size()
+            expected = self._start + self.manifest.snapshot_bytes + CRC.size
+            if size != expected:
+                raise CorruptRecord(self._where, min(size, expected), f"{expected} bytes", f"{size} bytes")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> BackupReader:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self._file.close()
+
+    def snapshot(self) -> SnapshotReader:
+        """The snapshot in it. Raises as SnapshotReader, with offsets inside the snapshot."""
+        return SnapshotReader(_Inside(self._where, self._file, self._start, self.manifest.snapshot_bytes), "")
+
+    def load(self, progress: Progress = no_progress) -> StateMachine:
+        """The state, after everything has been held against checksum and manifest. Raises CorruptRecord."""
+        self._check_crc(progress)
+        reader = self.snapshot()
+        machine = StateMachine.restore(reader.chunks())
+        manifest = self.manifest
+        written = (manifest.index, manifest.term, manifest.zxid, manifest.digest)
+        found = (reader.meta.index, reader.meta.term, machine.last_zxid, machine.digest())
+        if written != found:
+            raise CorruptRecord(self._where, HEAD.size, f"index, term, zxid, digest {written}", found)
+        return machine
+
+    def _check_crc(self, progress: Progress) -> None:
+        end = self._start + self.manifest.snapshot_bytes
+        crc = 0
+        for offset in range(0, end, PIECE_BYTES):
+            crc = crc32c(self._file.read_at(offset, min(PIECE_BYTES, end - offset)), crc)
+            progress("checksum", offset, end)
+        written = CRC.unpack(self._file.read_at(end, CRC.size))[0]
+        if crc != written:
+            raise CorruptRecord(self._where, end, f"crc {written:08x}", f"{crc:08x}")
+
+
+class _Inside(ReadOnlyDisk):
+    """Shows part of an open file as if it were a file of its own."""
+
+    def __init__(self, where: str, file: DiskFile, start: int, size: int) -> None:
+        self._where = where
+        self._file = file
+        self._start = start
+        self._size = size
+
+    def where(self, path: str) -> str:  # noqa: ARG002
+        """See `Disk.where`."""
+        return f"{self._where} (snapshot, from byte {self._start})"
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:  # noqa: ARG002
+        """See `Disk.open`."""
+        return _Part(self._file, self._start, self._size)
+
+
+class _Part:
+    """Some bytes of another file, for reading."""
+
+    def __init__(self, file: DiskFile, start: int, size: int) -> None:
+        self._file = file
+        self._start = start
+        self._size = size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """See `DiskFile.read_at`."""
+        return self._file.read_at(self._start + offset, max(0, min(size, self._size - offset)))
+
+    def size(self) -> int:
+        """See `DiskFile.size`."""
+        return self._size
+
+    def close(self) -> None:
+        """The whole file stays open."""
+
+    def write_at(self, offset: int, data: bytes) -> None:  # noqa: ARG002
+        """See `DiskFile.write_at`."""
+        raise AssertionError("open for reading")
+
+    def truncate(self, size: int) -> None:  # noqa: ARG002
+        """See `DiskFile.truncate`."""
+        raise AssertionError("open for reading")
+
+    def sync(self) -> None:
+        """See `DiskFile.sync`."""
+        raise AssertionError("open for reading")
+
+
+# --- restoring -------------------------------------------------------------------------------------------------------
+
+
+def renewed(machine: StateMachine) -> StateMachine:
+    """The state that a new ensemble begins with: no sessions, no ephemerals, zxids at the next ZXID_STEP."""
+    for session_id in sorted(machine.sessions.sessions):
+        session = machine.sessions.sessions[session_id]
+        outcome = machine.apply(Command(session_id, session.owner, 0, OP_EXPIRE, b""), machine.applied_time_ms)
+        assert not outcome.err, f"session {session_id:#x} does not end: {outcome.err}"
+    machine.last_zxid = (machine.last_zxid // ZXID_STEP + 1) * ZXID_STEP
+    return machine
+
+
+class NewNode:
+    """A data directory to be made."""
+
+    def __init__(self, path: Path, node_id: int) -> None:
+        self.path = path
+        self.node_id = node_id
+
+    def check(self) -> None:
+        """Raises ConfigError if anything is there already."""
+        if self.path.is_symlink() or (self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))):
+            raise ConfigError(f"{self.path} is not an empty directory: nothing is ever overwritten")
+
+
+def make_directories(
+    backup: BackupReader, nodes: list[NewNode], voters: list[int], cluster: bytes, progress: Progress = no_progress
+) -> StateMachine:
+    """Make the data directories; each appears whole or not at all. Returns the state in them.
+
+    `voters` are all members of the new ensemble. Raises ConfigError, CorruptRecord, OSError.
+    """
+    if cluster.hex() == backup.manifest.cluster:
+        raise ConfigError("the new ensemble needs another cluster name than the one that was backed up")
+    for node in nodes:
+        node.check()
+    machine = renewed(backup.load(progress))
+    manifest = backup.manifest
+    config = Configuration(voters).encode()
+    meta = SnapshotMeta(manifest.index, manifest.term, config, machine.last_zxid, machine.digest())
+    for position, node in enumerate(nodes):
+        progress(str(node.path), position, len(nodes))
+        _make(node, meta, machine, voters, cluster)
+    return machine
+
+
+def _make(node: NewNode, meta: SnapshotMeta, machine: StateMachine, voters: list[int], cluster: bytes) -> None:
+    """Under another name first: a node must not start on half of it."""
+    draft = node.path.with_name(node.path.name + ".restoring")
+    if draft.is_dir() and not draft.is_symlink():
+        shutil.rmtree(draft)
+    draft.mkdir(mode=0o700, parents=True)
+    disk = OsDisk(draft)
+    Snapshots(disk, SNAPSHOT_FOLDER).write(meta, machine.snapshot_chunks())
+    replace_file(disk, "", META, encode_meta(node.node_id, cluster, voters))
+    os.rename(draft, node.path)
+    OsDisk(node.path.parent).sync_folder("")

@@ -1,0 +1,377 @@
+"""Is what is on the disk of a stopped node whole, and is it what another node has?
+
+A directory is *sound* when every snapshot and every record of the log is whole, the log continues a snapshot, and the
+log replayed over the older snapshot leads to the digest that the newer one was written with. Two directories *agree*
+when the same entries led to the same digests at every index that both can be brought to.
+
+The log says nothing about what was committed. An end of the log may therefore be missing on one node, or have other
+terms there: that is told and is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from coord.errors import CorruptRecord, RemoteProtocolError, StorageError
+from coord.offline.describe import command_fields, command_line, text
+from coord.offline.directory import Progress, StoppedDirectory, no_progress
+from coord.raft.messages import NORMAL
+from coord.storage.wal import LogItem, LogRecord, Recovered
+from coord.tree.command import Command, decode_group, encode_command
+from coord.tree.machine import StateMachine
+from coord.tree.node import Node
+
+#: The replay tells its progress after so many entries.
+_TELL_ENTRIES: Final = 10_000
+
+
+class SnapshotFact:
+    """One whole snapshot."""
+
+    def __init__(self, name: str, index: int, term: int, zxid: int, digest: int, znodes: int, sessions: int) -> None:
+        self.name = name
+        self.index = index
+        self.term = term
+        self.zxid = zxid
+        self.digest = digest
+        self.znodes = znodes
+        self.sessions = sessions
+
+
+class Report:
+    """What was found in one directory. `damage` empty: sound."""
+
+    def __init__(self, directory: StoppedDirectory) -> None:
+        self.directory = directory
+        self.node_id = 0
+        self.cluster = ""
+        self.snapshots: list[SnapshotFact] = []
+        self.segments = 0
+        self.log_bytes = 0
+        self.log = Recovered()
+        #: Where the replay began and how far it got; zxid and digest there.
+        self.start_index = 0
+        self.index = 0
+        self.zxid = 0
+        self.digest = 0
+        self.znodes = 0
+        self.sessions = 0
+        #: Each one line with file and offset.
+        self.damage: list[str] = []
+        self.notes: list[str] = []
+
+    def is_sound(self) -> bool:
+        """Whether a node could start on it."""
+        return not self.damage
+
+
+def check(directory: StoppedDirectory, progress: Progress = no_progress) -> Report:
+    """Read and replay everything. Never raises for what is wrong with the files: the report says it."""
+    report = Report(directory)
+    _check_meta(report)
+    _check_snapshots(report, progress)
+    is_whole = _check_log(report, progress)
+    if is_whole:
+        _check_replay(report, progress)
+    return report
+
+
+def _check_meta(report: Report) -> None:
+    try:
+        meta = report.directory.meta()
+        report.node_id = int(meta.get("node_id", 0))
+        report.cluster = str(meta.get("cluster", ""))
+    except (StorageError, TypeError, ValueError) as error:
+        report.damage.append(str(error))
+    else:
+        if not meta:
+            report.notes.append("no meta.json: it is not known whose directory this is")
+
+
+def _check_snapshots(report: Report, progress: Progress) -> None:
+    names = report.directory.snapshots()
+    for position, name in enumerate(names):
+        progress(name, position, len(names))
+        try:
+            machine, fact = _load(report.directory, name)
+        except (StorageError, OSError) as error:
+            report.damage.append(str(error))
+            continue
+        if (machine.last_zxid, machine.digest()) != (fact.zxid, fact.digest) and fact.digest:
+            report.damage.append(
+                f"{name}: written as zxid {fact.zxid} digest {fact.digest:016x},"
+                f" holds zxid {machine.last_zxid} digest {machine.digest():016x}"
+            )
+            continue
+        fact.zxid, fact.digest = machine.last_zxid, machine.digest()
+        report.snapshots.append(fact)
+
+
+def _load(directory: StoppedDirectory, name: str) -> tuple[StateMachine, SnapshotFact]:
+    """The state in a snapshot, and its header. Raises CorruptRecord, StorageError, OSError."""
+    reader = directory.open_snapshot(name)
+    try:
+        machine = StateMachine.restore(reader.chunks())
+    except CorruptRecord as error:
+        if error.path == "snapshot":  # the state inside the file does not know the file's name
+            raise CorruptRecord(
+                str(directory.path / "snap" / name), error.offset, error.expected, error.actual
+            ) from error
+        raise
+    finally:
+        reader.close()
+    meta = reader.meta
+    counts = len(machine.tree.nodes), len(machine.sessions)
+    return machine, SnapshotFact(name, meta.index, meta.term, meta.zxid, meta.digest, *counts)
+
+
+def _check_log(report: Report, progress: Progress) -> bool:
+    """Read the log to its end; False when it is damaged."""
+    files = report.directory.log()
+    report.segments = len(files.names)
+    is_whole = False
+    try:
+        for where, record in files.records(progress):
+            _take(report.log, where, record)
+        is_whole = True
+    except (StorageError, OSError) as error:
+        report.damage.append(str(error))
+    report.log_bytes = files.bytes
+    if files.cut:
+        report.notes.append(files.cut)
+    return is_whole
+
+
+def _take(log: Recovered, where: str, record: LogRecord) -> None:
+    for item in record.items:
+        try:
+            log.take(item)
+        except ValueError as error:
+            raise CorruptRecord(where, record.offset, error, item) from error
+
+
+def _check_replay(report: Report, progress: Progress) -> None:
+    """Bring the oldest state to the end of the log, past every newer snapshot, and compare on the way."""
+    starts = possible_starts(report)
+    if not starts:
+        report.damage.append(
+            f"{report.directory.path}: the log begins behind {report.log.base_index}, no whole snapshot reaches it"
+        )
+        return
+    replay = Replay(report, starts[0])
+    report.start_index = replay.index
+    known = {fact.index: fact for fact in report.snapshots}
+    last = replay.last_index()
+    for _ in replay.steps():
+        if replay.index % _TELL_ENTRIES == 0:
+            progress("replay", replay.index - report.start_index, last - report.start_index)
+        if replay.fault:
+            report.damage.append(replay.fault)
+            break
+        fact = known.get(replay.index)
+        state = (replay.machine.last_zxid, replay.machine.digest())
+        if fact is not None and (fact.zxid, fact.digest) != state:
+            report.damage.append(
+                f"{fact.name}: holds zxid {fact.zxid} digest {fact.digest:016x}, the log leads to"
+                f" zxid {state[0]} digest {state[1]:016x}"
+            )
+    report.notes += replay.notes
+    machine = replay.machine
+    report.index, report.zxid, report.digest = replay.index, machine.last_zxid, machine.digest()
+    report.znodes, report.sessions = len(machine.tree.nodes), len(machine.sessions)
+
+
+def possible_starts(report: Report) -> list[SnapshotFact | None]:
+    """States from which a node gets to where this directory ends, oldest first; None is the empty state of a new node.
+
+    Whole snapshots that the log continues; the newest alone if the log does not.
+    """
+    log = report.log
+    if report.snapshots and not _continues(log, report.snapshots[-1]):
+        return [report.snapshots[-1]]
+    known: list[SnapshotFact | None] = [fact for fact in report.snapshots if _continues(log, fact)]
+    return [None, *known] if log.base_index == 0 else known
+
+
+def _continues(log: Recovered, fact: SnapshotFact) -> bool:
+    """Whether the log holds what follows the snapshot; as a starting node decides it (`coord.server.recovery`)."""
+    place = fact.index - log.base_index - 1
+    if place >= 0:
+        return place < len(log.entries) and log.entries[place].term == fact.term
+    return place == -1 and log.base_term in (0, fact.term)
+
+
+class Replay:
+    """A state on its way along the log of one directory."""
+
+    def __init__(self, report: Report, start: SnapshotFact | None) -> None:
+        """Begin at a snapshot, or at the empty state. Raises StorageError, OSError."""
+        self.machine = StateMachine() if start is None else _load(report.directory, start.name)[0]
+        self.index = 0 if start is None else start.index
+        self.term = 0 if start is None else start.term
+        #: The entry that led to `index`; None at the start.
+        self.entry: LogItem | None = None
+        self.fault = ""
+        self.notes: list[str] = []
+        log = report.log
+        if start is None:
+            self._entries = log.entries
+        elif _continues(log, start):
+            self._entries = log.entries[start.index - log.base_index :]
+        else:
+            self._entries = []
+            self.notes.append(
+                f"the log does not know of the snapshot at {start.index}; a node mends that when it starts"
+            )
+
+    def last_index(self) -> int:
+        """How far it can get."""
+        return self._entries[-1].index if self._entries else self.index
+
+    def steps(self) -> Iterator[LogItem]:
+        """Apply entry after entry, yielding each once it is applied."""
+        for entry in self._entries:
+            if entry.index != self.index + 1 or entry.term < self.term:
+                self.fault = f"entry {entry.term}/{entry.index} behind {self.term}/{self.index}"
+            if entry.kind == NORMAL:
+                self.machine.apply_group(entry.data)
+            self.index, self.term, self.entry = entry.index, entry.term, entry
+            yield entry
+
+
+# --- two directories -------------------------------------------------------------------------------------------------
+
+
+class Comparison:
+    """Whether two directories agree, and up to where."""
+
+    def __init__(self) -> None:
+        #: Every index from `first_index` to `last_index` was compared and is equal.
+        self.first_index = 0
+        self.last_index = 0
+        self.zxid = 0
+        self.digest = 0
+        #: What is different, in one line; empty: nothing.
+        self.difference = ""
+        self.notes: list[str] = []
+
+
+def compare(first: Report, second: Report, progress: Progress = no_progress) -> Comparison:
+    """Bring both to every common index. Both reports are sound. Raises StorageError, OSError."""
+    found = Comparison()
+    if first.cluster != second.cluster:
+        found.notes.append(f"they belong to different clusters: {first.cluster} and {second.cluster}")
+    starts = _common_start(first, second)
+    if starts is None:
+        found.difference = "there is no index to which both can be brought"
+        return found
+    a, b = starts
+    a_steps, b_steps = a.steps(), b.steps()
+    while a.index != b.index:
+        if next(a_steps if a.index < b.index else b_steps, None) is None:
+            found.difference = f"the logs do not meet: {a.index} and {b.index}"
+            return found
+    found.first_index = found.last_index = a.index
+    last = min(a.last_index(), b.last_index())
+    found.difference = _difference(a, b)
+    while not found.difference:
+        found.last_index, found.zxid, found.digest = a.index, a.machine.last_zxid, a.machine.digest()
+        if a.index % _TELL_ENTRIES == 0:
+            progress("compare", a.index - found.first_index, last - found.first_index)
+        left, right = next(a_steps, None), next(b_steps, None)
+        if left is None or right is None:
+            break
+        if left.term != right.term:
+            _note_parting(found, first, second, left, right)
+            break
+        found.difference = _difference(a, b)
+    ends = (a.last_index(), b.last_index())
+    if ends[0] != ends[1]:
+        found.notes.append(f"one log ends at {ends[0]}, the other at {ends[1]}")
+    return found
+
+
+def _common_start(first: Report, second: Report) -> tuple[Replay, Replay] | None:
+    """The pair of states that are furthest back and can still be brought to one index."""
+    pairs = [
+        (max(_index(x), _index(y)), _index(x) + _index(y), x, y)
+        for x in possible_starts(first)
+        for y in possible_starts(second)
+    ]
+    for _, _, x, y in sorted(pairs, key=lambda pair: pair[:2]):
+        a, b = Replay(first, x), Replay(second, y)
+        if max(a.index, b.index) <= min(a.last_index(), b.last_index()):
+            return a, b
+    return None
+
+
+def _index(start: SnapshotFact | None) -> int:
+    return start.index if start is not None else 0
+
+
+def _note_parting(found: Comparison, first: Report, second: Report, left: LogItem, right: LogItem) -> None:
+    """Different terms at one index: at most one of the entries is committed, so at most one can be in a snapshot."""
+    kept = [max((fact.index for fact in report.snapshots), default=0) for report in (first, second)]
+    line = f"at index {left.index} one log has an entry of term {left.term}, the other of term {right.term}"
+    if min(kept) >= left.index:
+        found.difference = f"{line}, and both nodes have applied theirs"
+    else:
+        found.notes.append(f"{line}: not committed on at least one of them")
+
+
+def _difference(a: Replay, b: Replay) -> str:
+    """What is different at the index where both stand; empty: nothing."""
+    left, right = a.entry, b.entry
+    where = f"index {a.index}"
+    if left is not None and right is not None and (left.kind, left.data) != (right.kind, right.data):
+        return f"{where}: entry {left.term}/{left.index} has other contents: {_first_command(left, right)}"
+    x, y = a.machine, b.machine
+    if x.last_zxid != y.last_zxid:
+        return f"{where}: zxid {x.last_zxid} and {y.last_zxid}"
+    if x.digest() != y.digest():
+        return f"{where}, zxid {x.last_zxid}: digest {x.digest():016x} and {y.digest():016x}: {first_change(x, y)}"
+    return ""
+
+
+def _first_command(left: LogItem, right: LogItem) -> str:
+    """The first command in which two entries differ."""
+    try:
+        (_, ours), (_, theirs) = decode_group(left.data), decode_group(right.data)
+    except RemoteProtocolError:
+        return f"{len(left.data)} B and {len(right.data)} B"
+    for x, y in zip(ours, theirs, strict=False):
+        if _encoded(x) != _encoded(y):
+            return f"{command_line(command_fields(x))} and {command_line(command_fields(y))}"
+    return f"{len(ours)} and {len(theirs)} commands"
+
+
+def _encoded(command: Command) -> bytes:
+    return encode_command(command.session_id, command.owner, command.cxid, command.opcode, command.body)
+
+
+def first_change(x: StateMachine, y: StateMachine) -> str:
+    """The first znode, else session, that two states do not have alike."""
+    for path in sorted(x.tree.nodes.keys() | y.tree.nodes.keys()):
+        left, right = x.tree.nodes.get(path), y.tree.nodes.get(path)
+        if left is None or right is None:
+            return f"znode {text(path)} is only on the {'second' if left is None else 'first'}"
+        if _content(left) != _content(right):
+            names = [
+                name
+                for name, ours, theirs in zip(_PARTS, _content(left), _content(right), strict=True)
+                if ours != theirs
+            ]
+            return f"znode {text(path)} differs in {', '.join(names)}"
+    for session_id in sorted(x.sessions.sessions.keys() | y.sessions.sessions.keys()):
+        ours, theirs = x.sessions.find(session_id), y.sessions.find(session_id)
+        if ours is None or theirs is None or ours.mark != theirs.mark:
+            return f"session {session_id:#x}"
+    return "nothing that can be named"
+
+
+_PARTS: Final = ("Stat", "data", "access list", "kind", "ttl", "sequence counter")
+
+
+def _content(node: Node) -> tuple[object, ...]:
+    return node.stat, node.data, node.acl.encoded, node.kind, node.ttl_ms, node.creates

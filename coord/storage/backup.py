@@ -1,0 +1,110 @@
+"""The file of a backup: one snapshot with a manifest in front, and a checksum behind that covers everything.
+
+    file     := magic "RKBU"  version:u16  length:u32  manifest  snapshot  crc:u32        crc32c of all bytes before
+    manifest := JSON object: cluster, node_id, index, term, zxid, digest (hex), snapshot_bytes, created_ms
+    snapshot := a snapshot file as in `coord.storage.snapshot`
+
+Numbers big-endian. The manifest says what the snapshot must turn out to be; a reader holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from coord.errors import CorruptRecord, StorageError
+from coord.storage.snapshot import SnapshotReader
+
+MAGIC: Final = b"RKBU"
+VERSION: Final = 1
+HEAD: Final = struct.Struct(">4sHI")
+CRC: Final = struct.Struct(">I")
+MANIFEST_BYTES_MAX: Final = 1 << 16
+#: Piece of the snapshot that is read and sent at a time.
+PIECE_BYTES: Final = 256 << 10
+
+
+class Manifest:
+    """What a backup is of. `cluster` is the id in hex, `created_ms` the wall clock of the node that wrote it."""
+
+    def __init__(
+        self,
+        cluster: str,
+        node_id: int,
+        index: int,
+        term: int,
+        zxid: int,
+        digest: int,
+        snapshot_bytes: int,
+        created_ms: int,
+    ) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.index = index
+        self.term = term
+        self.zxid = zxid
+        self.digest = digest
+        self.snapshot_bytes = snapshot_bytes
+        self.created_ms = created_ms
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "cluster": self.cluster,
+            "node_id": self.node_id,
+            "index": self.index,
+            "term": self.term,
+            "zxid": self.zxid,
+            "digest": f"{self.digest:016x}",
+            "snapshot_bytes": self.snapshot_bytes,
+            "created_ms": self.created_ms,
+        }
+
+    def encode(self) -> bytes:
+        """The beginning of the file, up to the snapshot."""
+        data = json.dumps(self.fields(), sort_keys=True).encode()
+        return HEAD.pack(MAGIC, VERSION, len(data)) + data
+
+    def file_bytes(self) -> int:
+        """Length of the whole file."""
+        return len(self.encode()) + self.snapshot_bytes + CRC.size
+
+
+def decode_head(where: str, data: bytes) -> int:
+    """Length of the manifest, from the first HEAD.size bytes. Raises CorruptRecord, StorageError."""
+    if len(data) < HEAD.size or data[:4] != MAGIC:
+        raise CorruptRecord(where, 0, MAGIC, data[:4])
+    _, version, length = HEAD.unpack_from(data)
+    if version != VERSION:
+        raise StorageError(f"{where}: written in format {version}, this program reads {VERSION}")
+    if length > MANIFEST_BYTES_MAX:
+        raise CorruptRecord(where, 6, f"at most {MANIFEST_BYTES_MAX} bytes", length)
+    return int(length)
+
+
+def decode_manifest(where: str, data: bytes) -> Manifest:
+    """Raises CorruptRecord."""
+    try:
+        found = json.loads(data)
+        numbers = [int(found[name]) for name in ("node_id", "index", "term", "zxid", "snapshot_bytes", "created_ms")]
+        node_id, index, term, zxid, snapshot_bytes, created_ms = numbers
+        digest = int(found["digest"], 16)
+        return Manifest(str(found["cluster"]), node_id, index, term, zxid, digest, snapshot_bytes, created_ms)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRecord(where, HEAD.size, "a manifest", repr(error)) from error
+
+
+def backup_pieces(manifest: Manifest, snapshot: SnapshotReader) -> Iterator[bytes]:
+    """The bytes of the file, piece by piece."""
+    head = manifest.encode()
+    crc = crc32c(head)
+    yield head
+    for offset in range(0, manifest.snapshot_bytes, PIECE_BYTES):
+        piece = snapshot.read_raw(offset, min(PIECE_BYTES, manifest.snapshot_bytes - offset))
+        crc = crc32c(piece, crc)
+        yield piece
+    yield CRC.pack(crc)
