@@ -4,7 +4,8 @@ Three rules, per connection:
 
 - replies leave in the order of the requests;
 - a read is answered at once when nothing of the same session waits, else after what waits in front of it, so that a
-  session sees its own writes;
+  session sees its own writes; and no write goes to the log while a sync of its connection waits, so that neither the
+  sync nor the reads behind it see writes that were asked for later;
 - watch events caused by a command enter the output before that command's own reply and before any later read, so no
   client sees data newer than an event it has not got. There is one output list per connection and everything passes
   through it.
@@ -158,7 +159,9 @@ class Connection:
         self.is_choked = False
         #: Bytes in `output` and in the transport's hands; the transport sets it anew after each send.
         self.output_bytes = 0
-        #: Requests that came before the connection choked and were not looked at.
+        #: Syncs that wait for the quorum.
+        self.syncs = 0
+        #: Requests not looked at yet: the connection choked, or the first of them is a write behind a waiting sync.
         self.parked: list[tuple[bytes, list[tuple[int, int]]]] = []
         # For the four-letter words.
         self.established_ms = now_ms
@@ -252,7 +255,6 @@ class Pipeline:
         connection.is_closed = connection.is_ending = True
         self.waiting_reads -= sum(1 for waiting in connection.pending if waiting.is_read)
         del self.connections[connection.number]
-        self._heard.discard(connection)
         if self._by_session.get(connection.session_id) is connection:
             self.watches.drop(connection.session_id)
             del self._by_session[connection.session_id]
@@ -264,8 +266,8 @@ class Pipeline:
             connection.transport.close(flush=flush)
 
     def take_heard(self) -> list[int]:
-        """Ids of the sessions heard from since the last call, ascending."""
-        heard = sorted(c.session_id for c in self._heard if c.session is not None)
+        """Ids of the sessions heard from since the last call, ascending; also of connections that have gone since."""
+        heard = sorted({c.session_id for c in self._heard if c.session is not None})
         self._heard.clear()
         return heard
 
@@ -350,10 +352,10 @@ class Pipeline:
                 connection.pending_bytes += len(block)
                 self._maybe_pause(connection, len(connection.early))
             return
-        if connection.is_choked:
+        self._heard.add(connection)
+        if connection.is_choked or connection.parked:
             connection.parked.append((block, frames))
             return
-        self._heard.add(connection)
         connection.received += len(frames)
         self.received += len(frames)
         pending = connection.pending
@@ -380,6 +382,10 @@ class Pipeline:
                         connection.parked.insert(0, (block, list(requests)))
                         self._choke(connection)
             elif opcode in WRITES:
+                if connection.syncs:
+                    connection.parked.append((block, [(at, end), *requests]))
+                    connection.transport.set_reading(False)
+                    break
                 waiting = Pending(xid, opcode, end - at)
                 self._wait(connection, waiting)
                 self._propose(
@@ -405,6 +411,7 @@ class Pipeline:
         elif opcode == op.OP_SYNC:
             waiting = Pending(xid, opcode, end - at, block[at:end])
             self._wait(connection, waiting)
+            connection.syncs += 1
             self._ask_read_index(connection, waiting)
         elif opcode == op.OP_AUTH:
             self._receive_auth(connection, block, at, end)
@@ -467,10 +474,21 @@ class Pipeline:
             return
         connection.is_choked = False
         self._advance(connection)
-        while connection.parked and not connection.is_choked and not connection.is_closed:
-            self.receive(connection, *connection.parked.pop(0))
-        if not connection.is_choked and not connection.is_closed:
-            connection.transport.set_reading(not connection.is_paused)
+        self._resume(connection)
+
+    def _resume(self, connection: Connection) -> None:
+        """Take up what was parked; some of it may be parked again."""
+        parked, connection.parked = connection.parked, []
+        for block, frames in parked:
+            if connection.is_closed:
+                return
+            self.receive(connection, block, frames)
+        self._maybe_read(connection)
+
+    def _maybe_read(self, connection: Connection) -> None:
+        """Read on, unless there is a reason not to."""
+        if not connection.is_closed and not connection.is_paused:
+            connection.transport.set_reading(not connection.is_choked and not connection.parked)
 
     def _propose(
         self, connection: Connection, waiting: Pending, session_id: int, owner: int, cxid: int, opcode: int, body: bytes
@@ -516,18 +534,29 @@ class Pipeline:
         self._advance(connection)
 
     def release_sync(self, connection: Connection, waiting: Pending) -> None:
-        """The tree has reached the index that a sync waited for."""
+        """The tree has reached the index that a sync waited for.
+
+        From here on it is a read: answered with the zxid of the moment at which it leaves, which may be behind writes
+        that came in front of it. A client whose last zxid went back could attach to a server that has not got them.
+        """
         if connection.is_closed:
             return
-        body = waiting.body
-        waiting.reply = _pack_reply(16 + len(body), waiting.xid, self.machine.last_zxid, OK) + body
+        waiting.is_read = True
+        self.waiting_reads += 1
+        connection.syncs -= 1
         self._advance(connection)
+        if connection.parked and not connection.syncs:
+            self._resume(connection)
 
     def _advance(self, connection: Connection) -> None:
-        """Give the replies that are due: from the front up to the first request that still waits for something."""
+        """Give the replies that are due: from the front up to the first request that still waits for something.
+
+        A choked connection gets them, too: held back they would be overtaken by events, and reads would see writes that
+        came behind them. They are no more than the bounds on what may be outstanding allow.
+        """
         pending = connection.pending
         output = connection.output
-        while pending and not connection.is_choked:
+        while pending:
             first = pending[0]
             if first.is_read:
                 self.waiting_reads -= 1
@@ -549,7 +578,7 @@ class Pipeline:
             and connection.pending_bytes * 2 < limits.outstanding_bytes_max
         ):
             connection.is_paused = False
-            connection.transport.set_reading(not connection.is_choked)
+            self._maybe_read(connection)
         connection.transport.wake()
 
     def _read(self, connection: Connection, waiting: Pending) -> None:
@@ -564,6 +593,8 @@ class Pipeline:
                 frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN)
                 connection.output.append(frame)
                 self.events_sent += 1
+        elif waiting.opcode == op.OP_SYNC:
+            err, body = OK, waiting.body
         else:
             err, body = machine.read(waiting.opcode, waiting.body, session, self.watches)
         connection.send_reply(waiting.xid, machine.last_zxid, err, body)
