@@ -140,7 +140,8 @@ class Snapshots:
     """The snapshot files of one node."""
 
     def __init__(self, disk: Disk, folder: str, *, keep: int = KEEP) -> None:
-        """Create the folder if absent and remove what unfinished writes left."""
+        """Create the folder if absent, remove what unfinished writes left, and make durable what is there: the process
+        may have died between giving a snapshot its name and syncing the folder."""
         self._disk = disk
         self._folder = folder
         self._keep = keep
@@ -148,6 +149,7 @@ class Snapshots:
         leftovers = [name for name in disk.names(folder) if name.endswith(".tmp")]
         for name in leftovers:
             disk.remove(f"{folder}/{name}")
+        disk.sync_folder(folder)
 
     def names(self) -> list[str]:
         """Finished snapshots, newest first."""

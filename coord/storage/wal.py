@@ -345,6 +345,7 @@ def open_wal(disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> 
     disk.make_folder(folder)
     wal = Wal(disk, folder, segment_bytes=segment_bytes)
     recovered = Recovered()
+    tail = (0, b"")
     names = [name for name in disk.names(folder) if name.endswith(".log")]
     for position, name in enumerate(names):
         is_last = position == len(names) - 1
@@ -364,22 +365,30 @@ def open_wal(disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> 
         wal._segments.append(segment)
         wal._sequence = reader.sequence
         wal._position = used
+        tail = reader.last_record()
         if reader.cut:
             recovered.cut = reader.cut
     wal._hard_state = (recovered.term, recovered.vote)
     wal._last = (recovered.last_index(), recovered.last_term())
     if wal._segments:
-        _reopen_last(wal, disk, folder)
+        _reopen_last(wal, disk, folder, *tail)
     else:
         wal._rotate()
     return wal, recovered
 
 
-def _reopen_last(wal: Wal, disk: Disk, folder: str) -> None:
-    """Take up the last segment; whatever a torn write left behind its end goes first, or it could look valid later."""
+def _reopen_last(wal: Wal, disk: Disk, folder: str, offset: int, record: bytes) -> None:
+    """Take up the last segment; whatever a torn write left behind its end goes first, or it could look valid later.
+
+    What was read need not be on the disk: the process may have died, or stopped, because a sync did not come to an end
+    or failed. After a failed one the system takes the pages for written, and no later sync writes them. So the last
+    record, the only one that can be concerned, is written once more, and the segment's name is made durable with it.
+    """
     file = disk.open(f"{folder}/{wal._segments[-1].name}")
     file.truncate(wal._position)
+    file.write_at(offset, record)
     file.sync()
+    disk.sync_folder(folder)
     wal._file = file
     wal._reserved = wal._position
 
@@ -411,12 +420,17 @@ class SegmentReader:
         self.index_max = 0
         #: Offset behind the last valid record.
         self.end = 0
+        self._last = 0
         #: A line for the operator if a torn record lies behind it, else "".
         self.cut = ""
 
     def size(self) -> int:
         """Bytes of the file, reserved ones included."""
         return len(self._data)
+
+    def last_record(self) -> tuple[int, bytes]:
+        """Offset and bytes of the last valid record."""
+        return self._last, self._data[self._last : self.end]
 
     def records(self, sequence: int, *, is_first: bool, is_last: bool) -> Iterator[LogRecord]:
         """Its records in order; `sequence` is that of the last record before this segment, unless it is the first.
@@ -435,6 +449,7 @@ class SegmentReader:
                 raise CorruptRecord(self.path, offset, f"record {self.sequence + 1}", f"record {found}")
             items = self._items(offset + 20, offset + 12 + length, is_header=offset == 0)
             self.sequence = found
+            self._last = offset
             self.end = offset + 12 + length
             yield LogRecord(offset, 12 + length, found, items)
             offset = self.end
