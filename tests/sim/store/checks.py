@@ -1,0 +1,253 @@
+"""The judge of a simulated store: one history, and everybody has to be part of it.
+
+History is what nodes apply: the first one to apply an index writes it down, whoever applies it later must apply the
+same. A replica of the judge's own and the `Model` perform it command by command; after each turn of a process its
+digest is compared with that replica's at the same zxid. What clients are told is judged by the model (`clients`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from coord import errors as e
+from coord.raft.messages import NORMAL, Entry
+from coord.server import peer_codec as codec
+from coord.tree.command import decode_group, encode_group
+from coord.tree.machine import StateMachine
+from coord.wire import records as r
+from tests.sim.checks import Violation
+from tests.sim.store.model import Expected, Model
+
+if TYPE_CHECKING:
+    from tests.sim.store.world import Process, World
+
+
+class NodeView:
+    """What the judge has seen of one process."""
+
+    def __init__(self, process: Process) -> None:
+        self.applied = process.node.applied_index
+        self.expiry: object = None
+        self.expiry_since_ms = 0
+        self.proposed = 0
+        #: Session -> this machine's monotonic time at which its leader last heard of it.
+        self.heard_ms: dict[int, int] = {}
+        #: What was heard in the turn that is not over: the turn may have decided before.
+        self.hearing_ms: dict[int, int] = {}
+        #: Sessions whose end is decided and not proposed (leadership is being handed over).
+        self.decided: set[int] = set()
+
+
+class Checks:
+    """The judge."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.model = Model()
+        self.replica = StateMachine()
+        #: By index - 1: checksum of the entry, and the zxid behind it.
+        self.entries: list[int] = []
+        self.zxids: list[int] = []
+        #: By zxid: the state's digest.
+        self.digests: list[int] = [self.replica.digest()]
+        self._views: dict[int, NodeView] = {}
+        #: Highest zxid of any answer that reached a client.
+        self.told = 0
+        #: (session, owner) -> xids that were committed under it, in order.
+        self.performed: dict[tuple[int, int], list[int]] = {}
+        self.sessions_ended: dict[int, int] = {}
+        #: (session, xids of the writes sent over one connection of it), of every connection that had a session.
+        self.sent: list[tuple[int, list[int]]] = []
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def on_start(self, process: Process) -> None:
+        """A process has recovered from its disk."""
+        self._views[process.host.id] = NodeView(process)
+        self._compare(process)
+
+    def on_wiped(self, node_id: int) -> None:
+        """The operator emptied a directory."""
+        self._views.pop(node_id, None)
+
+    def after_turn(self, process: Process, *, is_whole: bool = True) -> None:
+        """Look at what a process did in a turn; nothing of it has reached anybody yet."""
+        node = process.node
+        view = self._views[process.host.id]
+        if node.core.leadership is not None or view.expiry is not None:
+            self._look_at_leader(process, view)
+        if view.hearing_ms:
+            view.heard_ms.update(view.hearing_ms)
+            view.hearing_ms.clear()
+        if node.applied_index == view.applied:
+            return
+        if node.applied_index < view.applied:
+            raise Violation(f"{process.host.id} goes back from index {view.applied} to {node.applied_index}")
+        log = node.core.log
+        for index in range(view.applied + 1, node.applied_index + 1):
+            position = index - log.offset - 1
+            if 0 <= position < len(log.entries):
+                self._applied(process, log.entries[position])
+            elif index > len(self.entries):
+                raise Violation(f"{process.host.id} is at {node.applied_index} by a state that nobody had")
+        view.applied = node.applied_index
+        if is_whole:
+            self._compare(process)
+
+    def _compare(self, process: Process) -> None:
+        node = process.node
+        index = node.applied_index
+        zxid = self.zxids[index - 1] if 0 < index <= len(self.zxids) else 0 if index == 0 else -1
+        machine = node.machine
+        if machine.last_zxid != zxid:
+            raise Violation(f"{process.host.id} is at zxid {machine.last_zxid} behind index {index}, not at {zxid}")
+        if machine.digest() != self.digests[zxid]:
+            raise Violation(f"{process.host.id} has another state at zxid {zxid}:{self._difference(machine, zxid)}")
+
+    def _difference(self, machine: StateMachine, zxid: int) -> str:
+        parts = []
+        for path in sorted({*machine.tree.nodes, *self.model._views}):
+            node = machine.tree.nodes.get(path)
+            view = self.model.at(path, zxid)
+            if (node is None) != (view is None) or (node is not None and view is not None and node.data != view[0]):
+                parts.append(f"\n    {path!r}: {node and node.data!r}, should be {view and view[0]!r}")
+        return "".join(parts[:10]) or " (not in the data)"
+
+    def _applied(self, process: Process, entry: Entry) -> None:
+        mark = crc32(entry.data, entry.term * 4 + entry.kind)
+        if entry.index <= len(self.entries):
+            if self.entries[entry.index - 1] != mark:
+                raise Violation(f"{process.host.id} applies another entry {entry.index} than somebody did")
+            return
+        self.entries.append(mark)
+        if entry.kind == NORMAL:
+            time_ms, commands = decode_group(entry.data)
+            for command in commands:
+                outcome = self.replica.apply(command, time_ms)
+                self.digests.append(self.replica.digest())
+                self._performed(self.model.apply(command), outcome)
+        self.zxids.append(self.model.zxid)
+
+    def _performed(self, expected: Expected, outcome: Any) -> None:
+        command = expected.command
+        self.world.counts["commands"] += 1
+        if outcome.err != expected.err:
+            raise Violation(f"zxid {expected.zxid}: err {outcome.err}, the model says {expected.err}")
+        events = [(kind, path) for kind, path, _ in outcome.events]
+        if events != expected.events:
+            raise Violation(f"zxid {expected.zxid}: events {events}, the model says {expected.events}")
+        opcode = command.opcode
+        if opcode in (r.OP_CLOSE_SESSION, r.OP_EXPIRE) and expected.err == e.OK:
+            self.sessions_ended[command.session_id] = expected.zxid
+            self.world.counts["expired" if opcode == r.OP_EXPIRE else "closed"] += 1
+        if opcode < 0 and opcode != r.OP_CLOSE_SESSION:
+            return
+        done = self.performed.setdefault((command.session_id, command.owner), [])
+        if done and command.cxid <= done[-1]:
+            raise Violation(
+                f"zxid {expected.zxid}: request {command.cxid} of session {command.session_id:#x} is performed after"
+                f" {done[-1]} of the same connection"
+            )
+        done.append(command.cxid)
+
+    # --- sessions: never ended before the leader's own clock allows it ------------------------------------------------
+
+    def on_peer_frame(self, process: Process, kind: int, block: bytes, at: int, end: int) -> None:
+        """A process gets a frame from a peer."""
+        if kind == codec.TOUCH:
+            for session_id in codec.decode_touch(block, at, end):
+                self.on_heard(process, session_id)
+
+    def on_heard(self, process: Process, session_id: int) -> None:
+        """A process hears of a session."""
+        view = self._views.get(process.host.id)
+        if view is not None:
+            view.hearing_ms[session_id] = process.host.clock.monotonic_ms()
+
+    def _look_at_leader(self, process: Process, view: NodeView) -> None:
+        node = process.node
+        if node.expiry is not view.expiry:
+            view.expiry = node.expiry
+            view.expiry_since_ms = process.host.clock.monotonic_ms()
+        core = node.core
+        if core.leadership is None:
+            return
+        first = max(view.proposed, core.log.offset, node.applied_index - 1000) + 1
+        for index in range(first, core.log.last + 1):
+            entry = core.log.entries[index - core.log.offset - 1]
+            if entry.kind == NORMAL and entry.term == core.term:
+                for command in decode_group(entry.data)[1]:
+                    if command.opcode == r.OP_EXPIRE and command.session_id not in view.decided:
+                        self._check_expiry(process, view, command.session_id)
+        view.proposed = core.log.last
+        view.decided.clear()
+        if node._group and core.leadership is not None:
+            for command in decode_group(encode_group(0, node._group))[1]:
+                if command.opcode == r.OP_EXPIRE:
+                    self._check_expiry(process, view, command.session_id)
+                    view.decided.add(command.session_id)
+
+    def _check_expiry(self, process: Process, view: NodeView, session_id: int) -> None:
+        session = self.model.sessions.get(session_id)
+        if session is None:
+            return
+        now_ms = process.host.clock.monotonic_ms()
+        since = max(view.expiry_since_ms, view.heard_ms.get(session_id, 0))
+        if now_ms - since < session.timeout_ms:
+            raise Violation(
+                f"{process.host.id} ends session {session_id:#x} {now_ms - since} ms after it was heard of or its"
+                f" leader began; its timeout is {session.timeout_ms} ms"
+            )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def at_rest(self) -> bool:
+        """Everybody has applied the whole history."""
+        last = len(self.entries)
+        processes = self.world.running()
+        return len(processes) == self.world.size and all(p.node.applied_index == last for p in processes)
+
+    def _check_gaps(self) -> None:
+        """What was performed of the writes of a connection is a beginning of them."""
+        places: dict[tuple[int, int], list[int]] = {}
+        for session_id, writes in self.sent:
+            for xid in writes:
+                places[session_id, xid] = writes
+        for (session_id, _), performed in self.performed.items():
+            writes = places.get((session_id, performed[0]), performed)
+            if performed != writes[: len(performed)]:
+                raise Violation(f"session {session_id:#x} sent {writes}, of which {performed} were performed")
+
+    def at_the_end(self) -> None:
+        """Compare every replica with the model, znode by znode."""
+        self._check_gaps()
+        for process in self.world.running():
+            self._compare(process)
+            nodes = process.node.machine.tree.nodes
+            views = {path: node.view() for path, node in self.model.nodes.items()}
+            for path in sorted({*nodes, *views}):
+                node = nodes.get(path)
+                if node is None or path not in views:
+                    raise Violation(f"{process.host.id}: {path!r} is there or gone against all expectation")
+                stat = r.decode_stat(node.stat, 0, len(node.stat))
+                view = (node.data or b"", *_fields(stat))
+                if view != views[path] and not path.startswith(b"/zookeeper") and path != b"/":
+                    raise Violation(f"{process.host.id}: {path!r} is {view}, should be {views[path]}")
+            if set(process.node.machine.sessions.sessions) != set(self.model.sessions):
+                raise Violation(f"{process.host.id} has other sessions than the history")
+            for path, znode in self.model.nodes.items():
+                if znode.owner and znode.owner not in self.model.sessions:
+                    raise Violation(f"{path!r} has outlived its session")
+
+
+def _fields(stat: r.Stat) -> tuple[int, int, int, int, int, int, int]:
+    return (
+        stat.czxid,
+        stat.mzxid,
+        stat.version,
+        stat.cversion,
+        stat.ephemeral_owner,
+        stat.num_children,
+        stat.pzxid,
+    )

@@ -1,0 +1,472 @@
+"""Simulated clients: the real wire protocol, and nothing is believed.
+
+A client keeps its session over connections to any node, pipelines requests, pings, gives up a silent server, puts its
+watches back with setWatches2, and now and then leaves without a word or speaks over two connections at once. What it
+is told is judged at once (`Judge` below): every write by what history says at its zxid, every read by the state behind
+the zxid of its answer, events by the watches that were left and what changed since.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from coord import errors as e
+from coord.wire import records as r
+from coord.wire.client_conn import FrameReader
+from tests.sim.checks import Violation
+from tests.sim.store.net import SimSocket
+from tests.sim.store.watching import Watching
+
+if TYPE_CHECKING:
+    from tests.sim.store.world import World
+
+SECOND: Final = 1_000_000
+WRITES: Final = (r.OP_CREATE, r.OP_CREATE2, r.OP_SET_DATA, r.OP_DELETE, r.OP_MULTI, r.OP_CLOSE_SESSION)
+
+
+class Request:
+    """One request that waits for its answer."""
+
+    def __init__(self, xid: int, opcode: int, path: bytes, body: bytes, *, watch: bool = False) -> None:
+        self.xid = xid
+        self.opcode = opcode
+        self.path = path
+        self.body = body
+        self.watch = watch
+        #: Of a sync: what anybody had been told when it was sent.
+        self.floor = 0
+        #: Of addWatch.
+        self.mode = 0
+        #: Of setWatches2.
+        self.sets: r.WatchSets | None = None
+
+
+class Link:
+    """One connection of a client."""
+
+    def __init__(self, client: Client, sock: SimSocket) -> None:
+        self.client = client
+        self.sock = sock
+        self.reader = FrameReader(1 << 24, 4)
+        self.pending: deque[Request] = deque()
+        self.is_open = False
+        #: None until the handshake is answered.
+        self.watching: Watching | None = None
+        self.heard_at = client.world.now
+        self.sent_at = client.world.now
+        self.output = b""
+        self.zxid = 0
+        #: The session it was opened for, 0 for a new one.
+        self.session_id = client.session_id
+        #: Xids of the writes sent over it, in order.
+        self.writes: list[int] = []
+
+    def send(self, data: bytes) -> None:
+        self.output += data
+        self.sent_at = self.client.world.now
+        self.flush()
+
+    def flush(self) -> None:
+        while self.output:
+            try:
+                sent = self.sock.send(self.output)
+            except BlockingIOError:
+                return
+            except OSError:
+                return
+            self.output = self.output[sent:]
+
+
+class Client:
+    """One client, which may have several sessions one after the other."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = b"c%d" % number
+        chance = world.chance
+        self.rate = chance.between(0.8, 1.25)
+        self.wanted_ms = chance.pick([600, 1000, 2000])
+        self.think_us = chance.pick([8_000, 40_000, 150_000])
+        self.depth = chance.pick([1, 4, 12])
+        self.watches = chance.pick([0.0, 0.3, 0.8])
+        self.session_id = 0
+        self.passwd = bytes(16)
+        self.timeout_ms = self.wanted_ms
+        self.seen = 0
+        self.xid = 0
+        self.link: Link | None = None
+        #: Connections it has left without closing them.
+        self.left: list[Link] = []
+        self.kept = Watching()
+        self.is_gone = False
+        self.answered = 0
+        self.synced = 0
+        self.done_writes = 0
+        world.at(world.now + chance.below(SECOND), self._act)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def _act(self, _a: None, _b: None) -> None:
+        if self.is_gone:
+            return
+        world = self.world
+        world.at(world.now + 1 + world.chance.below(2 * self.think_us), self._act)
+        link = self.link
+        if link is None:
+            self.connect(world.chance.pick(list(world.hosts)))
+            return
+        timeout_us = int(self.timeout_ms * 1000 / self.rate)
+        if world.now - link.heard_at > timeout_us * 2 // 3:
+            self.drop(link)
+            return
+        link.flush()
+        if link.is_open and not link.output:
+            if world.faulty and world.chance.happens(0.01):
+                self._strange(link)
+            elif len(link.pending) < 3 * self.depth:
+                self._ask(link)
+            elif world.now - link.sent_at > timeout_us // 3:
+                link.send(r.encode_request_frame(r.XID_PING, r.OP_PING, b""))
+
+    def connect(self, node: int) -> None:
+        """Open a connection, for the session if there is one."""
+        world = self.world
+        sock = SimSocket(world.net, -self.number)
+        link = self.link = Link(self, sock)
+        sock.on_ready = lambda _: self._ready(link)
+        sock.connect_ex((f"10.0.0.{node}", 2))
+        request = r.ConnectRequest(self.seen, self.wanted_ms, self.session_id, self.passwd)
+        record = r.encode_connect_request(request)
+        world.note(f"client {self.number} dials {node}, session {self.session_id:#x}, has seen {self.seen}")
+        link.send(len(record).to_bytes(4, "big") + record)
+        if world.chance.happens(0.15):
+            # Requests right behind the handshake, as a client in a hurry may send them.
+            self._restore_watches(link)
+            self._ask(link)
+
+    def drop(self, link: Link, *, quietly: bool = False) -> None:
+        """Leave a connection; `quietly`: the server is not told."""
+        self.world.counts["connection_loss"] += len(link.pending)
+        if quietly:
+            self.left.append(link)
+        else:
+            link.sock.close()
+        if self.link is link:
+            self.link = None
+
+    def vanish(self) -> None:
+        """The client's machine is gone for good."""
+        self.is_gone = True
+        self.world.counts["client_vanished"] += 1
+        for link in [*self.left, *([self.link] if self.link else [])]:
+            link.sock.close()
+        self.link = None
+
+    def _strange(self, link: Link) -> None:
+        """Things that happen to clients."""
+        chance = self.world.chance
+        what = chance.below(4)
+        if what == 0:
+            self.drop(link)
+        elif what == 1:
+            # Another connection takes the session while requests of this one are on their way.
+            self._ask(link)
+            self.drop(link, quietly=True)
+            self.world.counts["two_connections"] += 1
+            self.connect(chance.pick(list(self.world.hosts)))
+        elif what == 2:
+            self.request(link, Request(self._next(), r.OP_CLOSE_SESSION, b"", b""))
+        else:
+            self._ask(link)
+            self.drop(link)
+
+    def _forget_session(self) -> None:
+        self.session_id = 0
+        self.passwd = bytes(16)
+        self.xid = 0
+        self.kept = Watching()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        self.xid += 1
+        return self.xid
+
+    def request(self, link: Link, request: Request) -> None:
+        """Send one."""
+        if request.opcode == r.OP_SYNC:
+            request.floor = self.world.check.told
+        link.pending.append(request)
+        if request.opcode in WRITES:
+            link.writes.append(request.xid)
+        self.world.counts[r.OPCODE_NAMES[request.opcode]] += 1
+        link.send(r.encode_request_frame(request.xid, request.opcode, request.body))
+
+    def _restore_watches(self, link: Link) -> None:
+        if self.kept.is_empty() or not self.session_id:
+            return
+        sets = self.kept.as_sets(self.seen)
+        request = Request(r.XID_SET_WATCHES, r.OP_SET_WATCHES2, b"", r.encode_set_watches(sets, second=True))
+        request.sets = sets
+        self.kept = Watching()
+        self.request(link, request)
+
+    def _ask(self, link: Link) -> None:
+        chance = self.world.chance
+        for _ in range(1 + chance.below(self.depth)):
+            kind = chance.below(20)
+            path = chance.pick([b"/s/a", b"/s/b", b"/s/c", b"/s/" + self.name, b"/s"])
+            if kind < 6:
+                self._read(link, path)
+            elif kind < 7:
+                self.request(link, Request(self._next(), r.OP_SYNC, b"/s", r.encode_path(b"/s")))
+                self._read(link, path)
+            elif kind < 8 and self.watches:
+                request = Request(self._next(), r.OP_ADD_WATCH, path, b"")
+                request.mode = chance.below(2)
+                request.body = r.encode_path_version(path, request.mode)
+                self.request(link, request)
+            else:
+                self._write(link, path)
+
+    def _read(self, link: Link, path: bytes) -> None:
+        chance = self.world.chance
+        opcode = chance.pick([r.OP_GET_DATA, r.OP_GET_DATA, r.OP_EXISTS, r.OP_GET_CHILDREN2])
+        watch = chance.happens(self.watches)
+        self.request(link, Request(self._next(), opcode, path, r.encode_path_watch(path, watch), watch=watch))
+
+    def _write(self, link: Link, path: bytes) -> None:
+        chance = self.world.chance
+        kind = chance.below(10)
+        xid = self._next()
+        if kind < 4:
+            version = -1 if chance.happens(0.5) else self._guess(path)
+            body = r.encode_set_data(path, b"%s-%d" % (self.name, xid), version)
+            self.request(link, Request(xid, r.OP_SET_DATA, path, body))
+        elif kind < 7:
+            self._create(link, xid, path)
+        elif kind < 8:
+            self.request(link, Request(xid, r.OP_DELETE, path, r.encode_path_version(path, -1)))
+        else:
+            ops = [self._part() for _ in range(1 + chance.below(4))]
+            self.request(link, Request(xid, r.OP_MULTI, b"", r.encode_multi(ops)))
+
+    def _create(self, link: Link, xid: int, path: bytes) -> None:
+        chance = self.world.chance
+        flags = chance.below(4)
+        if flags & r.CREATE_SEQUENTIAL:
+            path = chance.pick([b"/s/n-", b"/s/a/n-"])
+        elif flags & r.CREATE_EPHEMERAL:
+            path = b"/s/e-" + self.name
+        create = r.CreateRequest(chance.pick([r.OP_CREATE, r.OP_CREATE2]), path, b"%d" % xid, r.OPEN_ACL, flags)
+        self.request(link, Request(xid, create.opcode, path, r.encode_create(create)))
+
+    def _part(self) -> r.MultiOp:
+        chance = self.world.chance
+        path = chance.pick([b"/s/a", b"/s/b", b"/s/c", b"/s/" + self.name])
+        kind = chance.below(5)
+        if kind == 0:
+            flags = chance.below(4)
+            name = b"/s/m-" if flags & r.CREATE_SEQUENTIAL else b"/s/m" + self.name
+            return r.MultiOp(r.OP_CREATE, name, b"m", -1, r.CreateRequest(r.OP_CREATE, name, b"m", r.OPEN_ACL, flags))
+        if kind == 1:
+            return r.MultiOp(r.OP_DELETE, path, None, -1)
+        if kind == 2:
+            return r.MultiOp(r.OP_CHECK, path, None, self._guess(path))
+        return r.MultiOp(r.OP_SET_DATA, path, b"multi", -1 if chance.happens(0.7) else self._guess(path))
+
+    def _guess(self, path: bytes) -> int:
+        """A version that may be right."""
+        view = self.world.check.model.at(path, self.seen)
+        return (view[3] if view is not None else 0) + (1 if self.world.chance.happens(0.2) else 0)
+
+    # --- what comes back ----------------------------------------------------------------------------------------------
+
+    def _ready(self, link: Link) -> None:
+        if link.sock.is_closed:
+            return
+        while link.sock.is_readable():
+            try:
+                data = link.sock.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                link.sock.close()
+                if self.link is link:
+                    self.drop(link)
+                return
+            link.heard_at = self.world.now
+            frames = link.reader.feed(data)
+            block = link.reader.take_block()
+            for at, end in frames:
+                self._frame(link, block, at, end)
+                if link.sock.is_closed:
+                    return
+        link.flush()
+
+    def _frame(self, link: Link, block: bytes, at: int, end: int) -> None:
+        if link.watching is None:
+            self._handshake(link, r.decode_connect_response(block, at, end))
+            return
+        xid, zxid, err = r.decode_reply_header(block, at, end)
+        at += r.REPLY_HEADER_BYTES
+        if self.world.trace is not None:
+            self.world.note(f"client {self.number} gets xid {xid} zxid {zxid} err {err} {bytes(block[at:end])[:40]!r}")
+        watching = link.watching
+        if xid == r.XID_NOTIFICATION:
+            event = r.decode_watcher_event(block, at, end)
+            self.world.counts["events"] += 1
+            watching.event(self._model(), zxid, event.event_type, event.path, self._who(link))
+            if zxid != r.ZXID_UNKNOWN:
+                self._saw(link, zxid)
+            return
+        if xid == r.XID_PING:
+            return
+        if not link.pending:
+            raise Violation(f"{self._who(link)} gets an answer to {xid}, which it never asked")
+        request = link.pending.popleft()
+        if request.xid != xid:
+            raise Violation(f"{self._who(link)} gets an answer to {xid} before that to {request.xid}")
+        if zxid < link.zxid:
+            raise Violation(f"{self._who(link)} goes back from zxid {link.zxid} to {zxid} at request {xid}")
+        if zxid > self._model().zxid:
+            raise Violation(f"{self._who(link)} is told of zxid {zxid}, which nobody has applied")
+        self._saw(link, zxid)
+        self.answered += 1
+        self._judge(link, watching, request, zxid, err, bytes(block[at:end]))
+
+    def _model(self) -> Any:
+        return self.world.check.model
+
+    def _who(self, link: Link) -> str:
+        return f"client {self.number} (session {link.session_id:#x})"
+
+    def _saw(self, link: Link, zxid: int) -> None:
+        link.zxid = max(link.zxid, zxid)
+        self.world.check.told = max(self.world.check.told, zxid)
+        if self.link is link:
+            self.seen = max(self.seen, zxid)
+
+    def _handshake(self, link: Link, response: r.ConnectResponse) -> None:
+        world = self.world
+        if response.session_id == 0:
+            if link.session_id in self._model().sessions:
+                raise Violation(f"{self._who(link)} is told that its living session has expired")
+            world.counts["session_expired"] += 1
+            if self.session_id == link.session_id:
+                self._forget_session()
+            self.drop(link)
+            return
+        if link.session_id and response.session_id != link.session_id:
+            raise Violation(f"{self._who(link)} gets session {response.session_id:#x}")
+        if link.session_id == 0 and self.session_id == 0:
+            self.seen = 0 if not world.chance.happens(0.5) else self.seen
+        world.counts["attached" if link.session_id else "opened"] += 1
+        link.session_id = response.session_id
+        link.watching = Watching()
+        link.zxid = self.seen
+        world.check.sent.append((link.session_id, link.writes))
+        if self.link is not link:
+            return
+        self.session_id, self.passwd = response.session_id, response.passwd
+        self.timeout_ms = response.timeout_ms
+        link.is_open = True
+        link.sock.on_read = lambda machine: self._heard(machine, response.session_id)
+        self._restore_watches(link)
+
+    def _heard(self, machine: int, session_id: int) -> None:
+        process = self.world.hosts[machine].process
+        if process is not None:
+            self.world.check.on_heard(process, session_id)
+
+    def _judge(self, link: Link, watching: Watching, request: Request, zxid: int, err: int, body: bytes) -> None:
+        model = self._model()
+        who = self._who(link)
+        opcode = request.opcode
+        watching.up_to(model, zxid, who)
+        if opcode in WRITES:
+            self._judge_write(link, request, zxid, err, body)
+        elif opcode == r.OP_SYNC:
+            self.synced += 1
+            if zxid < request.floor:
+                raise Violation(f"{who} syncs at {zxid}; {request.floor} had been told before it asked")
+        elif opcode == r.OP_ADD_WATCH:
+            watching.add(request.path, request.mode)
+            if self.link is link:
+                self.kept.add(request.path, request.mode)
+        elif opcode == r.OP_SET_WATCHES2:
+            assert request.sets is not None
+            watching.restored(model, request.sets, zxid, who)
+        else:
+            self._judge_read(who, request, zxid, err, body)
+            if request.watch:
+                watching.leave(opcode, request.path, err)
+        if self.link is link:
+            self.kept = watching
+
+    def _judge_write(self, link: Link, request: Request, zxid: int, err: int, body: bytes) -> None:
+        who = self._who(link)
+        expected = self._model().history[zxid - 1]
+        command = expected.command
+        if command.session_id != link.session_id or command.cxid != request.xid or command.body != request.body:
+            raise Violation(
+                f"{who}: the answer to {request.xid} says zxid {zxid}, which is {command.cxid} of"
+                f" {command.session_id:#x}"
+            )
+        if err != expected.err:
+            raise Violation(f"{who}: err {err} for {request.xid} at zxid {zxid}, should be {expected.err}")
+        self.done_writes += 1
+        if err in (e.SESSION_EXPIRED, e.SESSION_MOVED):
+            self.world.counts["moved" if err == e.SESSION_MOVED else "too_late"] += 1
+            return
+        if request.opcode == r.OP_CLOSE_SESSION and self.session_id == link.session_id:
+            self._forget_session()
+            self.drop(link)
+            return
+        if err == e.OK and request.opcode != r.OP_CLOSE_SESSION:
+            said = _answer(request.opcode, body)
+            if said != expected.answer:
+                raise Violation(f"{who}: {said} for {request.xid} at zxid {zxid}, should be {expected.answer}")
+
+    def _judge_read(self, who: str, request: Request, zxid: int, err: int, body: bytes) -> None:
+        view = self._model().at(request.path, zxid)
+        if (err == e.OK) != (view is not None) or err not in (e.OK, e.NO_NODE):
+            raise Violation(f"{who} reads {request.path!r} at {zxid}: err {err}, should be {view}")
+        if view is None:
+            return
+        if request.opcode == r.OP_GET_DATA:
+            data, stat = r.decode_data_reply(body, 0, len(body))
+            if data != view[0]:
+                raise Violation(f"{who} reads {data!r} from {request.path!r} at {zxid}, should be {view[0]!r}")
+        elif request.opcode == r.OP_GET_CHILDREN2:
+            children, stat = r.decode_children2_reply(body, 0, len(body))
+            should = self._model().children_at(request.path, zxid)
+            if tuple(children) != should:
+                raise Violation(f"{who} lists {children} in {request.path!r} at {zxid}, should be {should}")
+        else:
+            stat = r.decode_stat(body, 0, len(body))
+        if (stat.czxid, stat.mzxid, stat.version, stat.ephemeral_owner) != (view[1], view[2], view[3], view[5]):
+            raise Violation(f"{who} reads {stat} of {request.path!r} at {zxid}, should be {view}")
+
+
+def _answer(opcode: int, body: bytes) -> Any:
+    """A write's answer as the model puts it."""
+    if opcode == r.OP_CREATE:
+        return r.decode_path(body, 0, len(body))
+    if opcode == r.OP_CREATE2:
+        return r.decode_create2_reply(body, 0, len(body))[0]
+    if opcode == r.OP_SET_DATA:
+        return r.decode_stat(body, 0, len(body)).version
+    if opcode != r.OP_MULTI:
+        return None
+    parts: list[tuple[int, Any]] = []
+    for result in r.decode_multi_reply(body, 0, len(body)):
+        answer: Any = result.path or None
+        if result.stat is not None and result.opcode == r.OP_SET_DATA:
+            answer = result.stat.version
+        parts.append((result.err, answer))
+    return parts

@@ -1,0 +1,101 @@
+"""What the simulation has found, each as the shortest history that shows it."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.storage.wal import Batch, SyncFailed, open_wal
+from coord.wire import opcodes as op
+from coord.wire import records
+from tests.sim.chance import Chance
+from tests.sim.store.disk import SimDisk
+from tests.store_nodes import Client, StoreNodes
+
+PATH = b"/x"
+
+
+def _batch(index: int) -> Batch:
+    batch = Batch()
+    batch.add_entry(1, index, 0, b"entry %d" % index)
+    return batch
+
+
+def _set(client: Client, xid: int, data: bytes) -> None:
+    client.request(xid, op.OP_SET_DATA, records.encode_set_data(PATH, data, -1))
+
+
+def _with_znode() -> tuple[StoreNodes, Client]:
+    """Three nodes, and on a follower a client that has made a znode."""
+    nodes = StoreNodes(3)
+    client = nodes.client(nodes.follower())
+    create = records.CreateRequest(op.OP_CREATE, PATH, b"old", records.OPEN_ACL, 0)
+    client.request(1, op.OP_CREATE, records.encode_create(create))
+    nodes.settle()
+    client.replies()
+    client.frames.clear()
+    return nodes, client
+
+
+def test_neither_a_sync_nor_the_reads_behind_it_see_later_writes() -> None:
+    """sync, get, set in one go: the set must not overtake the others, and no answer has a lower zxid than another."""
+    nodes, client = _with_znode()
+    client.request(2, op.OP_SYNC, records.encode_path(PATH))
+    client.request(3, op.OP_GET_DATA, records.encode_path_watch(PATH, False))
+    _set(client, 4, b"new")
+    nodes.settle()
+    replies = client.replies()
+    assert [reply[0] for reply in replies] == [2, 3, 4]
+    assert replies[1][3][4:7] == b"old"
+    assert replies[0][1] <= replies[1][1] < replies[2][1]
+
+
+def test_a_client_that_goes_is_heard_of_to_its_last_word() -> None:
+    """A ping and then the end of the connection, between two ticks: the ping counts."""
+    nodes = StoreNodes(1)
+    client = nodes.client(nodes.leader())
+    pipeline = nodes.leader().pipeline
+    pipeline.take_heard()
+    client.request(records.XID_PING, op.OP_PING)
+    pipeline.connection_lost(client.connection)
+    assert pipeline.take_heard() == [client.connection.session_id]
+
+
+def test_a_record_whose_sync_failed_is_durable_once_a_restart_has_taken_it_up() -> None:
+    """After a failed sync the pages count as written: whoever reads the record back must write it again."""
+    for seed in range(20):
+        now = [0]
+        disk = SimDisk("disk", Chance(seed), lambda: now[0])  # noqa: B023
+        wal, _ = open_wal(disk, "wal")
+        wal.write([_batch(1)])
+        disk.failures["sync"] = (errno.EIO, 1)
+        with pytest.raises(SyncFailed):
+            wal.write([_batch(2)])
+        disk.killed()
+        wal, found = open_wal(disk, "wal")
+        assert found.last_index() == 2
+        wal.write([_batch(3)])
+        disk.power_cut()
+        assert open_wal(disk, "wal")[1].last_index() == 3
+
+
+def test_names_that_a_restart_found_are_durable() -> None:
+    """A process dies between creating or renaming a file and syncing the folder; its successor builds on the file."""
+    for seed in range(20):
+        disk = SimDisk("disk", Chance(seed), lambda: 0)
+        wal, _ = open_wal(disk, "wal", segment_bytes=1)
+        snapshots = Snapshots(disk, "snap")
+        disk.failures["sync_folder"] = (errno.EIO, 2)
+        with pytest.raises(OSError, match="injected"):
+            wal.write([_batch(1)])
+        with pytest.raises(OSError, match="injected"):
+            snapshots.write(SnapshotMeta(1, 1, b""), [b"state"])
+        disk.killed()
+        wal, _ = open_wal(disk, "wal", segment_bytes=10_000)
+        wal.write([_batch(1)])
+        assert len(Snapshots(disk, "snap").names()) == 1
+        disk.power_cut()
+        assert open_wal(disk, "wal")[1].last_index() == 1
+        assert len(Snapshots(disk, "snap").names()) == 1

@@ -1,0 +1,704 @@
+"""The event loop and what runs in it: machines with disks and clocks, and on them processes that are whole store nodes.
+
+Time is microseconds. Everything happens in the order of (time, sequence number) and draws from the one `Chance`.
+
+A process is the real `Node`, `PeerLinks`, `ClientListener`, `Wal` and `Snapshots`; only what `coord.server.service`
+takes from the machine is simulated: sockets, the reactor, the clock, entropy, the disk, the log's thread and the
+snapshot's child. It runs in turns, as under the real reactor.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from coord.errors import CoordError, CorruptRecord, RemoteProtocolError
+from coord.server import peer_link
+from coord.server.client_listener import ClientLimits, ClientListener
+from coord.server.joining import Joining
+from coord.server.node import Node
+from coord.server.node_settings import NodeSettings
+from coord.server.peer_link import PeerLinks
+from coord.server.pipeline import Limits
+from coord.server.recovery import recover
+from coord.server.snapshot_job import InlineSnapshotJob
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.storage.wal import Batch, Wal
+from coord.storage.writer import FULL_RETRY_S, InlineWriter, WriterEvents
+from coord.tree.machine import StateMachine
+from tests.sim.chance import Chance
+from tests.sim.checks import Violation
+from tests.sim.store.disk import SimDisk
+from tests.sim.store.net import Listening, Network, SimSocket
+
+SECOND: Final = 1_000_000
+TICK_S: Final = 0.05
+CLUSTER: Final = b"simulated store."
+READABLE: Final = 0x19
+WRITABLE: Final = 0x4
+
+
+class PowerCut(BaseException):
+    """Unwinds a process whose machine has just lost power."""
+
+
+class HostClock:
+    """A machine's clocks: the monotonic one runs at its own rate, the other one also jumps."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.rate = 1.0
+        self._since_us = 0
+        self._since_ms = float(world.chance.below(10_000_000))
+        self.wall_offset_ms = 0
+
+    def exact_ms(self) -> float:
+        return self._since_ms + (self._world.now - self._since_us) * self.rate / 1000
+
+    def run_at(self, rate: float) -> None:
+        self._since_ms, self._since_us = self.exact_ms(), self._world.now
+        self.rate = rate
+
+    def monotonic_ms(self) -> int:
+        return int(self.exact_ms())
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self.wall_offset_ms + int(self.exact_ms())
+
+
+class Bug:
+    """Faults planted in the processes, for the tests of the simulation itself; this one plants none."""
+
+    #: Names of the faults among which it shows soonest; empty: any.
+    favours: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = (3,)
+
+    def planted(self, process: Process) -> None:
+        """Spoil a process before it begins."""
+
+    def disk(self, disk: SimDisk) -> SimDisk:
+        """The disk as the process sees it."""
+        return disk
+
+    def writer(self, process: Process, wal: Wal) -> Any:
+        """Another log writer, None for the usual one."""
+        return None
+
+
+class SimReactor:
+    """One process's reactor."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.functions: dict[int, Callable[[int], None]] = {}
+        self._interest: dict[int, tuple[bool, bool]] = {}
+        self._sockets: dict[int, Any] = {}
+        self.ready: dict[int, None] = {}
+        self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def know(self, sock: Any) -> Any:
+        """A socket that this process has got from its system."""
+        self._sockets[sock.fileno()] = sock
+        sock.on_ready = self.poke
+        return sock
+
+    def watch(self, fd: int, function: Callable[[int], None], *, writable: bool = False) -> None:
+        self.functions[fd] = function
+        self.rewatch(fd, readable=True, writable=writable)
+
+    def rewatch(self, fd: int, *, readable: bool, writable: bool) -> None:
+        self._interest[fd] = (readable, writable)
+        self.poke(self._sockets[fd])
+
+    def unwatch(self, fd: int) -> None:
+        self.functions.pop(fd, None)
+
+    def poke(self, sock: Any) -> None:
+        self.ready[sock.fileno()] = None
+        self._process.wake()
+
+    def callLater(self, delay_s: float, function: Callable[..., None], *args: Any) -> None:
+        world = self._process.world
+        real_us = int(delay_s * 1e6 / self._process.host.clock.rate)
+        world.at(world.now + real_us, self._timer, function, args)
+
+    def _timer(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if not self._process.is_dead:
+            self.due.append((function, args))
+            self._process.wake()
+
+    def serve(self) -> None:
+        """Everything that is due or ready."""
+        due, self.due = self.due, []
+        for function, args in due:
+            function(*args)
+        ready, self.ready = self.ready, {}
+        for fd in ready:
+            function = self.functions.get(fd)
+            if function is None:
+                continue
+            sock = self._sockets[fd]
+            readable, writable = self._interest[fd]
+            events = (READABLE if sock.is_readable() and (readable or getattr(sock, "error", 0)) else 0) | (
+                WRITABLE if writable and sock.is_writable() else 0
+            )
+            if events:
+                function(events)
+                if fd in self.functions and sock.is_readable() and self._interest[fd][0]:
+                    self.ready[fd] = None
+
+
+class ThreadedWriter:
+    """What `ThreadWriter` does, in simulated time: everything that waits becomes one write and one sync."""
+
+    def __init__(self, process: Process, wal: Wal) -> None:
+        self._process = process
+        self._wal = wal
+        self._queue: deque[Batch] = deque()
+        self._submitted = 0
+        self._done = 0
+        self._is_busy = False
+        self._is_full = False
+        self._prune_to = 0
+        self._events: WriterEvents
+
+    def start(self, events: WriterEvents) -> None:
+        self._events = events
+
+    def submit(self, batch: Batch) -> int:
+        self._queue.append(batch)
+        self._submitted += 1
+        return self._submitted
+
+    def flush(self) -> None:
+        self._begin_soon()
+
+    def prune(self, index: int) -> None:
+        self._prune_to = index
+        self._begin_soon()
+
+    def close(self) -> None:
+        pass
+
+    def _begin_soon(self) -> None:
+        if not self._is_busy and (self._queue or self._prune_to):
+            self._is_busy = True
+            world = self._process.world
+            world.at(world.now + 10 + world.chance.below(60), self._begin)
+
+    def _begin(self, _a: None, _b: None) -> None:
+        process = self._process
+        if process.is_dead:
+            return
+        if process.host.paused_until > process.world.now:
+            process.world.at(process.host.paused_until, self._begin)
+            return
+        disk = process.host.disk
+        batches = list(self._queue)
+        disk.begin_work(process.host.sync_span)
+        error: Exception | None = None
+        try:
+            if batches:
+                self._wal.write(batches)
+            if self._prune_to:
+                prune_to, self._prune_to = self._prune_to, 0
+                self._wal.prune(prune_to)
+        except PowerCut:
+            disk.end_work()
+            process.power_cut()
+            return
+        except Exception as raised:
+            error = raised
+        process.world.at(disk.end_work(), self._ended, len(batches), error)
+
+    def _ended(self, count: int, error: Exception | None) -> None:
+        process = self._process
+        if process.is_dead:
+            return
+        if process.host.paused_until > process.world.now:
+            process.world.at(process.host.paused_until, self._ended, count, error)
+            return
+        process.reactor.due.append((self._report, (count, error)))
+        process.wake()
+
+    def _report(self, count: int, error: Exception | None) -> None:
+        events = self._events
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            if not self._is_full:
+                self._is_full = True
+                events.on_full(True)
+            world = self._process.world
+            world.at(world.now + int(FULL_RETRY_S * SECOND), self._begin)
+            return
+        if error is not None:
+            events.on_failed(error)
+            return
+        for _ in range(count):
+            self._queue.popleft()
+        self._is_busy = False
+        if self._is_full:
+            self._is_full = False
+            events.on_full(False)
+        self._done += count
+        if count:
+            events.on_persisted(self._done)
+        self._begin_soon()
+
+
+class ForkedJob:
+    """What `ForkSnapshotJob` does: the state as it was at the fork is written some time later."""
+
+    def __init__(self, process: Process, snapshots: Snapshots) -> None:
+        self._process = process
+        self._snapshots = snapshots
+        self.written: Callable[[SnapshotMeta, str], None]
+
+    def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
+        world = self._process.world
+        chunks = list(machine.snapshot_chunks())
+        world.counts["snapshot"] += 1
+        world.at(world.now + 500 + world.chance.below(200_000), self._write, meta, chunks)
+
+    def _write(self, meta: SnapshotMeta, chunks: list[bytes]) -> None:
+        process = self._process
+        if process.is_dead:
+            return
+        error = ""
+        try:
+            self._snapshots.write(meta, chunks)
+        except PowerCut:
+            process.power_cut()
+            return
+        except OSError as failure:
+            error = failure.strerror or str(failure)
+        process.reactor.due.append((self.written, (meta, error)))
+        process.wake()
+
+
+class PeerEvents:
+    """Stands between a node and its links, to see what the checks must know."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._node = process.node
+        self.has_log = self._node.has_log
+        self.peer_introduced = self._node.peer_introduced
+        self.peer_connected = self._node.peer_connected
+        self.peer_lost = self._node.peer_lost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
+        process = self._process
+        process.world.check.on_peer_frame(process, kind, block, at, end)
+        try:
+            self._node.peer_frame(peer, incarnation, kind, block, at, end)
+        except RemoteProtocolError as error:
+            raise Violation(f"{process.host.id} cannot use what {peer} sent: {error}") from error
+
+
+class Process:
+    """One life of a store node."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.world = world = host.world
+        self.is_dead = False
+        self._is_woken = False
+        world.current = self
+        bug = world.bug
+        self.reactor = SimReactor(self)
+        chance = world.chance
+        disk = bug.disk(host.disk)
+        self.found = found = recover(disk, host.id, list(world.hosts), chance, segment_bytes=world.segment_bytes)
+        writer = bug.writer(self, found.wal)
+        if writer is None:
+            writer = InlineWriter(found.wal) if host.writes_inline else ThreadedWriter(self, found.wal)
+        self.writer = writer
+        self.links = PeerLinks(
+            self.reactor,  # type: ignore[arg-type]
+            node_id=host.id,
+            cluster=CLUSTER,
+            incarnation=host.lives,
+            addresses={peer: (f"10.0.0.{peer}", 1) for peer in world.hosts if peer != host.id},
+            rng=chance,
+        )
+        job: Any = InlineSnapshotJob(found.snapshots) if host.writes_inline else ForkedJob(self, found.snapshots)
+        self.node = Node(
+            world.settings(host.id),
+            found.core,
+            found.machine,
+            writer=writer,
+            snapshots=found.snapshots,
+            snapshot_job=job,
+            peers=self.links,
+            clock=host.clock,
+            entropy=host,
+            joining=Joining(disk),
+            applied=found.position,
+        )
+        job.written = self.node.snapshot_written
+        self.clients = ClientListener(
+            self.reactor,  # type: ignore[arg-type]
+            self.node,
+            host.clock,
+            ClientLimits(connections_per_address_max=0, pause_bytes=world.pause_bytes, stall_ms=3000),
+            lambda word: word,
+        )
+        bug.planted(self)
+        writer.start(self.node)
+        net = world.net
+        for what in ("peer", "client"):
+            net.listening[(host.id, what)] = self.reactor.know(Listening(net, host.id, what))
+        self.links.start(PeerEvents(self), _Door(self, net.listening[(host.id, "peer")]))  # type: ignore[arg-type]
+        self.clients.start(_Door(self, net.listening[(host.id, "client")]))  # type: ignore[arg-type]
+        self.reactor.callLater(TICK_S * chance.unit(), self._tick)
+
+    def _tick(self) -> None:
+        self.reactor.callLater(TICK_S, self._tick)
+        self.node.tick()
+
+    def wake(self) -> None:
+        """Something arrived: there will be a turn."""
+        if not self._is_woken and not self.is_dead:
+            self._is_woken = True
+            world = self.world
+            late = 20 + world.chance.below(80)
+            if world.lazy and world.chance.happens(world.lazy):
+                late = world.chance.below(5000)
+            world.at(world.now + late, self._turn)
+
+    def _turn(self, _a: None, _b: None) -> None:
+        if self.is_dead:
+            return
+        world = self.world
+        if self.host.paused_until > world.now:
+            world.at(self.host.paused_until, self._turn)
+            return
+        self._is_woken = False
+        world.current = self
+        has_more = False
+        node = self.node
+        try:
+            self.reactor.serve()
+            if node.failure is None:
+                has_more = node.turn_end()
+            if node.failure is None:
+                self.clients.send_all()
+        except PowerCut:
+            world.check.after_turn(self, is_whole=False)
+            self.power_cut()
+            return
+        except OSError as error:
+            # As the service does with whatever escapes from a turn.
+            node.on_failed(error)
+        finally:
+            world.current = None
+        world.check.after_turn(self)
+        if world.logged:
+            raise Violation(f"{self.host.id} met a fault while serving: {world.logged[0]}")
+        if node.failure is not None:
+            self.failed(node.failure)
+        elif has_more or self.reactor.ready or self.reactor.due:
+            self.wake()
+
+    def failed(self, error: Exception) -> None:
+        """The node stops itself: only a disk that failed is a reason."""
+        disk = self.host.disk
+        world = self.world
+        world.note(f"{self.host.id} stops: {error!r}")
+        if not disk.injected:
+            raise Violation(f"{self.host.id} stops without need: {error!r}") from error
+        world.counts["stopped_by_disk"] += 1
+        self._end(silent=False)
+        disk.killed()
+        self.host.restart_later()
+
+    def kill(self) -> None:
+        """SIGKILL: the machine goes on."""
+        self._end(silent=False)
+        self.host.disk.killed()
+
+    def power_cut(self) -> None:
+        """The machine is off."""
+        if self.is_dead:
+            return
+        self.host.is_on = False
+        self._end(silent=True)
+        torn = self.host.disk.power_cut()
+        self.world.counts["power_cut"] += 1
+        self.world.counts["torn_write"] += torn
+        self.world.note(f"{self.host.id} loses power{', a write is torn' if torn else ''}")
+        self.host.restart_later()
+
+    def _end(self, *, silent: bool) -> None:
+        self.is_dead = True
+        self.host.process = None
+        self.world.net.machine_gone(self.host.id, silent=silent)
+
+
+class _Door:
+    """A listening socket whose accepted sockets the process's reactor knows."""
+
+    def __init__(self, process: Process, listening: Listening) -> None:
+        self._process = process
+        self._listening = listening
+
+    def fileno(self) -> int:
+        return self._listening.fileno()
+
+    def accept(self) -> tuple[SimSocket, tuple[str, int]]:
+        sock, address = self._listening.accept()
+        return self._process.reactor.know(sock), address
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+class Host:
+    """A machine: disk, clocks, and the process on it if it runs. Also the process's `Entropy`."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self.world = world
+        self.id = node_id
+        self.clock = HostClock(world)
+        self.process: Process | None = None
+        self.is_on = True
+        self.paused_until = 0
+        #: A life of the process; also its incarnation.
+        self.lives = 0
+        self.is_flipped = False
+        chance = world.chance
+        self.sync_us = chance.pick([150.0, 1500.0, 1500.0, 12_000.0])
+        self.writes_inline = chance.happens(0.15)
+        self._restart_planned = False
+        self.new_disk()
+
+    def new_disk(self) -> None:
+        """An empty disk."""
+        self.disk = SimDisk(f"disk{self.id}", self.world.chance, lambda: self.world.now)
+        self.disk.step = lambda: self.world.step_of(self.id)
+        self.is_flipped = False
+
+    def token(self, size: int) -> bytes:
+        """See `Entropy.token`."""
+        return bytes(self.world.chance.below(256) for _ in range(size))
+
+    def sync_span(self) -> int:
+        """How long a sync takes this time."""
+        world = self.world
+        span = self.sync_us * (0.5 + world.chance.unit())
+        if world.faulty and world.chance.happens(0.004):
+            world.counts["slow_sync"] += 1
+            span = 400_000 * (0.3 + world.chance.unit())
+        return int(span)
+
+    def restart_later(self) -> None:
+        """Somebody or something starts the process again."""
+        if not self._restart_planned:
+            self._restart_planned = True
+            chance = self.world.chance
+            pause = chance.pick([1000, 100_000, SECOND, 3 * SECOND]) if self.world.faulty else 50_000
+            self.world.at(self.world.now + pause, self._restart)
+
+    def _restart(self, _a: None, _b: None) -> None:
+        self._restart_planned = False
+        if self.process is None:
+            self.start()
+
+    def start(self) -> None:
+        """Start the process on what the disk holds."""
+        world = self.world
+        self.is_on = True
+        self.paused_until = 0
+        self.lives += 1
+        self.disk.injected = 0
+        try:
+            self.process = Process(self)
+        except PowerCut:
+            self._stillborn()
+            self.is_on = False
+            world.net.machine_gone(self.id, silent=True)
+            self.disk.power_cut()
+            self.restart_later()
+            return
+        except (CoordError, OSError) as error:
+            self._stillborn()
+            world.net.machine_gone(self.id, silent=False)
+            self._refused(error)
+            return
+        finally:
+            world.current = None
+        world.check.on_start(self.process)
+        self.process.wake()
+
+    def _stillborn(self) -> None:
+        """The process ended before it had begun."""
+        if self.world.current is not None:
+            self.world.current.is_dead = True
+
+    def _refused(self, error: Exception) -> None:
+        world = self.world
+        world.note(f"{self.id} does not start: {error}")
+        if self.disk.injected:
+            world.counts["start_failed"] += 1
+            self.disk.killed()
+            self.restart_later()
+            return
+        if not self.is_flipped:
+            raise Violation(f"{self.id} does not start on a sound disk: {error!r}") from error
+        if isinstance(error, CorruptRecord) and not (error.path.startswith(self.disk.name) and error.offset >= 0):
+            raise Violation(f"{self.id} does not say where the damage is: {error}") from error
+        world.counts["refused_corrupt"] += 1
+        # The operator takes the state from the others.
+        self.new_disk()
+        world.check.on_wiped(self.id)
+        self.restart_later()
+
+
+class _Sockets:
+    """What `coord.server.peer_link` finds under the name `socket`: sockets of the process whose turn it is."""
+
+    def __init__(self, world: World, real: Any) -> None:
+        self._world = world
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def socket(self, family: int, kind: int) -> SimSocket:
+        process = self._world.current
+        assert process is not None, "a socket outside of any turn"
+        sock: SimSocket = process.reactor.know(SimSocket(self._world.net, process.host.id))
+        return sock
+
+
+class World:
+    """One cluster of `size` machines, one seed."""
+
+    def __init__(self, seed: int, size: int, bug: type[Bug] = Bug, trace: bool = False) -> None:
+        from tests.sim.store.checks import Checks
+
+        self.seed = seed
+        self.size = size
+        self.bug = bug()
+        self.chance = chance = Chance(seed * 1000 + size)
+        self.now = 0
+        self.trace: list[str] | None = [] if trace else None
+        self.counts: Counter[str] = Counter()
+        #: Tracebacks that processes wrote into their logs.
+        self.logged: list[str] = []
+        self.faulty = True
+        self._queue: list[tuple[int, int, Callable[[Any, Any], None], Any, Any]] = []
+        self._sequence = 0
+        self.current: Process | None = None
+        self.lazy = chance.pick([0.0, 0.1, 0.4])
+        self.crash_in_step = chance.pick([0.0, 0.0, 0.0003, 0.002])
+        self.segment_bytes = chance.pick([2500, 12_000, 100_000])
+        self.pause_bytes = chance.pick([300, 1 << 20])
+        self._snapshot_entries = chance.pick([20, 60, 300])
+        self._keep_entries = chance.pick([2, 10, 100])
+        self._limits = Limits(
+            session_timeout_min_ms=400,
+            session_timeout_max_ms=4000,
+            outstanding_max=chance.pick([6, 1000]),
+            output_bytes_max=chance.pick([400, 4 << 20, 4 << 20]),
+        )
+        self.net = Network(self)
+        self.check = Checks(self)
+        self.hosts: dict[int, Host] = {}
+        for node_id in range(1, size + 1):
+            self.hosts[node_id] = Host(self, node_id)
+        self._real_socket = peer_link.socket
+        for host in self.hosts.values():
+            host.clock.run_at(chance.between(0.75, 1.3))
+            self.at(chance.below(200_000), self._first_start, host)
+
+    def settings(self, node_id: int) -> NodeSettings:
+        """Small numbers, so that everything happens in seconds."""
+        return NodeSettings(
+            node_id,
+            tick_ms=200,
+            leader_absence_ms=1000,
+            snapshot_entries=self._snapshot_entries,
+            keep_entries=self._keep_entries,
+            reap_interval_ms=1000,
+            limits=self._limits,
+        )
+
+    def _first_start(self, host: Host, _: None) -> None:
+        if host.process is None:
+            host.start()
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def at(self, when: int, what: Callable[[Any, Any], None], a: Any = None, b: Any = None) -> None:
+        """Let `what(a, b)` happen at `when`."""
+        self._sequence += 1
+        heapq.heappush(self._queue, (when, self._sequence, what, a, b))
+
+    def run_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
+        """Let time pass until `end`, or until `done` holds, asked every quarter second; whether it held.
+
+        Raises: Violation, with seed, time and how to see it again in the message.
+        """
+        queue = self._queue
+        next_look = self.now
+        real, peer_link.socket = peer_link.socket, _Sockets(self, peer_link.socket)  # type: ignore[assignment,attr-defined]
+        try:
+            while queue and queue[0][0] <= end:
+                when, _, what, a, b = heapq.heappop(queue)
+                if done is not None and when >= next_look:
+                    next_look = when + SECOND // 4
+                    if done():
+                        return True
+                self.now = when
+                what(a, b)
+        except (AssertionError, Exception) as error:
+            raise self.failure(error) from error
+        finally:
+            peer_link.socket = real  # type: ignore[attr-defined]
+        self.now = end
+        return False
+
+    def failure(self, error: BaseException) -> Violation:
+        """The violation together with what is needed to see it again."""
+        text = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+        return Violation(
+            f"{text}\n  at {self.now / SECOND:.6f} s of seed {self.seed}, {self.size} nodes; replay:"
+            f" python -m tests.sim.store --seed {self.seed} --nodes {self.size} --trace"
+        )
+
+    def note(self, text: str) -> None:
+        """One line of the trace."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now / SECOND:.6f} {text}")
+
+    # --- machines -----------------------------------------------------------------------------------------------------
+
+    def is_on(self, machine: int) -> bool:
+        """Whether the machine answers at all."""
+        host = self.hosts.get(machine)
+        return host is None or host.is_on
+
+    def step_of(self, machine: int) -> None:
+        """Between any two things a machine does, its power may fail. Raises PowerCut."""
+        if self.crash_in_step and self.faulty and machine > 0 and self.chance.unit() < self.crash_in_step:
+            self.counts["crash_in_step"] += 1
+            raise PowerCut
+
+    def running(self) -> list[Process]:
+        """Processes that are up."""
+        return [host.process for host in self.hosts.values() if host.process is not None]
+
+    def awake(self) -> list[Process]:
+        """Processes that are up and not paused."""
+        return [process for process in self.running() if process.host.paused_until <= self.now]
+
+    def leaders(self) -> list[Process]:
+        """Processes that think they lead."""
+        return [process for process in self.running() if process.node.core.leadership is not None]
