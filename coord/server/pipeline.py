@@ -223,6 +223,8 @@ class Pipeline:
         self._token = token
         self._ask_read_index = ask_read_index
         self._by_session: dict[int, Connection] = {}
+        #: Connections whose sessions the group being applied has opened, with requests that came early.
+        self._opened: list[Connection] = []
         self._connection_count = 0
         self._origin = (node_id << 48) | int.from_bytes(token(4), "big")
         #: Told of every session that a command created or moved, wherever its client is.
@@ -330,9 +332,17 @@ class Pipeline:
         if connection.is_paused:
             connection.is_paused = False
             connection.transport.set_reading(not connection.is_choked)
-        early, connection.early = connection.early, []
-        for block, frames in early:
-            self.receive(connection, block, frames)
+        if connection.early:
+            self._opened.append(connection)
+
+    def _serve_early(self) -> None:
+        """Take the requests that came before their session: the tree is where the last command of the group left it,
+        so they have to wait until all events of the group are given."""
+        opened, self._opened = self._opened, []
+        for connection in opened:
+            early, connection.early = connection.early, []
+            for block, frames in early:
+                self.receive(connection, block, frames)
 
     def _send_connect_response(self, connection: Connection, response: ConnectResponse) -> None:
         response.has_read_only = connection.has_read_only
@@ -509,6 +519,8 @@ class Pipeline:
             sent = proposals.match(outcome.session_id, outcome.owner, outcome.cxid)
             if sent is not None and not sent.connection.is_closed:
                 self._answer(sent, outcome)
+        if self._opened:
+            self._serve_early()
 
     def _session_changed(self, outcome: Outcome) -> None:
         """A session was opened, moved or ended: a connection of it that is here under an older owner is history."""

@@ -88,8 +88,8 @@ class Client:
         chance = world.chance
         self.rate = chance.between(0.8, 1.25)
         self.wanted_ms = chance.pick([600, 1000, 2000])
-        self.think_us = chance.pick([8_000, 40_000, 150_000])
-        self.depth = chance.pick([1, 4, 12])
+        self.think_us = chance.pick([15_000, 60_000, 200_000])
+        self.depth = chance.pick([1, 3, 9])
         self.watches = chance.pick([0.0, 0.3, 0.8])
         self.session_id = 0
         self.passwd = bytes(16)
@@ -104,6 +104,7 @@ class Client:
         self.answered = 0
         self.synced = 0
         self.done_writes = 0
+        self._owes_sync = False
         world.at(world.now + chance.below(SECOND), self._act)
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -149,12 +150,19 @@ class Client:
     def drop(self, link: Link, *, quietly: bool = False) -> None:
         """Leave a connection; `quietly`: the server is not told."""
         self.world.counts["connection_loss"] += len(link.pending)
+        self._owes_sync |= not self.world.faulty
         if quietly:
             self.left.append(link)
         else:
             link.sock.close()
         if self.link is link:
             self.link = None
+
+    def calm(self) -> None:
+        """Trouble is over: work steadily, and begin with a sync."""
+        self.think_us = 40_000
+        self.depth = min(self.depth, 3)
+        self._owes_sync = True
 
     def vanish(self) -> None:
         """The client's machine is gone for good."""
@@ -218,6 +226,8 @@ class Client:
         for _ in range(1 + chance.below(self.depth)):
             kind = chance.below(20)
             path = chance.pick([b"/s/a", b"/s/b", b"/s/c", b"/s/" + self.name, b"/s"])
+            if self._owes_sync:
+                kind, self._owes_sync = 6, False
             if kind < 6:
                 self._read(link, path)
             elif kind < 7:

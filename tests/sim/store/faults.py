@@ -318,6 +318,8 @@ class Story:
         world.faulty = False
         world.net.heal()
         world.note("peace")
+        for client in self.clients:
+            client.calm()
         for host in world.hosts.values():
             host.paused_until = min(host.paused_until, world.now)
             host.disk.failures.clear()

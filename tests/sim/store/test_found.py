@@ -99,3 +99,19 @@ def test_names_that_a_restart_found_are_durable() -> None:
         disk.power_cut()
         assert open_wal(disk, "wal")[1].last_index() == 1
         assert len(Snapshots(disk, "snap").names()) == 1
+
+
+def test_requests_that_came_before_their_session_see_nothing_before_its_events() -> None:
+    """An early read that leaves a watch, and behind its session in the same group a write to what it watches."""
+    nodes, writer = _with_znode()
+    early = Client(writer.node, nodes.clock)
+    early.connect()
+    early.request(1, op.OP_GET_DATA, records.encode_path_watch(PATH, True))
+    _set(writer, 2, b"new")
+    nodes.settle()
+    (read,) = early.replies()
+    assert read[0] == 1
+    assert read[3][4:7] == b"new"
+    _set(writer, 3, b"newer")
+    nodes.settle()
+    assert [reply[0] for reply in early.replies()] == [1, records.XID_NOTIFICATION]
