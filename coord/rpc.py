@@ -51,9 +51,9 @@ from coord.rpc_wire import (
     Request,
     RpcError,
     StreamError,
-    body_decoder,
     call_blocking,
     decode_reply,
+    decode_request,
     encode_body,
     encode_frame,
 )
@@ -203,9 +203,9 @@ class _ServerConnection(_Frames):
             self._fail(request_id, RpcError(Code.BUSY, f"{REQUESTS_MAX} requests of this connection are in progress"))
             return
         try:
-            request = self._server.decoder.decode(payload.body)
-        except msgspec.DecodeError as error:
-            self._fail(request_id, RpcError(Code.BAD_REQUEST, str(error)))
+            request = decode_request(payload, self._server.requests)
+        except RpcError as error:
+            self._fail(request_id, error)
             return
         self._in_progress.add(request_id)
         answer: Deferred[msgspec.Struct] = ensureDeferred(self._server.answer(request))
@@ -241,7 +241,7 @@ class RpcServer:
 
     def __init__(self, dispatch: Dispatch, *, requests: Any) -> None:
         self._dispatch = dispatch
-        self.decoder = body_decoder(requests)
+        self.requests = requests
         self.connections: set[_ServerConnection] = set()
         self._port: IListeningPort | None = None
 

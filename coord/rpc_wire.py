@@ -109,6 +109,9 @@ class Failed(msgspec.Struct, array_like=True, tag=2):
 
 Payload = Request | Reply | Failed
 
+#: What the decoder raises for bytes that it cannot read; RecursionError for arrays in arrays in arrays.
+UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
 _encoder: Final = msgspec.msgpack.Encoder()
 _payload_decoder: Final = msgspec.msgpack.Decoder(Payload)
 
@@ -170,9 +173,17 @@ class FrameReader:
 def _decode_payload(data: bytes) -> Payload:
     try:
         payload: Payload = _payload_decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise StreamError(f"undecodable frame of {len(data)} bytes: {error}") from error
     return payload
+
+
+def decode_request(request: Request, requests: Any) -> Any:
+    """The request Struct that `request` carries. Raises RpcError(BAD_REQUEST) for an unreadable one."""
+    try:
+        return body_decoder(requests).decode(request.body)
+    except UNREADABLE as error:
+        raise RpcError(Code.BAD_REQUEST, str(error)) from error
 
 
 def decode_reply(payload: Payload, replies: Any) -> Any:
@@ -183,7 +194,7 @@ def decode_reply(payload: Payload, replies: Any) -> Any:
         raise RpcError(Code.BAD_REPLY, "the peer answered with a question")
     try:
         return body_decoder(replies).decode(payload.body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise RpcError(Code.BAD_REPLY, f"unreadable reply: {error}") from error
 
 
