@@ -21,6 +21,7 @@ simulation drives whole nodes through exactly these methods.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from twisted.logger import Logger
@@ -28,8 +29,10 @@ from twisted.logger import Logger
 from coord.env import Clock, Entropy
 from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, StorageError
 from coord.raft.core import RaftCore
+from coord.raft.membership import decode_configuration
 from coord.raft.messages import (
     APPEND,
+    CONFIG,
     LEADER,
     NORMAL,
     PRE_VOTE,
@@ -43,6 +46,8 @@ from coord.raft.messages import (
 )
 from coord.server import peer_codec as codec
 from coord.server.joining import Joining
+from coord.server.members import config_text
+from coord.server.membership import Membership
 from coord.server.node_settings import NodeSettings
 from coord.server.pipeline import Pipeline
 from coord.server.proposals import Forwarded, Proposals, Sent
@@ -125,6 +130,11 @@ class Node:
             settings.node_id, machine, self.proposals, settings.limits, entropy.token, self.syncs.add
         )
         self.pipeline.on_session_opened = self._session_opened
+        self.pipeline.is_linearizable = settings.linearizable_reads
+        self.membership = Membership(self, peers)
+        self.pipeline.on_wish = self.membership.asked
+        #: Told when other members are in force than before: links are to be opened or closed.
+        self.on_members_changed: Callable[[], None] = _nobody_cares
         self.forwarded = Forwarded()
         self.joining = joining
         self.snapshots = snapshots
@@ -174,6 +184,7 @@ class Node:
         now_ms = self._clock.monotonic_ms()
         self.core.tick()
         self.syncs.tick()
+        self.membership.tick()
         self._tick_sessions(now_ms)
         self._outbox.pump()
         if self.core.leader != 0:
@@ -190,7 +201,9 @@ class Node:
     def peer_introduced(self, peer: int, has_log: bool) -> None:  # noqa: ARG002
         """`peer` said hello, over whichever connection."""
         try:
-            self.joining.peer_introduced(peer_has_log=has_log, has_log=self.has_log())
+            # Who knows a term has a disk that remembers its votes. Without this, a first leader whose voters have got
+            # nothing of its log yet would make all of them joining, and nobody could ever be elected.
+            self.joining.peer_introduced(peer_has_log=has_log, has_log=self.has_log() or self.core.term > 0)
         except OSError as error:
             self.on_failed(error)
 
@@ -203,6 +216,7 @@ class Node:
         self.core.peer_down(peer)
         self._outbox.peer_lost(peer, self.core)
         self._inbox.peer_lost(peer)
+        self.membership.peer_lost(peer)
 
     def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
         """A frame from `peer`, whose identity the link has checked. Raises RemoteProtocolError: break the link."""
@@ -221,6 +235,10 @@ class Node:
         elif kind == codec.RECEIVED:
             name, ok = codec.decode_received(block, at, end)
             self._outbox.ended(peer, name, ok, self.core)
+        elif kind == codec.ASK:
+            self.membership.ask(peer, *codec.decode_numbered(block, at, end))
+        elif kind == codec.ANSWER:
+            self.membership.answered(peer, *codec.decode_numbered(block, at, end))
         else:
             raise RemoteProtocolError(f"peer {peer} sent a frame of unknown kind {kind}")
 
@@ -294,6 +312,8 @@ class Node:
         has_more = False
         while True:
             self._submit_commands()
+            if self.membership.is_busy():
+                self.membership.turn()
             if not core.has_ready():
                 break
             if self._clock.monotonic_ms() - now_ms > TURN_MS_MAX:
@@ -330,6 +350,8 @@ class Node:
         for state in ready.read_states:
             self.syncs.confirmed(state)
         self.syncs.release(self.applied_index, self.pipeline)
+        if ready.config_changed:
+            self.on_members_changed()
         for event in ready.events:
             if event.name not in _TOLD_BY_CHANGE:
                 log.info("raft {name} term={term} {detail}", name=event.name, term=event.term, detail=event.detail)
@@ -338,6 +360,7 @@ class Node:
         """Role, term or leader are not what they were."""
         if ready.role != LEADER:
             self.expiry = None
+            self.membership.leadership_ended()
         if ready.role == LEADER and self.role != LEADER:
             self.elections_won += 1
             self._leading_since_ms = self._clock.monotonic_ms()
@@ -371,6 +394,8 @@ class Node:
                     outcomes = machine.apply_group(entry.data)
                     self.commands += len(outcomes)
                     pipeline.applied(outcomes)
+            elif entry.kind == CONFIG:
+                pipeline.applied([machine.apply_membership(config_text(decode_configuration(entry.data)))])
             self._bytes_since_snapshot += len(entry.data)
         self.applied_index = entries[-1].index
         if self.joining.is_joining:
@@ -592,3 +617,7 @@ class Node:
     def leading_ms(self) -> int:
         """For how long this node has led; 0 if it does not."""
         return self._clock.monotonic_ms() - self._leading_since_ms if self.core.leadership is not None else 0
+
+
+def _nobody_cares() -> None:
+    """The default of `Node.on_members_changed`."""

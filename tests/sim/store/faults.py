@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final
 
 from twisted.logger import LogEvent, globalLogPublisher
@@ -382,5 +383,8 @@ def run_one(seed: int, size: int = 3, trouble_s: float = 6, bug: type[Bug] = Bug
     Raises: Violation.
     """
     world = World(seed, size, bug, trace)
-    Story(world, trouble_s).run()
+    with ExitStack() as stack:
+        for patch in world.bug.patches():
+            stack.enter_context(patch)
+        Story(world, trouble_s).run()
     return world

@@ -115,3 +115,13 @@ def test_requests_that_came_before_their_session_see_nothing_before_its_events()
     _set(writer, 3, b"newer")
     nodes.settle()
     assert [reply[0] for reply in early.replies()] == [1, records.XID_NOTIFICATION]
+
+
+def test_a_node_that_has_voted_has_not_lost_its_disk() -> None:
+    """The first leader has a log; its voters died before they got any of it. They must vote again, or nobody leads."""
+    voter, wiped = StoreNodes(3).nodes[1], StoreNodes(3).nodes[1]
+    voter.core.term = 1
+    for node in (voter, wiped):
+        node.peer_introduced(2, True)
+    assert not voter.joining.is_joining
+    assert wiped.joining.is_joining

@@ -13,6 +13,7 @@ import errno
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from coord.errors import CoordError, CorruptRecord, RemoteProtocolError
@@ -76,16 +77,12 @@ class Bug:
     favours: tuple[str, ...] = ()
     sizes: tuple[int, ...] = (3,)
 
-    def planted(self, process: Process) -> None:
-        """Spoil a process before it begins."""
+    #: Its place in the list of famous bugs.
+    number = 0
 
-    def disk(self, disk: SimDisk) -> SimDisk:
-        """The disk as the process sees it."""
-        return disk
-
-    def writer(self, process: Process, wal: Wal) -> Any:
-        """Another log writer, None for the usual one."""
-        return None
+    def patches(self) -> list[AbstractContextManager[Any]]:
+        """What stands in for the real code during the run."""
+        return []
 
 
 class SimReactor:
@@ -310,15 +307,11 @@ class Process:
         self.is_dead = False
         self._is_woken = False
         world.current = self
-        bug = world.bug
         self.reactor = SimReactor(self)
         chance = world.chance
-        disk = bug.disk(host.disk)
+        disk = host.disk
         self.found = found = recover(disk, host.id, list(world.hosts), chance, segment_bytes=world.segment_bytes)
-        writer = bug.writer(self, found.wal)
-        if writer is None:
-            writer = InlineWriter(found.wal) if host.writes_inline else ThreadedWriter(self, found.wal)
-        self.writer = writer
+        writer = InlineWriter(found.wal) if host.writes_inline else ThreadedWriter(self, found.wal)
         self.links = PeerLinks(
             self.reactor,  # type: ignore[arg-type]
             node_id=host.id,
@@ -349,7 +342,6 @@ class Process:
             ClientLimits(connections_per_address_max=0, pause_bytes=world.pause_bytes, stall_ms=3000),
             lambda word: word,
         )
-        bug.planted(self)
         writer.start(self.node)
         net = world.net
         for what in ("peer", "client"):
