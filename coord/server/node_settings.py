@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coord.server.members import Address, Members
 from coord.server.pipeline import Limits
 
 
@@ -20,6 +21,10 @@ class NodeSettings:
         keep_entries: int = 10_000,
         reap_interval_ms: int = 60_000,
         limits: Limits | None = None,
+        members: Members | None = None,
+        client: Address | None = None,
+        reconfig_enabled: bool = True,
+        linearizable_reads: bool = False,
     ) -> None:
         assert node_id > 0, node_id
         assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
@@ -37,3 +42,11 @@ class NodeSettings:
         #: How often the leader looks for containers and TTL znodes that may go.
         self.reap_interval_ms = reap_interval_ms
         self.limits = limits or Limits(session_timeout_min_ms=2 * tick_ms, session_timeout_max_ms=20 * tick_ms)
+        #: Where the members of a new store are, as far as this node was told; the first leader writes it down.
+        self.members: Members = members or {}
+        #: Where clients find this node, for the others to tell.
+        self.client = client
+        #: Whether clients of this node may change the members, rights provided.
+        self.reconfig_enabled = reconfig_enabled
+        #: Every read is confirmed by a majority first, as if a sync came before it.
+        self.linearizable_reads = linearizable_reads

@@ -7,12 +7,18 @@ of it in order. All numbers big-endian:
     answer   := hello | refused         (listener to dialler, once)
     frame    := length:u32  kind:u8  body
     hello    := frame kind 1: magic "RKPR" version:u16 cluster:16 bytes src:u64 dst:u64 incarnation:u64 has_log:u8
+                config:u64 address        the sender's newest configuration's index, and where it is in it, as UTF-8
     refused  := frame kind 2: reason as UTF-8
     raft     := frame kind 3: fixed fields, flags, [snapshot: index term name config], entries
     forward  := frame kind 4: term:u64 first:u64 command*             commands carry their own length
     touch    := frame kind 5: session_id:i64*                         sessions heard from since the last one
     chunk    := frame kind 6: total:u64 offset:u64 crc:u32 name_length:u16 name data     part of a snapshot file
     received := frame kind 7: ok:u8 name                              how the transfer of that snapshot ended
+    ask      := frame kind 8: token:u64 JSON                          a wish for the leader (`coord.server.membership`)
+    answer   := frame kind 9: token:u64 JSON                          what became of it
+    removed  := frame kind 10: config:u64                             instead of a hello: no member since that index
+    who      := frame kind 11: magic version:u16                      instead of a hello: which cluster is this?
+    cluster  := frame kind 12: cluster:16 bytes config:u64 configuration              the answer to that
 
 A frame that cannot be read is a RemoteProtocolError and costs the connection: between peers of one version and one
 cluster there are no bad frames, only bugs and strangers.
@@ -26,15 +32,15 @@ from typing import Final
 from crc32c import crc32c
 
 from coord.errors import RemoteProtocolError
-from coord.raft.membership import decode_configuration
+from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import Entry, Message, SnapshotMeta
 
 MAGIC: Final = b"RKPR"
-VERSION: Final = 1
+VERSION: Final = 2
 #: The longest frame taken from a peer: one append or forward with the largest single command, and room for headers.
 FRAME_BYTES_MAX: Final = 64 << 20
 #: Of an unknown stranger only a hello is taken.
-HELLO_BYTES_MAX: Final = 256
+HELLO_BYTES_MAX: Final = 512
 #: Piece of a snapshot file in one frame.
 CHUNK_BYTES: Final = 256 << 10
 
@@ -45,9 +51,17 @@ FORWARD: Final = 4
 TOUCH: Final = 5
 CHUNK: Final = 6
 RECEIVED: Final = 7
+ASK: Final = 8
+ANSWER: Final = 9
+REMOVED: Final = 10
+WHO: Final = 11
+CLUSTER: Final = 12
 
 _FRAME: Final = struct.Struct(">IB")
-_HELLO: Final = struct.Struct(">4sH16sQQQ?")
+_HELLO: Final = struct.Struct(">4sH16sQQQ?Q")
+_WHO: Final = struct.Struct(">4sH")
+_CLUSTER: Final = struct.Struct(">16sQ")
+_NUMBER: Final = struct.Struct(">Q")
 _RAFT: Final = struct.Struct(">BBQQQQQQQQQI")
 _ENTRY: Final = struct.Struct(">QQBI")
 _SNAPSHOT: Final = struct.Struct(">QQHI")
@@ -62,7 +76,15 @@ class Hello:
     """Who is at the other end."""
 
     def __init__(
-        self, cluster: bytes, src: int, dst: int, incarnation: int, has_log: bool, version: int = VERSION
+        self,
+        cluster: bytes,
+        src: int,
+        dst: int,
+        incarnation: int,
+        has_log: bool,
+        version: int = VERSION,
+        config: int = 0,
+        address: str = "",
     ) -> None:
         #: 16 bytes, alike on all nodes of one cluster.
         self.cluster = cluster
@@ -73,6 +95,9 @@ class Hello:
         #: Whether that node has anything in its log (`coord.server.joining`).
         self.has_log = has_log
         self.version = version
+        #: Index of the configuration in force at that node, and its own peer address in it ("": it has none).
+        self.config = config
+        self.address = address
 
 
 class Chunk:
@@ -92,19 +117,78 @@ def frame(kind: int, body: bytes) -> bytes:
 
 def encode_hello(hello: Hello) -> bytes:
     """The first frame of either direction."""
-    return frame(
-        HELLO, _HELLO.pack(MAGIC, hello.version, hello.cluster, hello.src, hello.dst, hello.incarnation, hello.has_log)
+    fixed = _HELLO.pack(
+        MAGIC,
+        hello.version,
+        hello.cluster,
+        hello.src,
+        hello.dst,
+        hello.incarnation,
+        hello.has_log,
+        hello.config,
     )
+    return frame(HELLO, fixed + hello.address.encode())
 
 
 def decode_hello(body: bytes) -> Hello:
     """Raises RemoteProtocolError for anything but a hello; a foreign version is the caller's to refuse."""
     if len(body) < 6 or body[:4] != MAGIC:
         raise RemoteProtocolError("not a node of a store")
-    if len(body) != _HELLO.size:
+    if body[4:6] != VERSION.to_bytes(2, "big"):
+        return Hello(bytes(16), 0, 0, 0, False, int.from_bytes(body[4:6], "big"))
+    if len(body) < _HELLO.size:
         raise RemoteProtocolError(f"hello of {len(body)} bytes")
-    _, version, cluster, src, dst, incarnation, has_log = _HELLO.unpack(body)
-    return Hello(cluster, src, dst, incarnation, has_log, version)
+    _, version, cluster, src, dst, incarnation, has_log, config = _HELLO.unpack_from(body)
+    address = body[_HELLO.size :].decode(errors="replace")
+    return Hello(cluster, src, dst, incarnation, has_log, version, config, address)
+
+
+def encode_who() -> bytes:
+    """Ask a node which cluster it belongs to."""
+    return frame(WHO, _WHO.pack(MAGIC, VERSION))
+
+
+def is_who(body: bytes) -> bool:
+    """Whether a node of this version asks."""
+    return body == _WHO.pack(MAGIC, VERSION)
+
+
+def encode_cluster(cluster: bytes, index: int, config: Configuration) -> bytes:
+    """The answer to WHO."""
+    return frame(CLUSTER, _CLUSTER.pack(cluster, index) + config.encode())
+
+
+def decode_cluster(body: bytes) -> tuple[bytes, int, Configuration]:
+    """(cluster, index of the configuration, configuration). Raises RemoteProtocolError."""
+    try:
+        cluster, index = _CLUSTER.unpack_from(body)
+        return cluster, index, decode_configuration(body[_CLUSTER.size :])
+    except (struct.error, ValueError) as error:
+        raise RemoteProtocolError(f"unreadable answer: {error}") from error
+
+
+def encode_removed(index: int) -> bytes:
+    """Tell a node that the configuration committed at `index` is without it."""
+    return frame(REMOVED, _NUMBER.pack(index))
+
+
+def decode_removed(body: bytes) -> int:
+    """The index. Raises RemoteProtocolError."""
+    if len(body) != _NUMBER.size:
+        raise RemoteProtocolError(f"removal of {len(body)} bytes")
+    return int.from_bytes(body, "big")
+
+
+def encode_numbered(kind: int, token: int, text: bytes) -> bytes:
+    """ASK or ANSWER."""
+    return frame(kind, _NUMBER.pack(token) + text)
+
+
+def decode_numbered(data: bytes, at: int, end: int) -> tuple[int, bytes]:
+    """(token, text) of ASK or ANSWER. Raises RemoteProtocolError."""
+    if end - at < _NUMBER.size:
+        raise RemoteProtocolError("a wish without its number")
+    return int.from_bytes(data[at : at + 8], "big"), data[at + 8 : end]
 
 
 def encode_raft(m: Message) -> bytes:

@@ -8,6 +8,10 @@
 So there is one ordered stream from A to B, and when A dials again B drops the older connection before it reads from the
 new one: nothing of an old connection is ever handled after something of its successor.
 
+Whom there is a link to follows the membership in force (`follow`). Somebody who is not a member here may be one in a
+newer configuration than this node has heard of: its hello says how new, and where to dial it. A node that is no member
+any more is told so. Whoever knows nothing yet may ask which cluster this is (`WHO`): a new node learns its members so.
+
 A link's queue is bounded; a peer that does not keep up loses the link, and what was queued with it. The core and
 `Proposals` are made for that.
 """
@@ -69,6 +73,30 @@ class PeerEvents(Protocol):
         ...
 
 
+class MembersView(Protocol):
+    """What the links want to know of the membership, and what they tell about it."""
+
+    def config_index(self) -> int:
+        """Index of the newest configuration in this node's log."""
+        ...
+
+    def own_address(self) -> str:
+        """`host:port` of this node for its peers, "" when its configuration has none."""
+        ...
+
+    def removed_since(self, peer: int) -> int:
+        """Index of the committed configuration if `peer` is in neither that nor a newer one here, else 0."""
+        ...
+
+    def removed(self, peer: int, index: int) -> None:
+        """`peer` says that this node is no member in the configuration committed at `index`."""
+        ...
+
+    def describe(self) -> bytes:
+        """The answer to WHO: this cluster (a frame)."""
+        ...
+
+
 class _Dialled(Stream):
     """The connection this node opened to a peer: frames go out, nothing but the answer to the hello comes back."""
 
@@ -85,6 +113,12 @@ class _Dialled(Stream):
             for kind, block, at, end in self._frames.feed(data):
                 if kind == codec.REFUSED:
                     self.fail("refused: " + block[at:end].decode(errors="replace"))
+                    return
+                if kind == codec.REMOVED:
+                    owner = self._link.owner
+                    if owner.members is not None:
+                        owner.members.removed(self._link.peer, codec.decode_removed(block[at:end]))
+                    self.fail("refused: this node is not a member")
                     return
                 if kind != codec.HELLO or self.is_up:
                     raise RemoteProtocolError(f"unexpected frame of kind {kind}")
@@ -208,6 +242,9 @@ class _Accepted(Stream):
             frames = self._frames.feed(data)
             if self.peer == 0 and frames:
                 kind, block, at, end = frames[0]
+                if kind == codec.WHO and self._owner.members is not None and codec.is_who(block[at:end]):
+                    self._dismiss(self._owner.members.describe())
+                    return
                 if kind != codec.HELLO:
                     raise RemoteProtocolError("spoke before its hello")
                 self._introduce(codec.decode_hello(block[at:end]))
@@ -226,18 +263,28 @@ class _Accepted(Stream):
         owner = self._owner
         why = owner.objection(hello)
         if why:
-            log.warn("refused a connection that says it is node {src}: {why}", src=hello.src, why=why)
-            self.output.append(codec.frame(codec.REFUSED, why.encode()))
-            self.flush()
-            self.close_when_sent()
-            owner.strangers.discard(self)
+            since = owner.removed_since(hello)
+            if why not in owner.told:
+                # Once: a node that waits to be added, or has been removed, dials again and again.
+                owner.told[why] = None
+                log.warn("refused a connection that says it is node {src}: {why}", src=hello.src, why=why)
+            self._dismiss(codec.encode_removed(since) if since else codec.frame(codec.REFUSED, why.encode()))
             return
+        owner.told.clear()
+        owner.meet(hello)
         self.peer = hello.src
         self.incarnation = hello.incarnation
         owner.introduced(self)
         self.output.append(codec.encode_hello(owner.hello(hello.src)))
         owner.node.peer_introduced(hello.src, hello.has_log)
         self.flush()
+
+    def _dismiss(self, frame: bytes) -> None:
+        """Answer a stranger once and for all."""
+        self.output.append(frame)
+        self.flush()
+        self.close_when_sent()
+        self._owner.strangers.discard(self)
 
     def lost(self, reason: str) -> None:  # noqa: ARG002 (the peer dials again and says why)
         self._owner.accepted_lost(self)
@@ -266,15 +313,21 @@ class PeerLinks:
         self.incarnation = incarnation
         self.rng = rng
         self.node: PeerEvents
+        #: None: the members never change.
+        self.members: MembersView | None = None
+        #: Reasons for refusals that are in the log already.
+        self.told: dict[str, None] = {}
         self.strangers: set[_Accepted] = set()
         self._links = {peer: _Link(self, peer, address) for peer, address in sorted(addresses.items())}
         self._accepted: dict[int, _Accepted] = {}
         self._listening: socket.socket | None = None
         self._dirty: list[_Link] = []
+        self._has_started = False
 
     def start(self, node: PeerEvents, listening: socket.socket | None) -> None:
         """Accept on `listening` and dial everybody."""
         self.node = node
+        self._has_started = True
         if listening is not None:
             self._listening = listening
             self.reactor.watch(listening.fileno(), self._accept)
@@ -291,6 +344,33 @@ class PeerLinks:
             link.stop()
         for stream in [*self._accepted.values(), *self.strangers]:
             stream.close()
+
+    def follow(self, addresses: dict[int, Address]) -> None:
+        """The members are others now: `addresses` of all but this node. Closes and opens links as needed."""
+        for peer in sorted(self._links):
+            if addresses.get(peer) != self._links[peer].address:
+                link = self._links.pop(peer)
+                was_up = link.is_up()
+                link.stop()
+                accepted = self._accepted.pop(peer, None) if peer not in addresses else None
+                if accepted is not None:
+                    accepted.close()
+                if self._has_started and (was_up or accepted is not None):
+                    self.node.peer_lost(peer)
+        for peer in sorted(addresses):
+            if peer not in self._links:
+                self._open(peer, addresses[peer])
+
+    def _open(self, peer: int, address: Address) -> None:
+        link = self._links[peer] = _Link(self, peer, address)
+        if self._has_started:
+            link.dial()
+
+    def meet(self, hello: codec.Hello) -> None:
+        """A node that only newer configurations know is answered where it says it is, until this node knows better."""
+        host, _, port = hello.address.rpartition(":")
+        if hello.src not in self._links and port.isdigit():
+            self._open(hello.src, (host.strip("[]"), int(port)))
 
     # --- the node's door ----------------------------------------------------------------------------------------------
 
@@ -357,7 +437,11 @@ class PeerLinks:
 
     def hello(self, peer: int) -> codec.Hello:
         """What this node says of itself."""
-        return codec.Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log())
+        hello = codec.Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log())
+        if self.members is not None:
+            hello.config = self.members.config_index()
+            hello.address = self.members.own_address()
+        return hello
 
     def objection(self, hello: codec.Hello) -> str:
         """Why this hello is refused, "" if it is not."""
@@ -367,9 +451,21 @@ class PeerLinks:
             return "belongs to another cluster"
         if hello.dst != self.node_id:
             return f"looks for node {hello.dst}, this is node {self.node_id}"
-        if hello.src not in self._links:
+        if hello.src == self.node_id or hello.src <= 0:
+            return "says that it is this node"
+        if hello.src not in self._links and not self._is_newer(hello):
             return f"node {hello.src} is not a member"
         return ""
+
+    def _is_newer(self, hello: codec.Hello) -> bool:
+        """Whether a stranger has a configuration that this node has not heard of, and an address in it."""
+        return self.members is not None and hello.config > self.members.config_index() and hello.address != ""
+
+    def removed_since(self, hello: codec.Hello) -> int:
+        """For a refused node of this cluster: the index of the configuration that is without it, else 0."""
+        if self.members is None or hello.cluster != self.cluster or hello.dst != self.node_id:
+            return 0
+        return self.members.removed_since(hello.src)
 
     def introduced(self, stream: _Accepted) -> None:
         """A stranger has become a peer: its older connection goes before anything of this one is read."""

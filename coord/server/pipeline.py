@@ -28,7 +28,6 @@ from coord.errors import (
     AUTH_FAILED,
     MARSHALLING_ERROR,
     OK,
-    RECONFIG_DISABLED,
     SESSION_EXPIRED,
     SESSION_MOVED,
     UNIMPLEMENTED,
@@ -66,6 +65,8 @@ READS: Final = frozenset(
 )
 #: Go into the log as they are. CHECK is no request of its own; RECONFIG is not a command of the tree.
 WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
+#: Stands among the requests of a connection for the read index that the reads behind it wait for.
+BARRIER: Final = -2
 _OPENING: Final = (op.OP_CREATE_SESSION, op.OP_ATTACH)
 
 
@@ -229,6 +230,10 @@ class Pipeline:
         self._origin = (node_id << 48) | int.from_bytes(token(4), "big")
         #: Told of every session that a command created or moved, wherever its client is.
         self.on_session_opened: Callable[[int], None] = _nobody_listens
+        #: Told of every request for other members; `answer_wish` answers it.
+        self.on_wish: Callable[[Connection, Pending], None] = _nobody_grants
+        #: Reads wait for a read index, as behind a sync.
+        self.is_linearizable = False
         #: Connections heard from since the last `take_heard`.
         self._heard: set[Connection] = set()
         #: Requests taken and events given, since the start or the last reset.
@@ -374,6 +379,7 @@ class Pipeline:
         read = machine.read
         watches = self.watches
         xid = opcode = 0
+        has_barrier = False
         room = self.limits.output_bytes_max - connection.output_bytes
         requests = iter(frames)
         for at, end in requests:
@@ -381,6 +387,10 @@ class Pipeline:
                 break
             xid, opcode = _header_at(block, at)
             if opcode in READS:
+                if self.is_linearizable and not has_barrier:
+                    # One for all reads up to the next write, which is not looked at before they are answered.
+                    has_barrier = True
+                    self._add_barrier(connection)
                 if pending:
                     self._wait(connection, Pending(xid, opcode, end - at, block[at + 8 : end], is_read=True))
                 else:
@@ -425,10 +435,21 @@ class Pipeline:
             self._ask_read_index(connection, waiting)
         elif opcode == op.OP_AUTH:
             self._receive_auth(connection, block, at, end)
-        elif opcode == op.OP_RECONFIG:
-            self._answer_now(connection, xid, opcode, RECONFIG_DISABLED, closes=False)
+        elif opcode == op.OP_RECONFIG or opcode == op.OP_MEMBERSHIP:
+            waiting = Pending(xid, opcode, end - at, block[at:end])
+            self._wait(connection, waiting)
+            # As behind a sync, no later write of this connection goes to the log before this is answered.
+            connection.syncs += 1
+            self.on_wish(connection, waiting)
         else:
             self._answer_now(connection, xid, opcode, UNIMPLEMENTED, closes=True)
+
+    def _add_barrier(self, connection: Connection) -> None:
+        """A sync that nobody asked for and that gets no answer: what comes behind it is linearizable."""
+        barrier = Pending(0, BARRIER, 0)
+        connection.pending.append(barrier)
+        connection.syncs += 1
+        self._ask_read_index(connection, barrier)
 
     def _receive_auth(self, connection: Connection, block: bytes, at: int, end: int) -> None:
         """Turn a credential into an identity; only that goes into the log, never the secret."""
@@ -560,6 +581,17 @@ class Pipeline:
         if connection.parked and not connection.syncs:
             self._resume(connection)
 
+    def answer_wish(self, connection: Connection, waiting: Pending, err: int, body: bytes) -> None:
+        """What became of a request for other members."""
+        if connection.is_closed:
+            return
+        body = b"" if err else body
+        waiting.reply = _pack_reply(16 + len(body), waiting.xid, self.machine.last_zxid, err) + body
+        connection.syncs -= 1
+        self._advance(connection)
+        if connection.parked and not connection.syncs:
+            self._resume(connection)
+
     def _advance(self, connection: Connection) -> None:
         """Give the replies that are due: from the front up to the first request that still waits for something.
 
@@ -579,7 +611,7 @@ class Pipeline:
                 break
             pending.popleft()
             connection.pending_bytes -= first.size
-            connection.sent += 1
+            connection.sent += first.opcode != BARRIER
             if first.closes:
                 self.close(connection, flush=True)
                 return
@@ -597,6 +629,8 @@ class Pipeline:
         """Answer a read that had to wait, or one of the rarer kinds."""
         session = connection.session
         assert session is not None, "a read waits on a connection without a session"
+        if waiting.opcode == BARRIER:
+            return
         machine = self.machine
         if waiting.opcode == op.OP_SET_WATCHES or waiting.opcode == op.OP_SET_WATCHES2:
             err, missed = machine.set_watches(waiting.opcode, waiting.body, session, self.watches)
@@ -627,3 +661,7 @@ class Pipeline:
 
 def _nobody_listens(session_id: int) -> None:
     """The default of `Pipeline.on_session_opened`."""
+
+
+def _nobody_grants(connection: Connection, waiting: Pending) -> None:
+    """The default of `Pipeline.on_wish`."""

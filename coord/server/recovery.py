@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from coord.env import Disk, Rng
 from coord.errors import StorageError
 from coord.raft.core import RaftConfig, RaftCore
-from coord.raft.membership import decode_configuration
+from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import Entry, HardState, bootstrap
 from coord.raft.messages import SnapshotMeta as RaftSnapshot
 from coord.storage.snapshot import SnapshotMeta, Snapshots
@@ -41,8 +41,10 @@ class Recovery:
         self.core = core
 
 
-def recover(disk: Disk, node_id: int, voters: list[int], rng: Rng, *, segment_bytes: int = SEGMENT_BYTES) -> Recovery:
-    """Read the data directory; a new one gives the empty state of a group of `voters`.
+def recover(
+    disk: Disk, node_id: int, began: list[int] | Configuration, rng: Rng, *, segment_bytes: int = SEGMENT_BYTES
+) -> Recovery:
+    """Read the data directory; a new one gives the empty state of a group that `began` with these voters or members.
 
     Raises CorruptRecord, StorageError, OSError: the node must not start on what it found.
     """
@@ -61,7 +63,7 @@ def recover(disk: Disk, node_id: int, voters: list[int], rng: Rng, *, segment_by
         config = decode_configuration(position.config)
         start = RaftSnapshot(position.index, position.term, config, position.name())
     else:
-        start = bootstrap(voters)
+        start = RaftSnapshot(0, 0, began) if isinstance(began, Configuration) else bootstrap(began)
     entries = [Entry(item.term, item.index, item.kind, item.data) for item in recovered.entries]
     core = RaftCore(node_id, RaftConfig(), rng, start, HardState(recovered.term, recovered.vote), entries)
     log.info(

@@ -45,8 +45,8 @@ from coord.tree.command import (
     decode_create_session,
     decode_identity,
 )
-from coord.tree.datatree import DataTree, Event
-from coord.tree.node import CreateDelta, DeleteDelta, Delta
+from coord.tree.datatree import CONFIG, DataTree, Event
+from coord.tree.node import CreateDelta, DeleteDelta, Delta, SetDataDelta
 from coord.tree.plan import (
     Planned,
     plan_create,
@@ -170,6 +170,20 @@ class StateMachine:
         self._advance_time(time_ms)
         body = command.body
         return self._apply(command.session_id, command.owner, command.cxid, command.opcode, body, 0, len(body))
+
+    def apply_membership(self, text: bytes) -> Outcome:
+        """A change of the store's members is committed: `text`, their server lines, is what /zookeeper/config says now.
+
+        It takes a zxid like a command, of session 0, and that is the version at the end of the text. Its data watches
+        fire. The znode's own version stays -1, as in ZooKeeper.
+        """
+        self.last_zxid += 1
+        outcome = Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_RECONFIG)
+        events: list[Event] = []
+        content = text + b"version=" + format(outcome.zxid, "x").encode()
+        self.tree.apply(SetDataDelta(CONFIG, content, -1), outcome.zxid, self.applied_time_ms, events)
+        outcome.events = events
+        return outcome
 
     def _advance_time(self, time_ms: int) -> None:
         if time_ms > self.applied_time_ms:

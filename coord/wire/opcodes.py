@@ -38,6 +38,8 @@ OP_GET_ALL_CHILDREN_NUMBER: Final = 104
 OP_SET_WATCHES2: Final = 105
 OP_ADD_WATCH: Final = 106
 OP_WHO_AM_I: Final = 107
+#: Ours alone: the members of the store, for `rk coord list|add|remove|transfer-leader`. JSON in a buffer, both ways.
+OP_MEMBERSHIP: Final = 1001
 #: The type of a failed part in the answer to a multi, and of the end marker of either direction.
 OP_ERROR: Final = -1
 OP_CREATE_SESSION: Final = -10
@@ -95,6 +97,7 @@ OPCODE_NAMES: Final[dict[int, str]] = {
     OP_SET_WATCHES2: "setWatches2",
     OP_ADD_WATCH: "addWatch",
     OP_WHO_AM_I: "whoAmI",
+    OP_MEMBERSHIP: "membership",
     OP_ERROR: "error",
     OP_CREATE_SESSION: "createSession",
     OP_CLOSE_SESSION: "closeSession",
