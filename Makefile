@@ -60,7 +60,7 @@ clean:  ## remove .venv and caches (not rk-data)
 	@touch $@
 
 # Every part runs, whatever became of those before it.
-test-compat: $(VENV)/installed-dev .venv-compat/installed  ## kazoo's own suite, Java client and Curator, zkCli, Spark's masters on our store
+test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## kazoo's own suite, Java client and Curator, zkCli, Spark's masters on our store
 	@start=$$(date +%s); failed=""; \
 	part() { echo "== $$1 ($$(($$(date +%s) - start)) s so far)"; name=$$1; shift; "$$@" || failed="$$failed $$name"; }; \
 	part kazoo $(BIN)/python -m tests.compat.kazoo_suite --python .venv-compat/bin/python; \

@@ -90,7 +90,11 @@ class Ensemble:
         def serve() -> bool:
             return all(b"Mode:" in self.word(number, b"srvr") for number in numbers or range(len(self.addresses)))
 
-        eventually(serve, 60, f"{self.kind} serves")
+        try:
+            eventually(serve, 60, f"{self.kind} serves")
+        except AssertionError as error:
+            logs = "".join(f"\n== {log}\n{log.read_text()[-3000:]}" for log in sorted(self.folder.glob("server*/log")))
+            raise AssertionError(f"{error}{logs}") from error
 
     def leader(self) -> int:
         """Which server leads."""
