@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint test test-compat soak bench bench-store clean
+.PHONY: help up install lint test test-compat soak fuzz bench bench-store clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -71,3 +71,9 @@ test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## k
 
 bench: $(VENV)/installed-dev  ## 10,339 regions on 4 servers: seconds for each phase, beside HBase's published time
 	$(BIN)/python -m benchmarks.assign.cluster_start $(BENCH)
+
+FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/installed-dev  ## search for bytes that break a decoder, the state machine or a node (FUZZ_SECONDS=600)
+	@$(BIN)/python -c "import atheris" 2>/dev/null || $(PIP) install -q -c constraints.txt atheris || \
+		echo "== no atheris for this Python: a slower search of our own"
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ)

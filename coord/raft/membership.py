@@ -114,7 +114,7 @@ class Configuration:
 def decode_configuration(data: bytes) -> Configuration:
     """Read the body of a CONFIG entry.
 
-    Raises: ValueError for another format version, too many members, or a short body.
+    Raises: ValueError for another format version, too many members, a short body, or ids that break the invariant.
     """
     if len(data) < 7 or data[0] != CONFIG_FORMAT:
         raise ValueError(f"not a configuration of format {CONFIG_FORMAT}: {data[:16]!r}")
@@ -130,6 +130,9 @@ def decode_configuration(data: bytes) -> Configuration:
             ids.append(int.from_bytes(data[position : position + 8], "big"))
             position += 8
         roles.append(ids)
+    everybody = roles[0] + roles[1] + roles[2]
+    if position > len(data) or 0 in everybody or len(set(everybody)) != len(everybody):
+        raise ValueError(f"a configuration is cut short or names somebody twice, or nobody: {everybody}")
     return Configuration(roles[0], roles[1], roles[2], data[position:])
 
 

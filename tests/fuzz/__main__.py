@@ -1,0 +1,172 @@
+"""`python -m tests.fuzz`: search for bytes that break something, each target in a process of its own.
+
+With atheris installed (libFuzzer; `make fuzz` installs it) the search is led by coverage of the instrumented sources,
+without it by the lines that a tracer sees. The corpus is kept in --corpus from run to run. What breaks is written to
+`<corpus>/found/<target>-<hash>`; move it to `tests/fuzz/regressions/<target>-<what>.bin` once it is mended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+#: What instruments cost, in time per case.
+SLOWDOWN = 6.0
+PACKAGES = ("coord", "regions")
+ATHERIS = "atheris"
+
+
+def main() -> int:
+    """Run what the command line says; exit status 1 when something was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Search for bytes that break something.")
+    parser.add_argument("targets", nargs="*", help="which (all)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together")
+    parser.add_argument("--corpus", type=Path, default=Path(".fuzz"))
+    parser.add_argument("--engine", choices=["auto", ATHERIS, "own"], default="auto")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    engine = given.engine
+    if engine == "auto":
+        engine = ATHERIS if importlib.util.find_spec(ATHERIS) else "own"
+    if given.one:
+        return _one(given.one, engine, given.seconds, given.corpus)
+    return _all(given.targets, engine, given.seconds, given.corpus)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _all(names: list[str], engine: str, seconds: float, corpus: Path) -> int:
+    from tests.fuzz.targets import TARGETS
+
+    chosen = names or list(TARGETS)
+    broken = []
+    for name in chosen:
+        _say(f"== {name}: {seconds / len(chosen):.0f} s by {engine}")
+        command = [sys.executable, "-m", "tests.fuzz", "--one", name, "--engine", engine, "--corpus", str(corpus)]
+        command += ["--seconds", str(seconds / len(chosen))]
+        # The compiled form can be called but not watched.
+        status = subprocess.run(command, env={**os.environ, "RK_PURE": "1"}, check=False).returncode
+        if status:
+            broken.append(name)
+    _say(f"== found something in: {', '.join(broken)}" if broken else "== nothing found")
+    return 1 if broken else 0
+
+
+def _one(name: str, engine: str, seconds: float, corpus: Path) -> int:
+    folder = corpus / name
+    found = corpus / "found"
+    folder.mkdir(parents=True, exist_ok=True)
+    found.mkdir(exist_ok=True)
+    if engine == ATHERIS:
+        return _with_atheris(name, seconds, folder, found)
+    return _with_tracer(name, seconds, folder, found)
+
+
+def _quiet() -> None:
+    """A node's log lines would be most of the work."""
+    from twisted.logger import globalLogBeginner
+
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
+
+
+def _with_atheris(name: str, seconds: float, folder: Path, found: Path) -> int:
+    """libFuzzer leads. Never returns to its caller in the ordinary way: libFuzzer ends the process."""
+    import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    with atheris.instrument_imports(include=list(PACKAGES)):
+        from tests.fuzz.corpus import seeds
+        from tests.fuzz.targets import TARGETS
+    from tests.fuzz.limits import bounded
+
+    _quiet()
+    for seed in seeds(name):
+        (folder / hashlib.sha1(seed).hexdigest()).write_bytes(seed)
+    target = TARGETS[name]
+
+    def case(data: bytes) -> None:
+        bounded(target, data, slowdown=SLOWDOWN)
+
+    options = [f"-max_total_time={int(seconds)}", "-max_len=65536", "-timeout=10", "-rss_limit_mb=1024"]
+    options += ["-print_final_stats=1", "-verbosity=1", f"-artifact_prefix={found}/{name}-"]
+    atheris.Setup([sys.argv[0], *options, str(folder)], case)
+    atheris.Fuzz()
+    return 0
+
+
+class _Lines:
+    """Lines of our packages that ran, as a tracer sees them."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[CodeType, int]] = set()
+        self.is_new = False
+        self._ours: dict[CodeType, bool] = {}
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        ours = self._ours.get(code)
+        if ours is None:
+            ours = self._ours[code] = any(f"/{package}/" in code.co_filename for package in PACKAGES)
+        return self._line if ours else None
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        place = (frame.f_code, frame.f_lineno)
+        if place not in self.seen:
+            self.seen.add(place)
+            self.is_new = True
+        return self._line
+
+
+def _with_tracer(name: str, seconds: float, folder: Path, found: Path) -> int:
+    """A case that reaches a new line joins the corpus."""
+    from tests.fuzz.corpus import seeds
+    from tests.fuzz.limits import bounded
+    from tests.fuzz.mutate import mutated
+    from tests.fuzz.targets import TARGETS
+
+    _quiet()
+    rng = random.Random(time.time_ns())
+    target = TARGETS[name]
+    kept = [path.read_bytes() for path in sorted(folder.iterdir())]
+    corpus = [*seeds(name), *kept]
+    lines = _Lines()
+    queue = list(corpus)
+    cases = 0
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        # Tracing is dear: most cases run without it, and only what they may have reached is looked at.
+        data = queue.pop() if queue else mutated(rng, corpus)
+        traced = bool(queue) or rng.randrange(4) == 0
+        lines.is_new = False
+        sys.settrace(lines if traced else None)
+        try:
+            bounded(target, data, slowdown=SLOWDOWN * 5 if traced else 1.0)
+        except Exception:
+            sys.settrace(None)
+            path = found / f"{name}-{hashlib.sha1(data).hexdigest()}"
+            path.write_bytes(data)
+            _say(f"{name}: {path} after {cases} cases")
+            raise
+        finally:
+            sys.settrace(None)
+        cases += 1
+        if lines.is_new and not queue:
+            corpus.append(data)
+            (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
+    _say(f"{name}: {cases} cases, {len(corpus)} in the corpus, {len(lines.seen)} lines reached")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

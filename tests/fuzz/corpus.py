@@ -1,0 +1,198 @@
+"""Where fuzzing begins: valid input of every kind, and what was once found (`regressions/<target>-*.bin`)."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from coord import rpc_wire
+from coord.raft.membership import Configuration
+from coord.raft.messages import Entry, Message, SnapshotMeta
+from coord.server import peer_codec as codec
+from coord.storage.wal import Batch
+from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_group, encode_identity
+from coord.tree.machine import StateMachine
+from coord.wire import records as r
+from regions import messages
+from tests.fuzz.targets import _OPCODES, _READS, DECODERS, SESSION, TARGETS, filled_machine
+
+REGRESSIONS = Path(__file__).parent / "regressions"
+
+_STAT = r.Stat(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+_ACL = [r.Acl(31, b"world", b"anyone"), r.Acl(1, b"digest", b"me:hash")]
+_PATHS = [b"/a", b"/a/b", b"/zookeeper/config"]
+
+
+def seeds(target: str) -> list[bytes]:
+    """The corpus of one target, in a fixed order."""
+    found = {
+        "records": _records,
+        "client": _client,
+        "apply": _apply,
+        "peer": _peer,
+        "rpc": _rpc,
+        "state": _state,
+        "log": _log,
+        "config": lambda: [Configuration([1, 2, 3], [4], [5], b"x=y").encode(), Configuration([1]).encode()],
+    }[target]()
+    known = sorted(REGRESSIONS.glob(f"{target}-*.bin")) if REGRESSIONS.is_dir() else []
+    return [*found, *(path.read_bytes() for path in known)]
+
+
+def _requests() -> list[tuple[int, bytes]]:
+    """One or more of each request: (opcode, record)."""
+    creates = [
+        (op, r.encode_create(r.CreateRequest(op, path, b"data", _ACL[:1], flags, ttl)))
+        for op, path, flags, ttl in (
+            (r.OP_CREATE, b"/n", 0, 0),
+            (r.OP_CREATE, b"/a/s-", 3, 0),
+            (r.OP_CREATE2, b"/m", 1, 0),
+            (r.OP_CREATE_CONTAINER, b"/k", 4, 0),
+            (r.OP_CREATE_TTL, b"/l", 5, 1000),
+        )
+    ]
+    ops = [
+        r.MultiOp(r.OP_CHECK, b"/a", None, 0),
+        r.MultiOp(r.OP_SET_DATA, b"/a", b"y", -1),
+        r.MultiOp(r.OP_CREATE2, b"/q", b"", -1, r.CreateRequest(r.OP_CREATE2, b"/q", b"", _ACL, 2)),
+        r.MultiOp(r.OP_DELETE, b"/q", None, -1),
+    ]
+    reads = [r.MultiOp(r.OP_GET_DATA, b"/a", None, -1), r.MultiOp(r.OP_GET_CHILDREN, b"/nope", None, -1)]
+    watches = r.WatchSets(5, _PATHS, _PATHS[:1], _PATHS[1:], [b"/"], [b"/a"])
+    plain = [
+        (r.OP_SET_DATA, r.encode_set_data(b"/a", b"zz", -1)),
+        (r.OP_SET_DATA, r.encode_set_data(b"/zookeeper/quota/a/zookeeper_limits", b"count=1,bytes=2", -1)),
+        (r.OP_DELETE, r.encode_path_version(b"/a/b", 0)),
+        (r.OP_SET_ACL, r.encode_set_acl(b"/a", _ACL, -1)),
+        (r.OP_MULTI, r.encode_multi(ops)),
+        (r.OP_MULTI, r.encode_multi([*ops[:2], r.MultiOp(r.OP_DELETE, b"/nope", None, -1)])),
+        (r.OP_MULTI_READ, r.encode_multi(reads)),
+        (r.OP_DELETE_CONTAINER, r.encode_path(b"/c")),
+        *((op, r.encode_path_watch(b"/a", True)) for op in (r.OP_EXISTS, r.OP_GET_DATA, r.OP_GET_CHILDREN)),
+        (r.OP_GET_CHILDREN2, r.encode_path_watch(b"/", False)),
+        *((op, r.encode_path(b"/a")) for op in (r.OP_GET_ACL, r.OP_SYNC, r.OP_GET_EPHEMERALS)),
+        (r.OP_GET_ALL_CHILDREN_NUMBER, r.encode_path(b"/")),
+        (r.OP_ADD_WATCH, r.encode_path(b"/a") + struct.pack("!i", 1)),
+        (r.OP_CHECK_WATCHES, r.encode_path(b"/a") + struct.pack("!i", 3)),
+        (r.OP_REMOVE_WATCHES, r.encode_path(b"/a") + struct.pack("!i", 2)),
+        (r.OP_SET_WATCHES, r.encode_set_watches(watches, second=False)),
+        (r.OP_SET_WATCHES2, r.encode_set_watches(watches, second=True)),
+        (r.OP_AUTH, r.encode_auth(b"digest", b"me:secret")),
+        (r.OP_RECONFIG, r.encode_reconfig(b"server.4=h:1:2;3", b"1", b"", -1)),
+        (r.OP_SASL, r.encode_sasl(b"token")),
+        *((op, b"") for op in (r.OP_PING, r.OP_WHO_AM_I, r.OP_CLOSE_SESSION)),
+    ]
+    return creates + plain
+
+
+def _records() -> list[bytes]:
+    bodies = [body for _, body in _requests()]
+    bodies += [
+        r.encode_stat(_STAT),
+        r.encode_create2_reply(b"/a", _STAT),
+        r.encode_data_reply(b"d", _STAT),
+        r.encode_children2_reply(_PATHS, _STAT),
+        r.encode_acl_reply(_ACL, _STAT),
+        r.encode_who_am_i_reply([(b"ip", b"1.2.3.4")]),
+        r.encode_connect_request(r.ConnectRequest(1, 2, 3, bytes(16), True)),
+        r.encode_connect_response(r.ConnectResponse(1, 2, bytes(16), True)),
+        r.encode_multi_reply([r.MultiResult(r.OP_ERROR, -101), r.MultiResult(r.OP_GET_DATA, 0, b"", b"d", _STAT)]),
+        r.encode_event_frame(1, 3, b"/a", 5)[20:],
+        encode_create_session(1000, bytes(16), b"::1"),
+        encode_attach(1000, bytes(16), b"::1"),
+        encode_identity(b"ip", b"x"),
+        encode_group(5, [encode_command(1, 2, 3, 4, b"body")] * 2),
+    ]
+    return [bytes([number]) + body for number in range(len(DECODERS)) for body in bodies[number % 3 :: 3]] + [
+        bytes([number]) + body for number, body in enumerate(bodies)
+    ]
+
+
+def _frame(payload: bytes) -> bytes:
+    return struct.pack("!i", len(payload)) + payload
+
+
+def _client() -> list[bytes]:
+    hello = _frame(r.encode_connect_request(r.ConnectRequest(0, 4000, 0, bytes(16), False)))
+    frames = [r.encode_request_frame(xid, op, body) for xid, (op, body) in enumerate(_requests(), 1)]
+    found = [b"\0" + hello + b"".join(frames), b"\2" + hello + b"".join(frames[:6])]
+    found += [b"\0" + hello + frame for frame in frames]
+    return [*found, b"\1ruok", b"\0srvr", b"\1" + hello[:20], b"\0" + struct.pack("!i", 0x7FFFFFFF)]
+
+
+def _apply() -> list[bytes]:
+    known = [*_OPCODES, *_READS]
+    internal = [
+        (r.OP_CREATE_SESSION, encode_create_session(5000, bytes(16), b"::1")),
+        (r.OP_ATTACH, encode_attach(5000, b"0123456789abcdef", b"10.0.0.2")),
+        (r.OP_AUTH, encode_identity(b"digest", b"x:y")),
+        (r.OP_EXPIRE, b""),
+    ]
+    every = [
+        struct.pack(">BBH", known.index(op), who, len(body)) + body
+        for op, body in [*_requests(), *internal]
+        if op in known
+        for who in (1, 4)
+    ]
+    raw = encode_group(7, [encode_command(SESSION, 1, 2, op, body) for op, body in _requests()])
+    return [b"".join(every[::2]), b"".join(every[1::2]), *every, b"\xff" + raw, b"\xff" + raw[:-5]]
+
+
+def _peer() -> list[bytes]:
+    hello = codec.encode_hello(codec.Hello(bytes(16), 1, 2, 3, True))
+    snapshot = SnapshotMeta(9, 2, Configuration([1, 2, 3]), "0000000000000009-0000000000000002.snap")
+    entries = [Entry(1, 5, 0, encode_group(7, [encode_command(1, 2, 3, 4, b"b")])), Entry(1, 6, 1, b"")]
+    frames = [
+        codec.encode_raft(Message(5, 1, 2, 3, 4, 1, 4, entries=entries)),
+        codec.encode_raft(Message(10, 1, 2, 3, snapshot=snapshot)),
+        codec.encode_raft(Message(7, 1, 2, 3, context=9)),
+        codec.encode_forward(1, 2, [encode_command(1, 2, 3, 4, b"body")] * 2),
+        codec.encode_touch([1, 2, 3]),
+        codec.encode_chunk(codec.Chunk(snapshot.handle, 100, 50, b"x" * 50)),
+        codec.encode_received(snapshot.handle, True),
+        codec.frame(codec.REFUSED, b"another cluster"),
+    ]
+    return [b"\0" + hello + b"".join(frames), *(b"\3" + hello + frame for frame in frames), b"\1" + hello]
+
+
+def _rpc() -> list[bytes]:
+    requests = [messages.ListTables(), messages.GetMasterStatus(), messages.GetServerStatus()]
+    payloads = [
+        *(rpc_wire.Request(1, rpc_wire.encode_body(message)) for message in requests),
+        rpc_wire.Reply(2, rpc_wire.encode_body(messages.Accepted("yes"))),
+        rpc_wire.Failed(3, "busy", "later", "elsewhere"),
+    ]
+    frames = [rpc_wire.encode_frame(payload) for payload in payloads]
+    nested = b"\x93\x00\x01" + b"\x91" * 3000 + b"\xc0"
+    return [
+        b"\0" + rpc_wire.PREAMBLE + b"".join(frames),
+        *(b"\2" + rpc_wire.PREAMBLE + frame for frame in frames),
+        b"\0" + rpc_wire.PREAMBLE + struct.pack(">I", len(nested)) + nested,
+    ]
+
+
+def _part(kind: int, payload: bytes) -> bytes:
+    return struct.pack(">BH", kind, len(payload)) + payload
+
+
+def _state() -> list[bytes]:
+    found = []
+    for machine in (filled_machine(), StateMachine()):
+        chunks = [(chunk[0], chunk[9:]) for chunk in machine.snapshot_chunks()]
+        found.append(b"".join(_part(kind, payload) for kind, payload in chunks))
+    return found
+
+
+def _log() -> list[bytes]:
+    header = struct.pack(">BHQQQQQ", 4, 1, 1, 0, 0, 0, 0)
+    batch = Batch()
+    batch.set_hard_state(3, 2)
+    batch.add_entry(3, 1, 0, b"data")
+    batch.add_entry(3, 2, 1, b"")
+    base = Batch()
+    base.set_base(9, 3)
+    body = _part(0, header) + _part(0, b"".join(batch.parts))
+    return [body, body + _part(0, b"".join(base.parts)), _part(0, header)]
+
+
+assert set(TARGETS) == {"records", "client", "apply", "peer", "rpc", "state", "log", "config"}

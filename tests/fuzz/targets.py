@@ -1,0 +1,360 @@
+"""What is fuzzed. A target takes any bytes and raises only when something is wrong.
+
+    records    every record decoder of the client protocol, requests and replies
+    client     a client's stream to a whole node: framing, handshake, requests, answers
+    apply      commands to the state machine, committed and therefore applied whatever is in them
+    peer       a node's stream to another node: hello, frames, every body
+    rpc        a stream of RegionKeeper's own RPC, and the messages in it
+    state      the chunks of a snapshot, each with the checksum it needs
+    log        the records of a log, each with the checksum it needs
+
+The first byte of a stream says into which pieces it is cut on its way.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from crc32c import crc32c
+
+from coord import rpc_wire
+from coord.errors import CorruptRecord, RemoteProtocolError, StorageError
+from coord.raft.membership import decode_configuration
+from coord.server import peer_codec as codec
+from coord.storage.wal import MAGIC, Recovered, SegmentReader
+from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identity
+from coord.tree.machine import Outcome, StateMachine
+from coord.tree.watches import WatchTable
+from coord.wire import records as r
+from coord.wire.client_conn import MAX_FRAME_BYTES, PHASE_CLOSED, PHASE_OPEN, ClientConnection
+from regions import messages
+from tests.disks import MemoryDisk
+from tests.store_nodes import Client, StoreNodes
+from tests.unit.coord.tree_store import Store
+
+Target = Callable[[bytes], None]
+
+#: A session of `filled_machine`, and its owner.
+SESSION = 0x1001
+TIME_MS = 1_700_000_000_000
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def _decoders() -> list[Callable[[bytes, int, int], Any]]:
+    """Every decoder of a record, in a fixed order."""
+    special = {"decode_create", "decode_set_watches"}
+    plain = [getattr(r, name) for name in sorted(dir(r)) if name.startswith("decode_") and name not in special]
+    creates = (r.OP_CREATE, r.OP_CREATE2, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL)
+    more: list[Callable[[bytes, int, int], Any]] = [
+        *(lambda d, a, e, op=op: r.decode_create(op, d, a, e) for op in creates),  # type: ignore[misc]
+        lambda d, a, e: r.decode_set_watches(d, a, e, second=False),
+        lambda d, a, e: r.decode_set_watches(d, a, e, second=True),
+        decode_attach,
+        decode_create_session,
+        decode_identity,
+        lambda d, a, e: decode_group(d[a:e]),
+    ]
+    return [*plain, *more]
+
+
+DECODERS = _decoders()
+
+
+def fuzz_records(data: bytes) -> None:
+    """A decoder, chosen by the first byte, reads or refuses; it never looks behind the end it was given."""
+    if not data:
+        return
+    decode = DECODERS[data[0] % len(DECODERS)]
+    record = data[1:]
+    alone = _attempt(decode, record, 0, len(record))
+    within = _attempt(decode, b"\x00\x01\x02" + record + b"\xff" * 64, 3, 3 + len(record))
+    assert (alone is None) == (within is None), "what lies around a record changes how it is read"
+
+
+def _attempt(decode: Callable[[bytes, int, int], Any], data: bytes, at: int, end: int) -> object:
+    try:
+        return (decode(data, at, end),)
+    except RemoteProtocolError:
+        return None
+
+
+# --- a client --------------------------------------------------------------------------------------------------------
+
+
+def fuzz_client(data: bytes) -> None:
+    """A client's stream costs at most its own connection; every whole frame it gets back can be read."""
+    nodes = StoreNodes(1)
+    node = nodes.leader()
+    other = nodes.client(node)
+    other.request(1, r.OP_CREATE, r.encode_create(r.CreateRequest(r.OP_CREATE, b"/a", b"x", r.OPEN_ACL, 0)))
+    nodes.settle()
+    client = Client(node, nodes.clock)
+    wire = ClientConnection()
+    for piece in pieces(data):
+        frames = wire.receive_data(piece)
+        assert wire.pending_bytes <= MAX_FRAME_BYTES + 4, wire.pending_bytes
+        block = wire.take_block()
+        request = wire.take_connect()
+        if request is not None:
+            node.pipeline.open_session(client.connection, request)
+        if frames and client.is_open:
+            node.pipeline.receive(client.connection, block, frames)
+        if wire.phase == PHASE_CLOSED and client.is_open:
+            node.pipeline.close(client.connection, flush=True)
+        nodes.settle()
+        if not client.is_open:
+            break
+    nodes.run(1)
+    assert node.failure is None, node.failure
+    if wire.phase == PHASE_OPEN:
+        client.replies()
+    other.request(2, r.OP_EXISTS, r.encode_path_watch(b"/", False))
+    nodes.settle()
+    assert other.xids()[-1] == 2, "another client is not served any more"
+
+
+# --- the state machine -----------------------------------------------------------------------------------------------
+
+
+def filled_machine() -> StateMachine:
+    """A small state with every kind of znode, a quota and access lists."""
+    store = Store()
+    client = store.client(SESSION)
+    client.auth(b"digest", b"me:hash")
+    client.create(b"/a", b"data")
+    client.create(b"/a/b", None)
+    client.create(b"/a/e", b"", r.CREATE_EPHEMERAL)
+    client.create(b"/c", b"", r.CREATE_CONTAINER, opcode=r.OP_CREATE_CONTAINER)
+    client.create(b"/c/d", b"")
+    client.delete(b"/c/d")
+    client.create(b"/t", b"", r.CREATE_TTL, opcode=r.OP_CREATE_TTL, ttl_ms=1000)
+    client.create(b"/locked", b"", acl=[r.Acl(1, b"digest", b"other:hash")])
+    client.create(b"/zookeeper/quota/a", b"")
+    client.create(b"/zookeeper/quota/a/zookeeper_limits", b"count=5,bytes=1000")
+    client.create(b"/zookeeper/quota/a/zookeeper_stats", b"count=0,bytes=0")
+    store.client(SESSION + 1)
+    return store.machine
+
+
+_FILLED = b"".join(filled_machine().snapshot_chunks())
+_OPCODES = sorted(r.WRITE_OPCODES | {r.OP_AUTH, r.OP_CREATE_SESSION, r.OP_ATTACH, r.OP_EXPIRE, -7, 99})
+_READS = (
+    *(r.OP_EXISTS, r.OP_GET_DATA, r.OP_GET_ACL, r.OP_GET_CHILDREN, r.OP_GET_CHILDREN2, r.OP_MULTI_READ),
+    *(r.OP_CHECK_WATCHES, r.OP_REMOVE_WATCHES, r.OP_GET_EPHEMERALS, r.OP_GET_ALL_CHILDREN_NUMBER),
+    *(r.OP_ADD_WATCH, r.OP_WHO_AM_I, r.OP_SET_WATCHES, r.OP_SET_WATCHES2),
+)
+
+
+def fuzz_apply(data: bytes) -> None:
+    """Whatever is committed is applied: one zxid each, refused without a trace, and the state stays a state."""
+    machine = StateMachine.restore([_FILLED])
+    watches = WatchTable()
+    if data[:1] == b"\xff":
+        machine.apply_group(data[1:])
+    else:
+        for opcode, session_id, owner, body in commands(data, machine):
+            if opcode in _READS:
+                _read(machine, watches, opcode, session_id, body)
+            else:
+                _apply(machine, watches, Command(session_id, owner, 7, opcode, body))
+    again = StateMachine.restore(machine.snapshot_chunks())
+    assert again.digest() == machine.digest(), "the digest is not that of the state"
+    assert again.tree.data_bytes == machine.tree.data_bytes, "bytes are miscounted"
+    assert again.tree.ephemeral_count == machine.tree.ephemeral_count, "ephemerals are miscounted"
+
+
+def _apply(machine: StateMachine, watches: WatchTable, command: Command) -> None:
+    zxid, digest = machine.last_zxid, machine.digest()
+    outcome = machine.apply(command, TIME_MS)
+    assert machine.last_zxid == outcome.zxid == zxid + 1, "a command takes one zxid"
+    machine.notify(outcome, watches)
+    if is_refused(outcome):
+        assert machine.digest() == digest, "a refused command changed something"
+        assert not outcome.events, "a refused command has events"
+
+
+def is_refused(outcome: Outcome) -> bool:
+    """Whether the command was to change nothing; of a multi, its first part tells."""
+    if outcome.err:
+        return True
+    return outcome.opcode == r.OP_MULTI and outcome.body[:4] == struct.pack("!i", r.OP_ERROR) and len(outcome.body) > 9
+
+
+def _read(machine: StateMachine, watches: WatchTable, opcode: int, session_id: int, body: bytes) -> None:
+    session = machine.sessions.find(session_id)
+    if session is None:
+        return
+    digest = machine.digest()
+    if opcode in (r.OP_SET_WATCHES, r.OP_SET_WATCHES2):
+        machine.set_watches(opcode, body, session, watches)
+    else:
+        machine.read(opcode, body, session, watches)
+    assert machine.digest() == digest, "a read changed something"
+
+
+def commands(data: bytes, machine: StateMachine) -> Iterator[tuple[int, int, int, bytes]]:
+    """(opcode, session, owner, body) of `opcode:u8 who:u8 length:u16 body`, as often as it fits."""
+    known = [*_OPCODES, *_READS]
+    at = 0
+    while at + 4 <= len(data):
+        opcode, who, length = struct.unpack_from(">BBH", data, at)
+        body = data[at + 4 : at + 4 + length]
+        at += 4 + length
+        session_id = (0, SESSION, SESSION, SESSION + 1, SESSION + 2)[who % 5]
+        session = machine.sessions.find(session_id)
+        owner = session.owner if session is not None and who < 200 else who % 3
+        yield known[opcode % len(known)], session_id, owner, body
+
+
+# --- a peer ----------------------------------------------------------------------------------------------------------
+
+_BODIES: dict[int, Callable[[bytes, int, int], Any]] = {
+    codec.RAFT: codec.decode_raft,
+    codec.FORWARD: codec.decode_forward,
+    codec.TOUCH: codec.decode_touch,
+    codec.CHUNK: codec.decode_chunk,
+    codec.RECEIVED: codec.decode_received,
+}
+
+
+def fuzz_peer(data: bytes) -> None:
+    """A peer's stream is read or refused; before its hello it may keep nothing worth speaking of."""
+    frames = codec.PeerFrames()
+    try:
+        for piece in pieces(data):
+            found = frames.feed(piece)
+            while found:
+                for kind, block, at, end in found:
+                    _peer_body(frames, kind, block, at, end)
+                found = frames.feed(b"")
+    except RemoteProtocolError:
+        pass
+
+
+def _peer_body(frames: codec.PeerFrames, kind: int, block: bytes, at: int, end: int) -> None:
+    if kind == codec.HELLO:
+        codec.decode_hello(block[at:end])
+        frames.limit = codec.FRAME_BYTES_MAX
+    elif kind in _BODIES:
+        _BODIES[kind](block, at, end)
+
+
+# --- RPC -------------------------------------------------------------------------------------------------------------
+
+_REQUESTS = (messages.MasterRequest, messages.ServerRequest)
+_REPLIES = (messages.MasterReply, messages.ServerReply)
+
+
+def fuzz_rpc(data: bytes) -> None:
+    """A stream of RPC is read or refused, and so is every body in it."""
+    reader = rpc_wire.FrameReader()
+    try:
+        for piece in pieces(data):
+            for payload in reader.feed(piece):
+                _rpc_body(payload)
+    except rpc_wire.StreamError:
+        pass
+
+
+def _rpc_body(payload: rpc_wire.Payload) -> None:
+    if isinstance(payload, rpc_wire.Request):
+        for union in _REQUESTS:
+            try:
+                rpc_wire.decode_request(payload, union)
+            except rpc_wire.RpcError:
+                continue
+    for union in _REPLIES:
+        try:
+            rpc_wire.decode_reply(payload, union)
+        except rpc_wire.RpcError:
+            continue
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def fuzz_state(data: bytes) -> None:
+    """A snapshot with right checksums and any contents becomes a whole state or is refused as damaged."""
+    stream = b"".join(state_chunk(kind, payload) for kind, payload in _parts(data))
+    try:
+        machine = StateMachine.restore([stream])
+    except CorruptRecord:
+        return
+    again = StateMachine.restore(machine.snapshot_chunks())
+    assert again.digest() == machine.digest()
+
+
+def state_chunk(kind: int, payload: bytes) -> bytes:
+    """A chunk as `coord.tree.snapshot` has it."""
+    head = struct.pack("!BI", kind, len(payload))
+    return head + struct.pack("!I", crc32c(payload, crc32c(head))) + payload
+
+
+def fuzz_log(data: bytes) -> None:
+    """A log with right checksums and any contents is read, or refused as damaged or as of another format."""
+    disk = MemoryDisk()
+    file = disk.open("wal/1.log", create=True)
+    stream = b"".join(log_record(number, payload) for number, (_, payload) in enumerate(_parts(data), 1))
+    file.write_at(0, stream + data[-30:])
+    reader = SegmentReader(disk, "wal/1.log")
+    log = Recovered()
+    try:
+        for record in reader.records(0, is_first=True, is_last=True):
+            for item in record.items:
+                log.take(item)
+    except (StorageError, ValueError):
+        return
+    assert log.last_index() >= 0
+
+
+def log_record(sequence: int, items: bytes) -> bytes:
+    """A record as `coord.storage.wal` has it."""
+    covered = struct.pack(">IQ", 8 + len(items), sequence) + items
+    return MAGIC + covered[:4] + struct.pack(">I", crc32c(covered)) + covered[4:]
+
+
+def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(kind, payload) of `kind:u8 length:u16 payload`, as often as it fits."""
+    at = 0
+    while at + 3 <= len(data):
+        kind, length = struct.unpack_from(">BH", data, at)
+        yield kind, data[at + 3 : at + 3 + length]
+        at += 3 + length
+
+
+def fuzz_config(data: bytes) -> None:
+    """A membership is read or refused with ValueError."""
+    try:
+        found = decode_configuration(data)
+    except ValueError:
+        return
+    assert decode_configuration(found.encode()) == found
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """The stream behind the first byte, cut as that byte says: whole, byte by byte, or in pieces of its size."""
+    if not data:
+        return
+    step = (len(data), 1, 3, 7, 64, 1000)[data[0] % 6]
+    if len(data) // step > 2000:
+        step = len(data) // 2000
+    for at in range(1, len(data), step):
+        yield data[at : at + step]
+
+
+TARGETS: dict[str, Target] = {
+    "records": fuzz_records,
+    "client": fuzz_client,
+    "apply": fuzz_apply,
+    "peer": fuzz_peer,
+    "rpc": fuzz_rpc,
+    "state": fuzz_state,
+    "log": fuzz_log,
+    "config": fuzz_config,
+}
+
+__all__ = ["DECODERS", "TARGETS", "Target"]

@@ -1,0 +1,76 @@
+"""The short, fixed form of `make fuzz`: the corpus, what was once found, and seeded mutations of both."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+
+import pytest
+
+from coord.raft.membership import decode_configuration
+from coord.rpc_wire import PREAMBLE, FrameReader
+from coord.server.peer_codec import HELLO_BYTES_MAX, PeerFrames
+from coord.wire.client_conn import MAX_FRAME_BYTES, ClientConnection
+from tests.fuzz.corpus import seeds
+from tests.fuzz.limits import bounded
+from tests.fuzz.mutate import mutated
+from tests.fuzz.targets import TARGETS
+
+#: Mutations tried of each target; the slow ones get fewer.
+CASES = {"client": 250, "apply": 1500}
+CASES_EACH = 1500
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_corpus_and_what_was_once_found_break_nothing(name: str) -> None:
+    """Golden input and old finds: no exception but the declared ones, in time, in bounded memory."""
+    for data in seeds(name):
+        bounded(TARGETS[name], data)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeded_mutations_break_nothing(name: str) -> None:
+    """The same cases in every run; `make fuzz` looks for others."""
+    rng = random.Random(f"regionkeeper {name}")
+    corpus = seeds(name)
+    for _ in range(CASES.get(name, CASES_EACH)):
+        data = mutated(rng, corpus)
+        try:
+            bounded(TARGETS[name], data)
+        except Exception as error:
+            raise AssertionError(f"{name} breaks on {data[:2000].hex()}") from error
+
+
+def test_announced_lengths_allocate_nothing() -> None:
+    """A length prefix alone, within or beyond the limit, is no reason to set memory aside."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for length in (MAX_FRAME_BYTES, MAX_FRAME_BYTES + 1, 0x7FFFFFFF, 0xFFFFFFFF):
+            ClientConnection().receive_data(struct.pack("!I", length) + b"x")
+            try:
+                PeerFrames().feed(struct.pack("!I", length) + b"\3x")
+            except Exception as error:
+                assert type(error).__name__ == "RemoteProtocolError"  # noqa: PT017
+            try:
+                list(FrameReader().feed(PREAMBLE + struct.pack("!I", length) + b"x"))
+            except Exception as error:
+                assert type(error).__name__ == "StreamError"  # noqa: PT017
+        assert tracemalloc.get_traced_memory()[1] - before < 64 << 10
+    finally:
+        tracemalloc.stop()
+
+
+def test_stranger_keeps_no_more_than_a_hello() -> None:
+    """Before a peer has said who it is, its stream is bounded by the size of a hello."""
+    frames = PeerFrames()
+    assert frames.feed(struct.pack("!IB", HELLO_BYTES_MAX, 1) + bytes(HELLO_BYTES_MAX - 2)) == []
+    assert frames.limit == HELLO_BYTES_MAX
+
+
+@pytest.mark.parametrize("body", [b"\1" + b"\0\1" + bytes(8) + bytes(4), b"\1\0\1" + b"\0" * 7 + b"\5" + b"\0\0\0"])
+def test_membership_with_impossible_ids_or_cut_short_is_refused(body: bytes) -> None:
+    """ValueError, which readers of the log and of peers expect, and no broken invariant."""
+    with pytest.raises(ValueError, match="configuration"):
+        decode_configuration(body)
