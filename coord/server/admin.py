@@ -54,6 +54,8 @@ def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words, b
             "disk_full": node.is_full,
             "joining": node.joining.is_joining,
             "voters": node.core.configs.current.voters,
+            "joining_members": node.core.configs.current.pre_voters,
+            "observers": node.core.configs.current.learners,
             "peers_connected": links.connected(),
             "followers_behind": node.followers(),
             "uptime_ms": node.uptime_ms(),

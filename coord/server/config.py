@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
+from coord.server.members import NODE_ID_MAX, Address, Member, Members
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 
-Address = tuple[str, int]
-
-#: Node ids fit into the top byte of a session id.
-NODE_ID_MAX: Final = 127
 #: Words answered unless the settings say otherwise: none of them tells more than whether the node works.
 DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})
 #: The core's tick; heartbeats and election timeouts count it.
@@ -29,8 +26,14 @@ class Settings:
     client_address: Address
     #: Where this node listens for the others; None when it is alone.
     peer_address: Address | None = None
-    #: Every voter's peer address, this node's included; empty when it is alone.
+    #: Every first member's peer address, this node's included; empty when it is alone or joins.
     peers: dict[int, Address] = field(default_factory=dict)
+    #: Those of them that do not vote.
+    observers: frozenset[int] = frozenset()
+    #: All addresses of the first members, where they are known (zoo.cfg); else `peers` tells what there is.
+    members: Members = field(default_factory=dict)
+    #: Members of the running store that an empty node asks to be let in.
+    join: tuple[Address, ...] = ()
     admin_address: Address | None = None
     #: Distinguishes clusters; "": derived from `peers`, which are alike on all nodes.
     cluster: str = ""
@@ -47,6 +50,9 @@ class Settings:
     snapshot_bytes: int = 64 << 20
     keep_entries: int = 10_000
     segment_bytes: int = 64 << 20
+    #: Whether clients of this node may change the members, if they have the right to.
+    reconfig_enabled: bool = True
+    linearizable_reads: bool = False
     #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
     fsync: str = "thread"
     #: Lines for the operator about what was ignored.
@@ -60,6 +66,10 @@ class Settings:
             raise ConfigError(f"node {self.node_id} is not among the peers {sorted(self.peers)}")
         if len(self.peers) > 1 and self.peer_address is None:
             raise ConfigError("a node with peers needs a peer address")
+        if self.join and self.peer_address is None:
+            raise ConfigError("a node that joins needs a peer address")
+        if self.peers and not self.voters():
+            raise ConfigError("all nodes are observers: somebody has to vote")
         wrong = [peer for peer in self.peers if not 1 <= peer <= NODE_ID_MAX]
         if wrong:
             raise ConfigError(f"peer id {wrong[0]} is not between 1 and {NODE_ID_MAX}")
@@ -97,8 +107,30 @@ class Settings:
         return hashlib.sha256(b"regionkeeper cluster " + text.encode()).digest()[:16]
 
     def voters(self) -> list[int]:
-        """Ids of the members a new cluster begins with."""
-        return sorted(self.peers) or [self.node_id]
+        """Ids of the voters a new cluster begins with."""
+        return [i for i in sorted(self.peers) if i not in self.observers] if self.peers else [self.node_id]
+
+    def learners(self) -> list[int]:
+        """Ids of its members that do not vote."""
+        return sorted(self.observers)
+
+    def is_alone(self) -> bool:
+        """Whether the cluster begins with this node and no other."""
+        return len(self.peers) < 2 and not self.join
+
+    def first_members(self) -> Members:
+        """What this node knows of the addresses of the first members, to be written into the configuration."""
+        own = self.node_id
+        if self.members:
+            known = dict(self.members)
+            if own in known and known[own].client is None:
+                known[own] = Member(own, known[own].peer, known[own].election_port, self.client_address)
+            return known
+        peers = self.peers
+        if not peers and self.peer_address is not None and self.peer_address[0] not in ("", "0.0.0.0", "::"):
+            peers = {own: self.peer_address}
+        client = {own: self.client_address}
+        return {i: Member(i, address, client=client.get(i)) for i, address in peers.items()}
 
 
 def parse_address(text: str, what: str) -> Address:

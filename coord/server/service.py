@@ -21,10 +21,14 @@ from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
 from coord.raft.core import RaftConfig
+from coord.raft.membership import Configuration, decode_configuration
 from coord.server.backups import Backups
+from coord.server.changes import addresses_of
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
-from coord.server.joining import Joining
+from coord.server.discovery import find_store
+from coord.server.joining import MARK, Joining
+from coord.server.members import shown
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
@@ -99,10 +103,9 @@ class Service:
         settings = self.settings
         disk = self._take_directory()
         client_socket = self._bind(settings.client_address, "client")
-        has_peers = settings.peer_address is not None and len(settings.peers) > 1
-        peer_socket = self._bind(settings.peer_address, "peer") if has_peers and settings.peer_address else None
+        peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
         meta = self._read_meta(disk)
-        found = recover(disk, settings.node_id, meta["voters"], OsRng(), segment_bytes=settings.segment_bytes)
+        found = recover(disk, settings.node_id, _began_with(meta), OsRng(), segment_bytes=settings.segment_bytes)
         self._writer = ThreadWriter(found.wal) if settings.fsync == "thread" else InlineWriter(found.wal)
         entropy = OsEntropy()
         self.links = PeerLinks(
@@ -110,7 +113,7 @@ class Service:
             node_id=settings.node_id,
             cluster=bytes.fromhex(meta["cluster"]),
             incarnation=int.from_bytes(entropy.token(8), "big"),
-            addresses={peer: address for peer, address in settings.peers.items() if peer != settings.node_id},
+            addresses={},
             rng=OsRng(),
         )
         self._job = ForkSnapshotJob(self.reactor, found.snapshots)
@@ -127,12 +130,32 @@ class Service:
             joining=Joining(disk),
             applied=found.position,
         )
+        self._know_members(bytes.fromhex(meta["cluster"]))
         backups = Backups(self.node, disk, meta["cluster"], self.clock, entropy)
         self._job.written = backups.snapshot_written
         words = Words(settings, self.node)
         self.clients = ClientListener(self.reactor, self.node, self.clock, _client_limits(settings), words.answer)
         self._serve_admin(words, backups)
         self._begin(client_socket, peer_socket)
+
+    def _know_members(self, cluster: bytes) -> None:
+        """Let the links follow the members in force, from now on and over all changes."""
+        membership = self.node.membership
+        membership.cluster = cluster
+        self.links.members = membership
+        self.node.on_members_changed = self._follow_members
+        self._follow_members()
+        settings = self.settings
+        members = self.node.core.configs.current.members()
+        if settings.peers and not settings.join and sorted(settings.peers) != members:
+            log.info("the members are {members} by now; --peers counts at the first start only", members=members)
+        if settings.node_id not in members:
+            log.info("node {id} is not a member yet: it waits to be added", id=settings.node_id)
+
+    def _follow_members(self) -> None:
+        addresses = addresses_of(self.node.core.configs.current, self.settings.first_members())
+        addresses.pop(self.settings.node_id, None)
+        self.links.follow(addresses)
 
     def _begin(self, client_socket: socket.socket, peer_socket: socket.socket | None) -> None:
         """Everything is there: let it run."""
@@ -188,23 +211,40 @@ class Service:
         if META not in disk.names(""):
             if WAL_FOLDER in disk.names(""):
                 raise StorageError(f"{disk.where(META)} is missing beside a log: this directory is damaged")
-            made = encode_meta(settings.node_id, settings.cluster_id(), settings.voters())
+            made = self._first_meta(disk)
             replace_file(disk, "", META, made)
             return dict(json.loads(made))
         try:
             meta: dict[str, Any] = json.loads(read_file(disk, META))
             if meta["format"] != META_FORMAT:
                 raise StorageError(f"{disk.where(META)}: format {meta['format']} is not known")
-            owner, cluster, voters = meta["node_id"], meta["cluster"], meta["voters"]
+            owner, cluster, _ = meta["node_id"], meta["cluster"], meta["voters"]
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(f"{disk.where(META)} is damaged: {error!r}") from error
         if owner != settings.node_id:
             raise ForeignDirectory(f"{settings.data_dir} belongs to node {owner}, not to node {settings.node_id}")
         if settings.cluster and cluster != settings.cluster_id().hex():
             raise ForeignDirectory(f"{settings.data_dir} belongs to another cluster than {settings.cluster!r}")
-        if voters != settings.voters():
-            log.warn("the cluster began with nodes {began}, not {given}", began=voters, given=settings.voters())
         return meta
+
+    def _first_meta(self, disk: Disk) -> bytes:
+        """Whose this new directory is: a new cluster's, or a running one's that says so itself."""
+        settings = self.settings
+        if not settings.join:
+            # The only node of a cluster shares no setting with others that could name it.
+            is_nameless = settings.is_alone() and not settings.cluster
+            cluster = OsEntropy().token(16) if is_nameless else settings.cluster_id()
+            return encode_meta(settings.node_id, cluster, settings.voters(), learners=settings.learners())
+        found = find_store(settings.join)
+        config = found.config
+        if settings.cluster and found.cluster != settings.cluster_id():
+            raise ConfigError(f"the store at {shown(found.address)} is another cluster than {settings.cluster!r}")
+        if settings.node_id in config.voters:
+            log.warn("node {id} is a member without its disk: it votes once it has caught up", id=settings.node_id)
+        # Whatever a node of this id may have promised before, this one knows nothing of it (`coord.server.joining`).
+        replace_file(disk, "", MARK, b"")
+        log.info("joining the store of nodes {members}", members=config.members())
+        return encode_meta(settings.node_id, found.cluster, config.voters, began=config.encode())
 
     def _serve_admin(self, words: Words, backups: Backups) -> None:
         address = self.settings.admin_address
@@ -239,6 +279,8 @@ class Service:
             except Exception as error:  # a broken invariant: stop, never go on
                 log.failure("fault at the end of a turn")
                 self._fault(error)
+        if node.membership.removed_at and not self._is_stopping:
+            self._leave()
         if node.failure is None:
             self.clients.send_all()
             if self._stopped is not None and node.core.leadership is None:
@@ -249,6 +291,17 @@ class Service:
             log.error("node {id} stops: {why}", id=self.settings.node_id, why=_one_line(node.failure))
             self.reactor.stop()
         return has_more
+
+    def _leave(self) -> None:
+        """The others go on without this node. No failure: whoever supervises the process need not start it again."""
+        self._is_stopping = True
+        log.error(
+            "node {id} is no member of this store any more (configuration at {index}): it stops. {data} may be removed",
+            id=self.settings.node_id,
+            index=self.node.membership.removed_at,
+            data=str(self.settings.data_dir),
+        )
+        self.reactor.stop()
 
     def _fault(self, error: Exception) -> None:
         self.node.on_failed(error)
@@ -294,10 +347,25 @@ class Service:
             self._lock.release()
 
 
-def encode_meta(node_id: int, cluster: bytes, voters: list[int]) -> bytes:
-    """Content of META: whose directory it is, and the members it began with."""
-    made = {"format": META_FORMAT, "node_id": node_id, "cluster": cluster.hex(), "voters": voters}
+def encode_meta(
+    node_id: int, cluster: bytes, voters: list[int], *, learners: list[int] | None = None, began: bytes = b""
+) -> bytes:
+    """Content of META: whose directory it is, and the members it began with.
+
+    `began`: the whole configuration that a node found when it joined, instead of `voters` and `learners`.
+    """
+    made: dict[str, Any] = {"format": META_FORMAT, "node_id": node_id, "cluster": cluster.hex(), "voters": voters}
+    if learners:
+        made["learners"] = learners
+    if began:
+        made["configuration"] = began.hex()
     return json.dumps(made, indent=1).encode() + b"\n"
+
+
+def _began_with(meta: dict[str, Any]) -> Configuration:
+    if "configuration" in meta:
+        return decode_configuration(bytes.fromhex(meta["configuration"]))
+    return Configuration(meta["voters"], [], meta.get("learners"))
 
 
 def _raise_descriptor_limit() -> None:
@@ -316,6 +384,10 @@ def _node_settings(settings: Settings) -> NodeSettings:
         snapshot_entries=settings.snapshot_entries,
         snapshot_bytes=settings.snapshot_bytes,
         keep_entries=settings.keep_entries,
+        members=settings.first_members(),
+        client=settings.client_address,
+        reconfig_enabled=settings.reconfig_enabled,
+        linearizable_reads=settings.linearizable_reads,
         limits=Limits(
             outstanding_max=settings.outstanding_max,
             session_timeout_min_ms=settings.timeout_min_ms(),

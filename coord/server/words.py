@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from coord.server.config import Settings
+from coord.server.members import config_text
 from coord.server.node import Node
 from coord.server.pipeline import Connection
 from coord.wire.opcodes import OPCODE_NAMES
@@ -65,10 +66,13 @@ class Words:
         return build().encode()
 
     def mode(self) -> str:
-        """leader, follower or standalone."""
-        if len(self._node.core.configs.current.voters) == 1:
+        """leader, follower, observer or standalone."""
+        config = self._node.core.configs.current
+        if len(config.members()) == 1:
             return "standalone"
-        return "leader" if self._node.role_name() == "leader" else "follower"
+        if self._node.role_name() == "leader":
+            return "leader"
+        return "follower" if config.is_voter(self._settings.node_id) else "observer"
 
     def _connections(self) -> list[Connection]:
         return list(islice(self._node.pipeline.connections.values(), LINES_MAX))
@@ -147,10 +151,9 @@ class Words:
             f"maxSessionTimeout={settings.timeout_max_ms()}",
             f"serverId={settings.node_id}",
         ]
-        if settings.peers:
-            lines.append("membership: ")
-            for peer, (host, port) in sorted(settings.peers.items()):
-                lines.append(f"server.{peer}={host}:{port}:{port}:participant")
+        text = config_text(self._node.core.configs.current).decode()
+        if text:
+            lines += ["membership: ", *text.splitlines()]
         return "\n".join(lines) + "\n"
 
     def _envi(self) -> str:

@@ -4,7 +4,8 @@
 
     server.N=host:peerPort:electionPort[:role][;[clientHost:]clientPort]
 
-The election port is not used: one port carries everything between nodes. initLimit and syncLimit are accepted; only
+The election port is not used: one port carries everything between nodes. The role is participant or observer; where
+`peerType` says something else than the node's own line, the line counts. initLimit and syncLimit are accepted; only
 syncLimit means something (how long a node without a leader keeps its clients). What else is unknown is named in a
 warning and ignored, so that an existing file works as it is.
 """
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from coord.errors import ConfigError
-from coord.server.config import Address, Settings, parse_address, parse_words
+from coord.server.config import Settings, parse_words
+from coord.server.members import OBSERVER, Address, Member, Members, parse_member
 
 #: Known, though not always with effect here; no warning.
 _SILENT: Final = frozenset(
@@ -28,7 +30,7 @@ _SILENT: Final = frozenset(
         "autopurge.snapRetainCount",
         "autopurge.purgeInterval",
         "standaloneEnabled",
-        "reconfigEnabled",
+        "peerType",
         "electionAlg",
         "quorumListenOnAllIPs",
         "admin.enableServer",
@@ -67,16 +69,20 @@ class _Reader:
         if not data_text:
             raise ConfigError(f"{self._path}: dataDir is missing")
         data_dir = Path(data_text)
-        servers, clients = self._servers()
+        servers, observers = self._servers()
         node_id = self._my_id(data_dir, servers)
         tick_ms = self._get("tickTime", 3000, int)
         sync_limit = self._get("syncLimit", 0, int)
         options: dict[str, Any] = {
             "node_id": node_id,
             "data_dir": data_dir,
-            "client_address": self._client_address(clients.get(node_id)),
-            "peer_address": servers.get(node_id),
-            "peers": servers,
+            "client_address": self._client_address(servers.get(node_id)),
+            "peer_address": servers[node_id].peer if node_id in servers else None,
+            "peers": {i: member.peer for i, member in servers.items()},
+            "observers": observers,
+            "members": servers,
+            "reconfig_enabled": self._flag("reconfigEnabled"),
+            "linearizable_reads": self._flag("linearizableReads"),
             "admin_address": self._admin_address(),
             "tick_ms": tick_ms,
             "leader_absence_ms": max(2000, sync_limit * tick_ms),
@@ -106,28 +112,32 @@ class _Reader:
         except ValueError as error:
             raise ConfigError(f"{self._path}:{number}: {key}={text!r} is not a number") from error
 
-    def _servers(self) -> tuple[dict[int, Address], dict[int, str]]:
-        """Peer addresses and, where given, what follows the semicolon."""
-        servers: dict[int, Address] = {}
-        clients: dict[int, str] = {}
+    def _flag(self, key: str) -> bool:
+        """true or false, false by default."""
+        self._used.add(key)
+        text, number = self._values.get(key, ("false", 0))
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{self._path}:{number}: {key}={text!r} is neither true nor false")
+        return text.lower() == "true"
+
+    def _servers(self) -> tuple[Members, frozenset[int]]:
+        """The server lines, and whose role is observer."""
+        servers: Members = {}
+        observers: set[int] = set()
         for key, (text, number) in self._values.items():
             name, _, digits = key.partition(".")
             if name != "server" or not digits.isdigit():
                 continue
             self._used.add(key)
-            address, _, client = text.partition(";")
-            host, parts = _split_server(address)
-            role = parts[2].lower() if len(parts) > 2 else "participant"
-            if not host or len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
-                raise ConfigError(f"{self._path}:{number}: {key}={text} is not host:port:port[:role][;clientPort]")
-            if role != "participant":
-                raise ConfigError(f"{self._path}:{number}: role {role!r} is not supported; only participant is")
-            servers[int(digits)] = parse_address(f"{host}:{parts[0]}", f"{self._path}:{number}: address")
-            if client:
-                clients[int(digits)] = client
-        return servers, clients
+            try:
+                servers[int(digits)], role = parse_member(int(digits), text)
+            except ValueError as error:
+                raise ConfigError(f"{self._path}:{number}: {key}: {error}") from error
+            if role == OBSERVER:
+                observers.add(int(digits))
+        return servers, frozenset(observers)
 
-    def _my_id(self, data_dir: Path, servers: dict[int, Address]) -> int:
+    def _my_id(self, data_dir: Path, servers: Members) -> int:
         if not servers:
             return 1
         path = data_dir / "myid"
@@ -141,10 +151,9 @@ class _Reader:
             raise ConfigError(f"{path}: there is no line server.{text} in {self._path}")
         return int(text)
 
-    def _client_address(self, from_server_line: str | None) -> Address:
-        if from_server_line:
-            text = from_server_line if ":" in from_server_line else f"0.0.0.0:{from_server_line}"
-            return parse_address(text, f"{self._path}: client address")
+    def _client_address(self, own: Member | None) -> Address:
+        if own is not None and own.client is not None:
+            return own.client
         port = self._get("clientPort", 0, int)
         if not 0 < port < 65536:
             raise ConfigError(f"{self._path}: clientPort is missing or no port")
@@ -156,12 +165,3 @@ class _Reader:
         if not enabled or port == 0:
             return None
         return self._get("admin.serverAddress", "127.0.0.1", str), port
-
-
-def _split_server(address: str) -> tuple[str, list[str]]:
-    """`host:a:b[:role]` with a host that may be `[v6]`."""
-    if address.startswith("["):
-        host, _, rest = address[1:].partition("]")
-        return host, rest.lstrip(":").split(":")
-    host, *parts = address.split(":")
-    return host, parts

@@ -123,7 +123,7 @@ def test_zoo_cfg_without_servers_is_a_single_node(tmp_path: Path) -> None:
         ("clientPort=x\n", "1", r"zoo.cfg:2: clientPort='x' is not a number"),
         ("nonsense\n", "1", r"zoo.cfg:2: 'nonsense' is not key=value"),
         ("clientPort=1\nserver.1=a\n", "1", r"zoo.cfg:3: server.1"),
-        ("clientPort=1\nserver.1=a:1:2:observer\n", "1", r"zoo.cfg:3: role"),
+        ("clientPort=1\nserver.1=a:1:2:observer\n", "1", r"zoo.cfg: all nodes are observers"),
         ("clientPort=1\nserver.1=a:1:2\n", None, "myid"),
         ("clientPort=1\nserver.1=a:1:2\n", "7", "no line server.7"),
         ("clientPort=1\nserver.1=a:1:2\n", "x", "not a node id"),
