@@ -250,14 +250,16 @@ class Wal:
                 self._last = (batch.last_index, batch.last_term)
 
     def prune(self, index: int) -> int:
-        """Remove leading segments with nothing above `index`, which a durable snapshot covers. Returns how many."""
+        """Remove leading segments with nothing above `index`, which a durable snapshot covers. Returns how many.
+
+        One after the other: a crash must not leave a gap, which a later removal without an earlier one would be.
+        """
         removed = 0
         while len(self._segments) > 1 and self._segments[0].index_max <= index:
             self._disk.remove(f"{self._folder}/{self._segments[0].name}")
+            self._disk.sync_folder(self._folder)
             del self._segments[0]
             removed += 1
-        if removed:
-            self._disk.sync_folder(self._folder)
         return removed
 
     def segment_count(self) -> int:

@@ -125,3 +125,17 @@ def test_a_node_that_has_voted_has_not_lost_its_disk() -> None:
         node.peer_introduced(2, True)
     assert not voter.joining.is_joining
     assert wiped.joining.is_joining
+
+
+def test_a_crash_while_the_log_is_pruned_leaves_no_gap() -> None:
+    """Removals that are not synced may be lost one by one, so the older ones have to be durable first."""
+    for seed in range(40):
+        disk = SimDisk("disk", Chance(seed), lambda: 0)
+        wal, _ = open_wal(disk, "wal", segment_bytes=1)
+        for index in range(1, 8):
+            wal.write([_batch(index)])
+        disk.failures["sync_folder"] = (errno.EIO, 1)
+        with pytest.raises(OSError, match="injected"):
+            wal.prune(6)
+        disk.power_cut()
+        assert open_wal(disk, "wal")[1].last_index() == 7
