@@ -8,6 +8,10 @@ from typing import Final
 from crc32c import crc32c
 
 from coord.tree.acl import AccessList
+from coord.wire.jute import IS_COMPILED
+
+if IS_COMPILED:
+    from librt.strings import BytesWriter, write_i32_be, write_i64_be
 
 #: czxid mzxid ctime mtime version cversion aversion ephemeral_owner data_length num_children pzxid
 STAT: Final = struct.Struct("!qqqqiiiqiiq")
@@ -98,19 +102,36 @@ class Node:
             cversion = wrap_i32(cversion)
             # What the Stat no longer shows.
             stamp ^= self.creates % _PRIME_32
-        stat: bytes = _pack_stat(
-            self.czxid,
-            self.mzxid,
-            self.ctime,
-            self.mtime,
-            self.version,
-            cversion,
-            self.aversion,
-            self.ephemeral_owner,
-            len(data) if data is not None else 0,
-            children,
-            self.pzxid,
-        )
+        size = len(data) if data is not None else 0
+        stat: bytes
+        if IS_COMPILED:
+            out = BytesWriter()
+            write_i64_be(out, self.czxid)
+            write_i64_be(out, self.mzxid)
+            write_i64_be(out, self.ctime)
+            write_i64_be(out, self.mtime)
+            write_i32_be(out, self.version)
+            write_i32_be(out, cversion)
+            write_i32_be(out, self.aversion)
+            write_i64_be(out, self.ephemeral_owner)
+            write_i32_be(out, size)
+            write_i32_be(out, children)
+            write_i64_be(out, self.pzxid)
+            stat = out.getvalue()
+        else:
+            stat = _pack_stat(
+                self.czxid,
+                self.mzxid,
+                self.ctime,
+                self.mtime,
+                self.version,
+                cversion,
+                self.aversion,
+                self.ephemeral_owner,
+                size,
+                children,
+                self.pzxid,
+            )
         self.stat = stat
         before = self.mark
         mark: int = crc32c(stat, stamp)

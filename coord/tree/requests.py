@@ -11,10 +11,13 @@ from typing import Final
 
 from coord.errors import RemoteProtocolError
 from coord.tree.acl import OPEN
-from coord.wire.jute import read_buffer, read_i32, read_i64, short
+from coord.wire.jute import IS_COMPILED, read_buffer, read_i32, read_i64, short
 from coord.wire.opcodes import OP_CREATE_TTL
 from coord.wire.records import read_acl, read_path
 from coord.wire.values import OPEN_ACL, CreateRequest
+
+if IS_COMPILED:
+    from librt.strings import read_i32_be
 
 _i32: Final = struct.Struct("!i").unpack_from
 _OPEN_ENCODED: Final = OPEN.encoded
@@ -26,7 +29,7 @@ def decode_path_watch(data: bytes, at: int, end: int) -> tuple[bytes, bool]:
     start = at + 4
     if start > end:
         raise short(at, end)
-    length: int = _i32(data, at)[0]
+    length: int = read_i32_be(data, at) if IS_COMPILED else _i32(data, at)[0]
     stop = start + length
     if length < 0:
         raise RemoteProtocolError(f"null or negative path length {length} at byte {at}")
@@ -40,14 +43,14 @@ def decode_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None
     start = at + 4
     if start > end:
         raise short(at, end)
-    length: int = _i32(data, at)[0]
+    length: int = read_i32_be(data, at) if IS_COMPILED else _i32(data, at)[0]
     stop = start + length
     if length < 0:
         raise RemoteProtocolError(f"null or negative path length {length} at byte {at}")
     value_at = stop + 4
     if value_at + 4 > end:
         raise short(at, end)
-    length = _i32(data, stop)[0]
+    length = read_i32_be(data, stop) if IS_COMPILED else _i32(data, stop)[0]
     value_end = value_at + length
     if length < 0:
         value, value_end = read_buffer(data, stop, end)
@@ -55,7 +58,7 @@ def decode_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None
         raise short(stop, end)
     else:
         value = data[value_at:value_end]
-    version: int = _i32(data, value_end)[0]
+    version: int = read_i32_be(data, value_end) if IS_COMPILED else _i32(data, value_end)[0]
     return data[start:stop], value, version
 
 

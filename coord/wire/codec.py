@@ -22,6 +22,7 @@ from typing import Final
 from coord.errors import RemoteProtocolError
 from coord.wire.jute import (
     I32,
+    IS_COMPILED,
     NULL,
     boolean,
     buffer,
@@ -60,6 +61,9 @@ from coord.wire.values import (
     WatcherEvent,
     WatchSets,
 )
+
+if IS_COMPILED:
+    from librt.strings import read_i32_be
 
 _u32: Final = I32.unpack_from
 _I32_PAIR: Final = struct.Struct("!ii")
@@ -175,7 +179,7 @@ def read_path(data: bytes, at: int, end: int) -> tuple[bytes, int]:
     start = at + 4
     if start > end:
         raise short(at, end)
-    length: int = _u32(data, at)[0]
+    length: int = read_i32_be(data, at) if IS_COMPILED else _u32(data, at)[0]
     stop = start + length
     if length < 0:
         raise RemoteProtocolError(f"null or negative path length {length} at byte {at}")
@@ -389,6 +393,8 @@ def _read_multi_header(data: bytes, at: int, end: int) -> tuple[int, bool, int, 
     """(type, done, err, next_at)."""
     if at + 9 > end:
         raise short(at, end)
+    if IS_COMPILED:
+        return read_i32_be(data, at), data[at + 4] != 0, read_i32_be(data, at + 5), at + 9
     opcode, done, err = _MULTI_HEADER.unpack_from(data, at)
     return opcode, done, err, at + 9
 
