@@ -61,7 +61,7 @@ from coord.tree.requests import decode_create, decode_set_data
 from coord.tree.sessions import Session, SessionTable, passwords_match
 from coord.tree.snapshot import SnapshotReader, write_snapshot
 from coord.tree.watches import WatchTable
-from coord.wire.jute import I32, i32
+from coord.wire.jute import I32, IS_COMPILED, i32
 from coord.wire.opcodes import (
     OP_ATTACH,
     OP_AUTH,
@@ -90,12 +90,16 @@ from coord.wire.records import (
     decode_set_acl,
 )
 
+if IS_COMPILED:
+    from librt.strings import read_i32_be, read_i64_be
+
 _MASK_64: Final = (1 << 64) - 1
 #: Keeps the sessions' part of the digest apart from the tree's.
 _SESSION_WEIGHT: Final = 0x9E3779B97F4A7C15
 
 _MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
 _DONE: Final = b"\0" + i32(OK)
+_SET_DONE: Final = i32(OP_SET_DATA) + _DONE
 _pack_i32: Final = I32.pack
 _unpack_command: Final = COMMAND_HEADER.unpack_from
 _NO_EVENTS: Final[list[Event]] = []
@@ -151,7 +155,12 @@ class StateMachine:
             if body_at > size:
                 outcomes.append(self._refuse_torn())
                 break
-            length, session_id, owner, cxid, opcode = _unpack_command(data, at)
+            length: int
+            if IS_COMPILED:
+                length, session_id, owner = read_i32_be(data, at), read_i64_be(data, at + 4), read_i64_be(data, at + 12)
+                cxid, opcode = read_i32_be(data, at + 20), read_i32_be(data, at + 24)
+            else:
+                length, session_id, owner, cxid, opcode = _unpack_command(data, at)
             at += 4 + length
             if at < body_at or at > size:
                 outcomes.append(self._refuse_torn())
@@ -279,7 +288,10 @@ class StateMachine:
             parts.append(_pack_i32(opcode) + _DONE)
             return
         node = self.tree.apply(delta, zxid, self.applied_time_ms, events)
-        if isinstance(delta, CreateDelta):
+        if opcode == OP_SET_DATA and node is not None:
+            parts.append(_SET_DONE)
+            parts.append(node.stat)
+        elif isinstance(delta, CreateDelta):
             path = delta.path
             if opcode == OP_CREATE:
                 parts.append(_pack_i32(opcode) + _DONE + _pack_i32(len(path)) + path)

@@ -211,24 +211,30 @@ class Overlay(View):
     """The tree as some planned changes would leave it.
 
     Holds its own copy of every znode that they touch, with the fields that planning reads: version, access list and
-    its version, kind, count of children and of creates.
+    its version, kind, count of children and of creates. Of a znode that is only written the change itself is noted:
+    most are not looked at again.
     """
 
     def __init__(self, tree: DataTree) -> None:
         self._nodes = tree.nodes
-        self._changed: dict[bytes, Node | None] = {}
+        self._changed: dict[bytes, Node | SetDataDelta | None] = {}
 
     def find(self, path: bytes) -> Node | None:
         """The znode as it would be."""
-        if path in self._changed:
-            return self._changed[path]
-        return self._nodes.get(path)
+        if path not in self._changed:
+            return self._nodes.get(path)
+        known = self._changed[path]
+        return self._own(path) if isinstance(known, SetDataDelta) else known
 
     def note(self, delta: Delta) -> None:
         """Show the tree with `delta` made."""
         path = delta.path
         if isinstance(delta, SetDataDelta):
-            self._own(path).version = delta.version
+            known = self._changed.get(path)
+            if isinstance(known, Node):
+                known.version = delta.version
+            else:
+                self._changed[path] = delta
         elif isinstance(delta, CreateDelta):
             self._changed[path] = Node(None, delta.acl, delta.kind, delta.ephemeral_owner, delta.ttl_ms)
             parent = self._own(parent_of(path))
@@ -243,15 +249,16 @@ class Overlay(View):
             node.aversion = delta.aversion
 
     def _own(self, path: bytes) -> Node:
-        own = self._changed.get(path)
-        if own is None:
-            node = self._nodes[path]
-            own = Node(None, node.acl, node.kind, node.ephemeral_owner, node.ttl_ms)
-            own.version = node.version
-            own.aversion = node.aversion
-            own.creates = node.creates
-            own.num_children = node.num_children
-            self._changed[path] = own
+        known = self._changed.get(path)
+        if isinstance(known, Node):
+            return known
+        node = self._nodes[path]
+        own = Node(None, node.acl, node.kind, node.ephemeral_owner, node.ttl_ms)
+        own.version = known.version if known is not None else node.version
+        own.aversion = node.aversion
+        own.creates = node.creates
+        own.num_children = node.num_children
+        self._changed[path] = own
         return own
 
 
