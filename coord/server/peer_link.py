@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -156,7 +156,7 @@ class _Link:
         if _is_numeric(host):
             self._connect([(_family(host), (host, port))])
             return
-        reactor = self.owner.reactor
+        reactor: Any = self.owner.reactor  # Twisted states its interfaces by zope, which the compiler does not read
         found = deferToThreadPool(
             reactor, reactor.getThreadPool(), socket.getaddrinfo, host, port, type=socket.SOCK_STREAM
         )
