@@ -15,6 +15,8 @@ from coord.server.config import (
     DEFAULT_WORDS,
     Settings,
     parse_address,
+    parse_join,
+    parse_observers,
     parse_peers,
     parse_words,
 )
@@ -25,6 +27,10 @@ _DEFAULTS = Settings(1, Path(), ("", 1))
 
 #: Commands that live in modules of their own, imported when they run: a daemon pays nothing for them.
 _ELSEWHERE: Final = {
+    "list": ("cli.coord_members:list_members", "The members of a running store, and how they do."),
+    "add": ("cli.coord_members:add", "Let a node into a running store."),
+    "remove": ("cli.coord_members:remove", "Take a node out of a running store."),
+    "transfer-leader": ("cli.coord_members:transfer_leader", "Let another node lead."),
     "backup": ("cli.coord_backup:backup", "Write the state of a running store to a file."),
     "restore": ("cli.coord_backup:restore", "Make data directories of a new store from a backup."),
     "verify": ("cli.coord_files:verify", "Check and compare the directories of stopped nodes."),
@@ -75,6 +81,32 @@ def coord() -> None:
 @click.option("--peers", metavar="ID=HOST:PORT,…", help="All nodes, this one included, alike on each of them.")
 @click.option("--admin-address", metavar="HOST:PORT", help="Metrics, health, readiness and status over HTTP.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster, if --peers is not spelled alike everywhere.")
+@click.option(
+    "--observers", metavar="ID,…", help="Those of --peers that only follow: they serve clients and do not vote."
+)
+@click.option(
+    "--join",
+    metavar="HOST:PORT,…",
+    help="An empty node becomes part of a running store: peer or client addresses of members, in place of --peers."
+    " It is let in by `rk coord add`.",
+)
+@click.option(
+    "--super-digest",
+    metavar="USER:DIGEST",
+    help="Who may do everything: base64 of SHA-1 of USER:PASSWORD, as in ZooKeeper.  [default: nobody]",
+)
+@click.option(
+    "--reconfig/--no-reconfig",
+    "reconfig_enabled",
+    default=None,
+    help="Whether super may change the members through this node.  [default: reconfig; with --config as it says]",
+)
+@click.option(
+    "--linearizable-reads",
+    is_flag=True,
+    default=None,
+    help="A majority confirms every read, so none is ever stale: slower reads.",
+)
 @click.option("--tick-ms", type=int, help=f"Unit of session timeouts (2 to 20 ticks).  [default: {_DEFAULTS.tick_ms}]")
 @click.option(
     "--max-connections-per-address",
@@ -118,6 +150,7 @@ def run(config: Path | None, **given: Any) -> None:
 
     \b
     Alone:   rk coord run --id 1 --data-dir D --client-address 127.0.0.1:2181
+    Joining: … --peer-address 127.0.0.1:2284 --join 127.0.0.1:2281
     Of three: … --peer-address 127.0.0.1:2281 --peers 1=127.0.0.1:2281,2=127.0.0.1:2282,3=127.0.0.1:2283
     """
     try:
@@ -134,12 +167,18 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
     for name in ("client_address", "peer_address", "admin_address"):
         if name in given:
             given[name] = parse_address(given[name], "--" + name.replace("_", "-"))
+    if "join" in given:
+        given["join"] = parse_join(given["join"])
+    if "observers" in given:
+        given["observers"] = parse_observers(given["observers"])
     if "peers" in given:
         given["peers"] = parse_peers(given["peers"])
     if "words" in given:
         given["words"] = parse_words(given["words"])
     if config is not None:
         base = read_zoo_cfg(config)
+        if "peers" in given:
+            given["members"] = {}
         return Settings(**{**{name: getattr(base, name) for name in base.__dataclass_fields__}, **given})
     for name, option in (("node_id", "--id"), ("data_dir", "--data-dir"), ("client_address", "--client-address")):
         if name not in given:

@@ -53,6 +53,8 @@ class Settings:
     #: Whether clients of this node may change the members, if they have the right to.
     reconfig_enabled: bool = True
     linearizable_reads: bool = False
+    #: `user:base64 of SHA-1 of user:password` of who may do everything; "": nobody.
+    super_digest: str = ""
     #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
     fsync: str = "thread"
     #: Lines for the operator about what was ignored.
@@ -66,8 +68,13 @@ class Settings:
             raise ConfigError(f"node {self.node_id} is not among the peers {sorted(self.peers)}")
         if len(self.peers) > 1 and self.peer_address is None:
             raise ConfigError("a node with peers needs a peer address")
+        if self.super_digest and not all(self.super_digest.partition(":")[::2]):
+            raise ConfigError("super digest is not user:digest")
         if self.join and self.peer_address is None:
             raise ConfigError("a node that joins needs a peer address")
+        strangers = sorted(self.observers - set(self.peers))
+        if strangers:
+            raise ConfigError(f"observer {strangers[0]} is not among the peers {sorted(self.peers)}")
         if self.peers and not self.voters():
             raise ConfigError("all nodes are observers: somebody has to vote")
         wrong = [peer for peer in self.peers if not 1 <= peer <= NODE_ID_MAX]
@@ -154,6 +161,20 @@ def parse_peers(text: str) -> dict[int, Address]:
             raise ConfigError(f"peer {number} is named twice")
         peers[int(number)] = parse_address(address, f"address of peer {number}")
     return peers
+
+
+def parse_join(text: str) -> tuple[Address, ...]:
+    """`host:port,host:port`. Raises ConfigError."""
+    return tuple(parse_address(part, "--join") for part in filter(None, text.split(",")))
+
+
+def parse_observers(text: str) -> frozenset[int]:
+    """`4,5`. Raises ConfigError."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    wrong = [part for part in parts if not part.isdigit()]
+    if wrong:
+        raise ConfigError(f"observer {wrong[0]!r} is not a node id")
+    return frozenset(map(int, parts))
 
 
 def parse_words(text: str) -> frozenset[str]:

@@ -131,6 +131,7 @@ class Node:
         )
         self.pipeline.on_session_opened = self._session_opened
         self.pipeline.is_linearizable = settings.linearizable_reads
+        self.pipeline.super_digest = settings.super_digest.encode()
         self.membership = Membership(self, peers)
         self.pipeline.on_wish = self.membership.asked
         #: Told when other members are in force than before: links are to be opened or closed.

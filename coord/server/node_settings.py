@@ -25,6 +25,7 @@ class NodeSettings:
         client: Address | None = None,
         reconfig_enabled: bool = True,
         linearizable_reads: bool = False,
+        super_digest: str = "",
     ) -> None:
         assert node_id > 0, node_id
         assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
@@ -50,3 +51,5 @@ class NodeSettings:
         self.reconfig_enabled = reconfig_enabled
         #: Every read is confirmed by a majority first, as if a sync came before it.
         self.linearizable_reads = linearizable_reads
+        #: `user:base64 of SHA-1` of who may do everything; "": nobody.
+        self.super_digest = super_digest

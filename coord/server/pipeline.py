@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from coord.errors import (
     RemoteProtocolError,
 )
 from coord.server.proposals import Proposals, Sent
+from coord.tree.acl import SUPER
 from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_identity
 from coord.tree.machine import Outcome, StateMachine
 from coord.tree.sessions import Session
@@ -232,6 +234,8 @@ class Pipeline:
         self.on_session_opened: Callable[[int], None] = _nobody_listens
         #: Told of every request for other members; `answer_wish` answers it.
         self.on_wish: Callable[[Connection, Pending], None] = _nobody_grants
+        #: `user:base64 of SHA-1` that makes a session super; b"": nobody is.
+        self.super_digest = b""
         #: Reads wait for a read index, as behind a sync.
         self.is_linearizable = False
         #: Connections heard from since the last `take_heard`.
@@ -467,6 +471,11 @@ class Pipeline:
             self._wait(connection, waiting)
             body = encode_identity(scheme, identity)
             session_id, owner = connection.session_id, connection.owner
+            if self.super_digest and hmac.compare_digest(identity, self.super_digest):
+                # Two identities for one credential, as in ZooKeeper; the reply belongs to the second.
+                rank = encode_identity(SUPER, b"")
+                silent = Pending(op.XID_AUTH, op.OP_AUTH, 0)
+                self._propose(connection, silent, session_id, owner, op.XID_AUTH, op.OP_AUTH, rank)
             self._propose(connection, waiting, session_id, owner, op.XID_AUTH, op.OP_AUTH, body)
         else:
             self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, AUTH_FAILED, closes=True)

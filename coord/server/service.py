@@ -388,6 +388,7 @@ def _node_settings(settings: Settings) -> NodeSettings:
         client=settings.client_address,
         reconfig_enabled=settings.reconfig_enabled,
         linearizable_reads=settings.linearizable_reads,
+        super_digest=settings.super_digest,
         limits=Limits(
             outstanding_max=settings.outstanding_max,
             session_timeout_min_ms=settings.timeout_min_ms(),

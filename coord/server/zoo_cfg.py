@@ -82,6 +82,7 @@ class _Reader:
             "observers": observers,
             "members": servers,
             "reconfig_enabled": self._flag("reconfigEnabled"),
+            "super_digest": self._get("DigestAuthenticationProvider.superDigest", "", str),
             "linearizable_reads": self._flag("linearizableReads"),
             "admin_address": self._admin_address(),
             "tick_ms": tick_ms,
