@@ -53,6 +53,7 @@ class OurStore(Store):
         ports = free_ports(nodes * 3)
         self._client, self._peer, self._admin = ports[:nodes], ports[nodes : 2 * nodes], ports[2 * nodes :]
         super().__init__(STORE, [f"127.0.0.1:{port}" for port in self._client])
+        self.peer_addresses = [f"127.0.0.1:{port}" for port in self._peer]
         self.folder = folder
         self.tick_ms = tick_ms
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * nodes

@@ -149,11 +149,15 @@ class _Part:
 
 
 def renewed(machine: StateMachine) -> StateMachine:
-    """The state that a new ensemble begins with: no sessions, no ephemerals, zxids at the next ZXID_STEP."""
+    """The state that a new ensemble begins with: no sessions, no ephemerals, zxids at the next ZXID_STEP.
+
+    /zookeeper/config names nobody until the first leader writes down who is there.
+    """
     for session_id in sorted(machine.sessions.sessions):
         session = machine.sessions.sessions[session_id]
         outcome = machine.apply(Command(session_id, session.owner, 0, OP_EXPIRE, b""), machine.applied_time_ms)
         assert not outcome.err, f"session {session_id:#x} does not end: {outcome.err}"
+    machine.apply_membership(b"")
     machine.last_zxid = (machine.last_zxid // ZXID_STEP + 1) * ZXID_STEP
     return machine
 

@@ -16,7 +16,9 @@ from typing import Final
 from coord.errors import CorruptRecord, RemoteProtocolError, StorageError
 from coord.offline.describe import command_fields, command_line, text
 from coord.offline.directory import Progress, StoppedDirectory, no_progress
-from coord.raft.messages import NORMAL
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import CONFIG, NORMAL
+from coord.server.members import config_text
 from coord.storage.wal import LogItem, LogRecord, Recovered
 from coord.tree.command import Command, decode_group, encode_command
 from coord.tree.machine import StateMachine
@@ -236,8 +238,16 @@ class Replay:
                 self.fault = f"entry {entry.term}/{entry.index} behind {self.term}/{self.index}"
             if entry.kind == NORMAL:
                 self.machine.apply_group(entry.data)
+            elif entry.kind == CONFIG:
+                self._apply_members(entry)
             self.index, self.term, self.entry = entry.index, entry.term, entry
             yield entry
+
+    def _apply_members(self, entry: LogItem) -> None:
+        try:
+            self.machine.apply_membership(config_text(decode_configuration(entry.data)))
+        except ValueError as error:
+            self.fault = f"entry {entry.term}/{entry.index}: {error}"
 
 
 # --- two directories -------------------------------------------------------------------------------------------------
