@@ -20,6 +20,7 @@ from coord.server.config import (
     parse_peers,
     parse_words,
 )
+from coord.server.secrets_files import read_users, warn_if_open
 from coord.server.zoo_cfg import read_zoo_cfg
 
 _DEFAULTS = Settings(1, Path(), ("", 1))
@@ -141,6 +142,12 @@ def coord() -> None:
     help=f"Entries kept behind a snapshot for slow nodes.  [default: {_DEFAULTS.keep_entries}]",
 )
 @click.option(
+    "--sasl-users",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Lines user:secret of those who may authenticate by SASL DIGEST-MD5.",
+)
+@click.option(
     "--fsync",
     type=click.Choice(["thread", "inline"]),
     help="Who syncs the log: a thread of its own, or the loop (one core).  [default: thread]",
@@ -175,12 +182,22 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
         given["peers"] = parse_peers(given["peers"])
     if "words" in given:
         given["words"] = parse_words(given["words"])
+    warnings: tuple[str, ...] = ()
+    if "sasl_users" in given:
+        warnings += warn_if_open(given["sasl_users"])
+        given["sasl_users"] = read_users(given["sasl_users"])
     if config is not None:
         base = read_zoo_cfg(config)
         if "peers" in given:
             given["members"] = {}
-        return Settings(**{**{name: getattr(base, name) for name in base.__dataclass_fields__}, **given})
+        return Settings(
+            **{
+                **{name: getattr(base, name) for name in base.__dataclass_fields__},
+                **given,
+                "warnings": base.warnings + warnings,
+            }
+        )
     for name, option in (("node_id", "--id"), ("data_dir", "--data-dir"), ("client_address", "--client-address")):
         if name not in given:
             raise ConfigError(f"{option} is missing (or --config FILE)")
-    return Settings(**given)
+    return Settings(**given, warnings=warnings)

@@ -12,7 +12,7 @@ from coord.errors import RemoteProtocolError
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, NOOP, NORMAL
 from coord.storage.wal import LogItem
-from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identity
+from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
 from coord.wire import opcodes as op
 from coord.wire.records import (
     decode_create,
@@ -92,12 +92,20 @@ def _body(opcode: int, body: bytes) -> Fields:
         return {"parts": [_part(part) for part in decode_multi(body, 0, end)]}
     if opcode in (op.OP_CREATE_SESSION, op.OP_ATTACH):
         decode = decode_create_session if opcode == op.OP_CREATE_SESSION else decode_attach
-        timeout_ms, _, address = decode(body, 0, end)
-        return {"timeout_ms": timeout_ms, "address": text(address)}
+        timeout_ms, _, address, proved = decode(body, 0, end)
+        found: Fields = {"timeout_ms": timeout_ms, "address": text(address)}
+        return {**found, **_identities(proved)} if proved else found
     if opcode == op.OP_AUTH:
-        scheme, identity = decode_identity(body, 0, end)
-        return {"scheme": text(scheme), "user": text(identity.partition(b":")[0])}
+        return _identities(decode_identities(body, 0, end))
     return {}
+
+
+def _identities(proved: list[tuple[bytes, bytes]]) -> Fields:
+    """Without what stands behind a user's name: the hash of a secret."""
+    return {
+        "scheme": ",".join(text(scheme) for scheme, _ in proved),
+        "user": ",".join(text(name.partition(b":")[0]) for _, name in proved),
+    }
 
 
 def _create(create: CreateRequest) -> Fields:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -53,10 +55,12 @@ class Settings:
     #: Whether clients of this node may change the members, if they have the right to.
     reconfig_enabled: bool = True
     linearizable_reads: bool = False
-    #: `user:base64 of SHA-1 of user:password` of who may do everything; "": nobody.
-    super_digest: str = ""
     #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
     fsync: str = "thread"
+    #: Who may prove who they are by SASL DIGEST-MD5: secrets by user. Without users there is no SASL.
+    sasl_users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: `user:base64 of SHA-1` of the digest credential that may do everything; "": nobody may.
+    super_digest: str = field(default="", repr=False)
     #: Lines for the operator about what was ignored.
     warnings: tuple[str, ...] = ()
 
@@ -68,8 +72,6 @@ class Settings:
             raise ConfigError(f"node {self.node_id} is not among the peers {sorted(self.peers)}")
         if len(self.peers) > 1 and self.peer_address is None:
             raise ConfigError("a node with peers needs a peer address")
-        if self.super_digest and not all(self.super_digest.partition(":")[::2]):
-            raise ConfigError("super digest is not user:digest")
         if self.join and self.peer_address is None:
             raise ConfigError("a node that joins needs a peer address")
         strangers = sorted(self.observers - set(self.peers))
@@ -96,6 +98,8 @@ class Settings:
         for name in ("connections_per_address_max", "connections_max", "keep_entries", "leader_absence_ms"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
+        if self.super_digest and not is_digest(self.super_digest):
+            raise ConfigError("the super digest is not user:base64 of a SHA-1")
         unknown = sorted(self.words - {word.decode() for word in FOUR_LETTER_WORDS})
         if unknown:
             raise ConfigError(f"{unknown[0]!r} is no four-letter word")
@@ -138,6 +142,15 @@ class Settings:
             peers = {own: self.peer_address}
         client = {own: self.client_address}
         return {i: Member(i, address, client=client.get(i)) for i, address in peers.items()}
+
+
+def is_digest(text: str) -> bool:
+    """Whether this is an id of scheme digest: user, colon, 20 bytes as base64."""
+    user, _, digest = text.partition(":")
+    try:
+        return bool(user) and len(base64.b64decode(digest, validate=True)) == 20
+    except ValueError:
+        return False
 
 
 def parse_address(text: str, what: str) -> Address:

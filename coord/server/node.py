@@ -45,6 +45,7 @@ from coord.raft.messages import (
     SnapshotMeta,
 )
 from coord.server import peer_codec as codec
+from coord.server.authentication import Authenticator
 from coord.server.joining import Joining
 from coord.server.members import config_text
 from coord.server.membership import Membership
@@ -130,8 +131,10 @@ class Node:
             settings.node_id, machine, self.proposals, settings.limits, entropy.token, self.syncs.add
         )
         self.pipeline.on_session_opened = self._session_opened
+        self.pipeline.authenticator = Authenticator(
+            entropy.token, super_digest=settings.super_digest, sasl_users=settings.sasl_users
+        )
         self.pipeline.is_linearizable = settings.linearizable_reads
-        self.pipeline.super_digest = settings.super_digest.encode()
         self.membership = Membership(self, peers)
         self.pipeline.on_wish = self.membership.asked
         #: Told when other members are in force than before: links are to be opened or closed.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from coord.server.members import Address, Members
 from coord.server.pipeline import Limits
 
@@ -26,6 +28,7 @@ class NodeSettings:
         reconfig_enabled: bool = True,
         linearizable_reads: bool = False,
         super_digest: str = "",
+        sasl_users: Mapping[str, str] | None = None,
     ) -> None:
         assert node_id > 0, node_id
         assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
@@ -53,3 +56,5 @@ class NodeSettings:
         self.linearizable_reads = linearizable_reads
         #: `user:base64 of SHA-1` of who may do everything; "": nobody.
         self.super_digest = super_digest
+        #: Secrets of those who may authenticate by SASL.
+        self.sasl_users = sasl_users

@@ -17,9 +17,6 @@ A connection here knows no socket: `output` is a list of bytes, `Transport` what
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -34,14 +31,16 @@ from coord.errors import (
     UNIMPLEMENTED,
     RemoteProtocolError,
 )
+from coord.server.authentication import Authenticator
 from coord.server.proposals import Proposals, Sent
-from coord.tree.acl import SUPER
-from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_identity
+from coord.tree.acl import Identity
+from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_identities
 from coord.tree.machine import Outcome, StateMachine
 from coord.tree.sessions import Session
 from coord.tree.watches import WatchTable
 from coord.wire import opcodes as op
-from coord.wire.records import decode_auth, encode_connect_response, encode_event_frame
+from coord.wire.records import decode_auth, decode_sasl, encode_connect_response, encode_event_frame, encode_sasl
+from coord.wire.sasl import SaslError, SaslServer
 from coord.wire.values import NO_PASSWD, PASSWD_BYTES, ConnectRequest, ConnectResponse
 
 _header_at = struct.Struct("!ii").unpack_from
@@ -123,7 +122,7 @@ class Pending:
         self.xid = xid
         self.opcode = opcode
         self.size = size
-        #: The request's record, where it is still needed: of reads and of sync.
+        #: The request's record, where it is still needed: of reads and of sync; of SASL the reply's.
         self.body = body
         self.is_read = is_read
         #: The whole reply frame.
@@ -151,6 +150,10 @@ class Connection:
         self.timeout_ms = 0
         self.passwd = NO_PASSWD
         self.has_read_only = False
+        #: Subject of the client's TLS certificate, b"" without one.
+        self.certificate = b""
+        #: The SASL exchange that was begun last.
+        self.sasl: SaslServer | None = None
         #: Requests that came behind the connect request before the session was there.
         self.early: list[tuple[bytes, list[tuple[int, int]]]] = []
         #: No more requests are taken: closeSession was read, or the connection is being closed.
@@ -225,6 +228,8 @@ class Pipeline:
         self._proposals = proposals
         self._token = token
         self._ask_read_index = ask_read_index
+        #: Who may prove what; set anew by whoever has settings for it.
+        self.authenticator = Authenticator(token)
         self._by_session: dict[int, Connection] = {}
         #: Connections whose sessions the group being applied has opened, with requests that came early.
         self._opened: list[Connection] = []
@@ -234,8 +239,6 @@ class Pipeline:
         self.on_session_opened: Callable[[int], None] = _nobody_listens
         #: Told of every request for other members; `answer_wish` answers it.
         self.on_wish: Callable[[Connection, Pending], None] = _nobody_grants
-        #: `user:base64 of SHA-1` that makes a session super; b"": nobody is.
-        self.super_digest = b""
         #: Reads wait for a read index, as behind a sync.
         self.is_linearizable = False
         #: Connections heard from since the last `take_heard`.
@@ -311,14 +314,15 @@ class Pipeline:
                 return
             connection.passwd = self._token(PASSWD_BYTES)
             session_id = ((self._node_id & 0x7F) << 56) | (int.from_bytes(self._token(7), "big") or 1)
-            body = encode_create_session(wanted, connection.passwd, address)
             opcode = op.OP_CREATE_SESSION
         else:
             connection.passwd = request.passwd
             session_id = request.session_id
-            body = encode_attach(wanted, request.passwd, address)
             opcode = op.OP_ATTACH
         connection.session_id = session_id
+        proved = encode_identities(self.authenticator.certificate(connection))
+        encode = encode_create_session if opcode == op.OP_CREATE_SESSION else encode_attach
+        body = encode(wanted, connection.passwd, address, proved)
         pending = Pending(0, opcode, 0)
         connection.pending.append(pending)
         self._propose(connection, pending, session_id, self._origin, 0, opcode, body)
@@ -439,6 +443,8 @@ class Pipeline:
             self._ask_read_index(connection, waiting)
         elif opcode == op.OP_AUTH:
             self._receive_auth(connection, block, at, end)
+        elif opcode == op.OP_SASL:
+            self._receive_sasl(connection, xid, block, at, end)
         elif opcode == op.OP_RECONFIG or opcode == op.OP_MEMBERSHIP:
             waiting = Pending(xid, opcode, end - at, block[at:end])
             self._wait(connection, waiting)
@@ -462,28 +468,45 @@ class Pipeline:
         except RemoteProtocolError:
             self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, MARSHALLING_ERROR, closes=True)
             return
-        if scheme == b"ip":
-            self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, OK, closes=False)
-        elif scheme == b"digest":
-            user = credential.partition(b":")[0]
-            identity = user + b":" + base64.b64encode(hashlib.sha1(credential, usedforsecurity=False).digest())
-            waiting = Pending(op.XID_AUTH, op.OP_AUTH, end - at)
-            self._wait(connection, waiting)
-            body = encode_identity(scheme, identity)
-            session_id, owner = connection.session_id, connection.owner
-            if self.super_digest and hmac.compare_digest(identity, self.super_digest):
-                # Two identities for one credential, as in ZooKeeper; the reply belongs to the second.
-                rank = encode_identity(SUPER, b"")
-                silent = Pending(op.XID_AUTH, op.OP_AUTH, 0)
-                self._propose(connection, silent, session_id, owner, op.XID_AUTH, op.OP_AUTH, rank)
-            self._propose(connection, waiting, session_id, owner, op.XID_AUTH, op.OP_AUTH, body)
-        else:
+        proved = self.authenticator.auth(connection, scheme, credential)
+        if proved is None:
             self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, AUTH_FAILED, closes=True)
+        elif proved:
+            self._propose_identities(connection, Pending(op.XID_AUTH, op.OP_AUTH, end - at), proved)
+        else:
+            self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, OK, closes=False)
 
-    def _answer_now(self, connection: Connection, xid: int, opcode: int, err: int, *, closes: bool) -> None:
+    def _receive_sasl(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
+        """A step of a SASL exchange; the last one is answered when the log has the identity."""
+        try:
+            token = decode_sasl(block, at, end) or b""
+        except RemoteProtocolError:
+            # ZooKeeper closes; a client that cannot write its token is no client.
+            self.close(connection)
+            return
+        try:
+            answer, proved = self.authenticator.sasl(connection, token)
+        except SaslError:
+            self._answer_now(connection, xid, op.OP_SASL, AUTH_FAILED, closes=True)
+            return
+        body = encode_sasl(answer)
+        if proved:
+            self._propose_identities(connection, Pending(xid, op.OP_SASL, end - at, body), proved)
+        else:
+            self._answer_now(connection, xid, op.OP_SASL, OK, closes=False, body=body)
+
+    def _propose_identities(self, connection: Connection, waiting: Pending, proved: list[Identity]) -> None:
+        """Tell the log what a connection's client has proved to be."""
+        self._wait(connection, waiting)
+        session_id, owner = connection.session_id, connection.owner
+        self._propose(connection, waiting, session_id, owner, waiting.xid, op.OP_AUTH, encode_identities(proved))
+
+    def _answer_now(
+        self, connection: Connection, xid: int, opcode: int, err: int, *, closes: bool, body: bytes = b""
+    ) -> None:
         """Answer without asking tree or log, but not before what waits in front."""
         waiting = Pending(xid, opcode, 0)
-        waiting.reply = _pack_reply(16, xid, self.machine.last_zxid, err)
+        waiting.reply = _pack_reply(16 + len(body), xid, self.machine.last_zxid, err) + body
         waiting.closes = closes
         connection.is_ending = connection.is_ending or closes
         self._wait(connection, waiting)
@@ -569,6 +592,13 @@ class Pipeline:
             return
         body = b"" if outcome.err else outcome.body
         waiting = sent.pending
+        if outcome.opcode == op.OP_SET_ACL:
+            self.authenticator.acl_changed(connection, sent.command, outcome.err)
+        elif outcome.opcode == op.OP_AUTH:
+            if outcome.err:
+                waiting.closes = True
+            elif waiting.opcode == op.OP_SASL:
+                body = waiting.body
         self.latency.add(self.now_ms - sent.since_ms)
         waiting.reply = _pack_reply(16 + len(body), waiting.xid, outcome.zxid, outcome.err) + body
         if outcome.err == SESSION_EXPIRED or outcome.err == SESSION_MOVED:

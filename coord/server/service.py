@@ -389,6 +389,7 @@ def _node_settings(settings: Settings) -> NodeSettings:
         reconfig_enabled=settings.reconfig_enabled,
         linearizable_reads=settings.linearizable_reads,
         super_digest=settings.super_digest,
+        sasl_users=settings.sasl_users,
         limits=Limits(
             outstanding_max=settings.outstanding_max,
             session_timeout_min_ms=settings.timeout_min_ms(),

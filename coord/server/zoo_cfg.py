@@ -19,6 +19,7 @@ from typing import Any, Final
 from coord.errors import ConfigError
 from coord.server.config import Settings, parse_words
 from coord.server.members import OBSERVER, Address, Member, Members, parse_member
+from coord.server.secrets_files import read_jaas, warn_if_open
 
 #: Known, though not always with effect here; no warning.
 _SILENT: Final = frozenset(
@@ -36,6 +37,8 @@ _SILENT: Final = frozenset(
         "admin.enableServer",
         "admin.serverPort",
         "admin.serverAddress",
+        "serverCnxnFactory",
+        "authProvider.1",
     }
 )
 
@@ -82,7 +85,6 @@ class _Reader:
             "observers": observers,
             "members": servers,
             "reconfig_enabled": self._flag("reconfigEnabled"),
-            "super_digest": self._get("DigestAuthenticationProvider.superDigest", "", str),
             "linearizable_reads": self._flag("linearizableReads"),
             "admin_address": self._admin_address(),
             "tick_ms": tick_ms,
@@ -96,8 +98,15 @@ class _Reader:
         }
         if "4lw.commands.whitelist" in self._values:
             options["words"] = self._get("4lw.commands.whitelist", frozenset(), parse_words)
+        options["super_digest"] = self._get("DigestAuthenticationProvider.superDigest", "", str)
+        jaas = self._path_of("jaasConfig")
+        opened: tuple[str, ...] = ()
+        if jaas is not None:
+            options["sasl_users"] = read_jaas(jaas)
+            opened = warn_if_open(jaas) if options["sasl_users"] else ()
         unknown = sorted(set(self._values) - self._used - _SILENT, key=lambda key: self._values[key][1])
         warnings = tuple(f"{self._path}:{self._values[key][1]}: {key} is not known and ignored" for key in unknown)
+        warnings += opened
         try:
             return Settings(**options, warnings=warnings)
         except ConfigError as error:
@@ -112,6 +121,11 @@ class _Reader:
             return read(text)
         except ValueError as error:
             raise ConfigError(f"{self._path}:{number}: {key}={text!r} is not a number") from error
+
+    def _path_of(self, key: str) -> Path | None:
+        """The file that a key names, relative to this one."""
+        text = self._get(key, "", str)
+        return self._path.parent / text if text else None
 
     def _flag(self, key: str) -> bool:
         """true or false, false by default."""

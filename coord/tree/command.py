@@ -6,9 +6,10 @@ A Raft entry holds one group: all writes of one turn of the leader's reactor. In
     command = length:u32 session_id:i64 owner:i64 cxid:i32 opcode:i32 body      (length counts what follows it)
     body    = the request's jute record, untouched, or one of
 
-    CREATE_SESSION  timeout_ms:int passwd:16 bytes address:ustring
-    ATTACH          timeout_ms:int passwd:buffer   address:ustring
-    AUTH            scheme:ustring id:ustring          (the id as it is in an access list: a secret never gets here)
+    CREATE_SESSION  timeout_ms:int passwd:16 bytes address:ustring identity*
+    ATTACH          timeout_ms:int passwd:buffer   address:ustring identity*
+    AUTH            identity identity*
+    identity      = scheme:ustring id:ustring          (the id as it is in an access list: a secret never gets here)
     EXPIRE, CLOSE_SESSION                              (empty)
 
 `time_ms` is the leader's clock when it closed the group and never goes back; it is the only time the tree knows.
@@ -98,40 +99,49 @@ def command_end(data: bytes, at: int) -> int:
 # --- bodies of the internal commands ---------------------------------------------------------------------------------
 
 
-def encode_create_session(timeout_ms: int, passwd: bytes, address: bytes) -> bytes:
-    """Body of CREATE_SESSION. `passwd` has PASSWD_BYTES bytes; `address` is the peer's IP address as text."""
+def encode_create_session(timeout_ms: int, passwd: bytes, address: bytes, proved: bytes = b"") -> bytes:
+    """Body of CREATE_SESSION. `passwd` has PASSWD_BYTES bytes; `address` is the peer's IP address as text.
+
+    `proved`: what the connection proved before there was a session (`encode_identities`).
+    """
     if len(passwd) != PASSWD_BYTES:
         raise ValueError(f"a session's password has {PASSWD_BYTES} bytes, not {len(passwd)}")
-    return i32(timeout_ms) + passwd + buffer(address)
+    return i32(timeout_ms) + passwd + buffer(address) + proved
 
 
-def decode_create_session(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes]:
-    """(timeout_ms, passwd, address)."""
+def decode_create_session(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+    """(timeout_ms, passwd, address, identities)."""
     timeout_ms, at = read_i32(data, at, end)
     stop = at + PASSWD_BYTES
     if stop > end:
         raise short(at, end)
-    return timeout_ms, data[at:stop], read_string(data, stop, end)[0]
+    address, at = read_string(data, stop, end)
+    return timeout_ms, data[stop - PASSWD_BYTES : stop], address, decode_identities(data, at, end)
 
 
-def encode_attach(timeout_ms: int, passwd: bytes, address: bytes) -> bytes:
+def encode_attach(timeout_ms: int, passwd: bytes, address: bytes, proved: bytes = b"") -> bytes:
     """Body of ATTACH: the password is what the client sent, of any length."""
-    return i32(timeout_ms) + buffer(passwd) + buffer(address)
+    return i32(timeout_ms) + buffer(passwd) + buffer(address) + proved
 
 
-def decode_attach(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes]:
-    """(timeout_ms, passwd, address)."""
+def decode_attach(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+    """(timeout_ms, passwd, address, identities)."""
     timeout_ms, at = read_i32(data, at, end)
     passwd, at = read_buffer(data, at, end)
-    return timeout_ms, passwd or b"", read_string(data, at, end)[0]
+    address, at = read_string(data, at, end)
+    return timeout_ms, passwd or b"", address, decode_identities(data, at, end)
 
 
-def encode_identity(scheme: bytes, identity: bytes) -> bytes:
+def encode_identities(identities: list[tuple[bytes, bytes]]) -> bytes:
     """Body of AUTH: what the server found the client to be, such as (digest, user:hash)."""
-    return buffer(scheme) + buffer(identity)
+    return b"".join([buffer(scheme) + buffer(identity) for scheme, identity in identities])
 
 
-def decode_identity(data: bytes, at: int, end: int) -> tuple[bytes, bytes]:
-    """(scheme, id)."""
-    scheme, at = read_string(data, at, end)
-    return scheme, read_string(data, at, end)[0]
+def decode_identities(data: bytes, at: int, end: int) -> list[tuple[bytes, bytes]]:
+    """(scheme, id) of each, to the end of the body."""
+    found: list[tuple[bytes, bytes]] = []
+    while at < end:
+        scheme, at = read_string(data, at, end)
+        identity, at = read_string(data, at, end)
+        found.append((scheme, identity))
+    return found

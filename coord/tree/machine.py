@@ -33,7 +33,7 @@ from coord.errors import (
     UNIMPLEMENTED,
     RemoteProtocolError,
 )
-from coord.tree.acl import IDENTITY_SCHEMES, IP, AccessList
+from coord.tree.acl import IDENTITY_SCHEMES, IP, AccessList, Identity
 from coord.tree.command import (
     COMMAND_HEADER,
     COMMAND_HEADER_BYTES,
@@ -43,7 +43,7 @@ from coord.tree.command import (
     Command,
     decode_attach,
     decode_create_session,
-    decode_identity,
+    decode_identities,
 )
 from coord.tree.datatree import CONFIG, DataTree, Event
 from coord.tree.node import CreateDelta, DeleteDelta, Delta, SetDataDelta
@@ -311,10 +311,10 @@ class StateMachine:
         opcode = outcome.opcode
         session_id = outcome.session_id
         if opcode == OP_CREATE_SESSION:
-            timeout_ms, passwd, address = decode_create_session(data, at, end)
-            if session_id == INTERNAL_SESSION or timeout_ms <= 0:
+            timeout_ms, passwd, address, proved = decode_create_session(data, at, end)
+            if session_id == INTERNAL_SESSION or timeout_ms <= 0 or not _are_identities(proved):
                 return BAD_ARGUMENTS
-            self.sessions.add(Session(session_id, passwd, timeout_ms, outcome.zxid, [(IP, address)]))
+            self.sessions.add(Session(session_id, passwd, timeout_ms, outcome.zxid, [(IP, address), *proved]))
             return OK
         if session_id == INTERNAL_SESSION and opcode == OP_DELETE_CONTAINER and outcome.owner == 0:
             path = decode_path(data, at, end)
@@ -323,18 +323,20 @@ class StateMachine:
         return SESSION_EXPIRED
 
     def _attach(self, session: Session, zxid: int, data: bytes, at: int, end: int) -> int:
-        timeout_ms, passwd, address = decode_attach(data, at, end)
+        timeout_ms, passwd, address, proved = decode_attach(data, at, end)
         if not passwords_match(session.passwd, passwd):
             # As if there were no such session: who does not know the password learns nothing.
             return SESSION_EXPIRED
-        if timeout_ms <= 0:
+        if timeout_ms <= 0 or not _are_identities(proved):
             return BAD_ARGUMENTS
-        self.sessions.attach(session, zxid, timeout_ms, address)
+        self.sessions.attach(session, zxid, timeout_ms, address, proved)
         return OK
 
     def _authenticate(self, session: Session, data: bytes, at: int, end: int) -> int:
-        scheme, identity = decode_identity(data, at, end)
-        if scheme not in IDENTITY_SCHEMES or not self.sessions.add_identity(session, (scheme, identity)):
+        proved = decode_identities(data, at, end)
+        if not proved:
+            raise RemoteProtocolError("an AUTH without an identity")
+        if not _are_identities(proved) or not self.sessions.add_identities(session, proved):
             return AUTH_FAILED
         return OK
 
@@ -422,6 +424,11 @@ class StateMachine:
         machine.applied_time_ms = reader.applied_time_ms
         reader.check_digest(machine.digest())
         return machine
+
+
+def _are_identities(proved: list[Identity]) -> bool:
+    """Whether a session may be given these."""
+    return all(scheme in IDENTITY_SCHEMES for scheme, _ in proved)
 
 
 def _refused_multi(count: int, failed: int, err: int) -> bytes:

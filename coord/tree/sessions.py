@@ -68,21 +68,21 @@ class SessionTable:
         self.sessions[session.session_id] = session
         self.digest_sum += session.refresh()
 
-    def attach(self, session: Session, owner: int, timeout_ms: int, address: bytes) -> None:
-        """Move a session to a new connection, which has to prove its identities anew."""
+    def attach(self, session: Session, owner: int, timeout_ms: int, address: bytes, proved: list[Identity]) -> None:
+        """Move a session to a new connection, which has proved to be `proved` and has to prove the rest anew."""
         session.owner = owner
         session.timeout_ms = timeout_ms
-        session.identities = [(IP, address)]
+        session.identities = [(IP, address), *proved]
         self.digest_sum += session.refresh()
 
-    def add_identity(self, session: Session, identity: Identity) -> bool:
-        """Note that the session has proved to be `identity`; False if it has too many already."""
-        if identity in session.identities:
-            return True
-        if len(session.identities) >= IDENTITIES_MAX:
+    def add_identities(self, session: Session, proved: list[Identity]) -> bool:
+        """Note what the session has proved to be; False, and none is noted, if it would be too many."""
+        fresh = [identity for identity in proved if identity not in session.identities]
+        if len(session.identities) + len(fresh) > IDENTITIES_MAX:
             return False
-        session.identities = [*session.identities, identity]
-        self.digest_sum += session.refresh()
+        if fresh:
+            session.identities = [*session.identities, *fresh]
+            self.digest_sum += session.refresh()
         return True
 
     def remove(self, session: Session) -> None:

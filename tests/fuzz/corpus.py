@@ -10,7 +10,7 @@ from coord.raft.membership import Configuration
 from coord.raft.messages import Entry, Message, SnapshotMeta
 from coord.server import peer_codec as codec
 from coord.storage.wal import Batch
-from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_group, encode_identity
+from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_group, encode_identities
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from regions import messages
@@ -100,7 +100,7 @@ def _records() -> list[bytes]:
         r.encode_event_frame(1, 3, b"/a", 5)[20:],
         encode_create_session(1000, bytes(16), b"::1"),
         encode_attach(1000, bytes(16), b"::1"),
-        encode_identity(b"ip", b"x"),
+        encode_identities([(b"ip", b"x")]),
         encode_group(5, [encode_command(1, 2, 3, 4, b"body")] * 2),
     ]
     return [bytes([number]) + body for number in range(len(DECODERS)) for body in bodies[number % 3 :: 3]] + [
@@ -125,7 +125,7 @@ def _apply() -> list[bytes]:
     internal = [
         (r.OP_CREATE_SESSION, encode_create_session(5000, bytes(16), b"::1")),
         (r.OP_ATTACH, encode_attach(5000, b"0123456789abcdef", b"10.0.0.2")),
-        (r.OP_AUTH, encode_identity(b"digest", b"x:y")),
+        (r.OP_AUTH, encode_identities([(b"digest", b"x:y")])),
         (r.OP_EXPIRE, b""),
     ]
     every = [

@@ -24,7 +24,7 @@ from coord.errors import CorruptRecord, RemoteProtocolError, StorageError
 from coord.raft.membership import decode_configuration
 from coord.server import peer_codec as codec
 from coord.storage.wal import MAGIC, Recovered, SegmentReader
-from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identity
+from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
 from coord.tree.machine import Outcome, StateMachine
 from coord.tree.watches import WatchTable
 from coord.wire import records as r
@@ -55,7 +55,7 @@ def _decoders() -> list[Callable[[bytes, int, int], Any]]:
         lambda d, a, e: r.decode_set_watches(d, a, e, second=True),
         decode_attach,
         decode_create_session,
-        decode_identity,
+        decode_identities,
         lambda d, a, e: decode_group(d[a:e]),
     ]
     return [*plain, *more]

@@ -128,13 +128,13 @@ class Model:
         opcode, body = command.opcode, command.body
         session = self.sessions.get(command.session_id)
         if opcode == r.OP_CREATE_SESSION:
-            timeout_ms, passwd, _ = decode_create_session(body, 0, len(body))
+            timeout_ms, passwd, _, _ = decode_create_session(body, 0, len(body))
             self.sessions[command.session_id] = SimSession(command.session_id, passwd, timeout_ms, self.zxid)
             return
         if session is None:
             raise Refused(e.SESSION_EXPIRED)
         if opcode == r.OP_ATTACH:
-            timeout_ms, passwd, _ = decode_attach(body, 0, len(body))
+            timeout_ms, passwd, _, _ = decode_attach(body, 0, len(body))
             if passwd != session.passwd:
                 raise Refused(e.SESSION_EXPIRED)
             session.owner, session.timeout_ms = self.zxid, timeout_ms

@@ -32,11 +32,16 @@ def test_group_round_trip() -> None:
 
 def test_internal_bodies_round_trip() -> None:
     created = command.encode_create_session(5, PASSWD, b"1.2.3.4")
-    assert command.decode_create_session(created, 0, len(created)) == (5, PASSWD, b"1.2.3.4")
+    assert command.decode_create_session(created, 0, len(created)) == (5, PASSWD, b"1.2.3.4", [])
     attach = command.encode_attach(5, b"short", b"1.2.3.4")
-    assert command.decode_attach(attach, 0, len(attach)) == (5, b"short", b"1.2.3.4")
-    identity = command.encode_identity(b"digest", b"bob:h")
-    assert command.decode_identity(identity, 0, len(identity)) == (b"digest", b"bob:h")
+    assert command.decode_attach(attach, 0, len(attach)) == (5, b"short", b"1.2.3.4", [])
+    proved = [(b"digest", b"bob:h"), (b"super", b"")]
+    identities = command.encode_identities(proved)
+    assert command.decode_identities(identities, 0, len(identities)) == proved
+    created = command.encode_create_session(5, PASSWD, b"1.2.3.4", identities)
+    assert command.decode_create_session(created, 0, len(created))[3] == proved
+    attach = command.encode_attach(5, b"short", b"1.2.3.4", identities)
+    assert command.decode_attach(attach, 0, len(attach))[3] == proved
 
 
 def test_password_of_a_new_session_has_its_length() -> None:

@@ -39,7 +39,7 @@ def bodies(rng: random.Random) -> tuple[int, bytes]:
         ops = [create_op(path, b"m"), set_op(path, b"n"), delete_op(rng.choice(NAMES)), create_op(path, b"", 3)]
         return opcode, r.encode_multi(ops[: rng.randrange(5)])
     if opcode == 100:
-        return opcode, command.encode_identity(b"digest", b"u%d:h" % rng.randrange(3))
+        return opcode, command.encode_identities([(b"digest", b"u%d:h" % rng.randrange(3))])
     return opcode, r.encode_path(path)
 
 

@@ -181,6 +181,6 @@ def test_owner_and_timeout_are_those_of_the_moment() -> None:
     queue = ExpiryQueue(sessions, 100, 0)
     session = sessions.find(1)
     assert session is not None
-    sessions.attach(session, 555, 500, b"")
+    sessions.attach(session, 555, 500, b"", [])
     queue.touch(1, 300)
     assert queue.expired(900) == [(1, 555)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coord.tree.command import Command, encode_attach, encode_create_session, encode_identity
+from coord.tree.command import Command, encode_attach, encode_create_session, encode_identities
 from coord.tree.machine import Outcome, StateMachine
 from coord.tree.watches import WatchTable
 from coord.wire import records as r
@@ -46,7 +46,7 @@ class Client:
         return self.write(r.OP_SET_ACL, r.encode_set_acl(path, acl, version))
 
     def auth(self, scheme: bytes, identity: bytes) -> Outcome:
-        return self.write(r.OP_AUTH, encode_identity(scheme, identity))
+        return self.write(r.OP_AUTH, encode_identities([(scheme, identity)]))
 
     def attach(self, passwd: bytes = PASSWD, timeout_ms: int = 10_000, address: bytes = b"10.0.0.1") -> Outcome:
         body = encode_attach(timeout_ms, passwd, address)

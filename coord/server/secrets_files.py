@@ -1,0 +1,122 @@
+"""Files that hold secrets: users for SASL, in ZooKeeper's syntax or plain; the secret that peers share.
+
+A JAAS file, of which only the section `Server` with ZooKeeper's DigestLoginModule means something here:
+
+    Server {
+        org.apache.zookeeper.server.auth.DigestLoginModule required
+        user_alice="secret"
+        user_bob="other";
+    };
+
+A plain one: a line `user:secret` for each, # begins a comment line.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from coord.errors import ConfigError
+
+_MODULE: Final = "DigestLoginModule"
+_USER: Final = "user_"
+#: Comments; strings; the three marks; words.
+_TOKEN: Final = re.compile(
+    r"""(?P<blank>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)|"(?P<text>(?:[^"\\]|\\.)*)"|(?P<mark>[{};=])|(?P<word>[^\s{};="]+)""",
+    re.DOTALL,
+)
+#: A shorter shared secret could be guessed from a recorded hello.
+PEER_SECRET_BYTES_MIN: Final = 16
+
+
+def read_jaas(path: Path) -> dict[str, str]:
+    """Secrets by user of the section `Server`; none without that section. Raises ConfigError."""
+    tokens = _tokens(path)
+    at = 0
+    while at < len(tokens):
+        name = tokens[at][1]
+        if tokens[at][0] == "mark" or tokens[at + 1 : at + 2] != [("mark", "{")]:
+            raise ConfigError(f"{path}: {name!r} is not the beginning of a section")
+        try:
+            end = tokens.index(("mark", "}"), at)
+        except ValueError:
+            raise ConfigError(f"{path}: section {name} has no end") from None
+        if name == "Server":
+            return _server_section(path, tokens[at + 2 : end])
+        at = end + 1
+        if tokens[at : at + 1] == [("mark", ";")]:
+            at += 1
+    return {}
+
+
+def _server_section(path: Path, tokens: list[tuple[str, str]]) -> dict[str, str]:
+    if not tokens or tokens[0][1].rpartition(".")[2] != _MODULE:
+        raise ConfigError(f"{path}: of the login modules only ZooKeeper's {_MODULE} is supported")
+    users: dict[str, str] = {}
+    for at, token in enumerate(tokens):
+        if token != ("mark", "="):
+            continue
+        key, value = tokens[at - 1][1], tokens[at + 1 : at + 2]
+        if not value or value[0][0] == "mark":
+            raise ConfigError(f"{path}: {key} has no value")
+        if key.startswith(_USER) and len(key) > len(_USER):
+            users[key.removeprefix(_USER)] = value[0][1]
+    return users
+
+
+def _tokens(path: Path) -> list[tuple[str, str]]:
+    text = _read(path)
+    found: list[tuple[str, str]] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            line = text.count("\n", 0, at) + 1
+            raise ConfigError(f"{path}:{line}: a string without its end")
+        kind = match.lastgroup or ""
+        if kind == "text":
+            found.append((kind, re.sub(r"\\(.)", r"\1", match["text"])))
+        elif kind != "blank":
+            found.append((kind, match[kind]))
+        at = match.end()
+    return found
+
+
+def read_users(path: Path) -> dict[str, str]:
+    """Secrets by user of a plain file. Raises ConfigError with the line."""
+    users: dict[str, str] = {}
+    for number, line in enumerate(_read(path).splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, colon, secret = line.partition(":")
+        if not user or not colon or not secret:
+            raise ConfigError(f"{path}:{number}: not user:secret")
+        if user in users:
+            raise ConfigError(f"{path}:{number}: {user} is there twice")
+        users[user] = secret
+    return users
+
+
+def read_peer_secret(path: Path) -> bytes:
+    """The secret that all nodes of a cluster share; a line end behind it does not count. Raises ConfigError."""
+    secret = _read(path).strip().encode()
+    if len(secret) < PEER_SECRET_BYTES_MIN:
+        raise ConfigError(f"{path}: the peers' secret must have at least {PEER_SECRET_BYTES_MIN} bytes")
+    return secret
+
+
+def warn_if_open(path: Path) -> tuple[str, ...]:
+    """A line for the operator when others than the owner may read the file."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return ()
+    return (f"{path} holds secrets and can be read by others than its owner",) if mode & 0o077 else ()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -1,0 +1,250 @@
+"""SASL DIGEST-MD5 (RFC 2831), both ends, as ZooKeeper's clients and servers speak it.
+
+    client                                                server
+    (empty token)  ------------------------------------>
+                   <------------------------------------  challenge: realm, nonce, charset, algorithm
+    response: username, nonce, cnonce, digest  --------->  known user, our nonce, right digest?
+                   <------------------------------------  rspauth: the server knows the secret, too
+
+Only the quality of protection `auth` is spoken: nothing is wrapped afterwards. Nonces come from the caller. A peer that
+fails learns nothing but that it failed; `SaslError` says why, for the log, and never holds a secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+from coord.errors import ProtocolError
+
+#: What ZooKeeper calls its service and itself in DIGEST-MD5, whatever the host.
+SERVICE: Final = b"zookeeper"
+REALM: Final = b"zk-sasl-md5"
+#: RFC 2831 §2.1.1 and §2.1.2.
+CHALLENGE_BYTES_MAX: Final = 2048
+RESPONSE_BYTES_MAX: Final = 4096
+
+_FIRST_USE: Final = b"00000001"
+_TOKEN_STOPS: Final = frozenset(b',="\\ \t\r\n')
+_SPACE: Final = b" \t\r\n"
+
+
+class SaslError(ProtocolError):
+    """The exchange failed. The text names the reason and perhaps the user, never a secret."""
+
+
+class SaslServer:
+    """One exchange, the server's end. `user` is set when `is_complete`."""
+
+    def __init__(
+        self, secrets: Mapping[str, str], nonce: bytes, *, service: bytes = SERVICE, realm: bytes = REALM
+    ) -> None:
+        """`secrets` by user; `nonce` has never been used and cannot be guessed."""
+        self.is_complete = False
+        self.user = ""
+        self._secrets = secrets
+        self._nonce = nonce
+        self._realm = realm
+        self._uri = service + b"/" + realm
+        self._was_asked = False
+
+    def evaluate(self, token: bytes) -> bytes:
+        """The answer to the client's token. Raises SaslError; the exchange is over then."""
+        if self.is_complete:
+            raise SaslError("the exchange was complete already")
+        if not self._was_asked:
+            if token:
+                raise SaslError("a response before the challenge")
+            self._was_asked = True
+            parts = (
+                b'realm="',
+                self._realm,
+                b'",nonce="',
+                self._nonce,
+                b'",charset=utf-8,algorithm=md5-sess,qop="auth"',
+            )
+            return b"".join(parts)
+        return self._judge(token)
+
+    def _judge(self, token: bytes) -> bytes:
+        given = parse_directives(token, RESPONSE_BYTES_MAX)
+        charset = _charset(given)
+        name = given.get("username", b"")
+        try:
+            user = name.decode(charset)
+        except UnicodeDecodeError:
+            raise SaslError("the user's name is not in the charset that was named") from None
+        self._check_form(given, name, user)
+        secret = self._secrets.get(user)
+        key = _user_key(name, given.get("realm", b""), (secret or "").encode(charset, "replace"), charset)
+        nonce, cnonce = given["nonce"], given["cnonce"]
+        authzid = given.get("authzid", b"")
+        wanted = _digest(key, nonce, cnonce, authzid, b"AUTHENTICATE:" + given["digest-uri"])
+        # An unknown user takes as long as a wrong password.
+        is_right = hmac.compare_digest(wanted, given.get("response", b""))
+        if secret is None or not is_right:
+            raise SaslError(f"unknown user or wrong password for {user!r}")
+        self.is_complete = True
+        self.user = user
+        return b"rspauth=" + _digest(key, nonce, cnonce, authzid, b":" + given["digest-uri"])
+
+    def _check_form(self, given: dict[str, bytes], name: bytes, user: str) -> None:
+        """What must hold before the digest is looked at."""
+        if not name:
+            raise SaslError("no user's name")
+        if not hmac.compare_digest(given.get("nonce", b""), self._nonce) or given.get("nc") != _FIRST_USE:
+            raise SaslError(f"not an answer to this challenge, from {user!r}")
+        if not given.get("cnonce"):
+            raise SaslError(f"no nonce of the client, from {user!r}")
+        if given.get("realm") != self._realm or given.get("digest-uri", b"").lower() != self._uri:
+            raise SaslError(f"meant for another service, from {user!r}")
+        if given.get("qop", b"auth") != b"auth":
+            raise SaslError(f"a quality of protection that was not offered, from {user!r}")
+        if given.get("authzid", name) not in (name, b""):
+            raise SaslError(f"{user!r} wants to act for somebody else")
+
+
+class SaslClient:
+    """One exchange, the client's end."""
+
+    def __init__(self, user: str, secret: str, cnonce: bytes, *, service: bytes = SERVICE, host: bytes = REALM) -> None:
+        """`cnonce` has never been used and cannot be guessed."""
+        self.is_complete = False
+        self._user = user
+        self._secret = secret
+        self._cnonce = cnonce
+        self._uri = service + b"/" + host
+        self._expected = b""
+
+    def evaluate(self, token: bytes | None) -> bytes:
+        """The next token: of None the first one, of the challenge the response, of the server's proof b"".
+
+        Raises SaslError when the server does not know the secret or asks for what is not spoken here.
+        """
+        if token is None:
+            return b""
+        if self._expected:
+            proof = parse_directives(token, CHALLENGE_BYTES_MAX).get("rspauth", b"")
+            if not hmac.compare_digest(proof, self._expected):
+                raise SaslError("the server does not know the secret")
+            self.is_complete = True
+            return b""
+        given = parse_directives(token, CHALLENGE_BYTES_MAX)
+        if b"auth" not in [word.strip(_SPACE) for word in given.get("qop", b"auth").split(b",")]:
+            raise SaslError("the server insists on wrapping")
+        nonce = given.get("nonce", b"")
+        if not nonce or given.get("algorithm") != b"md5-sess":
+            raise SaslError("the server's challenge is none of DIGEST-MD5")
+        return self._respond(nonce, given.get("realm", b""), _charset(given))
+
+    def _respond(self, nonce: bytes, realm: bytes, charset: str) -> bytes:
+        try:
+            name, secret = self._user.encode(charset), self._secret.encode(charset)
+        except UnicodeEncodeError:
+            raise SaslError("the server does not take names and secrets outside of ISO 8859-1") from None
+        key = _user_key(name, realm, secret, charset)
+        self._expected = _digest(key, nonce, self._cnonce, b"", b":" + self._uri)
+        response = _digest(key, nonce, self._cnonce, b"", b"AUTHENTICATE:" + self._uri)
+        parts = [
+            b"charset=utf-8" if charset == "utf-8" else b"",
+            b"username=" + _quoted(name),
+            b"realm=" + _quoted(realm),
+            b"nonce=" + _quoted(nonce),
+            b"nc=" + _FIRST_USE,
+            b"cnonce=" + _quoted(self._cnonce),
+            b"digest-uri=" + _quoted(self._uri),
+            b"qop=auth",
+            b"response=" + response,
+        ]
+        return b",".join(part for part in parts if part)
+
+
+def _charset(given: dict[str, bytes]) -> str:
+    charset = given.get("charset", b"").lower()
+    if charset not in (b"", b"utf-8"):
+        raise SaslError("a charset that is not utf-8")
+    return "utf-8" if charset else "iso-8859-1"
+
+
+def _user_key(name: bytes, realm: bytes, secret: bytes, charset: str) -> bytes:
+    """H(user:realm:secret); what is UTF-8 but fits into ISO 8859-1 is hashed in that (RFC 2831 §2.1.2.1)."""
+    if charset == "utf-8":
+        name, realm, secret = _narrowed(name), _narrowed(realm), _narrowed(secret)
+    return _md5(name + b":" + realm + b":" + secret)
+
+
+def _narrowed(text: bytes) -> bytes:
+    try:
+        return text.decode().encode("iso-8859-1")
+    except UnicodeError:
+        return text
+
+
+def _digest(key: bytes, nonce: bytes, cnonce: bytes, authzid: bytes, a2: bytes) -> bytes:
+    """response-value of RFC 2831 §2.1.2.1, in hex."""
+    a1 = key + b":" + nonce + b":" + cnonce
+    if authzid:
+        a1 += b":" + authzid
+    text = b":".join((_md5(a1).hex().encode(), nonce, _FIRST_USE, cnonce, b"auth", _md5(a2).hex().encode()))
+    return _md5(text).hex().encode()
+
+
+def _md5(data: bytes) -> bytes:
+    return hashlib.md5(data, usedforsecurity=False).digest()
+
+
+def _quoted(text: bytes) -> bytes:
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def parse_directives(data: bytes, size_max: int) -> dict[str, bytes]:
+    """`name=value,name="quoted value"`: values by lower-case name. Raises SaslError; nothing may be named twice."""
+    if len(data) > size_max:
+        raise SaslError(f"a token of {len(data)} bytes, allowed are {size_max}")
+    found: dict[str, bytes] = {}
+    at = 0
+    while True:
+        at = _skip(data, at, b", \t\r\n")
+        if at == len(data):
+            return found
+        start = at
+        while at < len(data) and data[at] not in _TOKEN_STOPS:
+            at += 1
+        name = data[start:at].decode("ascii", "replace").lower()
+        at = _skip(data, at, _SPACE)
+        if not name or data[at : at + 1] != b"=":
+            raise SaslError("a directive without name or value")
+        value, at = _value(data, _skip(data, at + 1, _SPACE))
+        if name in found:
+            raise SaslError(f"{name!r} is there twice")
+        found[name] = value
+        at = _skip(data, at, _SPACE)
+        if at < len(data) and data[at] != 0x2C:
+            raise SaslError(f"no comma behind {name!r}")
+
+
+def _value(data: bytes, at: int) -> tuple[bytes, int]:
+    """The token or quoted string at `at`, and where it ends."""
+    if data[at : at + 1] != b'"':
+        start = at
+        while at < len(data) and data[at] not in _TOKEN_STOPS:
+            at += 1
+        return data[start:at], at
+    value = bytearray()
+    at += 1
+    while at < len(data) and data[at] != 0x22:
+        if data[at] == 0x5C:
+            at += 1
+        value += data[at : at + 1]
+        at += 1
+    if at >= len(data):
+        raise SaslError("a quoted value without its end")
+    return bytes(value), at + 1
+
+
+def _skip(data: bytes, at: int, what: bytes) -> int:
+    while at < len(data) and data[at] in what:
+        at += 1
+    return at
