@@ -21,7 +21,7 @@ from coord.server.service import encode_meta
 from coord.storage.backup import Manifest, backup_pieces
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Batch, LogItem, open_wal
-from coord.tree.command import encode_command, encode_create_session, encode_group, encode_identity
+from coord.tree.command import encode_command, encode_create_session, encode_group, encode_identities
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from tests.store_nodes import SeededRng
@@ -234,7 +234,7 @@ def test_other_terms_at_the_end_are_no_difference_unless_both_were_applied(tmp_p
 
 def test_commands_in_words_tell_no_secrets() -> None:
     """Session, cxid, operation, path, sizes; of an identity only the user."""
-    auth = encode_command(SESSION, 1, -4, r.OP_AUTH, encode_identity(b"digest", b"me:c2VjcmV0"))
+    auth = encode_command(SESSION, 1, -4, r.OP_AUTH, encode_identities([(b"digest", b"me:c2VjcmV0")]))
     odd = encode_command(SESSION, 1, 6, r.OP_DELETE, b"\0")
     item = LogItem(2, 17, 0, encode_group(TIME_MS, [create(b"/a\n", b"x" * 9, 3), auth, odd]))
     fields = entry_fields(item)
