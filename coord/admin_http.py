@@ -23,7 +23,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.protocols.policies import WrappingFactory
 from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET, Site
+from twisted.web.server import NOT_DONE_YET, Request, Site
 
 __all__ = ["AdminHttp", "Check"]
 
@@ -36,6 +36,8 @@ CONNECTIONS_MAX: Final = 64
 
 #: (holds, facts to show). A check is asked on the reactor's thread and answers from memory.
 Check = Callable[[], tuple[bool, Mapping[str, object]]]
+#: Longest request body that is read.
+BODY_BYTES_MAX: Final = 4096
 Page = tuple[int, bytes, bytes]
 #: Answers a twisted request itself, now or later, and checks who asks.
 Action = Callable[[Any], None]
@@ -79,6 +81,7 @@ class AdminHttp:
         """A Twisted factory of the four pages, for those who bring their own listening port."""
         site = Site(_Page(self), timeout=IDLE_S)  # type: ignore[no-untyped-call]
         site.noisy = False
+        site.requestFactory = _Request
         site.displayTracebacks = False
         site.log = _no_access_log  # type: ignore[method-assign]
         return _Bounded(site)  # type: ignore[no-untyped-call]
@@ -106,6 +109,28 @@ def _json(value: object) -> bytes:
 
 def _no_access_log(request: Any) -> None:
     """Probes come every second; a line for each helps nobody."""
+
+
+class _Request(Request):
+    """A request whose body costs nothing: no page and no action has use for one, so a long one ends the connection.
+
+    Twisted itself would collect it, in a file of any size, before anybody is asked whether the caller may.
+    """
+
+    _body_bytes = 0
+
+    def gotLength(self, length: int | None) -> None:  # noqa: ARG002
+        """The headers are in: never make a file of what follows."""
+        super().gotLength(0)  # type: ignore[no-untyped-call]
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """Part of the body."""
+        self._body_bytes += len(data)
+        if self._body_bytes > BODY_BYTES_MAX:
+            transport: Any = self.channel.transport
+            transport.abortConnection()
+            return
+        super().handleContentChunk(data)  # type: ignore[no-untyped-call]
 
 
 class _Page(Resource):

@@ -88,3 +88,22 @@ class AdminPort(SynchronousTestCase):
         for _ in range(admin_http.CONNECTIONS_MAX):
             self.site.buildProtocol(None).makeConnection(StringTransport())
         assert self.site.buildProtocol(None) is None
+
+    def test_long_body_ends_the_connection_and_is_kept_nowhere(self) -> None:
+        """Nobody fills memory or disk through a port without a password, announced or in chunks."""
+        for head in ("content-length: 500000000", "transfer-encoding: chunked"):
+            channel = self.site.buildProtocol(None)
+            transport = StringTransport()
+            channel.makeConnection(transport)
+            channel.dataReceived(f"POST /status HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode())
+            chunk = b"1000\r\n" + bytes(0x1000) + b"\r\n" if "chunked" in head else bytes(0x1000)
+            channel.dataReceived(chunk)
+            assert not transport.disconnected
+            channel.dataReceived(chunk)
+            assert transport.disconnected
+
+    def test_action_answers_for_itself(self) -> None:
+        """A daemon's own path gets the request whole, whatever its method."""
+        self.admin.actions[b"/do"] = lambda request: (request.setResponseCode(202), request.finish())
+        assert self.ask("POST /do")[0] == 202
+        assert self.ask("POST /do/it")[0] == 405
