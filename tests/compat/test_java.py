@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from _pytest.terminal import TerminalReporter
+from _pytest.capture import CaptureManager
 
 from tests.compat import jvm
 from tests.compat.ensembles import OURS, ensemble
@@ -40,12 +42,17 @@ def against(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def cases(request: pytest.FixtureRequest, against: str, tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     """All cases, run; their lines appear on the terminal as they come."""
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    assert isinstance(terminal, TerminalReporter)
+    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    assert isinstance(capture, CaptureManager)
     folder = tmp_path_factory.mktemp("java")
-    terminal.write_line("")
+
+    def show(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+
     with ensemble(against, folder / "servers") as servers:
-        return run_java(servers, [], folder / "java.log", terminal.write_line)
+        return run_java(servers, [], folder / "java.log", show)
 
 
 @pytest.mark.parametrize("group", GROUPS)
