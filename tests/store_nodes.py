@@ -6,8 +6,10 @@ import struct
 from collections import deque
 from typing import Any
 
+from coord.env import replace_file
+from coord.raft.membership import Configuration
 from coord.server import peer_codec as codec
-from coord.server.joining import Joining
+from coord.server.joining import MARK, Joining
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.pipeline import Connection
@@ -140,6 +142,8 @@ class StoreNodes:
         self.queues: dict[tuple[int, int], deque[bytes]] = {}
         self.nodes: dict[int, Node] = {}
         self.incarnations = dict.fromkeys(self.ids(), 0)
+        #: What each node's directory says that its store began with.
+        self.began: dict[int, list[int] | Configuration] = {i: list(self.ids()) for i in self.ids()}
         for i in self.ids():
             self.start(i)
 
@@ -151,7 +155,7 @@ class StoreNodes:
         disk = self.disks[i]
         self.incarnations[i] += 1
         rng = SeededRng(self.seed * 100 + i * 10 + self.incarnations[i])
-        found = recover(disk, i, list(self.ids()), rng, segment_bytes=100_000)
+        found = recover(disk, i, self.began[i], rng, segment_bytes=100_000)
         writer = InlineWriter(found.wal)
         job = InlineSnapshotJob(found.snapshots)
         node = Node(
@@ -174,6 +178,15 @@ class StoreNodes:
             if j != i:
                 self.join(i, j)
         return node
+
+    def start_empty(self, i: int) -> Node:
+        """Start a new node, which has found the store and waits to be let in (or comes back without its disk)."""
+        self.count = max(self.count, i)
+        self.disks[i] = MemoryDisk()
+        self.incarnations.setdefault(i, 0)
+        self.began[i] = self.leader().core.configs.current
+        replace_file(self.disks[i], "", MARK, b"")
+        return self.start(i)
 
     def join(self, a: int, b: int) -> None:
         """Bring up the links between two running nodes."""
@@ -235,7 +248,9 @@ class StoreNodes:
             leading = [n for n in self.nodes.values() if n.core.leadership is not None]
             if leading:
                 best = max(leading, key=lambda n: n.core.term)
-                if sum(1 for n in self.nodes.values() if n.core.leader == best.settings.node_id) > self.count // 2:
+                voters = best.core.configs.current.voters
+                know = [i for i in voters if i in self.nodes and self.nodes[i].core.leader == best.settings.node_id]
+                if 2 * len(know) > len(voters):
                     return best
             self.run(1)
         raise AssertionError("no leader")

@@ -299,6 +299,8 @@ class Membership:
                 raise RefusedError(BAD_ARGUMENTS, "this store knows no peer addresses: start its node with one")
             target = changes.target_for(wish, config)
             steps = changes.steps_to(target, config, self._node.core.id, renews=do == "reconfig")
+            if steps and steps[0].kind == changes.TRANSFER:
+                steps[0].node_id = self._heir(target, config)
         for step in steps:
             changes.check_majority(step, config, self._alive())
         self._work = _Work(origin, token, wish, steps)
@@ -318,6 +320,20 @@ class Membership:
         session = machine.sessions.find(wish["session"])
         if session is None or not machine.tree.nodes[CONFIG].acl.allows(permission, session.identities):
             raise RefusedError(NO_AUTH, "this needs write permission on /zookeeper/config: super has it")
+
+    def _heir(self, target: changes.Target, config: Configuration) -> int:
+        """Of those who stay and vote already, the one that holds most of the log. Raises RefusedError."""
+        lead = self._node.core.leadership
+        assert lead is not None
+        alive = self._alive()
+        heirs = [
+            (lead.by_id[i].match, i)
+            for i, (_, role) in target.items()
+            if role == PARTICIPANT and config.is_voter(i) and i in alive and i in lead.by_id
+        ]
+        if not heirs:
+            raise RefusedError(NEW_CONFIG_NO_QUORUM, "of the participants that stay none answers: nobody could lead")
+        return max(heirs)[1]
 
     def _transfer_steps(self, heir: int, config: Configuration) -> list[Step]:
         if heir == self._node.core.id:
@@ -346,8 +362,8 @@ class Membership:
         step = work.steps[0]
         try:
             if step.kind == changes.TRANSFER:
+                core.transfer_leadership(step.node_id)
                 work.is_handing_over = True
-                self._hand_over(step.node_id)
                 return False
             changes.check_majority(step, core.configs.current, self._alive())
             work.index = core.propose_config(step.apply(core.configs.current))
@@ -364,12 +380,6 @@ class Membership:
             work.joiner = step.node_id
             work.match = -1
         return False
-
-    def _hand_over(self, heir: int) -> None:
-        if heir:
-            self._node.core.transfer_leadership(heir)
-        elif not self._node.hand_over():
-            raise RefusedError(NEW_CONFIG_NO_QUORUM, "there is nobody to hand leadership to")
 
     def _await_promotion(self, work: _Work) -> bool:
         """Until the joiner votes, or stands still for too long: then it is taken out again."""
