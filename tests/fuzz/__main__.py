@@ -1,8 +1,10 @@
 """`python -m tests.fuzz`: search for bytes that break something, each target in a process of its own.
 
 With atheris installed (libFuzzer; `make fuzz` installs it) the search is led by coverage of the instrumented sources,
-without it by the lines that a tracer sees. The corpus is kept in --corpus from run to run. What breaks is written to
-`<corpus>/found/<target>-<hash>`; move it to `tests/fuzz/regressions/<target>-<what>.bin` once it is mended.
+without it by the lines that a tracer sees. A last third of the time goes to the compiled form of the store, if it is
+built, which is quick and cannot be watched: blind mutations of what the search has found to lead somewhere. The corpus
+is kept in --corpus from run to run. What breaks is written to `<corpus>/found/<target>-<hash>`; move it to
+`tests/fuzz/regressions/<target>-<what>.bin` once it is mended.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from typing import Any
 SLOWDOWN = 6.0
 PACKAGES = ("coord", "regions")
 ATHERIS = "atheris"
+OWN = "own"
+BLIND = "blind"
 
 
 def main() -> int:
@@ -31,12 +35,12 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="which (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together")
     parser.add_argument("--corpus", type=Path, default=Path(".fuzz"))
-    parser.add_argument("--engine", choices=["auto", ATHERIS, "own"], default="auto")
+    parser.add_argument("--engine", choices=["auto", ATHERIS, OWN, BLIND], default="auto")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     engine = given.engine
     if engine == "auto":
-        engine = ATHERIS if importlib.util.find_spec(ATHERIS) else "own"
+        engine = ATHERIS if importlib.util.find_spec(ATHERIS) else OWN
     if given.one:
         return _one(given.one, engine, given.seconds, given.corpus)
     return _all(given.targets, engine, given.seconds, given.corpus)
@@ -51,15 +55,18 @@ def _all(names: list[str], engine: str, seconds: float, corpus: Path) -> int:
     from tests.fuzz.targets import TARGETS
 
     chosen = names or list(TARGETS)
+    each = seconds / len(chosen)
+    ways = [(engine, each * 2 / 3), (BLIND, each / 3)] if engine != BLIND else [(BLIND, each)]
     broken = []
     for name in chosen:
-        _say(f"== {name}: {seconds / len(chosen):.0f} s by {engine}")
-        command = [sys.executable, "-m", "tests.fuzz", "--one", name, "--engine", engine, "--corpus", str(corpus)]
-        command += ["--seconds", str(seconds / len(chosen))]
-        # The compiled form can be called but not watched.
-        status = subprocess.run(command, env={**os.environ, "RK_PURE": "1"}, check=False).returncode
-        if status:
-            broken.append(name)
+        for way, share in ways:
+            _say(f"== {name}: {share:.0f} s, {way}")
+            command = [sys.executable, "-m", "tests.fuzz", "--one", name, "--engine", way, "--corpus", str(corpus)]
+            command += ["--seconds", str(share)]
+            environment = dict(os.environ) if way == BLIND else {**os.environ, "RK_PURE": "1"}
+            if subprocess.run(command, env=environment, check=False).returncode:
+                broken.append(name)
+                break
     _say(f"== found something in: {', '.join(broken)}" if broken else "== nothing found")
     return 1 if broken else 0
 
@@ -71,7 +78,7 @@ def _one(name: str, engine: str, seconds: float, corpus: Path) -> int:
     found.mkdir(exist_ok=True)
     if engine == ATHERIS:
         return _with_atheris(name, seconds, folder, found)
-    return _with_tracer(name, seconds, folder, found)
+    return _by_mutation(name, seconds, folder, found, is_blind=engine == BLIND)
 
 
 def _quiet() -> None:
@@ -128,8 +135,9 @@ class _Lines:
         return self._line
 
 
-def _with_tracer(name: str, seconds: float, folder: Path, found: Path) -> int:
-    """A case that reaches a new line joins the corpus."""
+def _by_mutation(name: str, seconds: float, folder: Path, found: Path, *, is_blind: bool) -> int:
+    """Mutate the corpus; unless blind, a case that reaches a new line joins it."""
+    from coord.compiled import form
     from tests.fuzz.corpus import seeds
     from tests.fuzz.limits import bounded
     from tests.fuzz.mutate import mutated
@@ -147,7 +155,7 @@ def _with_tracer(name: str, seconds: float, folder: Path, found: Path) -> int:
     while time.monotonic() < until:
         # Tracing is dear: most cases run without it, and only what they may have reached is looked at.
         data = queue.pop() if queue else mutated(rng, corpus)
-        traced = bool(queue) or rng.randrange(4) == 0
+        traced = not is_blind and (bool(queue) or rng.randrange(4) == 0)
         lines.is_new = False
         sys.settrace(lines if traced else None)
         try:
@@ -164,7 +172,8 @@ def _with_tracer(name: str, seconds: float, folder: Path, found: Path) -> int:
         if lines.is_new and not queue:
             corpus.append(data)
             (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
-    _say(f"{name}: {cases} cases, {len(corpus)} in the corpus, {len(lines.seen)} lines reached")
+    reached = "" if is_blind else f", {len(lines.seen)} lines reached"
+    _say(f"{name}: {cases} cases, {form()}, {len(corpus)} in the corpus{reached}")
     return 0
 
 
