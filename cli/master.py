@@ -38,6 +38,7 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then greedy plans instead of Spark.")
 @click.option("--spark-master", default="local[*]", show_default=True, help="Spark master URL for bulk plans.")
+@click.option("--plan-dir", type=click.Path(path_type=Path), help="Where plans lie; a Spark cluster must see it too.")
 @click.option("--spark-min", default=20_000, show_default=True, help="Replicas from which on auto uses Spark.")
 def run(
     store: str,
@@ -50,6 +51,7 @@ def run(
     plan_engine: str,
     plan_deadline_s: float,
     spark_master: str,
+    plan_dir: Path | None,
     spark_min: int,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
@@ -69,6 +71,7 @@ def run(
             plan_engine=plan_engine,
             plan_deadline_s=plan_deadline_s,
             spark_master=spark_master,
+            plan_dir=plan_dir,
             spark_min=spark_min,
         )
         status = service.run(settings)

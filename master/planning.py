@@ -90,7 +90,7 @@ class Planner:
     def __init__(
         self,
         reactor: Any,
-        work_dir: Path,
+        plan_dir: Path,
         *,
         engine: str,
         deadline_s: float,
@@ -98,7 +98,7 @@ class Planner:
         spark_min: int,
     ) -> None:
         self._reactor = reactor
-        self._work_dir = work_dir
+        self._plan_dir = plan_dir
         self._engine = engine
         self._deadline_s = deadline_s
         self._spark_master = spark_master
@@ -135,7 +135,7 @@ class Planner:
             self._job.kill("not wanted any more")
 
     async def _spark(self, plan_id: str, snapshot: Snapshot, params: Params, progress: Callable[[str], None]) -> Made:
-        work = self._work_dir / "plans" / plan_id
+        work = self._plan_dir / plan_id
         await deferToThread(_prepare, work, snapshot, params)
         job = self._job = SparkJob(progress)
         arguments = ["--input", str(work / "in"), "--output", str(work / "out"), "--master", self._spark_master]

@@ -77,7 +77,7 @@ class MasterService:
         self.masters = 0
         self._planner = Planner(
             reactor,
-            settings.data_dir,
+            settings.plan_dir or settings.data_dir / "plans",
             engine=settings.plan_engine,
             deadline_s=settings.plan_deadline_s,
             spark_master=settings.spark_master,

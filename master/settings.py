@@ -34,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     plan_engine: str = "auto"
     plan_deadline_s: float = 120.0
     spark_master: str = "local[*]"
+    #: Where plans and their inputs lie; None: below data_dir. A Spark cluster must see it under the same path.
+    plan_dir: Path | None = None
     #: Replicas from which on `auto` uses Spark: below, greedy has finished before a JVM has started (docs/planning.md).
     spark_min: int = 20_000
 

@@ -19,9 +19,9 @@ DAEMONS = {name: service for name, service in COMPOSE["services"].items() if not
 
 def parse(arguments: list[str]) -> tuple[click.Command, click.Context]:
     """Parse a command line of `rk` down to its last subcommand, as click would before running it."""
-    from cli.main import main
+    from cli.main import rk
 
-    command: click.Command = main
+    command: click.Command = rk
     context = command.make_context("rk", arguments)
     while isinstance(command, click.Group):
         name, command_or_none, rest = command.resolve_command(context, [*context._protected_args, *context.args])
