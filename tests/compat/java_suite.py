@@ -21,7 +21,7 @@ from tests.compat.ensembles import KINDS, OURS, TICK_MS, Ensemble, ensemble
 
 #: What our store does not do yet, and why: expected to fail there.
 PENDING: dict[str, str] = {
-    "sasl.wrongPassword": "the refusal lacks its token, so the Java client takes it for a broken connection and tries again",
+    "sasl.wrongPassword": "the refusal lacks its token: to the Java client a broken connection, and it tries again",
 }
 
 _LOG4J = """
