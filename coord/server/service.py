@@ -106,7 +106,8 @@ class Service:
         peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
         meta = self._read_meta(disk)
         found = recover(disk, settings.node_id, _began_with(meta), OsRng(), segment_bytes=settings.segment_bytes)
-        self._writer = ThreadWriter(found.wal) if settings.fsync == "thread" else InlineWriter(found.wal)
+        is_thread = settings.fsync == "thread"
+        self._writer = ThreadWriter(found.wal, self._is_alone) if is_thread else InlineWriter(found.wal)
         entropy = OsEntropy()
         self.links = PeerLinks(
             self.reactor,
@@ -184,6 +185,9 @@ class Service:
             data=str(self.settings.data_dir),
             form=form(),
         )
+
+    def _is_alone(self) -> bool:
+        return self.node.core.configs.current.voters == [self.settings.node_id]
 
     def _take_directory(self) -> Disk:
         data_dir = self.settings.data_dir

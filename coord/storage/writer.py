@@ -3,6 +3,8 @@
 Both keep the order in which batches were submitted, and tell how far the disk is by number: `submit` returns 1, 2, 3…
 and `on_persisted(n)` says that everything up to number n is durable. The thread is the default: while the disk works,
 the node goes on reading, answering pings and sending heartbeats, and what arrives meanwhile shares the next sync.
+A node that is alone has nobody to speak to meanwhile: as long as its disk is fast, handing a write to the thread and
+back costs more than the write, so the caller does it.
 
 Disk full: the batch stays queued and is tried again every `FULL_RETRY_S`; `on_full(True)` tells the node, which stops
 taking writes, and `on_full(False)` when there is room again. Any other failure is final: `on_failed(error)`, and the
@@ -14,12 +16,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from coord.storage.wal import Batch, Wal
 
 FULL_RETRY_S: Final = 0.5
+#: A disk is fast after so many writes in a row of which each took no longer than this.
+FAST_S: Final = 0.001
+FAST_IN_A_ROW: Final = 16
 _FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -126,11 +133,17 @@ class ThreadWriter:
     """One thread that writes and syncs; two eventfds carry the wake-ups.
 
     The node's loop watches `done_fd` and calls `collect` when it is readable; everything else about the thread is
-    private. The queue needs no lock: append and popleft of a deque are atomic.
+    private. The queue needs no lock: append and popleft of a deque are atomic. `_turn` is held by whoever writes: the
+    thread, or the caller of `flush` where `is_alone` says so and the disk is fast.
     """
 
-    def __init__(self, wal: Wal) -> None:
+    def __init__(self, wal: Wal, is_alone: Callable[[], bool] | None = None) -> None:
         self._wal = wal
+        self._is_alone = is_alone
+        self._turn = threading.Lock()
+        self._fast = FAST_IN_A_ROW
+        self._done = 0
+        self._has_failed = False
         self._queue: deque[Batch] = deque()
         self._prune_to = 0
         self._submitted = 0
@@ -157,10 +170,38 @@ class ThreadWriter:
         return self._submitted
 
     def flush(self) -> None:
-        """See `LogWriter.flush`: wakes the thread."""
-        if not self._is_wakened:
-            self._is_wakened = True
+        """See `LogWriter.flush`: wakes the thread, or does its work."""
+        if self._is_wakened:
+            return
+        self._is_wakened = True
+        if not self._write_here():
             os.eventfd_write(self._wake_fd, 1)
+
+    def _write_here(self) -> bool:
+        """Write what waits, if the caller should and may; False if it is left to the thread."""
+        if self._is_alone is None or self._fast < FAST_IN_A_ROW or not self._is_alone():
+            return False
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._has_failed:
+                return True
+            batches = list(self._queue)
+            try:
+                self._write(batches)
+            except OSError as error:
+                if error.errno in _FULL_ERRORS:
+                    return False
+                self._fail(error)
+            except Exception as error:  # as on the thread: the node hears of it and stops
+                self._fail(error)
+            else:
+                self._queue.clear()
+                self._reports.append(("persisted", self._done, None))
+        finally:
+            self._turn.release()
+        self._deliver()
+        return True
 
     def prune(self, index: int) -> None:
         """See `LogWriter.prune`."""
@@ -169,12 +210,15 @@ class ThreadWriter:
 
     def collect(self) -> None:
         """Hand the thread's reports to the node; called on the node's thread when `done_fd` is readable."""
-        events = self._events
-        assert events is not None, "writer was not started"
         try:
             os.eventfd_read(self.done_fd)
         except BlockingIOError:
             return
+        self._deliver()
+
+    def _deliver(self) -> None:
+        events = self._events
+        assert events is not None, "writer was not started"
         persisted = 0
         while self._reports:
             kind, number, error = self._reports.popleft()
@@ -201,31 +245,41 @@ class ThreadWriter:
     # --- on the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        done = 0
         try:
             while True:
                 os.eventfd_read(self._wake_fd)
-                while self._queue:
-                    count = self._write_waiting()
-                    if count == 0:
-                        return
-                    done += count
-                    self._report("persisted", done, None)
-                if self._prune_to:
-                    prune_to, self._prune_to = self._prune_to, 0
-                    self._wal.prune(prune_to)
-                if self._is_closing and not self._queue:
+                with self._turn:
+                    while self._queue and not self._has_failed:
+                        if not self._write_waiting():
+                            return
+                        self._report("persisted", self._done, None)
+                    if self._prune_to and not self._has_failed:
+                        prune_to, self._prune_to = self._prune_to, 0
+                        self._wal.prune(prune_to)
+                if self._is_closing and (self._has_failed or not self._queue):
                     return
         except Exception as error:  # the named boundary: whatever it is, the node hears of it and stops
-            self._report("failed", 0, error)
+            self._fail(error)
+            os.eventfd_write(self.done_fd, 1)
 
-    def _write_waiting(self) -> int:
-        """Write all that waits as one record; how many batches that were (0: closing while the disk is full)."""
+    def _write(self, batches: list[Batch]) -> None:
+        """Make `batches` durable as one record, and learn how fast the disk is. Whoever calls it holds `_turn`."""
+        began = time.monotonic()
+        self._wal.write(batches)
+        self._fast = self._fast + 1 if time.monotonic() - began <= FAST_S else 0
+        self._done += len(batches)
+
+    def _fail(self, error: Exception) -> None:
+        self._has_failed = True
+        self._reports.append(("failed", 0, error))
+
+    def _write_waiting(self) -> bool:
+        """Write all that waits as one record; False when it was given up, closing while the disk is full."""
         batches = [self._queue.popleft() for _ in range(len(self._queue))]
         was_full = False
         while True:
             try:
-                self._wal.write(batches)
+                self._write(batches)
             except OSError as error:
                 if error.errno not in _FULL_ERRORS:
                     raise
@@ -233,11 +287,11 @@ class ThreadWriter:
                     was_full = True
                     self._report("full", 1, None)
                 if self._stop_waiting.wait(FULL_RETRY_S):
-                    return 0
+                    return False
                 continue
             if was_full:
                 self._report("full", 0, None)
-            return len(batches)
+            return True
 
     def _report(self, kind: str, number: int, error: Exception | None) -> None:
         self._reports.append((kind, number, error))

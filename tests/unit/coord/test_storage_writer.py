@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from coord.storage.wal import Batch, open_wal
-from coord.storage.writer import InlineWriter, ThreadWriter
+from coord.storage.writer import FAST_IN_A_ROW, FAST_S, InlineWriter, ThreadWriter
 from tests.disks import MemoryDisk
 from tests.helpers import eventually
 
@@ -41,13 +41,14 @@ def entry(index: int) -> Batch:
 
 
 class Bench:
-    """A writer of either kind on a disk in memory."""
+    """A writer on a disk in memory: `inline`, `thread`, or `alone`, the thread of a node without others."""
 
     def __init__(self, kind: str) -> None:
         self.disk = MemoryDisk()
         self.told = Told()
         wal, _ = open_wal(self.disk, "wal")
-        self.writer = InlineWriter(wal) if kind == "inline" else ThreadWriter(wal)
+        alone = (lambda: True) if kind == "alone" else None
+        self.writer = InlineWriter(wal) if kind == "inline" else ThreadWriter(wal, alone)
         self.writer.start(self.told)
         self.submitted = 0
 
@@ -69,9 +70,9 @@ class Bench:
         return open_wal(self.disk.power_cut(), "wal")[1].last_index()
 
 
-@pytest.fixture(params=["inline", "thread"])
+@pytest.fixture(params=["inline", "thread", "alone"])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """Both kinds."""
+    """All kinds."""
     return Bench(request.param)
 
 
@@ -157,4 +158,46 @@ def test_pruning_happens_in_the_thread() -> None:
         bench.wait(lambda told: told.persisted == bench.submitted)
     bench.writer.prune(3)
     eventually(lambda: bench.writer._wal.segment_count() <= 3, 10, "pruning")
+    bench.writer.close()
+
+
+def test_caller_writes_for_a_node_that_is_alone() -> None:
+    """On a fast disk the write is durable and told when flush returns."""
+    bench = Bench("alone")
+    for index in range(1, 4):
+        bench.writer.submit(entry(index))
+        bench.writer.flush()
+        assert bench.told.persisted == index
+    bench.writer.close()
+
+
+def test_slow_disk_of_a_node_that_is_alone_is_left_to_the_thread() -> None:
+    """One slow write, and the caller waits for none until the disk has been fast for a while; order is kept."""
+    bench = Bench("alone")
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(name: str) -> None:
+        if name == "sync":
+            began.set()
+            go_on.wait(2 * FAST_S)
+
+    bench.disk.on_call = slow
+    bench.writer.submit(entry(1))
+    bench.writer.flush()
+    assert bench.told.persisted == 1
+    began.clear()
+    bench.disk.on_call = lambda name: (began.set(), go_on.wait(10)) if name == "sync" else None
+    bench.writer.submit(entry(2))
+    bench.writer.flush()
+    assert began.wait(10)
+    assert bench.told.persisted == 1
+    bench.writer.submit(entry(3))
+    bench.writer.flush()
+    go_on.set()
+    bench.wait(lambda told: told.persisted == 3)
+    assert bench.last_index() == 3
+    for index in range(4, 4 + 10 * FAST_IN_A_ROW):
+        bench.writer.submit(entry(index))
+        bench.writer.flush()
+        bench.wait(lambda told, index=index: told.persisted == index)
     bench.writer.close()
