@@ -1,0 +1,258 @@
+"""Members of a running store as an operator changes them: real processes, `rk coord`, and a client that never stops."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from tests.helpers import daemon, eventually, free_ports, rk
+
+pytestmark = pytest.mark.e2e
+
+AUTH = "super:secret"
+DIGEST = "super:" + base64.b64encode(hashlib.sha1(AUTH.encode(), usedforsecurity=False).digest()).decode()
+NODES = 6
+
+
+class Nodes:
+    """Up to six nodes that come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ports = free_ports(2 * NODES)
+        self.clients = {i + 1: f"127.0.0.1:{port}" for i, port in enumerate(ports[:NODES])}
+        self.peers = {i + 1: f"127.0.0.1:{port}" for i, port in enumerate(ports[NODES:])}
+        self.running: dict[int, contextlib.ExitStack] = {}
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def hosts(self) -> str:
+        """Everybody's client address, running or not."""
+        return ",".join(self.clients.values())
+
+    def start(self, node: int, *options: str) -> None:
+        """Start a node; `options` say how it finds the others."""
+        words = [
+            *("coord", "run", "--id", str(node), "--data-dir", str(self.folder / f"n{node}")),
+            *("--client-address", self.clients[node], "--peer-address", self.peers[node]),
+            *("--super-digest", DIGEST, "--tick-ms", "250", "--snapshot-entries", "200", "--keep-entries", "50"),
+        ]
+        stack = self.running[node] = contextlib.ExitStack()
+        self.processes[node] = stack.enter_context(daemon(rk(*words, *options), log=self.folder / f"{node}.log"))
+
+    def first(self, *ids: int) -> None:
+        """Start a new store of these nodes."""
+        peers = ",".join(f"{i}={self.peers[i]}" for i in ids)
+        for i in ids:
+            self.start(i, *(("--peers", peers) if len(ids) > 1 else ()))
+        eventually(lambda: len(self.members()) == len(ids), 30, "the store tells its members")
+
+    def join(self, node: int, member: int) -> None:
+        """Start an empty node that knows one member."""
+        self.start(node, "--join", self.clients[member] if node % 2 else self.peers[member])
+
+    def kill(self, node: int) -> None:
+        """kill -9."""
+        self.running.pop(node).close()
+
+    def tool(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`rk coord …` with super's credential."""
+        command = rk("coord", *words, "--store", self.hosts, "--auth", AUTH)
+        return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+
+    def do(self, *words: str) -> str:
+        """The same, where it has to work."""
+        found = self.tool(*words)
+        assert found.returncode == 0, found.stdout + found.stderr + self.logs()
+        return found.stdout
+
+    def add(self, node: int) -> None:
+        """Let a node in."""
+        self.do("add", str(node), "--peer", self.peers[node], "--client", self.clients[node])
+
+    def members(self) -> list[dict[str, Any]]:
+        """What `rk coord list` says; AssertionError while nobody answers."""
+        found = self.tool("list", "--json")
+        assert found.returncode == 0, found.stderr
+        return list(json.loads(found.stdout)["nodes"])
+
+    def ids(self) -> list[int]:
+        """Participants."""
+        return [node["id"] for node in self.members() if node["role"] == "participant"]
+
+    def leader(self) -> int:
+        """Who leads."""
+        return next(int(node["id"]) for node in self.members() if node["is_leader"])
+
+    def ended(self, node: int) -> int:
+        """The exit status of a node that ends by itself."""
+        status = self.processes[node].wait(20)
+        self.kill(node)
+        return status
+
+    def logs(self) -> str:
+        """The last lines of all nodes, for a failing test."""
+        return "\n".join(f"--- {p.name}\n{p.read_text()[-2000:]}" for p in sorted(self.folder.glob("*.log")))
+
+
+class Writer:
+    """Creates /w/0, /w/1, … one after the other, over any number of reconnects, and remembers what was acknowledged."""
+
+    def __init__(self, hosts: str) -> None:
+        self.client = KazooClient(hosts=hosts, timeout=4)
+        self.client.start(timeout=30)
+        self.client.ensure_path("/w")
+        self.acknowledged: list[int] = []
+        self.failed = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._end.wait(0.002):
+            try:
+                self.client.create(f"/w/{number}", b"x" * 100)
+                self.acknowledged.append(number)
+            except (KazooException, KazooTimeoutError):
+                self.failed += 1
+            number += 1
+
+    def stop(self) -> None:
+        """No more writes."""
+        self._end.set()
+        self._thread.join()
+        self.client.stop()
+        self.client.close()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Nothing of it runs afterwards."""
+    found = Nodes(tmp_path)
+    yield found
+    for stack in found.running.values():
+        stack.close()
+
+
+@contextlib.contextmanager
+def writing(nodes: Nodes) -> Iterator[Writer]:
+    """A writer while the block runs; nothing that it was told of may be missing afterwards, on any node."""
+    writer = Writer(nodes.hosts)
+    try:
+        yield writer
+    finally:
+        writer.stop()
+    assert len(writer.acknowledged) > 50
+    wanted = {str(number) for number in writer.acknowledged}
+    for node in nodes.ids():
+        client = KazooClient(hosts=nodes.clients[node], timeout=10)
+        client.start(timeout=30)
+        client.sync("/w")
+        missing = wanted - set(client.get_children("/w"))
+        client.stop()
+        client.close()
+        assert not missing, f"node {node} lost {sorted(missing)[:5]} of {len(wanted)}"
+
+
+def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
+    """While a client writes: nothing acknowledged is lost, the nodes removed end by themselves with status 0."""
+    nodes.first(1)
+    with writing(nodes) as writer:
+        for node in (2, 3, 4, 5):
+            nodes.join(node, 1)
+            nodes.add(node)
+            before = len(writer.acknowledged)
+            eventually(lambda at=before: len(writer.acknowledged) > at + 5, 20, "writes go on")
+        assert nodes.ids() == [1, 2, 3, 4, 5]
+        for node in (1, 2):
+            nodes.do("remove", str(node))
+            assert nodes.ended(node) == 0
+            assert f"node {node} is no member of this store any more" in (nodes.folder / f"{node}.log").read_text()
+        assert nodes.ids() == [3, 4, 5]
+        before = len(writer.acknowledged)
+        eventually(lambda: len(writer.acknowledged) > before + 20, 20, "writes go on")
+    # Everybody restarts: the members are in the log, whatever the command lines say.
+    for node in (3, 4, 5):
+        nodes.processes[node].send_signal(signal.SIGTERM)
+    for node in (3, 4, 5):
+        assert nodes.ended(node) == 0
+    for node in (3, 4, 5):
+        nodes.join(node, 1)
+    eventually(lambda: nodes.ids() == [3, 4, 5], 30, "the three are a store again")
+
+
+def test_replace_a_dead_node(nodes: Nodes) -> None:
+    """Machine and disk are gone: remove, add another, under load."""
+    nodes.first(1, 2, 3)
+    with writing(nodes):
+        nodes.kill(2)
+        nodes.do("remove", "2")
+        nodes.join(4, 3)
+        nodes.add(4)
+        assert nodes.ids() == [1, 3, 4]
+        nodes.kill(3)
+        eventually(lambda: 4 in nodes.ids() and nodes.leader() in (1, 4), 30, "the new node counts")
+        nodes.start(3, "--join", nodes.peers[1])
+        eventually(lambda: all(node["is_up"] for node in nodes.members()), 30, "all are up")
+
+
+def test_remove_and_hand_over_the_leader(nodes: Nodes) -> None:
+    """A hand-over is no outage; neither is the leader's removal."""
+    nodes.first(1, 2, 3)
+    with writing(nodes):
+        heir = next(i for i in (1, 2, 3) if i != nodes.leader())
+        nodes.do("transfer-leader", str(heir))
+        assert nodes.leader() == heir
+        nodes.do("remove", str(heir))
+        assert nodes.ended(heir) == 0
+        assert heir not in nodes.ids()
+    # The two that are left agree with /zookeeper/config.
+    client = KazooClient(hosts=nodes.hosts)
+    client.start(timeout=30)
+    text = client.get("/zookeeper/config")[0].decode()
+    client.stop()
+    client.close()
+    assert [word.partition("=")[0] for word in text.split()] == [f"server.{i}" for i in nodes.ids()] + ["version"]
+
+
+def test_what_is_refused_says_why(nodes: Nodes) -> None:
+    """One line, and a way out."""
+    nodes.first(1, 2, 3)
+    refused = nodes.tool("remove", "9")
+    assert refused.returncode == 4
+    assert "node 9 is not a member" in refused.stderr
+    nobody = rk("coord", "remove", "1", "--store", nodes.hosts)
+    told = subprocess.run(nobody, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 1
+    assert "--auth" in told.stderr
+    nodes.do("add", "4", "--peer", nodes.peers[4], "--no-wait")
+    assert "node 4 has not caught up" in nodes.tool("add", "5", "--peer", nodes.peers[5]).stderr
+    nodes.do("remove", "4")
+    gone = next(i for i in (1, 2, 3) if i != nodes.leader())
+    nodes.kill(gone)
+    other = next(i for i in (1, 2, 3) if i not in (gone, nodes.leader()))
+
+    def loses() -> bool:
+        return "lose its majority" in nodes.tool("remove", str(other)).stderr
+
+    eventually(loses, 20, "the leader notices")
+    alone = rk(
+        "coord", "run", "--id", "6", "--data-dir", str(nodes.folder / "n6"), "--client-address", nodes.clients[6]
+    )
+    told = subprocess.run([*alone, "--join", "127.0.0.1:1"], capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 2
+    assert "peer address" in told.stderr
