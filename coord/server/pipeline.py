@@ -487,7 +487,8 @@ class Pipeline:
         try:
             answer, proved = self.authenticator.sasl(connection, token)
         except SaslError:
-            self._answer_now(connection, xid, op.OP_SASL, AUTH_FAILED, closes=True)
+            # With an empty token: the Java client reads one whatever the error code; without it, it never gives up.
+            self._answer_now(connection, xid, op.OP_SASL, AUTH_FAILED, closes=True, body=encode_sasl(None))
             return
         body = encode_sasl(answer)
         if proved:

@@ -28,10 +28,11 @@ IP: Final = b"ip"
 DIGEST: Final = b"digest"
 SUPER: Final = b"super"
 
-#: Schemes that prove who somebody is: what `auth` expands to. An address proves nothing.
-PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl", SUPER)
+#: Schemes that prove who somebody is: what `auth` expands to. An address proves nothing, and `super` is no name of
+#: anybody's: a superuser's own lines are the others (ZooKeeper 3.9.5).
+PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl")
 #: Schemes that a session may be given identities of.
-IDENTITY_SCHEMES: Final = (IP, *PROVING_SCHEMES)
+IDENTITY_SCHEMES: Final = (IP, SUPER, *PROVING_SCHEMES)
 
 
 class AccessList:

@@ -20,9 +20,7 @@ from tests.compat import jvm
 from tests.compat.ensembles import KINDS, OURS, TICK_MS, Ensemble, ensemble
 
 #: What our store does not do yet, and why: expected to fail there.
-PENDING: dict[str, str] = {
-    "sasl.wrongPassword": "the refusal lacks its token: to the Java client a broken connection, and it tries again",
-}
+PENDING: dict[str, str] = {}
 
 _LOG4J = """
 status = off

@@ -57,7 +57,7 @@ def test_doubles_are_dropped_and_the_open_list_is_one_object() -> None:
 
 
 def test_auth_becomes_the_proven_identities_of_the_session() -> None:
-    identities = [(b"ip", b"1.1.1.1"), (b"digest", BOB), (b"x509", b"CN=a")]
+    identities = [(b"ip", b"1.1.1.1"), (b"super", b""), (b"digest", BOB), (b"x509", b"CN=a")]
     resolved = resolve(acl((5, b"auth", b"ignored")), identities)
     assert resolved is not None
     assert resolved.lines == acl((5, b"digest", BOB), (5, b"x509", b"CN=a"))
