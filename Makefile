@@ -49,6 +49,11 @@ test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled module
 bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)
 
+SOAK_MINUTES ?= 60
+SOAK_PROCESSES ?= 1
+soak: $(VENV)/installed-dev  ## simulate fresh seeds for SOAK_MINUTES (60) on SOAK_PROCESSES (1); names the failing ones
+	$(BIN)/python -m tests.sim.store.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
+
 clean:  ## remove .venv and caches (not rk-data)
 	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	find coord -name '*.so' -delete

@@ -31,6 +31,7 @@ class NodeView:
         self.expiry: object = None
         self.expiry_since_ms = 0
         self.proposed = 0
+        self.resent = 0
         #: Session -> this machine's monotonic time at which its leader last heard of it.
         self.heard_ms: dict[int, int] = {}
         #: What was heard in the turn that is not over: the turn may have decided before.
@@ -75,6 +76,9 @@ class Checks:
         """Look at what a process did in a turn; nothing of it has reached anybody yet."""
         node = process.node
         view = self._views[process.host.id]
+        if node.proposals.resent != view.resent:
+            self.world.counts["resent"] += node.proposals.resent - view.resent
+            view.resent = node.proposals.resent
         if node.core.leadership is not None or view.expiry is not None:
             self._look_at_leader(process, view)
         if view.hearing_ms:
@@ -137,6 +141,8 @@ class Checks:
         events = [(kind, path) for kind, path, _ in outcome.events]
         if events != expected.events:
             raise Violation(f"zxid {expected.zxid}: events {events}, the model says {expected.events}")
+        if expected.err == e.SESSION_MOVED:
+            self.world.counts["moved"] += 1
         opcode = command.opcode
         if opcode in (r.OP_CLOSE_SESSION, r.OP_EXPIRE) and expected.err == e.OK:
             self.sessions_ended[command.session_id] = expected.zxid
@@ -181,11 +187,12 @@ class Checks:
                     if command.opcode == r.OP_EXPIRE and command.session_id not in view.decided:
                         self._check_expiry(process, view, command.session_id)
         view.proposed = core.log.last
-        view.decided.clear()
+        decided, view.decided = view.decided, set()
         if node._group and core.leadership is not None:
             for command in decode_group(encode_group(0, node._group))[1]:
                 if command.opcode == r.OP_EXPIRE:
-                    self._check_expiry(process, view, command.session_id)
+                    if command.session_id not in decided:
+                        self._check_expiry(process, view, command.session_id)
                     view.decided.add(command.session_id)
 
     def _check_expiry(self, process: Process, view: NodeView, session_id: int) -> None:

@@ -19,6 +19,14 @@ from tests.sim.store.world import SECOND, Bug, Host, World
 #: timeout of 2 s on a slow clock, once more if the leader changed; seen in practice: below 9 s.
 RECOVERY_S: Final = 20
 
+#: Beginning of a line that a node logs -> what it is counted as.
+LOGGED: Final = {
+    "took over the state": "state_taken_over",
+    "caught up at": "joined",
+    "no leader for": "clients_sent_away",
+    "disk full": "disk_found_full",
+}
+
 
 class Story:
     """One simulated history: trouble for a while, then peace."""
@@ -83,7 +91,13 @@ class Story:
             globalLogPublisher.removeObserver(self._on_log)
 
     def _on_log(self, event: LogEvent) -> None:
+        form = event.get("log_format") or ""
+        for text, name in LOGGED.items():
+            if form.startswith(text):
+                self.world.counts[name] += 1
         failure = event.get("log_failure")
+        if form.startswith("raft "):
+            self.world.counts[str(event.get("name"))] += 1
         if failure is not None and not isinstance(failure.value, OSError):
             self.world.logged.append(failure.getTraceback())
         if self.world.trace is not None:
@@ -270,8 +284,11 @@ class Story:
     def _flip(self) -> None:
         """A bit of something durable and not at the end changes, on one node in the whole history."""
         host = self._pick()
-        if host is None or self._has_flipped or len(self._up()) < self.world.size:
+        running = self.world.running()
+        if host is None or self._has_flipped or len(running) < self.world.size:
             return
+        if any(process.node.joining.is_joining or process.node.applied_index < 5 for process in running):
+            return  # a node that has nothing yet and one that loses everything are no minority
         disk = host.disk
         disk.settle()
         paths = [path for path in sorted(disk.durable) if path.endswith((".log", ".snap"))]

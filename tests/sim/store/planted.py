@@ -22,7 +22,7 @@ from coord.tree import snapshot as tree_snapshot
 from coord.tree.machine import StateMachine
 from coord.tree.plan import PlannedMulti
 from coord.tree.sessions import SessionTable
-from tests.sim.store.disk import SimDisk, SimFile
+from tests.sim.store.disk import SimDisk
 from tests.sim.store.world import Bug, InlineWriter, ThreadedWriter
 
 Patch = AbstractContextManager[Any]
@@ -36,15 +36,15 @@ def instead(owner: Any, name: str, function: Any) -> Patch:
     return mock.patch.object(owner, name, function)
 
 
-class VoteForgotten(Bug):
-    """Term and vote are not stored; after a restart the node votes again."""
+class TermForgotten(Bug):
+    """Term and vote are not stored."""
 
     number = 2
     favours = ("_power_cut", "_power_cut_leader", "_one_way", "_kill")
 
     def patches(self) -> list[Patch]:
         def forget(batch: Batch, term: int, vote: int) -> None:
-            real(batch, term, 0)
+            real(batch, 0, 0)
 
         real = Batch.set_hard_state
         return [instead(Batch, "set_hard_state", forget)]
@@ -105,23 +105,6 @@ class ForwardedTwice(Bug):
             return args[-1]
 
         return [instead(proposals.Forwarded, "accept", accept)]
-
-
-class ForwardOfAnyTerm(Bug):
-    """A leader takes commands that were meant for the leader of another term."""
-
-    number = 14
-    favours = LEADERS
-
-    def patches(self) -> list[Patch]:
-        def take(self: node.Node, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
-            if self.core.leadership is not None and term != self.core.term:
-                self._add_to_group(self.core.term, commands)
-                return
-            real(self, peer, incarnation, term, first, commands)
-
-        real = node.Node._take_forward
-        return [instead(node.Node, "_take_forward", take)]
 
 
 class AttachedLocally(Bug):
@@ -229,25 +212,6 @@ class ReadDoesNotWait(Bug):
         return [instead(pipeline.Pipeline, "_wait", wait)]
 
 
-class ClientOfTheFuture(Bug):
-    """A server that is behind takes a client that has seen more."""
-
-    number = 24
-    favours = ("_cut_client", "_partition", "_isolate_leader", "_pause")
-
-    def patches(self) -> list[Patch]:
-        def open_session(self: pipeline.Pipeline, connection: Any, request: Any) -> None:
-            request.last_zxid_seen = 0
-            session = self.machine.sessions.find(request.session_id)
-            real(self, connection, request)
-            if session is not None:
-                # Served from what is here until the log answers.
-                connection.session = session
-
-        real = pipeline.Pipeline.open_session
-        return [instead(pipeline.Pipeline, "open_session", open_session)]
-
-
 class EphemeralsLeft(Bug):
     """A session ends and its ephemerals stay."""
 
@@ -296,7 +260,8 @@ class PartialSnapshot(Bug):
     """Snapshots are written under their final name, and what can be read of one is taken for all of it."""
 
     number = 13
-    favours = (*CRASHES, "_kill")
+    favours = ("_drift",)
+    crash_in_step = 0.001
 
     def patches(self) -> list[Patch]:
         def restore(cls: Any, pieces: Any) -> StateMachine:
@@ -311,11 +276,10 @@ class PartialSnapshot(Bug):
             return machine
 
         def chunks(self: Any) -> Iterator[bytes]:
-            # One znode per frame, as of a large state.
             return iter(list(real(self)))
 
         def draft(self: Any, disk: Any, folder: str, temporary: str) -> None:
-            opened(self, disk, folder, temporary.removesuffix(".tmp"))
+            opened(self, disk, folder, temporary.removesuffix(".tmp").removesuffix(".recv"))
 
         def finish(self: Any, name: str) -> None:
             self._file.sync()
@@ -430,21 +394,6 @@ class CleanPagesTrusted(Bug):
         return [instead(wal_module, "_reopen_last", reopen)]
 
 
-class TornTailKept(Bug):
-    """The rest of a torn write stays behind the end of the log."""
-
-    number = 3
-    favours = CRASHES
-
-    def patches(self) -> list[Patch]:
-        def reopen(wal: Any, disk: Any, folder: str, offset: int, record: bytes) -> None:
-            with mock.patch.object(SimFile, "truncate"):
-                real(wal, disk, folder, offset, record)
-
-        real = wal_module._reopen_last
-        return [instead(wal_module, "_reopen_last", reopen)]
-
-
 class WipedNodeVotes(Bug):
     """A node that lost its disk votes as if it had promised nothing."""
 
@@ -453,18 +402,6 @@ class WipedNodeVotes(Bug):
 
     def patches(self) -> list[Patch]:
         return [instead(joining.Joining, "peer_introduced", lambda *_, **__: None)]
-
-
-class ForgetsNothing(Bug):
-    """A node that takes over a state keeps waiting for commands that may be in it."""
-
-    number = 13
-
-    def patches(self) -> list[Patch]:
-        return [
-            instead(proposals.Proposals, "forget", lambda _: None),
-            instead(node.Node, "close_clients", lambda _: None),
-        ]
 
 
 class SnapshotNotInLog(Bug):

@@ -77,6 +77,8 @@ class Bug:
     favours: tuple[str, ...] = ()
     sizes: tuple[int, ...] = (3,)
 
+    #: How likely the power fails at each step of a machine; 0: as the seed says.
+    crash_in_step = 0.0
     #: Its place in the list of famous bugs.
     number = 0
 
@@ -590,6 +592,8 @@ class World:
         self.current: Process | None = None
         self.lazy = chance.pick([0.0, 0.1, 0.4])
         self.crash_in_step = chance.pick([0.0, 0.0, 0.0003, 0.002])
+        if self.bug.crash_in_step:
+            self.crash_in_step = self.bug.crash_in_step
         self.segment_bytes = chance.pick([2500, 12_000, 100_000])
         self.pause_bytes = chance.pick([300, 1 << 20])
         self._snapshot_entries = chance.pick([20, 60, 300])
