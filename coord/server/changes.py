@@ -94,7 +94,7 @@ def check_lines(wish: dict[str, Any]) -> None:
         if do == "reconfig":
             for line in [*wish["joining"], *wish["members"]]:
                 parse_server(line)
-            if any(not node_id.strip().isdigit() for node_id in wish["leaving"]):
+            if any(not node_id.strip().isdecimal() for node_id in wish["leaving"]):
                 raise ValueError(f"leaving: {','.join(wish['leaving'])!r} is no list of ids")
             if wish["members"] and (wish["joining"] or wish["leaving"]):
                 raise ValueError("either joining and leaving, or all members")
@@ -106,7 +106,7 @@ def check_lines(wish: dict[str, Any]) -> None:
             int(wish["id"])
         elif do != "list":
             raise ValueError(f"{do!r} is not something to wish for")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise RefusedError(BAD_ARGUMENTS, str(error)) from error
 
 

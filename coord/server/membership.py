@@ -47,6 +47,7 @@ from coord.server.members import (
 )
 from coord.server.pipeline import Connection, Pending
 from coord.tree.datatree import CONFIG
+from coord.tree.node import I32_MAX
 from coord.wire import opcodes as op
 from coord.wire.jute import buffer
 from coord.wire.records import decode_reconfig, decode_sasl
@@ -187,7 +188,11 @@ class Membership:
 
     def answered(self, peer: int, token: int, text: bytes) -> None:
         """The leader's ANSWER. Raises RemoteProtocolError."""
-        self._take_answer(peer, token, _load(text))
+        answer = {"text": "", "checked": False, **_load(text)}
+        code = answer.get("code")
+        if type(code) is not int or abs(code) > I32_MAX or not isinstance(answer.get("facts", {}), dict):
+            raise RemoteProtocolError("unreadable answer to a wish")
+        self._take_answer(peer, token, answer)
 
     def _take_answer(self, leader: int, token: int, answer: dict[str, Any]) -> None:
         wish = self._wishes.get(token)
@@ -251,7 +256,9 @@ class Membership:
         wish = _load(text)
         if wish.get("do") == "announce":
             self._announced[peer] = str(wish.get("client"))
-        elif self._node.core.leadership is None:
+            return
+        _check_brought(wish)
+        if self._node.core.leadership is None:
             self._answer(peer, token, {"code": _AGAIN, "checked": bool(wish.get("checked"))})
         else:
             self._queue.append((peer, token, wish))
@@ -544,18 +551,29 @@ def _read_wish(opcode: int, body: bytes) -> dict[str, Any]:
         if not isinstance(wish, dict) or not isinstance(wish.get("do"), str):
             raise ValueError("not a wish")
         return {name: wish[name] for name in ("do", "id", "line") if name in wish}
-    except (RemoteProtocolError, ValueError) as error:
+    except (RemoteProtocolError, ValueError, RecursionError) as error:
         raise RefusedError(BAD_ARGUMENTS, f"cannot be read: {error}") from error
 
 
 def _load(text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"unreadable wish: {error}") from error
     if not isinstance(value, dict):
         raise RemoteProtocolError("unreadable wish")
     return value
+
+
+def _check_brought(wish: dict[str, Any]) -> None:
+    """A wish that a node brings was checked there; if it cannot be read here, that is no node of ours."""
+    numbers = ("applied", "session", "version") if wish.get("do") == "reconfig" else ("applied", "session")
+    if any(type(wish.get(name)) is not int for name in numbers):
+        raise RemoteProtocolError("a wish without numbers")
+    try:
+        changes.check_lines(wish)
+    except RefusedError as error:
+        raise RemoteProtocolError(f"unreadable wish: {error.text}") from error
 
 
 def _done(index: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from coord.tree.command import encode_attach, encode_command, encode_create_sess
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from regions import messages
-from tests.fuzz.targets import _OPCODES, _READS, DECODERS, SESSION, TARGETS, filled_machine
+from tests.fuzz.targets import _MEMBER_KINDS, _OPCODES, _READS, DECODERS, SESSION, TARGETS, filled_machine
 
 REGRESSIONS = Path(__file__).parent / "regressions"
 
@@ -30,6 +31,7 @@ def seeds(target: str) -> list[bytes]:
         "client": _client,
         "apply": _apply,
         "peer": _peer,
+        "node": _node,
         "rpc": _rpc,
         "state": _state,
         "log": _log,
@@ -151,8 +153,39 @@ def _peer() -> list[bytes]:
         codec.encode_chunk(codec.Chunk(snapshot.handle, 100, 50, b"x" * 50)),
         codec.encode_received(snapshot.handle, True),
         codec.frame(codec.REFUSED, b"another cluster"),
+        codec.encode_numbered(codec.ASK, 7, b'{"do": "facts"}'),
+        codec.encode_numbered(codec.ANSWER, 7, b'{"code": 0}'),
+        codec.encode_cluster(bytes(16), 9, Configuration([1, 2, 3])),
+        codec.encode_removed(9),
     ]
     return [b"\0" + hello + b"".join(frames), *(b"\3" + hello + frame for frame in frames), b"\1" + hello]
+
+
+def _node() -> list[bytes]:
+    wishes = [
+        {"do": "facts"},
+        {"do": "announce", "client": "1.2.3.4:5"},
+        {"do": "add", "id": 4, "peer": "h:1", "role": "participant"},
+        {"do": "remove", "id": 2},
+        {"do": "transfer", "id": 2},
+        {"do": "reconfig", "joining": "", "leaving": "3", "members": "", "version": -1, "session": SESSION},
+    ]
+    asks = [codec.encode_numbered(codec.ASK, 7, json.dumps(wish).encode()) for wish in wishes]
+    answers = [codec.encode_numbered(codec.ANSWER, 7, b'{"code": 0, "why": ""}')]
+    raft = [
+        codec.encode_raft(Message(kind, 1, 2, term, 1, 1, 1, 1, True, 3, entries=[Entry(term, 2, 1, b"")]))
+        for kind in range(1, 15)
+        for term in (1, 2)
+    ]
+    chunk = codec.encode_chunk(codec.Chunk("0000000000000009-0000000000000002.snap", 100, 0, b"x" * 50))
+    others = [
+        codec.encode_forward(1, 1, [encode_command(1, 2, 3, 4, b"body")]),
+        codec.encode_touch([1, 2]),
+        chunk,
+        codec.encode_received("0000000000000009-0000000000000002.snap", False),
+    ]
+    found = [_part(_MEMBER_KINDS.index(frame[4]), frame[5:]) for frame in [*asks, *answers, *raft, *others]]
+    return [bytes([who]) + part for part in found for who in (0, 200)] + [b"\0" + b"".join(found)]
 
 
 def _rpc() -> list[bytes]:
@@ -195,4 +228,4 @@ def _log() -> list[bytes]:
     return [body, body + _part(0, b"".join(base.parts)), _part(0, header)]
 
 
-assert set(TARGETS) == {"records", "client", "apply", "peer", "rpc", "state", "log", "config"}
+assert set(TARGETS) == {"records", "client", "apply", "peer", "node", "rpc", "state", "log", "config"}

@@ -4,6 +4,7 @@
     client     a client's stream to a whole node: framing, handshake, requests, answers
     apply      commands to the state machine, committed and therefore applied whatever is in them
     peer       a node's stream to another node: hello, frames, every body
+    node       the frames of a member of the cluster, taken by a whole node
     rpc        a stream of RegionKeeper's own RPC, and the messages in it
     state      the chunks of a snapshot, each with the checksum it needs
     log        the records of a log, each with the checksum it needs
@@ -221,7 +222,14 @@ _BODIES: dict[int, Callable[[bytes, int, int], Any]] = {
     codec.TOUCH: codec.decode_touch,
     codec.CHUNK: codec.decode_chunk,
     codec.RECEIVED: codec.decode_received,
+    codec.ASK: codec.decode_numbered,
+    codec.ANSWER: codec.decode_numbered,
+    codec.WHO: lambda data, at, end: codec.is_who(data[at:end]),
+    codec.CLUSTER: lambda data, at, end: codec.decode_cluster(data[at:end]),
+    codec.REMOVED: lambda data, at, end: codec.decode_removed(data[at:end]),
 }
+#: Frames that a member of the cluster may send once it has said hello.
+_MEMBER_KINDS = (codec.RAFT, codec.FORWARD, codec.TOUCH, codec.CHUNK, codec.RECEIVED, codec.ASK, codec.ANSWER)
 
 
 def fuzz_peer(data: bytes) -> None:
@@ -244,6 +252,42 @@ def _peer_body(frames: codec.PeerFrames, kind: int, block: bytes, at: int, end: 
         frames.limit = codec.FRAME_BYTES_MAX
     elif kind in _BODIES:
         _BODIES[kind](block, at, end)
+
+
+def fuzz_node(data: bytes) -> None:
+    """Whatever a peer says after its hello, the node breaks the link or goes on; an unreadable frame never stops it.
+
+    Raft's own assertions are another matter: a member that lies about terms and indexes in well-formed messages is met
+    by them, and a node that sees the impossible stops on purpose.
+    """
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    node = leader if data[:1] < b"\x80" else nodes.follower()
+    peer = next(i for i in nodes.ids() if i != node.settings.node_id)
+    for kind, body in _parts(data[1:]):
+        frame_kind = _MEMBER_KINDS[kind % len(_MEMBER_KINDS)]
+        if frame_kind == codec.RAFT and len(body) >= 18:
+            body = body[:2] + struct.pack(">QQ", peer, node.settings.node_id) + body[18:]
+        try:
+            node.peer_frame(peer, 1, frame_kind, body, 0, len(body))
+        except RemoteProtocolError:
+            return
+        except AssertionError as error:
+            if "/coord/raft/" in innermost_file(error):
+                return
+            raise
+        node.turn_end()
+        if node.failure is not None:
+            raise AssertionError("the node stopped") from node.failure
+
+
+def innermost_file(error: BaseException) -> str:
+    """Where it was raised."""
+    frame = error.__traceback__
+    assert frame is not None
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame.tb_frame.f_code.co_filename
 
 
 # --- RPC -------------------------------------------------------------------------------------------------------------
@@ -354,6 +398,7 @@ TARGETS: dict[str, Target] = {
     "client": fuzz_client,
     "apply": fuzz_apply,
     "peer": fuzz_peer,
+    "node": fuzz_node,
     "rpc": fuzz_rpc,
     "state": fuzz_state,
     "log": fuzz_log,

@@ -8,17 +8,20 @@ import tracemalloc
 
 import pytest
 
+from coord.errors import RemoteProtocolError
 from coord.raft.membership import decode_configuration
 from coord.rpc_wire import PREAMBLE, FrameReader
+from coord.server import peer_codec as codec
 from coord.server.peer_codec import HELLO_BYTES_MAX, PeerFrames
 from coord.wire.client_conn import MAX_FRAME_BYTES, ClientConnection
 from tests.fuzz.corpus import seeds
 from tests.fuzz.limits import bounded
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS
+from tests.store_nodes import StoreNodes
 
 #: Mutations tried of each target; the slow ones get fewer.
-CASES = {"client": 250, "apply": 1500}
+CASES = {"client": 250, "apply": 1500, "node": 300}
 CASES_EACH = 1500
 
 
@@ -67,6 +70,22 @@ def test_stranger_keeps_no_more_than_a_hello() -> None:
     frames = PeerFrames()
     assert frames.feed(struct.pack("!IB", HELLO_BYTES_MAX, 1) + bytes(HELLO_BYTES_MAX - 2)) == []
     assert frames.limit == HELLO_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [b"[", b"[" * 100_000, b"{}", b'{"do": "list"}', b'{"do": "remove", "id": 1e400, "applied": 0, "session": 1}'],
+)
+def test_wish_that_no_node_of_ours_would_bring_breaks_the_link(wish: bytes) -> None:
+    """And does not stop the leader."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    peer = nodes.follower().settings.node_id
+    frame = codec.encode_numbered(codec.ASK, 7, wish)
+    with pytest.raises(RemoteProtocolError):
+        leader.peer_frame(peer, 1, codec.ASK, frame, 5, len(frame))
+    nodes.run(1)
+    assert leader.failure is None
 
 
 @pytest.mark.parametrize("body", [b"\1" + b"\0\1" + bytes(8) + bytes(4), b"\1\0\1" + b"\0" * 7 + b"\5" + b"\0\0\0"])
