@@ -21,8 +21,10 @@ from coord.server.config import (
     parse_words,
 )
 from coord.server.secrets_files import read_users, warn_if_open
+from coord.server.tls import TlsFiles
 from coord.server.zoo_cfg import read_zoo_cfg
 
+_FILE: Final = click.Path(path_type=Path)
 _DEFAULTS = Settings(1, Path(), ("", 1))
 
 
@@ -142,8 +144,21 @@ def coord() -> None:
     help=f"Entries kept behind a snapshot for slow nodes.  [default: {_DEFAULTS.keep_entries}]",
 )
 @click.option(
+    "--secure-client-address",
+    metavar="HOST:PORT",
+    help="Where clients connect by TLS; without --client-address, there is no other way.",
+)
+@click.option("--tls-cert", type=_FILE, metavar="PEM", help="This node's certificate for clients, with its chain.")
+@click.option("--tls-key", type=_FILE, metavar="PEM", help="Its key, if that is not in the same file.")
+@click.option("--tls-ca", type=_FILE, metavar="PEM", help="Who issues the certificates of clients.")
+@click.option(
+    "--tls-client-auth",
+    type=click.Choice(["none", "want", "need"]),
+    help="Whether clients must have a certificate.  [default: need with --tls-ca, else none]",
+)
+@click.option(
     "--sasl-users",
-    type=click.Path(path_type=Path),
+    type=_FILE,
     metavar="FILE",
     help="Lines user:secret of those who may authenticate by SASL DIGEST-MD5.",
 )
@@ -169,9 +184,22 @@ def run(config: Path | None, **given: Any) -> None:
     sys.exit(service.run(settings))
 
 
+def _gather_tls(given: dict[str, Any]) -> None:
+    """Make one setting of the --tls options."""
+    found = {name: given.pop(f"tls_{name}", None) for name in ("cert", "key", "ca", "client_auth")}
+    if found["cert"] is not None:
+        found["client_auth"] = found["client_auth"] or ("need" if found["ca"] else "none")
+        given["tls"] = TlsFiles(**found)
+    elif any(found.values()):
+        raise ConfigError("--tls-cert is missing")
+
+
 def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
     """What file and options say together. Raises ConfigError."""
-    for name in ("client_address", "peer_address", "admin_address"):
+    _gather_tls(given)
+    if config is None and "secure_client_address" in given:
+        given.setdefault("client_address", given["secure_client_address"])
+    for name in ("client_address", "secure_client_address", "peer_address", "admin_address"):
         if name in given:
             given[name] = parse_address(given[name], "--" + name.replace("_", "-"))
     if "join" in given:

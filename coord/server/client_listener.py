@@ -7,7 +7,9 @@ first request, the bytes waiting for a client that does not read, and how long i
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from twisted.logger import Logger
 
@@ -16,6 +18,7 @@ from coord.server.node import Node
 from coord.server.pipeline import Connection
 from coord.server.reactor import TurnReactor
 from coord.server.stream import Stream, tune
+from coord.server.tls import Engine
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientConnection
 
 log = Logger()
@@ -24,6 +27,8 @@ log = Logger()
 SWEEP_S = 1.0
 #: Accepted in one turn, so that a flood of connects does not hold up those who are connected.
 ACCEPTS_PER_TURN = 64
+#: The same with TLS, where each costs a signature of about a millisecond soon after.
+SECURE_ACCEPTS_PER_TURN = 16
 
 
 class ClientLimits:
@@ -58,8 +63,11 @@ class ClientLimits:
 class ClientStream(Stream):
     """One client's socket (a pipeline's `Transport`)."""
 
-    def __init__(self, listener: ClientListener, sock: socket.socket, address: tuple[str, int]) -> None:
+    def __init__(
+        self, listener: ClientListener, sock: socket.socket, address: tuple[str, int], tls: Engine | None
+    ) -> None:
         super().__init__(listener.reactor, sock)
+        self.tls = tls
         self.backlog_max = listener.limits.send_queue_bytes_max
         self._listener = listener
         self._wire = ClientConnection(listener.limits.frame_bytes_max)
@@ -108,11 +116,15 @@ class ClientStream(Stream):
         elif wire.phase in (PHASE_OPEN, PHASE_CLOSED):
             self._has_begun = True
             request = wire.take_connect()
+            if self.tls is not None:
+                self.connection.certificate = self.tls.peer_subject().encode()
             if request is not None:
                 pipeline.open_session(self.connection, request)
 
-    def lost(self, reason: str) -> None:  # noqa: ARG002 (clients come and go)
+    def lost(self, reason: str) -> None:
         """The client is gone."""
+        if reason.startswith("TLS"):
+            log.info("{address}: {reason}", address=self.address, reason=reason)
         self._listener.forget(self)
         self._listener.node.pipeline.connection_lost(self.connection)
 
@@ -197,22 +209,24 @@ class ClientListener:
         self.dirty: list[ClientStream] = []
         self.streams: dict[ClientStream, None] = {}
         self._per_address: dict[str, int] = {}
-        self._listening: socket.socket | None = None
+        #: Where clients come in, and by which context if by TLS.
+        self._listening: dict[socket.socket, ssl.SSLContext | None] = {}
         #: Connections refused for one of the bounds.
         self.refused = 0
 
-    def start(self, listening: socket.socket) -> None:
-        """Accept clients."""
-        self._listening = listening
-        self.reactor.watch(listening.fileno(), self._accept)
+    def start(self, listening: Mapping[socket.socket, ssl.SSLContext | None]) -> None:
+        """Accept clients on these sockets, with TLS where there is a context for it."""
+        self._listening = dict(listening)
+        for door, context in self._listening.items():
+            self.reactor.watch(door.fileno(), partial(self._accept, door, context))
         self.reactor.callLater(SWEEP_S, self._sweep)
 
     def stop(self) -> None:
         """Accept nobody any more and close every connection; sessions live on elsewhere."""
-        if self._listening is not None:
-            self.reactor.unwatch(self._listening.fileno())
-            self._listening.close()
-            self._listening = None
+        for door in self._listening:
+            self.reactor.unwatch(door.fileno())
+            door.close()
+        self._listening = {}
         self.send_all()
         self.node.close_clients()
         for stream in list(self.streams):
@@ -237,31 +251,31 @@ class ClientListener:
             else:
                 del self._per_address[stream.address]
 
-    def _accept(self, events: int) -> None:  # noqa: ARG002
-        assert self._listening is not None
-        for _ in range(ACCEPTS_PER_TURN):
+    def _accept(self, door: socket.socket, context: ssl.SSLContext | None, events: int) -> None:  # noqa: ARG002
+        for _ in range(ACCEPTS_PER_TURN if context is None else SECURE_ACCEPTS_PER_TURN):
             try:
-                sock, address = self._listening.accept()
+                sock, address = door.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 # Out of descriptors, mostly: the client stays in the kernel's queue, the loop must not spin on it.
                 log.warn("cannot accept clients: {error}", error=error.strerror)
-                self.reactor.rewatch(self._listening.fileno(), readable=False, writable=False)
-                self.reactor.callLater(SWEEP_S, self._accept_again)
+                self.reactor.rewatch(door.fileno(), readable=False, writable=False)
+                self.reactor.callLater(SWEEP_S, self._accept_again, door)
                 return
             if self._is_too_many(address[0]):
                 self.refused += 1
                 sock.close()
                 continue
             tune(sock, give_up_ms=self.limits.stall_ms)
-            stream = ClientStream(self, sock, (address[0], address[1]))
+            tls = None if context is None else Engine(context, is_server=True)
+            stream = ClientStream(self, sock, (address[0], address[1]), tls)
             self.streams[stream] = None
             self._per_address[stream.address] = self._per_address.get(stream.address, 0) + 1
 
-    def _accept_again(self) -> None:
-        if self._listening is not None:
-            self.reactor.rewatch(self._listening.fileno(), readable=True, writable=False)
+    def _accept_again(self, door: socket.socket) -> None:
+        if door in self._listening:
+            self.reactor.rewatch(door.fileno(), readable=True, writable=False)
 
     def _is_too_many(self, address: str) -> bool:
         limits = self.limits
@@ -276,5 +290,5 @@ class ClientListener:
         now_ms = self.clock.monotonic_ms()
         for stream in list(self.streams):
             stream.sweep(now_ms)
-        if self._listening is not None:
+        if self._listening:
             self.reactor.callLater(SWEEP_S, self._sweep)

@@ -11,6 +11,7 @@ from typing import Final
 
 from coord.errors import ConfigError
 from coord.server.members import NODE_ID_MAX, Address, Member, Members
+from coord.server.tls import TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 
 #: Words answered unless the settings say otherwise: none of them tells more than whether the node works.
@@ -26,6 +27,10 @@ class Settings:
     node_id: int
     data_dir: Path
     client_address: Address
+    #: Where clients connect by TLS. The same as `client_address`: nobody connects without.
+    secure_client_address: Address | None = None
+    #: This node's certificate for clients; needed with `secure_client_address`.
+    tls: TlsFiles | None = None
     #: Where this node listens for the others; None when it is alone.
     peer_address: Address | None = None
     #: Every first member's peer address, this node's included; empty when it is alone or joins.
@@ -72,6 +77,8 @@ class Settings:
             raise ConfigError(f"node {self.node_id} is not among the peers {sorted(self.peers)}")
         if len(self.peers) > 1 and self.peer_address is None:
             raise ConfigError("a node with peers needs a peer address")
+        if (self.secure_client_address is None) != (self.tls is None):
+            raise ConfigError("a secure client address needs a certificate, and a certificate such an address")
         if self.join and self.peer_address is None:
             raise ConfigError("a node that joins needs a peer address")
         strangers = sorted(self.observers - set(self.peers))

@@ -106,6 +106,11 @@ def read_peer_secret(path: Path) -> bytes:
     return secret
 
 
+def read_secret(path: Path) -> str:
+    """A password; a line end behind it does not count. Raises ConfigError."""
+    return _read(path).rstrip("\r\n")
+
+
 def warn_if_open(path: Path) -> tuple[str, ...]:
     """A line for the operator when others than the owner may read the file."""
     try:

@@ -7,6 +7,7 @@ import gc
 import json
 import resource
 import socket
+import ssl
 import sys
 import time
 from typing import Any, Final
@@ -38,6 +39,7 @@ from coord.server.recovery import WAL_FOLDER, recover
 from coord.server.snapshot_job import ForkSnapshotJob
 from coord.server.stderr_log import StderrLog
 from coord.server.stream import listening_socket
+from coord.server.tls import server_context
 from coord.server.words import Words
 from coord.storage.writer import InlineWriter, ThreadWriter
 
@@ -102,7 +104,7 @@ class Service:
         """Take directory and ports, recover, begin. Raises CoordError or OSError with one clear line."""
         settings = self.settings
         disk = self._take_directory()
-        client_socket = self._bind(settings.client_address, "client")
+        doors = self._open_doors()
         peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
         meta = self._read_meta(disk)
         found = recover(disk, settings.node_id, _began_with(meta), OsRng(), segment_bytes=settings.segment_bytes)
@@ -137,7 +139,7 @@ class Service:
         words = Words(settings, self.node)
         self.clients = ClientListener(self.reactor, self.node, self.clock, _client_limits(settings), words.answer)
         self._serve_admin(words, backups)
-        self._begin(client_socket, peer_socket)
+        self._begin(doors, peer_socket)
 
     def _know_members(self, cluster: bytes) -> None:
         """Let the links follow the members in force, from now on and over all changes."""
@@ -158,7 +160,18 @@ class Service:
         addresses.pop(self.settings.node_id, None)
         self.links.follow(addresses)
 
-    def _begin(self, client_socket: socket.socket, peer_socket: socket.socket | None) -> None:
+    def _open_doors(self) -> dict[socket.socket, ssl.SSLContext | None]:
+        """Where clients come in, with TLS and without."""
+        settings = self.settings
+        doors: dict[socket.socket, ssl.SSLContext | None] = {}
+        if settings.secure_client_address is not None and settings.tls is not None:
+            context = server_context(settings.tls)
+            doors[self._bind(settings.secure_client_address, "client")] = context
+        if settings.client_address != settings.secure_client_address:
+            doors[self._bind(settings.client_address, "client")] = None
+        return doors
+
+    def _begin(self, doors: dict[socket.socket, ssl.SSLContext | None], peer_socket: socket.socket | None) -> None:
         """Everything is there: let it run."""
         reactor = self.reactor
         self._writer.start(self.node)
@@ -166,7 +179,7 @@ class Service:
             writer = self._writer
             reactor.watch(writer.done_fd, lambda events: writer.collect())  # noqa: ARG005
         self.links.start(self.node, peer_socket)
-        self.clients.start(client_socket)
+        self.clients.start(doors)
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         reactor.at_turn_end(self._turn_end)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Final
 
 from coord.server.reactor import READABLE, WRITABLE, TurnReactor
+from coord.server.tls import Engine, TlsError
 
 #: Read at once. Larger buffers make malloc map and unmap memory at every call (FEASIBILITY §4).
 READ_BYTES: Final = 64 << 10
@@ -32,6 +34,8 @@ class Stream:
         self._is_reading = True
         self._ends_when_sent = False
         self.is_closed = False
+        #: Set before the first byte: everything goes through it.
+        self.tls: Engine | None = None
         sock.setblocking(False)
         reactor.watch(self.fd, self.on_events)
 
@@ -57,6 +61,8 @@ class Stream:
                 return
             if not data:
                 self.fail("closed by the peer")
+            elif self.tls is not None:
+                self._received_sealed(self.tls, data)
             elif not self._ends_when_sent:
                 self.received(data)
 
@@ -67,6 +73,34 @@ class Stream:
             return
         data = output[0] if len(output) == 1 else b"".join(output)
         output.clear()
+        if self.tls is not None:
+            try:
+                data = self.tls.seal(data)
+            except TlsError as error:
+                self.fail(f"TLS: {error}")
+                return
+        if data:
+            self._send(data)
+
+    def _received_sealed(self, tls: Engine, data: bytes) -> None:
+        """Bytes of TLS arrived: perhaps a step of the handshake, perhaps data."""
+        why = ""
+        try:
+            data = tls.unseal(data)
+        except TlsError as error:
+            why, data = f"TLS: {error}", b""
+        answer = tls.take()
+        if answer:
+            self._send(answer)
+        if data and not self._ends_when_sent and not self.is_closed:
+            self.received(data)
+        if why:
+            self.fail(why)
+        elif tls.is_ended:
+            self.fail("closed by the peer")
+
+    def _send(self, data: bytes) -> None:
+        """Give bytes to the kernel, behind those it did not take before."""
         if self._rest:
             if len(self._rest) + len(data) > self.backlog_max:
                 self.fail("does not read what it asked for")
@@ -83,7 +117,7 @@ class Stream:
         if sent < len(data):
             self._rest = memoryview(data)[sent:]
             self._rewatch()
-        elif self._ends_when_sent:
+        elif self._ends_when_sent and not self.output:
             self.close()
 
     def backlog(self) -> int:
@@ -100,6 +134,9 @@ class Stream:
         """Close now; what was not sent is dropped. `lost` is not called."""
         if not self.is_closed:
             self.is_closed = True
+            if self.tls is not None and not self._rest:
+                with contextlib.suppress(OSError):
+                    self.sock.send(self.tls.farewell())
             self.reactor.unwatch(self.fd)
             self.sock.close()
             self.output.clear()

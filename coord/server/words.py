@@ -140,7 +140,7 @@ class Words:
         settings = self._settings
         lines = [
             f"clientPort={settings.client_address[1]}",
-            "secureClientPort=-1",
+            f"secureClientPort={settings.secure_client_address[1] if settings.secure_client_address else -1}",
             f"dataDir={settings.data_dir / 'snap'}",
             f"dataDirSize={_folder_bytes(settings.data_dir / 'snap')}",
             f"dataLogDir={settings.data_dir / 'wal'}",

@@ -19,7 +19,8 @@ from typing import Any, Final
 from coord.errors import ConfigError
 from coord.server.config import Settings, parse_words
 from coord.server.members import OBSERVER, Address, Member, Members, parse_member
-from coord.server.secrets_files import read_jaas, warn_if_open
+from coord.server.secrets_files import read_jaas, read_secret, warn_if_open
+from coord.server.tls import NEED, NONE, TlsFiles
 
 #: Known, though not always with effect here; no warning.
 _SILENT: Final = frozenset(
@@ -79,7 +80,7 @@ class _Reader:
         options: dict[str, Any] = {
             "node_id": node_id,
             "data_dir": data_dir,
-            "client_address": self._client_address(servers.get(node_id)),
+            **self._client_addresses(servers.get(node_id)),
             "peer_address": servers[node_id].peer if node_id in servers else None,
             "peers": {i: member.peer for i, member in servers.items()},
             "observers": observers,
@@ -121,6 +122,34 @@ class _Reader:
             return read(text)
         except ValueError as error:
             raise ConfigError(f"{self._path}:{number}: {key}={text!r} is not a number") from error
+
+    def _client_addresses(self, server: Member | None) -> dict[str, Any]:
+        """The plain address, the one with TLS and its files, whichever there are."""
+        port = self._get("secureClientPort", 0, int)
+        host = self._get("secureClientPortAddress", "0.0.0.0", str)
+        if not port:
+            return {"client_address": self._client_address(server)}
+        if not 0 < port < 65536:
+            raise ConfigError(f"{self._path}: secureClientPort {port} is no port")
+        has_plain = "clientPort" in self._values or (server is not None and server.client is not None)
+        plain = self._client_address(server) if has_plain else (host, port)
+        files = self._tls_files("ssl.", self._get("ssl.clientAuth", NEED, str.lower))
+        return {"client_address": plain, "secure_client_address": (host, port), "tls": files}
+
+    def _tls_files(self, prefix: str, client_auth: str) -> TlsFiles:
+        """The stores that keys with this prefix name; ZooKeeper asks for certificates of clients unless told."""
+        stores: dict[str, Any] = {}
+        for store, file, secret in (("keyStore", "cert", "key_password"), ("trustStore", "ca", "ca_password")):
+            stores[file] = self._path_of(f"{prefix}{store}.location")
+            stores[secret] = self._get(f"{prefix}{store}.password", "", str)
+            secret_file = self._path_of(f"{prefix}{store}.passwordPath")
+            if secret_file is not None:
+                stores[secret] = read_secret(secret_file)
+        if stores["cert"] is None:
+            raise ConfigError(f"{self._path}: {prefix}keyStore.location is missing")
+        if client_auth != NONE and stores["ca"] is None:
+            raise ConfigError(f"{self._path}: {prefix}trustStore.location is missing; clientAuth is {client_auth}")
+        return TlsFiles(**stores, client_auth=client_auth)
 
     def _path_of(self, key: str) -> Path | None:
         """The file that a key names, relative to this one."""

@@ -349,7 +349,7 @@ class Process:
         for what in ("peer", "client"):
             net.listening[(host.id, what)] = self.reactor.know(Listening(net, host.id, what))
         self.links.start(PeerEvents(self), _Door(self, net.listening[(host.id, "peer")]))  # type: ignore[arg-type]
-        self.clients.start(_Door(self, net.listening[(host.id, "client")]))  # type: ignore[arg-type]
+        self.clients.start({_Door(self, net.listening[(host.id, "client")]): None})  # type: ignore[arg-type]
         self.reactor.callLater(TICK_S * chance.unit(), self._tick)
 
     def _tick(self) -> None:

@@ -1,0 +1,187 @@
+"""TLS over a `Stream`'s bytes: who we are, whom we trust, and the state of one connection.
+
+The library works on memory here, so that a connection with TLS is a stream like any other: `Engine.unseal` what was
+read, `Engine.seal` what is to leave. TLS 1.2 and later, no renegotiation, no compression.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coord.errors import ConfigError
+from coord.server.der import subject_of
+from coord.server.keystore import read_store
+
+#: What is done about certificates of clients.
+NONE: Final = "none"
+WANT: Final = "want"
+NEED: Final = "need"
+_MODES: Final = {NONE: ssl.CERT_NONE, WANT: ssl.CERT_OPTIONAL, NEED: ssl.CERT_REQUIRED}
+#: Taken out of the library at once: a TLS record.
+_RECORD_BYTES: Final = 16 << 10
+#: What may wait for a handshake to end: hellos.
+_HELD_BYTES_MAX: Final = 64 << 10
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Where keys and certificates are: PEM files, or Java key stores."""
+
+    #: Certificate, with its chain behind it; of a key store also the key.
+    cert: Path
+    key: Path | None = None
+    #: Whose certificates are trusted; None: nobody's.
+    ca: Path | None = None
+    client_auth: str = NONE
+    key_password: str = ""
+    ca_password: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        if self.client_auth not in _MODES:
+            raise ConfigError(f"client authentication is none, want or need, not {self.client_auth!r}")
+        if self.client_auth != NONE and self.ca is None:
+            raise ConfigError("certificates of clients are asked for, but nobody is trusted to issue them")
+
+    def __repr__(self) -> str:
+        """Without the passwords."""
+        return f"TlsFiles({self.cert}, client_auth={self.client_auth})"
+
+
+class TlsError(Exception):
+    """The connection cannot be secured, or was tampered with."""
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """For those who connect to us. Raises ConfigError."""
+    return _context(ssl.PROTOCOL_TLS_SERVER, files, _MODES[files.client_auth])
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """For those we connect to, who must have a certificate of `files.ca`; for which host does not matter."""
+    return _context(ssl.PROTOCOL_TLS_CLIENT, files, ssl.CERT_REQUIRED)
+
+
+def _context(protocol: int, files: TlsFiles, mode: ssl.VerifyMode) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.check_hostname = False
+    context.verify_mode = mode
+    own = read_store(files.cert, files.key_password).own
+    if files.key is not None:
+        own = read_store(files.key, files.key_password).own + "\n" + own
+    try:
+        _load_own(context, own, files.key_password)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"{files.key or files.cert}: no usable key with its certificate: {_why(error)}") from error
+    if files.ca is not None:
+        try:
+            context.load_verify_locations(cadata=_certificates(read_store(files.ca, files.ca_password).trusted))
+        except ssl.SSLError as error:
+            raise ConfigError(f"{files.ca}: no certificates: {_why(error)}") from error
+    return context
+
+
+def _load_own(context: ssl.SSLContext, pem: str, password: str) -> None:
+    """The library reads keys from files only: from one in memory, so that no key gets onto a disk."""
+    fd = os.memfd_create("key")
+    try:
+        os.write(fd, pem.encode("latin-1"))
+        # An encrypted key without a password is an error, never a question on the terminal.
+        context.load_cert_chain(f"/proc/self/fd/{fd}", password=lambda: password)
+    finally:
+        os.close(fd)
+
+
+def _certificates(pem: str) -> str:
+    """The certificates alone: there may be keys and comments beside them."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    return "\n".join(begin + part.partition(end)[0] + end for part in pem.split(begin)[1:])
+
+
+class Engine:
+    """One connection's TLS, from the first byte on."""
+
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
+        self.is_established = False
+        #: The peer said that it sends no more.
+        self.is_ended = False
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def unseal(self, data: bytes) -> bytes:
+        """What the peer said with these bytes. Raises TlsError; ask `take` for what is to be sent, also then."""
+        self._incoming.write(data)
+        parts: list[bytes] = []
+        try:
+            if not self.is_established and not self._shake():
+                return b""
+            with contextlib.suppress(ssl.SSLWantReadError):
+                while part := self._ssl.read(_RECORD_BYTES):
+                    parts.append(part)
+                self.is_ended = True
+        except ssl.SSLZeroReturnError:
+            self.is_ended = True
+        except ssl.SSLError as error:
+            raise TlsError(_why(error)) from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def seal(self, data: bytes) -> bytes:
+        """Bytes to send for these: none of them before the handshake has ended. Raises TlsError."""
+        if not self.is_established:
+            self._held_bytes += len(data)
+            if self._held_bytes > _HELD_BYTES_MAX:
+                raise TlsError("the handshake does not end")
+            self._held.append(data)
+            try:
+                self._shake()
+            except ssl.SSLError as error:
+                raise TlsError(_why(error)) from error
+        else:
+            self._ssl.write(data)
+        return self.take()
+
+    def take(self) -> bytes:
+        """What the library wants to send."""
+        return self._outgoing.read()
+
+    def farewell(self) -> bytes:
+        """The end, as TLS says it: without it the peer could not tell a closed connection from a cut one."""
+        with contextlib.suppress(ssl.SSLError, ValueError):
+            if self.is_established:
+                self._ssl.unwrap()
+        return self.take()
+
+    def peer_subject(self) -> str:
+        """Subject of the peer's verified certificate, "" without one."""
+        try:
+            certificate = self._ssl.getpeercert(binary_form=True)
+            return subject_of(certificate) if certificate else ""
+        except ValueError:
+            return ""
+
+    def _shake(self) -> bool:
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self.is_established = True
+        for data in self._held:
+            self._ssl.write(data)
+        self._held.clear()
+        return True
+
+
+def _why(error: OSError) -> str:
+    """The library's reason, in its words."""
+    detail = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
+    return str(detail).replace("_", " ").lower()

@@ -1,0 +1,179 @@
+"""TLS, SASL and the superuser as a client meets them: kazoo and raw sockets against real nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import make_acl
+
+from coord.wire import opcodes as op
+from coord.wire import records
+from coord.wire.sasl import SaslClient
+from coord.wire.values import ConnectRequest
+from tests.certificates import Authority
+from tests.e2e.test_store_cluster import Cluster
+from tests.helpers import eventually, free_ports
+from tests.rawclient import RawClient
+
+pytestmark = pytest.mark.e2e
+
+SUPER = ("--super-digest", "super:D/InIHSb7yEEbrWz8b9l71RjZJU=")
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str, count: int = 1) -> Iterator[Cluster]:
+    """A store with these options."""
+    cluster = Cluster(folder, count=count, options=options)
+    try:
+        cluster.start()
+        eventually(lambda: cluster.word(1, b"srvr").startswith("Zookeeper"), 30, "serving")
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Whoever issues certificates to nodes and clients."""
+    made = Authority(tmp_path_factory.mktemp("authority"))
+    made.issue("server")
+    made.issue("client", "/O=Example/CN=bob")
+    return made
+
+
+def tls_options(authority: Authority, port: int) -> tuple[str, ...]:
+    """A secure port that asks for certificates."""
+    folder = authority.folder
+    return (
+        "--secure-client-address", f"127.0.0.1:{port}", "--tls-cert", str(folder / "server.pem"),
+        "--tls-key", str(folder / "server.key"), "--tls-ca", str(authority.cert),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def client(hosts: str, **options: Any) -> Iterator[KazooClient]:
+    """A connected kazoo client."""
+    found = KazooClient(hosts, timeout=5, **options)
+    try:
+        found.start(10)
+        yield found
+    finally:
+        found.stop()
+        found.close()
+
+
+def secure(authority: Authority, name: str = "client") -> dict[str, Any]:
+    """kazoo's options for TLS with that certificate."""
+    folder = authority.folder
+    pair = {"certfile": str(folder / f"{name}.pem"), "keyfile": str(folder / f"{name}.key")} if name else {}
+    return {"use_ssl": True, "ca": str(authority.cert), **pair}
+
+
+def test_client_certificate_is_an_identity(tmp_path: Path, authority: Authority) -> None:
+    """Over TLS a session works as any other, large answers too, and its certificate opens what is only for it."""
+    (port,) = free_ports(1)
+    with running(tmp_path, *tls_options(authority, port), "--words", "*") as store:
+        hosts = f"127.0.0.1:{port}"
+        with client(hosts, **secure(authority)) as bob, client(f"127.0.0.1:{store.client_ports[1]}") as nobody:
+            bob.create("/bob", b"x", acl=[make_acl("x509", "CN=bob,O=Example", all=True)])
+            with pytest.raises(NoAuthError):
+                nobody.get("/bob")
+            assert bob.get("/bob")[0] == b"x"
+            for i in range(5):
+                bob.create(f"/big{i}", b"x" * 900_000)
+            answers = [bob.get_async(f"/big{i % 5}") for i in range(50)]
+            assert all(len(answer.get(30)[0]) == 900_000 for answer in answers)
+            seen: list[Any] = []
+            bob.get("/big0", watch=seen.append)
+            nobody.set("/big0", b"new")
+            eventually(lambda: seen, 10, "the event")
+        assert f"secureClientPort={port}\n" in store.word(1, b"conf")
+
+
+@pytest.mark.parametrize("kind", ["none", "foreign"])
+def test_clients_without_certificate_are_refused(tmp_path: Path, authority: Authority, kind: str) -> None:
+    """On a port that asks for them; the others go on."""
+    (port,) = free_ports(1)
+    options = secure(authority, "")
+    if kind == "foreign":
+        cert, key = Authority(tmp_path / "foreign", "foreign").issue("eve")
+        options |= {"certfile": str(cert), "keyfile": str(key)}
+    with running(tmp_path, *tls_options(authority, port)):
+        with (
+            pytest.raises(KazooTimeoutError),
+            client(f"127.0.0.1:{port}", connection_retry={"max_tries": 2}, **options),
+        ):
+            pass
+        with client(f"127.0.0.1:{port}", **secure(authority)) as good:
+            assert good.get_children("/") == ["zookeeper"]
+
+
+def test_plain_and_secure_ports_do_not_mix(tmp_path: Path, authority: Authority) -> None:
+    """Neither takes the other's language; without a plain address there is none."""
+    (port,) = free_ports(1)
+    with running(tmp_path, *tls_options(authority, port)) as store:
+        plain = RawClient(f"127.0.0.1:{port}")
+        record = records.encode_connect_request(ConnectRequest(timeout_ms=5000))
+        plain.sock.sendall(struct.pack("!i", len(record)) + record)
+        data = plain.sock.recv(100)
+        assert data[:1] in (b"", b"\x15"), "nothing, or an alert of TLS"
+        context = ssl.create_default_context(cafile=str(authority.cert))
+        context.check_hostname = False
+        raw = RawClient(f"127.0.0.1:{store.client_ports[1]}")
+        with pytest.raises((ssl.SSLError, OSError)):
+            context.wrap_socket(raw.sock, server_hostname="x")
+        assert store.word(1, b"ruok") == "imok"
+
+
+def sasl(raw: RawClient, secret: str) -> tuple[int, bool]:
+    """(err of the last step, whether the server has proved itself)."""
+    exchange = SaslClient("bob", secret, b"cnonce")
+    token: bytes | None = None
+    while not exchange.is_complete:
+        answer = raw.ask(op.OP_SASL, records.encode_sasl(exchange.evaluate(token)))
+        if answer is None or answer[0]:
+            return (answer[0] if answer else -4), False
+        token = records.decode_sasl(answer[1], 0, len(answer[1]))
+    return 0, True
+
+
+def test_sasl_users_of_a_file(tmp_path: Path) -> None:
+    """The right secret proves a user; the wrong one is answered and cut off, and the audit log has both."""
+    users = tmp_path / "users"
+    users.write_text("bob:builder\n")
+    users.chmod(0o600)
+    with running(tmp_path, "--sasl-users", str(users)) as store:
+        good, bad = RawClient(f"127.0.0.1:{store.client_ports[1]}"), RawClient(f"127.0.0.1:{store.client_ports[1]}")
+        for raw in (good, bad):
+            assert raw.hello(ConnectRequest(timeout_ms=5000)) is not None
+        assert sasl(good, "builder") == (0, True)
+        assert sasl(bad, "wrong") == (-115, False)
+        assert bad.is_closed()
+        answer = good.ask(op.OP_WHO_AM_I, b"")
+        assert answer is not None
+        assert b"sasl" in answer[1]
+        log = (store.folder / "1.log").read_text()
+        assert "audit: authentication scheme=sasl id='bob'" in log
+        assert "refused: unknown user or wrong password for 'bob'" in log
+        assert "builder" not in log
+
+
+def test_superuser(tmp_path: Path) -> None:
+    """Who knows the secret of the super digest may do everything, on any node."""
+    with running(tmp_path, *SUPER, count=3) as store:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in store.client_ports.values())
+        with client(hosts) as nobody, client(hosts) as boss:
+            nobody.create("/locked", acl=[make_acl("digest", "x:y", all=True)])
+            boss.add_auth("digest", "super:test")
+            boss.set("/locked", b"x")
+            with pytest.raises(NoAuthError):
+                nobody.get("/locked")
