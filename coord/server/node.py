@@ -434,7 +434,9 @@ class Node:
         elif core.leader and (proposals.waiting or proposals.sent) and self._peers.is_connected(core.leader):
             if core.leader in self._fresh_links:
                 self._fresh_links.clear()
-                self._forward(core.leader, core.term, *proposals.unapplied(core.term))
+                first, unapplied = proposals.unapplied(core.term)
+                self._peers.send(core.leader, codec.encode_forward(core.term, first, []))
+                self._forward(core.leader, core.term, first, unapplied)
             if proposals.waiting:
                 self._forward(core.leader, core.term, *proposals.take(core.term))
         if self.syncs.new:
@@ -569,6 +571,8 @@ class Node:
             reader.close()
         self.close_clients()
         self.proposals.forget()
+        # The leader must hear that some numbers will not come.
+        self._fresh_links.add(self.core.leader)
         self.syncs.forget()
         self.machine = machine
         self.pipeline.machine = machine

@@ -12,7 +12,9 @@ Every command is applied exactly once, in order, without the client noticing a c
    knows them as long as the term lasts, because a leader that restarts leads, if ever, in a later term.
 
 The one case where this node cannot see what became of a command is a state taken over from a snapshot. Then `forget`
-drops everything, and the connections waiting are closed: ConnectionLoss is the honest answer.
+drops everything, and the connections waiting are closed: ConnectionLoss is the honest answer. Of the numbers forgotten
+the leader may have seen some and not others, so it is told from which one to go on (a forward without commands), as it
+is on every new connection.
 """
 
 from __future__ import annotations
@@ -109,11 +111,13 @@ class Proposals:
         return head
 
     def forget(self) -> None:
-        """A snapshot replaced the state: nobody can say what became of the commands."""
+        """A snapshot replaced the state: nobody can say what became of the commands.
+
+        Their numbers stay taken in this term: the leader may have seen them, and would skip others of these numbers.
+        """
         self.waiting.clear()
+        self.first_number += len(self.sent)
         self.sent.clear()
-        self.term = 0
-        self.first_number = 1
 
 
 class Forwarded:
@@ -133,6 +137,9 @@ class Forwarded:
             self._next.clear()
         key = (peer, incarnation)
         expected = self._next.get(key, 1)
+        if not commands:
+            self._next[key] = max(expected, first)
+            return []
         if first > expected:
             raise ValueError(f"peer {peer} sent command {first} of term {term}, expected {expected}")
         fresh = commands[expected - first :]

@@ -586,3 +586,40 @@ def test_command_inside_a_snapshot_is_not_sent_again() -> None:
     nodes.run(60)
     agree(nodes)
     assert len([path for path in follower.machine.tree.nodes if path.startswith(b"/s-")]) == 1
+
+
+def test_commands_after_a_state_taken_over_are_answered() -> None:
+    """What was sent to the leader before the snapshot came is forgotten; its numbers are not given to others."""
+    for reaches in (True, False):
+        nodes = StoreNodes(3, snapshot_entries=4, keep_entries=0)
+        leader = nodes.leader().settings.node_id
+        behind = nodes.follower().settings.node_id
+        waiting = nodes.client(nodes.nodes[behind])
+        nodes.cut(leader, behind)
+        writer = nodes.client(nodes.nodes[leader])
+        for k in range(12):
+            writer.request(k, op.OP_CREATE, create(b"/n%d" % k))
+            nodes.settle()
+        nodes.run(1)
+        assert nodes.nodes[leader].snapshot_index > nodes.nodes[behind].applied_index
+        waiting.request(1, op.OP_CREATE, create(b"/sent"))
+        nodes.join(leader, behind)
+        for _ in range(40):
+            nodes.clock.now_ms += 50
+            for node in nodes.nodes.values():
+                node.tick()
+                node.turn_end()
+            if not reaches:
+                queue = nodes.queues[behind, leader]
+                kept = [frame for frame in queue if frame[4] != codec.FORWARD]
+                queue.clear()
+                queue.extend(kept)
+            nodes.turn()
+            if not waiting.is_open:
+                break
+        assert not waiting.is_open, "the state was not taken over"
+        later = nodes.client(nodes.nodes[behind])
+        later.request(2, op.OP_CREATE, create(b"/later"))
+        nodes.run(2)
+        assert [r[2] for r in later.replies()] == [OK]
+        agree(nodes)
