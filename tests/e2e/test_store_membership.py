@@ -180,6 +180,7 @@ def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
         assert nodes.ids() == [1, 2, 3, 4, 5]
         for node in (1, 2):
             nodes.do("remove", str(node))
+        for node in (1, 2):
             assert nodes.ended(node) == 0
             assert f"node {node} is no member of this store any more" in (nodes.folder / f"{node}.log").read_text()
         assert nodes.ids() == [3, 4, 5]
@@ -227,6 +228,24 @@ def test_remove_and_hand_over_the_leader(nodes: Nodes) -> None:
     client.stop()
     client.close()
     assert [word.partition("=")[0] for word in text.split()] == [f"server.{i}" for i in nodes.ids()] + ["version"]
+
+
+def test_a_removed_node_may_be_added_again_at_once(nodes: Nodes) -> None:
+    """Its process still runs: it becomes a member again without a restart, and serves."""
+    nodes.first(1, 2, 3)
+    again = next(i for i in (1, 2, 3) if i != nodes.leader())
+    client = KazooClient(hosts=nodes.clients[again], timeout=10)
+    client.start(timeout=30)
+    client.create("/here")
+    nodes.do("remove", str(again))
+    eventually(lambda: "serves nobody" in (nodes.folder / f"{again}.log").read_text(), 10, "it knows")
+    nodes.add(again)
+    assert nodes.ids() == [1, 2, 3]
+    eventually(lambda: client.connected and client.exists("/here"), 30, "its client is back")
+    client.stop()
+    client.close()
+    eventually(lambda: "is a member again" in (nodes.folder / f"{again}.log").read_text(), 20, "it stays")
+    assert nodes.processes[again].poll() is None
 
 
 def test_what_is_refused_says_why(nodes: Nodes) -> None:
