@@ -9,7 +9,8 @@ from collections import Counter
 
 from tests.sim.checks import Violation
 from tests.sim.store.faults import Story
-from tests.sim.store.world import SECOND, World
+from tests.sim.store.machinery import SECOND
+from tests.sim.store.world import World
 
 
 def main() -> int:

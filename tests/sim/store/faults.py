@@ -12,7 +12,8 @@ from twisted.logger import LogEvent, globalLogPublisher
 from coord.raft import core as core_module
 from tests.sim.checks import Violation
 from tests.sim.store.clients import Client
-from tests.sim.store.world import SECOND, Bug, Host, World
+from tests.sim.store.machinery import SECOND
+from tests.sim.store.world import Bug, Host, World
 
 #: Everything is reachable and up again: a leader, every client served, replicas identical, dead sessions gone within
 #: this many seconds. Links dialled again after at most 1 s, two elections of at most 24 ticks of 65 ms, a session

@@ -17,13 +17,15 @@ from coord.server import joining, node, pipeline, proposals, recovery, syncs
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
 from coord.storage.wal import Batch
+from coord.storage.writer import InlineWriter
 from coord.tree import machine as machine_module
 from coord.tree import snapshot as tree_snapshot
 from coord.tree.machine import StateMachine
 from coord.tree.plan import PlannedMulti
 from coord.tree.sessions import SessionTable
 from tests.sim.store.disk import SimDisk
-from tests.sim.store.world import Bug, InlineWriter, ThreadedWriter
+from tests.sim.store.machinery import ThreadedWriter
+from tests.sim.store.world import Bug
 
 Patch = AbstractContextManager[Any]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.sim.store.faults import run_one
-from tests.sim.store.world import SECOND
+from tests.sim.store.machinery import SECOND
 
 ROOT = Path(__file__).resolve().parents[3]
 
 #: (machines, seeds). A violation names its seed and the command that shows it again.
-RUNS = [(3, range(1, 121)), (5, range(1, 31)), (1, range(1, 21))]
+RUNS = [(3, range(1, 101)), (5, range(1, 26)), (1, range(1, 11))]
 
 #: Situations that each normal run must have met; a simulation that never sees them proves nothing about them.
 RARE = [
