@@ -232,6 +232,10 @@ class Membership:
     def _lost(self, token: int) -> None:
         self._node.pipeline.close(self._wishes.pop(token).connection)
 
+    def leadership_settled(self) -> None:
+        """This node leads, and has applied everything of earlier terms."""
+        self._write_addresses()
+
     def leadership_ended(self) -> None:
         """This node leads no more: wishes not begun go to the next leader, of others nobody knows."""
         queue, self._queue = self._queue, []
@@ -273,8 +277,11 @@ class Membership:
         core = self._node.core
         if core.leadership is None:
             return
+        # The addresses of a new store come first: whatever is wished for is a change of them.
+        config = core.configs.current
+        has_begun = bool(config.attachment) or not any(i in self._node.settings.members for i in config.members())
         for origin, token, wish in self._queue[:]:
-            if wish["applied"] > self._node.applied_index:
+            if wish["applied"] > self._node.applied_index or not has_begun:
                 continue
             self._queue.remove((origin, token, wish))
             try:

@@ -407,6 +407,7 @@ class Node:
         if self.role == LEADER and self.expiry is None and entries[-1].term == self.core.term:
             # Everything of earlier terms is applied: the table is complete, and every session begins anew.
             self.expiry = ExpiryQueue(machine.sessions, max(1, self.settings.tick_ms // 2), self._clock.monotonic_ms())
+            self.membership.leadership_settled()
 
     def _apply_one_by_one(self, entry: Entry) -> None:
         """Answer each command before the next is applied: reads of its session wait between them."""

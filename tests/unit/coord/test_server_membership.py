@@ -159,6 +159,24 @@ def test_first_leader_writes_the_addresses_down() -> None:
     agree(nodes)
 
 
+def test_a_wish_may_come_before_the_addresses_are_written() -> None:
+    """In the very turn in which the first leader finds that it leads."""
+    nodes = StoreNodes(3, members={i: member(i) for i in (1, 2, 3)}, super_digest=DIGEST)
+    early = Client(nodes.nodes[1], nodes.clock)
+    early.connect()
+    while early.connect_reply is None:
+        nodes.clock.now_ms += 50
+        for node in nodes.nodes.values():
+            node.tick()
+        for _ in range(10):
+            nodes.turn()
+            early.drain()
+            if early.connect_reply is not None:
+                break
+    reconfig(early, joining=line(9, "observer"), version=0)
+    assert answer(nodes, early)[0] in (e.NO_AUTH, e.BAD_VERSION)
+
+
 def test_grow_from_one_to_five_and_back() -> None:
     """With writes between all steps; every node has them all in the end."""
     nodes = store(1)
