@@ -144,6 +144,12 @@ def coord() -> None:
     help=f"Entries kept behind a snapshot for slow nodes.  [default: {_DEFAULTS.keep_entries}]",
 )
 @click.option(
+    "--read-only-mode",
+    is_flag=True,
+    default=None,
+    help="Without a leader, serve reads to clients that can do with that.",
+)
+@click.option(
     "--secure-client-address",
     metavar="HOST:PORT",
     help="Where clients connect by TLS; without --client-address, there is no other way.",

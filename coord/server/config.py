@@ -60,6 +60,8 @@ class Settings:
     #: Whether clients of this node may change the members, if they have the right to.
     reconfig_enabled: bool = True
     linearizable_reads: bool = False
+    #: Whether clients that can do with it are served reads while there is no leader.
+    read_only_mode: bool = False
     #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
     fsync: str = "thread"
     #: Who may prove who they are by SASL DIGEST-MD5: secrets by user. Without users there is no SASL.

@@ -193,7 +193,12 @@ class Node:
         self._outbox.pump()
         if self.core.leader != 0:
             self._leaderless_since_ms = now_ms
-        elif now_ms - self._leaderless_since_ms > self.settings.leader_absence_ms and self.pipeline.connections:
+            self.pipeline.read_only.end()
+        elif now_ms - self._leaderless_since_ms <= self.settings.leader_absence_ms:
+            pass
+        elif self.settings.read_only_mode:
+            self.pipeline.read_only.begin()
+        elif self.pipeline.connections:
             log.warn("no leader for {ms} ms: clients are sent elsewhere", ms=now_ms - self._leaderless_since_ms)
             self.close_clients()
         self._maybe_snapshot()

@@ -29,6 +29,7 @@ class NodeSettings:
         linearizable_reads: bool = False,
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
+        read_only_mode: bool = False,
     ) -> None:
         assert node_id > 0, node_id
         assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
@@ -58,3 +59,5 @@ class NodeSettings:
         self.super_digest = super_digest
         #: Secrets of those who may authenticate by SASL.
         self.sasl_users = sasl_users
+        #: Whether clients that can do with it are served reads while there is no leader.
+        self.read_only_mode = read_only_mode

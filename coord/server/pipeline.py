@@ -25,6 +25,7 @@ from typing import Final, Protocol
 from coord.errors import (
     AUTH_FAILED,
     MARSHALLING_ERROR,
+    NOT_READ_ONLY,
     OK,
     SESSION_EXPIRED,
     SESSION_MOVED,
@@ -33,6 +34,7 @@ from coord.errors import (
 )
 from coord.server.authentication import Authenticator
 from coord.server.proposals import Proposals, Sent
+from coord.server.read_only import ReadOnly
 from coord.tree.acl import Identity
 from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_identities
 from coord.tree.machine import Outcome, StateMachine
@@ -150,6 +152,8 @@ class Connection:
         self.timeout_ms = 0
         self.passwd = NO_PASSWD
         self.has_read_only = False
+        #: Its requests cannot go into the log (`coord.server.read_only`).
+        self.is_read_only = False
         #: Subject of the client's TLS certificate, b"" without one.
         self.certificate = b""
         #: The SASL exchange that was begun last.
@@ -230,6 +234,8 @@ class Pipeline:
         self._ask_read_index = ask_read_index
         #: Who may prove what; set anew by whoever has settings for it.
         self.authenticator = Authenticator(token)
+        #: What is done while there is no leader.
+        self.read_only = ReadOnly(self, token)
         self._by_session: dict[int, Connection] = {}
         #: Connections whose sessions the group being applied has opened, with requests that came early.
         self._opened: list[Connection] = []
@@ -307,13 +313,17 @@ class Pipeline:
             # The client has seen more than this node: it must not go back in time (ZooKeeper: single system image).
             self.close(connection)
             return
+        new_id = ((self._node_id & 0x7F) << 56) | (int.from_bytes(self._token(7), "big") or 1)
+        if self.read_only.is_on:
+            self.read_only.open_session(connection, request, new_id)
+            return
         self._origin += 1
         if request.session_id == 0:
             if len(self.machine.sessions) >= limits.sessions_max:
                 self.close(connection)
                 return
             connection.passwd = self._token(PASSWD_BYTES)
-            session_id = ((self._node_id & 0x7F) << 56) | (int.from_bytes(self._token(7), "big") or 1)
+            session_id = new_id
             opcode = op.OP_CREATE_SESSION
         else:
             connection.passwd = request.passwd
@@ -331,22 +341,34 @@ class Pipeline:
         connection.pending.clear()
         session = self.machine.sessions.find(outcome.session_id)
         if outcome.err != OK or session is None:
-            self._send_connect_response(connection, ConnectResponse(0, 0, NO_PASSWD))
-            self.close(connection, flush=True)
-            return
+            self.refuse_session(connection)
+        else:
+            self.start_session(connection, session, outcome.zxid)
+            if connection.early:
+                self._opened.append(connection)
+
+    def refuse_session(self, connection: Connection) -> None:
+        """Tell a client that its session is gone."""
+        self._send_connect_response(connection, ConnectResponse(0, 0, NO_PASSWD))
+        self.close(connection, flush=True)
+
+    def start_session(self, connection: Connection, session: Session, owner: int) -> None:
+        """From here on the connection speaks for the session, under this owner."""
         connection.session = session
-        connection.owner = outcome.zxid
+        connection.session_id = session.session_id
+        connection.owner = owner
         connection.timeout_ms = session.timeout_ms
-        self._by_session[outcome.session_id] = connection
+        older = self._by_session.get(session.session_id)
+        if older is not None:
+            self.close(older)
+        self._by_session[session.session_id] = connection
         self._heard.add(connection)
-        response = ConnectResponse(session.timeout_ms, outcome.session_id, session.passwd)
+        response = ConnectResponse(session.timeout_ms, session.session_id, session.passwd, connection.is_read_only)
         self._send_connect_response(connection, response)
         connection.pending_bytes = 0
         if connection.is_paused:
             connection.is_paused = False
             connection.transport.set_reading(not connection.is_choked)
-        if connection.early:
-            self._opened.append(connection)
 
     def _serve_early(self) -> None:
         """Take the requests that came before their session: the tree is where the last command of the group left it,
@@ -387,7 +409,7 @@ class Pipeline:
         read = machine.read
         watches = self.watches
         xid = opcode = 0
-        has_barrier = False
+        has_barrier = connection.is_read_only
         room = self.limits.output_bytes_max - connection.output_bytes
         requests = iter(frames)
         for at, end in requests:
@@ -416,11 +438,11 @@ class Pipeline:
                     break
                 waiting = Pending(xid, opcode, end - at)
                 self._wait(connection, waiting)
+                if opcode == op.OP_CLOSE_SESSION:
+                    waiting.closes = connection.is_ending = True
                 self._propose(
                     connection, waiting, connection.session_id, connection.owner, xid, opcode, block[at + 8 : end]
                 )
-                if opcode == op.OP_CLOSE_SESSION:
-                    waiting.closes = connection.is_ending = True
             else:
                 self._receive_other(connection, xid, opcode, block, at + 8, end)
         connection.output_bytes = self.limits.output_bytes_max - room
@@ -436,6 +458,8 @@ class Pipeline:
         elif opcode == op.OP_SET_WATCHES or opcode == op.OP_SET_WATCHES2:
             self._wait(connection, Pending(xid, opcode, end - at, block[at:end], is_read=True))
             self._advance(connection)
+        elif connection.is_read_only and opcode in (op.OP_SYNC, op.OP_RECONFIG, op.OP_MEMBERSHIP):
+            self._answer_now(connection, xid, opcode, NOT_READ_ONLY, closes=False)
         elif opcode == op.OP_SYNC:
             waiting = Pending(xid, opcode, end - at, block[at:end])
             self._wait(connection, waiting)
@@ -557,6 +581,12 @@ class Pipeline:
     def _propose(
         self, connection: Connection, waiting: Pending, session_id: int, owner: int, cxid: int, opcode: int, body: bytes
     ) -> None:
+        if connection.is_read_only:
+            err = self.read_only.perform(connection, opcode, body)
+            reply = waiting.body if waiting.opcode == op.OP_SASL and err == OK else b""
+            waiting.reply = _pack_reply(16 + len(reply), waiting.xid, self.machine.last_zxid, err) + reply
+            self._advance(connection)
+            return
         command = encode_command(session_id, owner, cxid, opcode, body)
         self._proposals.waiting.append(Sent(session_id, owner, cxid, command, connection, waiting, self.now_ms))
 

@@ -426,6 +426,7 @@ def _node_settings(settings: Settings) -> NodeSettings:
         linearizable_reads=settings.linearizable_reads,
         super_digest=settings.super_digest,
         sasl_users=settings.sasl_users,
+        read_only_mode=settings.read_only_mode,
         limits=Limits(
             outstanding_max=settings.outstanding_max,
             session_timeout_min_ms=settings.timeout_min_ms(),

@@ -61,12 +61,15 @@ class Words:
             return b""
         if name not in self._settings.words:
             return f"{name} is not executed because it is not in the whitelist.\n".encode()
-        if not self._node.is_serving() and name not in _ALWAYS:
+        is_of_use = self._node.is_serving() or self._node.pipeline.read_only.is_on
+        if not is_of_use and name not in _ALWAYS:
             return _NOT_SERVING.encode()
         return build().encode()
 
     def mode(self) -> str:
-        """leader, follower, observer or standalone."""
+        """leader, follower, observer, standalone or read-only."""
+        if self._node.pipeline.read_only.is_on:
+            return "read-only"
         config = self._node.core.configs.current
         if len(config.members()) == 1:
             return "standalone"

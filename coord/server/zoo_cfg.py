@@ -87,6 +87,7 @@ class _Reader:
             "members": servers,
             "reconfig_enabled": self._flag("reconfigEnabled"),
             "linearizable_reads": self._flag("linearizableReads"),
+            "read_only_mode": self._flag("readonlymode.enabled"),
             "admin_address": self._admin_address(),
             "tick_ms": tick_ms,
             "leader_absence_ms": max(2000, sync_limit * tick_ms),
