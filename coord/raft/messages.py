@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from coord.raft.membership import Configuration
 
 # --- entry kinds ----------------------------------------------------------------------------------------------------
@@ -61,6 +63,7 @@ READ_INDEX: Final = 12
 READ_INDEX_RESP: Final = 13
 
 
+@mypyc_attr(acyclic=True)
 class Entry:
     """One place of the log. Immutable by agreement: the same object is kept, sent and applied."""
 

@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from coord.errors import (
     AUTH_FAILED,
     MARSHALLING_ERROR,
@@ -41,12 +43,22 @@ from coord.tree.machine import Outcome, StateMachine
 from coord.tree.sessions import Session
 from coord.tree.watches import WatchTable
 from coord.wire import opcodes as op
-from coord.wire.records import decode_auth, decode_sasl, encode_connect_response, encode_event_frame, encode_sasl
+from coord.wire.codec import (
+    decode_auth,
+    decode_sasl,
+    encode_connect_response,
+    encode_event_frame,
+    encode_reply_frame,
+    encode_sasl,
+)
+from coord.wire.jute import IS_COMPILED
 from coord.wire.sasl import SaslError, SaslServer
 from coord.wire.values import NO_PASSWD, PASSWD_BYTES, ConnectRequest, ConnectResponse
 
+if IS_COMPILED:
+    from librt.strings import read_i32_be
+
 _header_at = struct.Struct("!ii").unpack_from
-_pack_reply = struct.Struct("!iiqi").pack
 _pack_length = struct.Struct("!i").pack
 
 #: Answered from this node's tree.
@@ -115,6 +127,7 @@ class Transport(Protocol):
         ...
 
 
+@mypyc_attr(acyclic=True)
 class Pending:
     """One request that waits: a read for its turn, anything else for `reply`."""
 
@@ -185,7 +198,7 @@ class Connection:
         """Put a reply at the end of the output."""
         if err:
             body = b""
-        self.output.append(_pack_reply(16 + len(body), xid, zxid, err) + body)
+        self.output.append(encode_reply_frame(xid, zxid, err, body))
 
 
 class Latency:
@@ -415,7 +428,10 @@ class Pipeline:
         for at, end in requests:
             if connection.is_ending:
                 break
-            xid, opcode = _header_at(block, at)
+            if IS_COMPILED:
+                xid, opcode = read_i32_be(block, at), read_i32_be(block, at + 4)
+            else:
+                xid, opcode = _header_at(block, at)
             if opcode in READS:
                 if self.is_linearizable and not has_barrier:
                     # One for all reads up to the next write, which is not looked at before they are answered.
@@ -425,7 +441,7 @@ class Pipeline:
                     self._wait(connection, Pending(xid, opcode, end - at, block[at + 8 : end], is_read=True))
                 else:
                     err, body = read(opcode, block, session, watches, at + 8, end)
-                    output.append(_pack_reply(16 + len(body), xid, machine.last_zxid, err) + body)
+                    output.append(encode_reply_frame(xid, machine.last_zxid, err, body))
                     connection.sent += 1
                     room -= len(body)
                     if room < 0:
@@ -531,7 +547,7 @@ class Pipeline:
     ) -> None:
         """Answer without asking tree or log, but not before what waits in front."""
         waiting = Pending(xid, opcode, 0)
-        waiting.reply = _pack_reply(16 + len(body), xid, self.machine.last_zxid, err) + body
+        waiting.reply = encode_reply_frame(xid, self.machine.last_zxid, err, body)
         waiting.closes = closes
         connection.is_ending = connection.is_ending or closes
         self._wait(connection, waiting)
@@ -595,8 +611,9 @@ class Pipeline:
     def applied(self, outcomes: list[Outcome]) -> None:
         """Commands have been performed: give events to the watchers here, then answer those that came from here."""
         proposals = self._proposals
+        watches = self.watches
         for outcome in outcomes:
-            if outcome.events:
+            if outcome.events and not watches.is_empty():
                 self._send_events(outcome)
             if outcome.opcode < 0 and outcome.err == OK:
                 self._session_changed(outcome)
@@ -618,7 +635,7 @@ class Pipeline:
 
     def _answer(self, sent: Sent, outcome: Outcome) -> None:
         connection = sent.connection
-        if outcome.opcode in _OPENING:
+        if outcome.opcode < 0 and outcome.opcode in _OPENING:
             self._session_opened(connection, outcome)
             return
         body = b"" if outcome.err else outcome.body
@@ -631,7 +648,7 @@ class Pipeline:
             elif waiting.opcode == op.OP_SASL:
                 body = waiting.body
         self.latency.add(self.now_ms - sent.since_ms)
-        waiting.reply = _pack_reply(16 + len(body), waiting.xid, outcome.zxid, outcome.err) + body
+        waiting.reply = encode_reply_frame(waiting.xid, outcome.zxid, outcome.err, body)
         if outcome.err == SESSION_EXPIRED or outcome.err == SESSION_MOVED:
             waiting.closes = True
         self._advance(connection)
@@ -656,7 +673,7 @@ class Pipeline:
         if connection.is_closed:
             return
         body = b"" if err else body
-        waiting.reply = _pack_reply(16 + len(body), waiting.xid, self.machine.last_zxid, err) + body
+        waiting.reply = encode_reply_frame(waiting.xid, self.machine.last_zxid, err, body)
         connection.syncs -= 1
         self._advance(connection)
         if connection.parked and not connection.syncs:

@@ -22,10 +22,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from coord.server.pipeline import Connection, Pending
 
 
+@mypyc_attr(acyclic=True)
 class Sent:
     """One command of a client of this node, and who waits for it."""
 

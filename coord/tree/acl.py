@@ -15,8 +15,8 @@ from typing import Final
 
 from crc32c import crc32c
 
+from coord.wire.codec import encode_acl
 from coord.wire.opcodes import PERM_ALL, PERM_READ
-from coord.wire.records import encode_acl
 from coord.wire.values import OPEN_ACL, Acl
 
 Identity = tuple[bytes, bytes]

@@ -29,8 +29,11 @@ import struct
 from typing import Final
 
 from coord.errors import RemoteProtocolError
-from coord.wire.jute import buffer, i32, read_buffer, read_i32, read_string, short
+from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX, buffer, i32, read_buffer, read_i32, read_string, short
 from coord.wire.values import PASSWD_BYTES
+
+if IS_COMPILED:
+    from librt.strings import BytesWriter, write_i32_be, write_i64_be
 
 GROUP_HEADER: Final = struct.Struct("!qI")
 #: length, session_id, owner, cxid, opcode
@@ -57,6 +60,15 @@ class Command:
 
 def encode_command(session_id: int, owner: int, cxid: int, opcode: int, body: bytes) -> bytes:
     """A command as it goes into a group, its length in front."""
+    if IS_COMPILED and len(body) <= NATIVE_BYTES_MAX:
+        out = BytesWriter()
+        write_i32_be(out, _COMMAND_FIXED_BYTES + len(body))
+        write_i64_be(out, session_id)
+        write_i64_be(out, owner)
+        write_i32_be(out, cxid)
+        write_i32_be(out, opcode)
+        out.write(body)
+        return out.getvalue()
     return COMMAND_HEADER.pack(_COMMAND_FIXED_BYTES + len(body), session_id, owner, cxid, opcode) + body
 
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from coord.errors import (
     AUTH_FAILED,
     BAD_ARGUMENTS,
@@ -61,6 +63,12 @@ from coord.tree.requests import decode_create, decode_set_data
 from coord.tree.sessions import Session, SessionTable, passwords_match
 from coord.tree.snapshot import SnapshotReader, write_snapshot
 from coord.tree.watches import WatchTable
+from coord.wire.codec import (
+    decode_multi,
+    decode_path,
+    decode_path_version,
+    decode_set_acl,
+)
 from coord.wire.jute import I32, IS_COMPILED, i32
 from coord.wire.opcodes import (
     OP_ATTACH,
@@ -83,12 +91,6 @@ from coord.wire.opcodes import (
     OP_SET_WATCHES2,
     PERM_READ,
 )
-from coord.wire.records import (
-    decode_multi,
-    decode_path,
-    decode_path_version,
-    decode_set_acl,
-)
 
 if IS_COMPILED:
     from librt.strings import read_i32_be, read_i64_be
@@ -105,6 +107,7 @@ _unpack_command: Final = COMMAND_HEADER.unpack_from
 _NO_EVENTS: Final[list[Event]] = []
 
 
+@mypyc_attr(acyclic=True)
 class Outcome:
     """What became of one command.
 

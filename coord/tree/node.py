@@ -6,6 +6,7 @@ import struct
 from typing import Final
 
 from crc32c import crc32c
+from mypy_extensions import mypyc_attr
 
 from coord.tree.acl import AccessList
 from coord.wire.jute import IS_COMPILED
@@ -47,6 +48,7 @@ def next_version(version: int) -> int:
     return version + 1 if version != I32_MAX else -I32_MAX - 1
 
 
+@mypyc_attr(acyclic=True)
 class Node:
     """A znode. Its path is its key in the tree.
 
@@ -139,6 +141,7 @@ class Node:
         return mark - before
 
 
+@mypyc_attr(acyclic=True)
 class Delta:
     """One planned change of one znode. Planning made sure that it can be applied."""
 
@@ -146,6 +149,7 @@ class Delta:
         self.path = path
 
 
+@mypyc_attr(acyclic=True)
 class CreateDelta(Delta):
     """A new znode; its parent exists and may have children."""
 
@@ -160,10 +164,12 @@ class CreateDelta(Delta):
         self.ttl_ms = ttl_ms
 
 
+@mypyc_attr(acyclic=True)
 class DeleteDelta(Delta):
     """An existing znode without children goes."""
 
 
+@mypyc_attr(acyclic=True)
 class SetDataDelta(Delta):
     """New data; `version` is the one the znode has afterwards."""
 
@@ -173,6 +179,7 @@ class SetDataDelta(Delta):
         self.version = version
 
 
+@mypyc_attr(acyclic=True)
 class SetAclDelta(Delta):
     """A new access list; `aversion` is the one the znode has afterwards."""
 

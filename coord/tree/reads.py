@@ -25,7 +25,14 @@ from coord.tree.paths import ROOT
 from coord.tree.requests import decode_path_watch
 from coord.tree.sessions import Session
 from coord.tree.watches import WatchTable
-from coord.wire.jute import I32, NULL, i32, read_buffer, strings
+from coord.wire.codec import (
+    decode_multi,
+    decode_path,
+    decode_path_version,
+    decode_set_watches,
+    encode_who_am_i_reply,
+)
+from coord.wire.jute import I32, IS_COMPILED, NATIVE_BYTES_MAX, NULL, i32, read_buffer, strings
 from coord.wire.opcodes import (
     EVENT_CHILDREN_CHANGED,
     EVENT_CREATED,
@@ -51,14 +58,10 @@ from coord.wire.opcodes import (
     WATCHER_CHILDREN,
     WATCHER_PERSISTENT_RECURSIVE,
 )
-from coord.wire.records import (
-    decode_multi,
-    decode_path,
-    decode_path_version,
-    decode_set_watches,
-    encode_who_am_i_reply,
-)
 from coord.wire.values import WatchSets
+
+if IS_COMPILED:
+    from librt.strings import BytesWriter, write_i32_be
 
 Answer = tuple[int, bytes]
 
@@ -84,6 +87,12 @@ def get_data(tree: DataTree, path: bytes, session: Session) -> Answer:
     data = node.data
     if data is None:
         return OK, NULL + node.stat
+    if IS_COMPILED and len(data) <= NATIVE_BYTES_MAX:
+        out = BytesWriter()
+        write_i32_be(out, len(data))
+        out.write(data)
+        out.write(node.stat)
+        return OK, out.getvalue()
     return OK, _pack_i32(len(data)) + data + node.stat
 
 

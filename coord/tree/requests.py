@@ -11,9 +11,9 @@ from typing import Final
 
 from coord.errors import RemoteProtocolError
 from coord.tree.acl import OPEN
+from coord.wire.codec import read_acl, read_path
 from coord.wire.jute import IS_COMPILED, read_buffer, read_i32, read_i64, short
 from coord.wire.opcodes import OP_CREATE_TTL
-from coord.wire.records import read_acl, read_path
 from coord.wire.values import OPEN_ACL, CreateRequest
 
 if IS_COMPILED:

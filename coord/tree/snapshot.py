@@ -33,8 +33,8 @@ from coord.tree.datatree import DataTree
 from coord.tree.node import KIND_TTL, STAT, Node
 from coord.tree.paths import ROOT, parent_of
 from coord.tree.sessions import Session, SessionTable
+from coord.wire.codec import read_acl
 from coord.wire.jute import I32, buffer, read_buffer, read_string, short
-from coord.wire.records import read_acl
 
 VERSION: Final = 1
 CHUNK_BYTES: Final = 256 << 10
@@ -202,7 +202,7 @@ class SnapshotReader:
                 self._take_records(kind, payload)
             else:
                 raise self._corrupt("a kind of chunk", kind)
-        except (RemoteProtocolError, struct.error) as error:
+        except (RemoteProtocolError, struct.error, ValueError, OverflowError) as error:
             raise self._corrupt("a readable record", error) from error
 
     def _take_header(self, payload: bytes) -> None:

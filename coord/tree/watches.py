@@ -83,6 +83,10 @@ class WatchTable:
             watcher = self._watchers[watcher_id] = Watcher()
         return watcher
 
+    def is_empty(self) -> bool:
+        """Whether nobody can be waiting for an event."""
+        return not self._watchers
+
     # --- events ------------------------------------------------------------------------------------------------------
 
     def triggered(self, event_type: int, path: bytes) -> list[int]:

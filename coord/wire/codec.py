@@ -23,6 +23,7 @@ from coord.errors import RemoteProtocolError
 from coord.wire.jute import (
     I32,
     IS_COMPILED,
+    NATIVE_BYTES_MAX,
     NULL,
     boolean,
     buffer,
@@ -63,7 +64,7 @@ from coord.wire.values import (
 )
 
 if IS_COMPILED:
-    from librt.strings import read_i32_be
+    from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_be
 
 _u32: Final = I32.unpack_from
 _I32_PAIR: Final = struct.Struct("!ii")
@@ -111,6 +112,14 @@ def decode_reply_header(data: bytes, at: int, end: int) -> tuple[int, int, int]:
 
 def encode_reply_frame(xid: int, zxid: int, err: int, body: bytes) -> bytes:
     """A whole reply as it goes onto the wire, length first. A refusal (err != 0) has an empty body."""
+    if IS_COMPILED and len(body) <= NATIVE_BYTES_MAX:
+        out = BytesWriter()
+        write_i32_be(out, 16 + len(body))
+        write_i32_be(out, xid)
+        write_i64_be(out, zxid)
+        write_i32_be(out, err)
+        out.write(body)
+        return out.getvalue()
     return FRAMED_REPLY_HEADER.pack(16 + len(body), xid, zxid, err) + body
 
 

@@ -42,6 +42,9 @@ IS_COMPILED: Final[bool] = type(short).__name__ != "function"
 if IS_COMPILED:
     from librt.strings import read_i32_be, read_i64_be
 
+#: Up to here a record is put together natively; a longer one is copied less often by joining bytes.
+NATIVE_BYTES_MAX: Final = 1024
+
 
 def read_i32(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read an int."""

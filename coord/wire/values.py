@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from coord.wire.opcodes import PERM_ALL
 
 PASSWD_BYTES: Final = 16
 NO_PASSWD: Final = bytes(PASSWD_BYTES)
 
 
+@mypyc_attr(acyclic=True)
 class Stat:
     """What the wire shows of a znode besides its data. Times are ms since 1970, ephemeral_owner is 0 for none."""
 
@@ -75,6 +78,7 @@ class Stat:
         )
 
 
+@mypyc_attr(acyclic=True)
 class Acl:
     """One line of an access list: permission bits for an identity `scheme:id`."""
 
@@ -144,6 +148,7 @@ class ConnectResponse:
         self.has_read_only = has_read_only
 
 
+@mypyc_attr(acyclic=True)
 class CreateRequest:
     """create, create2, createContainer and createTTL. `acl` is None where the wire says null; `ttl_ms` 0 for none."""
 
@@ -164,6 +169,7 @@ class CreateRequest:
         self.ttl_ms = ttl_ms
 
 
+@mypyc_attr(acyclic=True)
 class MultiOp:
     """One part of a multi or multiRead.
 
