@@ -60,8 +60,8 @@ from coord.storage.writer import LogWriter
 from coord.tree.command import decode_group, encode_command, encode_group
 from coord.tree.machine import StateMachine
 from coord.tree.sessions import ExpiryQueue
+from coord.wire.codec import encode_path
 from coord.wire.opcodes import OP_DELETE_CONTAINER, OP_EXPIRE
-from coord.wire.records import encode_path
 
 log = Logger()
 
@@ -329,8 +329,6 @@ class Node:
                 has_more = True
                 break
             self._perform(core.ready())
-            self._peers.flush()
-            self._writer.flush()
         self._peers.flush()
         return has_more
 
@@ -354,6 +352,9 @@ class Node:
                 self._held.append((self._submitted, 0, ready.messages_after_persist))
             else:
                 self._send(ready.messages_after_persist)
+        # Disk and peers work while this node applies.
+        self._peers.flush()
+        self._writer.flush()
         if ready.committed:
             self._apply(ready.committed)
         for state in ready.read_states:
