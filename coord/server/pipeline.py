@@ -600,7 +600,7 @@ class Pipeline:
         if connection.is_read_only:
             err = self.read_only.perform(connection, opcode, body)
             reply = waiting.body if waiting.opcode == op.OP_SASL and err == OK else b""
-            waiting.reply = _pack_reply(16 + len(reply), waiting.xid, self.machine.last_zxid, err) + reply
+            waiting.reply = encode_reply_frame(waiting.xid, self.machine.last_zxid, err, reply)
             self._advance(connection)
             return
         command = encode_command(session_id, owner, cxid, opcode, body)
