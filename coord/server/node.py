@@ -207,8 +207,10 @@ class Node:
         """Whether there is anything in this node's log; peers are told (`Joining`)."""
         return self.core.log.last > 0
 
-    def peer_introduced(self, peer: int, has_log: bool) -> None:  # noqa: ARG002
+    def peer_introduced(self, peer: int, has_log: bool) -> None:
         """`peer` said hello, over whichever connection."""
+        # How a transfer to it ended may have been said over a connection that is gone: find out where it stands.
+        self._outbox.peer_lost(peer, self.core)
         try:
             # Who knows a term has a disk that remembers its votes. Without this, a first leader whose voters have got
             # nothing of its log yet would make all of them joining, and nobody could ever be elected.

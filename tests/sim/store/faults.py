@@ -292,7 +292,7 @@ class Story:
             return  # a node that has nothing yet and one that loses everything are no minority
         disk = host.disk
         disk.settle()
-        paths = [path for path in sorted(disk.durable) if path.endswith((".log", ".snap"))]
+        paths = [path for path in sorted(disk.durable) if path in disk.files and path.endswith((".log", ".snap"))]
         if not paths:
             return
         path = self.world.chance.pick(paths)

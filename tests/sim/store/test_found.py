@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+from collections import deque
 
 import pytest
 
+from coord.server import peer_codec as codec
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Batch, SyncFailed, open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
 from tests.sim.chance import Chance
 from tests.sim.store.disk import SimDisk
-from tests.store_nodes import Client, StoreNodes
+from tests.store_nodes import TICK_MS, Client, StoreNodes
 
 PATH = b"/x"
 
@@ -139,3 +141,35 @@ def test_a_crash_while_the_log_is_pruned_leaves_no_gap() -> None:
             wal.prune(6)
         disk.power_cut()
         assert open_wal(disk, "wal")[1].last_index() == 7
+
+
+def test_a_snapshot_whose_receipt_is_lost_is_not_waited_for_for_ever() -> None:
+    """The leader's link to a node is up and the way back is not: the state arrives, the answer to it never does."""
+    nodes = StoreNodes(3, snapshot_entries=5, keep_entries=0)
+    leader = nodes.leader()
+    lead = leader.settings.node_id
+    late = nodes.follower().settings.node_id
+    nodes.crash(late)
+    client = nodes.client(leader)
+    for xid in range(1, 21):
+        create = records.CreateRequest(op.OP_CREATE, b"/n%d" % xid, b"", records.OPEN_ACL, 0)
+        client.request(xid, op.OP_CREATE, records.encode_create(create))
+        nodes.settle()
+    nodes.run(2)
+    nodes.start(late)
+    for _ in range(200):
+        if codec.CHUNK in [frame[4] for frame in nodes.queues[lead, late]]:
+            break
+        if not nodes.turn():
+            nodes.clock.now_ms += TICK_MS
+            leader.tick()
+    del nodes.queues[late, lead]
+    nodes.settle()
+    behind = nodes.nodes[late]
+    assert behind.applied_index > 0
+    nodes.queues[late, lead] = deque()
+    leader.peer_introduced(late, True)
+    behind.peer_connected(lead)
+    client.request(21, op.OP_CREATE, records.encode_create(records.CreateRequest(1, b"/end", b"", records.OPEN_ACL, 0)))
+    nodes.run(10)
+    assert behind.applied_index == leader.applied_index
