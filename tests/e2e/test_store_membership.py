@@ -248,6 +248,37 @@ def test_a_removed_node_may_be_added_again_at_once(nodes: Nodes) -> None:
     assert nodes.processes[again].poll() is None
 
 
+def test_observer_and_linearizable_reads_in_zoo_cfg(nodes: Nodes) -> None:
+    """Two participants and an observer from ZooKeeper's files: it serves reads and writes, and never votes."""
+    roles = {1: "participant", 2: "participant", 3: "observer"}
+    lines = [f"server.{i}={nodes.peers[i]}:1{i}:{role};{nodes.clients[i]}" for i, role in roles.items()]
+    common = ["tickTime=250", "reconfigEnabled=true", "linearizableReads=true"]
+    for i in roles:
+        data = nodes.folder / f"n{i}"
+        data.mkdir()
+        (data / "myid").write_text(str(i))
+        own = [f"dataDir={data}", f"DigestAuthenticationProvider.superDigest={DIGEST}"]
+        own += ["peerType=observer"] if roles[i] == "observer" else []
+        (nodes.folder / f"{i}.cfg").write_text("\n".join([*common, *own, *lines]))
+        stack = nodes.running[i] = contextlib.ExitStack()
+        command = rk("coord", "run", "--config", str(nodes.folder / f"{i}.cfg"))
+        nodes.processes[i] = stack.enter_context(daemon(command, log=nodes.folder / f"{i}.log"))
+    eventually(lambda: [node["role"] for node in nodes.members()] == list(roles.values()), 30, "all are there")
+    observing = KazooClient(hosts=nodes.clients[3], timeout=10)
+    voting = KazooClient(hosts=nodes.clients[1], timeout=10)
+    for client in (observing, voting):
+        client.start(timeout=30)
+    for k in range(50):
+        voting.create(f"/n{k}")
+        assert observing.exists(f"/n{k}"), "a linearizable read is never stale"
+    observing.create("/by-observer")
+    assert voting.get("/zookeeper/config")[0].decode().splitlines()[:3] == lines
+    assert b"Mode: observer" in observing.command(b"srvr").encode()
+    for client in (observing, voting):
+        client.stop()
+        client.close()
+
+
 def test_what_is_refused_says_why(nodes: Nodes) -> None:
     """One line, and a way out."""
     nodes.first(1, 2, 3)
