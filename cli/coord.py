@@ -20,7 +20,7 @@ from coord.server.config import (
     parse_peers,
     parse_words,
 )
-from coord.server.secrets_files import read_users, warn_if_open
+from coord.server.secrets_files import read_peer_secret, read_users, warn_if_open
 from coord.server.tls import TlsFiles
 from coord.server.zoo_cfg import read_zoo_cfg
 
@@ -162,6 +162,12 @@ def coord() -> None:
     type=click.Choice(["none", "want", "need"]),
     help="Whether clients must have a certificate.  [default: need with --tls-ca, else none]",
 )
+@click.option("--peer-tls-cert", type=_FILE, metavar="PEM", help="This node's certificate for the other nodes.")
+@click.option("--peer-tls-key", type=_FILE, metavar="PEM", help="Its key, if that is not in the same file.")
+@click.option("--peer-tls-ca", type=_FILE, metavar="PEM", help="Who issues the nodes' certificates, and no others.")
+@click.option(
+    "--peer-secret-file", type=_FILE, metavar="FILE", help="What all nodes know and nobody else, 16 bytes at least."
+)
 @click.option(
     "--sasl-users",
     type=_FILE,
@@ -198,6 +204,11 @@ def _gather_tls(given: dict[str, Any]) -> None:
         given["tls"] = TlsFiles(**found)
     elif any(found.values()):
         raise ConfigError("--tls-cert is missing")
+    peer = {name: given.pop(f"peer_tls_{name}", None) for name in ("cert", "key", "ca")}
+    if peer["cert"] is not None and peer["ca"] is not None:
+        given["peer_tls"] = TlsFiles(**peer, client_auth="need")
+    elif any(peer.values()):
+        raise ConfigError("--peer-tls-cert and --peer-tls-ca go together")
 
 
 def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
@@ -217,6 +228,10 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
     if "words" in given:
         given["words"] = parse_words(given["words"])
     warnings: tuple[str, ...] = ()
+    if "peer_secret_file" in given:
+        secret = given.pop("peer_secret_file")
+        warnings += warn_if_open(secret)
+        given["peer_secret"] = read_peer_secret(secret)
     if "sasl_users" in given:
         warnings += warn_if_open(given["sasl_users"])
         given["sasl_users"] = read_users(given["sasl_users"])

@@ -11,7 +11,7 @@ from typing import Final
 
 from coord.errors import ConfigError
 from coord.server.members import NODE_ID_MAX, Address, Member, Members
-from coord.server.tls import TlsFiles
+from coord.server.tls import NEED, TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 
 #: Words answered unless the settings say otherwise: none of them tells more than whether the node works.
@@ -31,6 +31,10 @@ class Settings:
     secure_client_address: Address | None = None
     #: This node's certificate for clients; needed with `secure_client_address`.
     tls: TlsFiles | None = None
+    #: This node's certificate for its peers, and who issues theirs; None: peers do not use TLS.
+    peer_tls: TlsFiles | None = None
+    #: What all nodes of the cluster know and nobody else; b"": nothing.
+    peer_secret: bytes = field(default=b"", repr=False)
     #: Where this node listens for the others; None when it is alone.
     peer_address: Address | None = None
     #: Every first member's peer address, this node's included; empty when it is alone or joins.
@@ -81,6 +85,8 @@ class Settings:
             raise ConfigError("a node with peers needs a peer address")
         if (self.secure_client_address is None) != (self.tls is None):
             raise ConfigError("a secure client address needs a certificate, and a certificate such an address")
+        if self.peer_tls is not None and self.peer_tls.client_auth != NEED:
+            raise ConfigError("peers need certificates of an authority that is named")
         if self.join and self.peer_address is None:
             raise ConfigError("a node that joins needs a peer address")
         strangers = sorted(self.observers - set(self.peers))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import time
 from typing import Final
 
@@ -17,6 +16,7 @@ from coord.errors import CoordError, RemoteProtocolError
 from coord.raft.membership import Configuration
 from coord.server import peer_codec as codec
 from coord.server.members import Address, parse_config_text, shown
+from coord.server.peer_guard import PeerGuard
 from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op
 from coord.wire.jute import buffer
@@ -40,9 +40,7 @@ class Found:
         self.address = address
 
 
-def find_store(
-    addresses: tuple[Address, ...], *, search_s: float = SEARCH_S, peer_tls: ssl.SSLContext | None = None
-) -> Found:
+def find_store(addresses: tuple[Address, ...], *, search_s: float = SEARCH_S, guard: PeerGuard | None = None) -> Found:
     """Ask these addresses, again and again for `search_s`, which store they belong to.
 
     Raises CoordError that says why each of them is of no use.
@@ -53,7 +51,7 @@ def find_store(
         best: Found | None = None
         for address in addresses:
             try:
-                found = _ask(address, peer_tls)
+                found = _ask(address, guard)
             except (OSError, RemoteProtocolError) as error:
                 reasons.append(f"{shown(address)}: {error or type(error).__name__}")
                 continue
@@ -66,10 +64,10 @@ def find_store(
         time.sleep(PAUSE_S)
 
 
-def _ask(address: Address, peer_tls: ssl.SSLContext | None) -> Found:
+def _ask(address: Address, guard: PeerGuard | None) -> Found:
     """Ask one address: as a peer, and if it does not speak as one, as a client for the peers. Raises OSError."""
     try:
-        return ask_peer(address, peer_tls)
+        return ask_peer(address, guard)
     except (OSError, RemoteProtocolError) as as_peer:
         try:
             peers = _peers_by_client_port(address)
@@ -78,18 +76,20 @@ def _ask(address: Address, peer_tls: ssl.SSLContext | None) -> Found:
     reason: Exception = RemoteProtocolError("/zookeeper/config there names no peer addresses")
     for peer in peers:
         try:
-            return ask_peer(peer, peer_tls)
+            return ask_peer(peer, guard)
         except (OSError, RemoteProtocolError) as error:
             reason = error
     raise reason
 
 
-def ask_peer(address: Address, peer_tls: ssl.SSLContext | None = None) -> Found:
+def ask_peer(address: Address, guard: PeerGuard | None = None) -> Found:
     """Ask a member at its peer address. Raises OSError, RemoteProtocolError."""
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.create_connection(address, ANSWER_S))
-        if peer_tls is not None:
-            sock = stack.enter_context(peer_tls.wrap_socket(sock, server_hostname=address[0]))
+        if guard is not None:
+            if guard.client is not None:
+                sock = stack.enter_context(guard.client.wrap_socket(sock, server_hostname=address[0]))
+            _prove(sock, guard)
         sock.sendall(codec.encode_who())
         body = _read_frame(sock)
     if body[:1] == bytes([codec.REFUSED]):
@@ -98,6 +98,15 @@ def ask_peer(address: Address, peer_tls: ssl.SSLContext | None = None) -> Found:
         raise RemoteProtocolError("is no peer address of a store")
     cluster, index, config = codec.decode_cluster(body[1:])
     return Found(cluster, index, config, address)
+
+
+def _prove(sock: socket.socket, guard: PeerGuard) -> None:
+    """Show that this node knows the peers' secret, and that the other one does."""
+    handshake = guard.handshake()
+    if handshake is not None:
+        sock.sendall(handshake.challenge())
+        answer = _read_frame(sock)
+        sock.sendall(handshake.prove(answer[0], answer[1:]))
 
 
 def _peers_by_client_port(address: Address) -> list[Address]:

@@ -19,6 +19,7 @@ of it in order. All numbers big-endian:
     removed  := frame kind 10: config:u64                             instead of a hello: no member since that index
     who      := frame kind 11: magic version:u16                      instead of a hello: which cluster is this?
     cluster  := frame kind 12: cluster:16 bytes config:u64 configuration              the answer to that
+    challenge, counter, proof := frame kinds 13, 14, 15: before the hello, where there is a secret (`peer_guard`)
 
 A frame that cannot be read is a RemoteProtocolError and costs the connection: between peers of one version and one
 cluster there are no bad frames, only bugs and strangers.
@@ -56,6 +57,9 @@ ANSWER: Final = 9
 REMOVED: Final = 10
 WHO: Final = 11
 CLUSTER: Final = 12
+CHALLENGE: Final = 13
+COUNTER: Final = 14
+PROOF: Final = 15
 
 _FRAME: Final = struct.Struct(">IB")
 _HELLO: Final = struct.Struct(">4sH16sQQQ?Q")

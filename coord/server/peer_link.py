@@ -29,6 +29,7 @@ from twisted.python.failure import Failure
 from coord.env import Rng
 from coord.errors import RemoteProtocolError
 from coord.server import peer_codec as codec
+from coord.server.peer_guard import Handshake, PeerGuard
 from coord.server.reactor import TurnReactor
 from coord.server.stream import Stream, tune
 
@@ -107,12 +108,31 @@ class _Dialled(Stream):
         self._link = link
         self._frames = codec.PeerFrames()
         self.is_up = False
+        guard = link.owner.guard
+        self.tls = guard.engine(is_server=False) if guard is not None else None
+        self._handshake = guard.handshake() if guard is not None else None
+
+    def begin(self) -> None:
+        """Say who we are, or first that we know the secret."""
+        if self._handshake is None:
+            self._say_hello()
+        else:
+            self.output.append(self._handshake.challenge())
+            self.flush()
+
+    def _say_hello(self) -> None:
+        self.output.append(codec.encode_hello(self._link.owner.hello(self._link.peer)))
+        self.flush()
 
     def received(self, data: bytes) -> None:
         try:
             for kind, block, at, end in self._frames.feed(data):
                 if kind == codec.REFUSED:
                     self.fail("refused: " + block[at:end].decode(errors="replace"))
+                    return
+                if self._handshake is not None and not self._handshake.is_done:
+                    self.output.append(self._handshake.prove(kind, block[at:end]))
+                    self._say_hello()
                     return
                 if kind == codec.REMOVED:
                     owner = self._link.owner
@@ -178,10 +198,8 @@ class _Link:
             self._dial_again(errno.errorcode.get(code, str(code)))
             return
         stream = self.stream = _Dialled(self, sock)
-        owner = self.owner
-        stream.output.append(codec.encode_hello(owner.hello(self.peer)))
-        stream.flush()
-        owner.reactor.callLater(HELLO_TIMEOUT_S, self._hello_timeout, stream)
+        stream.begin()
+        self.owner.reactor.callLater(HELLO_TIMEOUT_S, self._hello_timeout, stream)
 
     def _hello_timeout(self, stream: _Dialled) -> None:
         if not stream.is_up:
@@ -236,12 +254,21 @@ class _Accepted(Stream):
         self._frames = codec.PeerFrames()
         self.peer = 0
         self.incarnation = 0
+        self.tls = owner.guard.engine(is_server=True) if owner.guard is not None else None
+        self._handshake = owner.guard.handshake() if owner.guard is not None else None
 
     def received(self, data: bytes) -> None:
         try:
             frames = self._frames.feed(data)
+            while frames and self._handshake is not None and not self._handshake.is_done:
+                kind, block, at, end = frames[0]
+                self._hear_proof(self._handshake, kind, block[at:end])
+                frames = self._frames.feed(b"") if not self.is_closed else []
             if self.peer == 0 and frames:
                 kind, block, at, end = frames[0]
+                if kind == codec.CHALLENGE:
+                    self._dismiss(codec.frame(codec.REFUSED, b"this node knows of no secret of the peers"))
+                    return
                 if kind == codec.WHO and self._owner.members is not None and codec.is_who(block[at:end]):
                     self._dismiss(self._owner.members.describe())
                     return
@@ -258,6 +285,18 @@ class _Accepted(Stream):
         except RemoteProtocolError as error:
             log.warn("connection from {who} broken: {error}", who=self._who(), error=str(error))
             self.fail(str(error))
+
+    def _hear_proof(self, handshake: Handshake, kind: int, body: bytes) -> None:
+        """Before anything else is listened to."""
+        try:
+            answer = handshake.counter(kind, body)
+        except RemoteProtocolError as error:
+            self.output.append(codec.frame(codec.REFUSED, str(error).encode()))
+            self.flush()
+            raise
+        if answer:
+            self.output.append(answer)
+            self.flush()
 
     def _introduce(self, hello: codec.Hello) -> None:
         owner = self._owner
@@ -286,7 +325,9 @@ class _Accepted(Stream):
         self.close_when_sent()
         self._owner.strangers.discard(self)
 
-    def lost(self, reason: str) -> None:  # noqa: ARG002 (the peer dials again and says why)
+    def lost(self, reason: str) -> None:
+        if self.peer == 0 and reason.startswith("TLS"):
+            log.warn("refused a connection to the peer port: {reason}", reason=reason)
         self._owner.accepted_lost(self)
 
     def _who(self) -> str:
@@ -305,8 +346,10 @@ class PeerLinks:
         incarnation: int,
         addresses: dict[int, Address],
         rng: Rng,
+        guard: PeerGuard | None = None,
     ) -> None:
-        """`addresses` of the other nodes; `cluster` 16 bytes."""
+        """`addresses` of the other nodes; `cluster` 16 bytes; `guard`: what peers have to prove."""
+        self.guard = guard
         self.reactor = reactor
         self.node_id = node_id
         self.cluster = cluster

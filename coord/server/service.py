@@ -32,6 +32,7 @@ from coord.server.joining import MARK, Joining
 from coord.server.members import shown
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
+from coord.server.peer_guard import PeerGuard
 from coord.server.peer_link import PeerLinks
 from coord.server.pipeline import Limits
 from coord.server.reactor import TurnReactor
@@ -91,6 +92,7 @@ class Service:
         self.node: Node
         self.links: PeerLinks
         self.clients: ClientListener
+        self._guard: PeerGuard
         self._lock: FolderLock | None = None
         self._sockets: list[socket.socket] = []
         self._admin: IListeningPort | None = None
@@ -107,6 +109,7 @@ class Service:
         """Take directory and ports, recover, begin. Raises CoordError or OSError with one clear line."""
         settings = self.settings
         disk = self._take_directory()
+        self._guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)
         doors = self._open_doors()
         peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
         meta = self._read_meta(disk)
@@ -121,6 +124,7 @@ class Service:
             incarnation=int.from_bytes(entropy.token(8), "big"),
             addresses={},
             rng=OsRng(),
+            guard=self._guard,
         )
         self._job = ForkSnapshotJob(self.reactor, found.snapshots)
         self.node = Node(
@@ -193,6 +197,8 @@ class Service:
             # Nobody to wait for: a lone node need not sit out its election timeout.
             for _ in range(2 * RaftConfig().election_ticks):
                 self.node.core.tick()
+        if peer_socket is not None and self._guard.is_open() and not _is_loopback(peer_socket):
+            log.warn("whoever reaches the peer port can join: peers have neither certificates nor a secret")
         log.info(
             "node {id} serves clients on {host}:{port}, data in {data}, {form}",
             id=self.settings.node_id,
@@ -255,7 +261,7 @@ class Service:
             is_nameless = settings.is_alone() and not settings.cluster
             cluster = OsEntropy().token(16) if is_nameless else settings.cluster_id()
             return encode_meta(settings.node_id, cluster, settings.voters(), learners=settings.learners())
-        found = find_store(settings.join)
+        found = find_store(settings.join, guard=self._guard)
         config = found.config
         if settings.cluster and found.cluster != settings.cluster_id():
             raise ConfigError(f"the store at {shown(found.address)} is another cluster than {settings.cluster!r}")
@@ -402,6 +408,11 @@ def _began_with(meta: dict[str, Any]) -> Configuration:
     if "configuration" in meta:
         return decode_configuration(bytes.fromhex(meta["configuration"]))
     return Configuration(meta["voters"], [], meta.get("learners"))
+
+
+def _is_loopback(listening: socket.socket) -> bool:
+    host = str(listening.getsockname()[0])
+    return host == "::1" or host.startswith("127.")
 
 
 def _raise_descriptor_limit() -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from coord.errors import ConfigError
 from coord.server.config import Settings, parse_words
 from coord.server.members import OBSERVER, Address, Member, Members, parse_member
-from coord.server.secrets_files import read_jaas, read_secret, warn_if_open
+from coord.server.secrets_files import read_jaas, read_peer_secret, read_secret, warn_if_open
 from coord.server.tls import NEED, NONE, TlsFiles
 
 #: Known, though not always with effect here; no warning.
@@ -106,6 +106,12 @@ class _Reader:
         if jaas is not None:
             options["sasl_users"] = read_jaas(jaas)
             opened = warn_if_open(jaas) if options["sasl_users"] else ()
+        if self._flag("sslQuorum"):
+            options["peer_tls"] = self._tls_files("ssl.quorum.", NEED)
+        secret = self._path_of("peerSecretFile")
+        if secret is not None:
+            options["peer_secret"] = read_peer_secret(secret)
+            opened += warn_if_open(secret)
         unknown = sorted(set(self._values) - self._used - _SILENT, key=lambda key: self._values[key][1])
         warnings = tuple(f"{self._path}:{self._values[key][1]}: {key} is not known and ignored" for key in unknown)
         warnings += opened

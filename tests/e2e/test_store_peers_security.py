@@ -1,0 +1,144 @@
+"""Peers that prove who they are, and strangers at the peer port: certificates, a shared secret, neither."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.server import peer_codec as codec
+from tests.certificates import Authority
+from tests.e2e.test_store_cluster import Cluster
+from tests.helpers import eventually, free_ports
+
+pytestmark = pytest.mark.e2e
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[Cluster]:
+    """Three nodes with these options, two of them started."""
+    cluster = Cluster(folder, options=options)
+    try:
+        cluster.start(1, 2)
+        cluster.leader()
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+def secret_file(folder: Path, secret: str) -> tuple[str, str]:
+    """The option for a secret."""
+    path = folder / secret[:8]
+    path.write_text(secret + "\n")
+    path.chmod(0o600)
+    return "--peer-secret-file", str(path)
+
+
+def certificate(authority: Authority, name: str) -> tuple[str, ...]:
+    """The options for a certificate."""
+    cert, key = authority.issue(name)
+    return "--peer-tls-cert", str(cert), "--peer-tls-key", str(key), "--peer-tls-ca", str(authority.cert)
+
+
+def said(cluster: Cluster, node: int) -> str:
+    """What a node has logged."""
+    return (cluster.folder / f"{node}.log").read_text()
+
+
+def stranger(cluster: Cluster, *frames: bytes) -> bytes:
+    """What node 1 answers at its peer port before it closes."""
+    with socket.create_connection(("127.0.0.1", cluster.peer_ports[1]), 10) as sock:
+        sock.settimeout(10)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(b"".join(frames))
+            while part := sock.recv(4096):
+                answer += part
+        return answer
+
+
+def hello_of(cluster: Cluster) -> bytes:
+    """What node 3 would say, by somebody who knows the cluster's id: it is no secret."""
+    peers = ",".join(f"{i}=127.0.0.1:{port}" for i, port in sorted(cluster.peer_ports.items()))
+    identity = hashlib.sha256(b"regionkeeper cluster " + peers.encode()).digest()[:16]
+    return codec.encode_hello(codec.Hello(identity, 3, 1, 99, True))
+
+
+def serves(cluster: Cluster, node: int) -> bool:
+    """Whether a node has a leader."""
+    try:
+        return bool(cluster.status(node)["serving"])
+    except OSError:
+        return False
+
+
+def outsider(cluster: Cluster, *options: str) -> None:
+    """Node 3 with other options: it does not get in, and the others go on without it."""
+    terms = {node: cluster.status(node)["term"] for node in (1, 2)}
+    cluster.options = options
+    before = len(said(cluster, 3))
+    cluster.start(3)
+    eventually(lambda: said(cluster, 3)[before:].count("no link to node 1") > 0, 20, "node 3 is refused")
+    assert {node: cluster.status(node)["term"] for node in (1, 2)} == terms
+    assert not serves(cluster, 3)
+    cluster.kill(3)
+
+
+def test_secret_is_shared_or_nobody_gets_in(tmp_path: Path) -> None:
+    """A node that knows it joins; one with another, without, or that skips the proof does not."""
+    known = secret_file(tmp_path, "the peers' own secret")
+    with running(tmp_path, *known) as cluster:
+        cluster.start(3)
+        eventually(lambda: serves(cluster, 3), 20, "node 3 serves")
+        with cluster.client(3) as client:
+            client.create("/a")
+        cluster.kill(3)
+        outsider(cluster, *secret_file(tmp_path, "another secret of 16"))
+        assert "another secret" in said(cluster, 3)
+        outsider(cluster)
+        assert "gives no proof of the peers' secret" in said(cluster, 3)
+        raft = codec.frame(codec.RAFT, bytes(80))
+        for frames in ((hello_of(cluster), raft), (raft,), (codec.encode_who(),)):
+            answer = stranger(cluster, *frames)
+            assert answer[4:5] == bytes([codec.REFUSED])
+            assert b"no proof" in answer
+
+
+def test_certificates_are_of_the_clusters_authority_or_nobody_gets_in(tmp_path: Path) -> None:
+    """Mutual TLS: plain peers and foreign certificates are refused before anything of the protocol is read."""
+    authority = Authority(tmp_path / "ca")
+    with running(tmp_path, *certificate(authority, "node")) as cluster:
+        cluster.start(3)
+        eventually(lambda: serves(cluster, 3), 20, "node 3 serves")
+        with cluster.client(3) as client:
+            client.create("/a", b"x" * 900_000)
+        cluster.assert_agreed()
+        cluster.kill(3)
+        outsider(cluster)
+        outsider(cluster, *certificate(Authority(tmp_path / "other", "other"), "node"))
+        answer = stranger(cluster, hello_of(cluster))
+        assert answer[:1] in (b"", b"\x15"), "nothing, or an alert of TLS"
+        eventually(lambda: "refused a connection to the peer port: TLS" in said(cluster, 1), 10, "a line about it")
+
+
+def test_a_node_joins_with_secret_and_certificate(tmp_path: Path) -> None:
+    """Also the question which store this is goes by both."""
+    authority = Authority(tmp_path / "ca")
+    options = (*certificate(authority, "node"), *secret_file(tmp_path, "the peers' own secret"))
+    with running(tmp_path, *options) as cluster:
+        client_port, peer_port = free_ports(2)
+        words = [
+            sys.executable, "-m", "cli", "coord", "run", "--id", "4", "--data-dir", str(tmp_path / "n4"),
+            "--client-address", f"127.0.0.1:{client_port}", "--peer-address", f"127.0.0.1:{peer_port}",
+            "--join", f"127.0.0.1:{cluster.peer_ports[1]}", *options,
+        ]  # fmt: skip
+        with (tmp_path / "4.log").open("wb") as log:
+            cluster.processes[4] = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        eventually(lambda: "waits to be added" in said(cluster, 4), 20, "node 4 knows the store")
+        eventually(lambda: "node 4 is not a member" in said(cluster, 1), 20, "node 4 has proved the secret")

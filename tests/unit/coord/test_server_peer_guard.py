@@ -1,0 +1,91 @@
+"""The peers' secret: proved by both ends, or nothing more is heard."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coord.errors import RemoteProtocolError
+from coord.server import peer_codec as codec
+from coord.server.peer_guard import NONCE_BYTES, Handshake, PeerGuard
+
+SECRET = b"0123456789abcdef"
+
+
+def made(secret: bytes, letter: bytes) -> Handshake:
+    """One end."""
+    return Handshake(secret, letter * NONCE_BYTES)
+
+
+def parts(frame: bytes) -> tuple[int, bytes]:
+    """(kind, body)."""
+    ((kind, block, at, end),) = codec.PeerFrames().feed(frame)
+    return kind, block[at:end]
+
+
+def test_both_ends_prove_it() -> None:
+    """Three frames; each fits into what is taken from a stranger."""
+    dialler, listener = made(SECRET, b"d"), made(SECRET, b"l")
+    counter = listener.counter(*parts(dialler.challenge()))
+    assert not listener.is_done
+    proof = dialler.prove(*parts(counter))
+    assert dialler.is_done
+    assert listener.counter(*parts(proof)) == b""
+    assert listener.is_done
+    assert all(SECRET not in frame for frame in (dialler.challenge(), counter, proof))
+
+
+def test_another_secret_is_refused_by_either_end() -> None:
+    """And neither is done."""
+    dialler, listener = made(SECRET, b"d"), made(b"another secret...", b"l")
+    counter = listener.counter(*parts(dialler.challenge()))
+    with pytest.raises(RemoteProtocolError, match="another secret"):
+        dialler.prove(*parts(counter))
+    with pytest.raises(RemoteProtocolError, match="another secret"):
+        listener.counter(codec.PROOF, bytes(32))
+    assert not dialler.is_done
+    assert not listener.is_done
+
+
+def test_proofs_of_another_connection_are_refused() -> None:
+    """What was recorded is worth nothing under new nonces, and a listener's proof is no dialler's."""
+    dialler, listener = made(SECRET, b"d"), made(SECRET, b"l")
+    proof = dialler.prove(*parts(listener.counter(*parts(dialler.challenge()))))
+    later = made(SECRET, b"m")
+    counter = later.counter(codec.CHALLENGE, b"d" * NONCE_BYTES)
+    with pytest.raises(RemoteProtocolError):
+        later.counter(*parts(proof))
+    mirrored = made(SECRET, b"m")
+    mirrored.counter(codec.CHALLENGE, b"d" * NONCE_BYTES)
+    with pytest.raises(RemoteProtocolError):
+        mirrored.counter(codec.PROOF, parts(counter)[1][NONCE_BYTES:])
+    assert not later.is_done
+    assert not mirrored.is_done
+
+
+@pytest.mark.parametrize("kind", [codec.HELLO, codec.WHO, codec.RAFT, codec.PROOF, codec.COUNTER])
+def test_nothing_else_is_heard_before(kind: int) -> None:
+    """Not a hello, not a question, least of all a Raft message."""
+    with pytest.raises(RemoteProtocolError):
+        made(SECRET, b"l").counter(kind, bytes(32))
+
+
+@given(st.integers(0, 255), st.binary(max_size=100))
+def test_any_frame_is_a_proof_or_refused(kind: int, body: bytes) -> None:
+    """Chance does not know the secret."""
+    listener = made(SECRET, b"l")
+    listener.counter(codec.CHALLENGE, b"d" * NONCE_BYTES)
+    with pytest.raises(RemoteProtocolError):
+        listener.counter(kind, body)
+    with pytest.raises(RemoteProtocolError):
+        made(SECRET, b"d").prove(kind, body)
+
+
+def test_guard_without_settings_is_open() -> None:
+    """Then nothing is asked for, and the service says so in its log."""
+    guard = PeerGuard(bytes)
+    assert guard.is_open()
+    assert guard.handshake() is None
+    assert guard.engine(is_server=True) is None
+    assert not PeerGuard(bytes, secret=SECRET).is_open()
