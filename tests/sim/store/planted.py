@@ -23,6 +23,7 @@ from coord.tree import snapshot as tree_snapshot
 from coord.tree.machine import StateMachine
 from coord.tree.plan import PlannedMulti
 from coord.tree.sessions import SessionTable
+from coord.wire.records import encode_reply_frame
 from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import ThreadedWriter
 from tests.sim.store.world import Bug
@@ -207,7 +208,7 @@ class ReadDoesNotWait(Bug):
                 err, body = self.machine.read(waiting.opcode, waiting.body, connection.session, self.watches)
                 zxid = self.machine.last_zxid
                 waiting.is_read = False
-                waiting.reply = pipeline._pack_reply(16 + len(body), waiting.xid, zxid, err) + body
+                waiting.reply = encode_reply_frame(waiting.xid, zxid, err, body)
             real(self, connection, waiting)
 
         real = pipeline.Pipeline._wait
