@@ -127,6 +127,39 @@ def coord() -> None:
     help=f"Unanswered requests per connection.  [default: {_DEFAULTS.outstanding_max}]",
 )
 @click.option(
+    "--max-frame-bytes",
+    "frame_bytes_max",
+    type=int,
+    metavar="N",
+    help=f"Longest request (jute.maxbuffer).  [default: {_DEFAULTS.frame_bytes_max}]",
+)
+@click.option(
+    "--max-sessions",
+    "sessions_max",
+    type=int,
+    metavar="N",
+    help=f"Sessions in the cluster.  [default: {_DEFAULTS.sessions_max}]",
+)
+@click.option(
+    "--max-output-bytes",
+    "output_bytes_max",
+    type=int,
+    metavar="N",
+    help=f"Answers that may wait for one client.  [default: {_DEFAULTS.output_bytes_max}]",
+)
+@click.option(
+    "--connect-timeout-ms",
+    type=int,
+    metavar="MS",
+    help=f"Until a connection's first request.  [default: {_DEFAULTS.connect_timeout_ms}]",
+)
+@click.option(
+    "--stall-timeout-ms",
+    type=int,
+    metavar="MS",
+    help=f"How long a client may not read what waits for it.  [default: {_DEFAULTS.stall_timeout_ms}]",
+)
+@click.option(
     "--words",
     metavar="WORD,…",
     help=f"Four-letter words that are answered, * for all.  [default: {','.join(sorted(DEFAULT_WORDS))}]",

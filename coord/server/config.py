@@ -56,6 +56,14 @@ class Settings:
     connections_max: int = 0
     frame_bytes_max: int = 0xFFFFF
     outstanding_max: int = 1000
+    #: Sessions in the whole cluster, as this node sees it; it opens no more.
+    sessions_max: int = 100_000
+    #: Bytes of answers that may wait for one client before no more of its requests are answered.
+    output_bytes_max: int = 4 << 20
+    #: A connection without a connect request is closed after this.
+    connect_timeout_ms: int = 10_000
+    #: A client that takes nothing of what waits for it is closed after this.
+    stall_timeout_ms: int = 15_000
     words: frozenset[str] = DEFAULT_WORDS
     snapshot_entries: int = 100_000
     snapshot_bytes: int = 64 << 20
@@ -107,7 +115,8 @@ class Settings:
             )
         if self.fsync not in ("thread", "inline"):
             raise ConfigError(f"fsync is thread or inline, not {self.fsync!r}")
-        for name in ("outstanding_max", "frame_bytes_max", "snapshot_entries", "snapshot_bytes", "segment_bytes"):
+        at_least_one = ("outstanding_max", "sessions_max", "output_bytes_max", "connect_timeout_ms", "stall_timeout_ms")
+        for name in (*at_least_one, "frame_bytes_max", "snapshot_entries", "snapshot_bytes", "segment_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
         for name in ("connections_per_address_max", "connections_max", "keep_entries", "leader_absence_ms"):

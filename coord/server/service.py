@@ -440,6 +440,8 @@ def _node_settings(settings: Settings) -> NodeSettings:
         read_only_mode=settings.read_only_mode,
         limits=Limits(
             outstanding_max=settings.outstanding_max,
+            sessions_max=settings.sessions_max,
+            output_bytes_max=settings.output_bytes_max,
             session_timeout_min_ms=settings.timeout_min_ms(),
             session_timeout_max_ms=settings.timeout_max_ms(),
         ),
@@ -451,6 +453,8 @@ def _client_limits(settings: Settings) -> ClientLimits:
         connections_per_address_max=settings.connections_per_address_max,
         connections_max=settings.connections_max,
         frame_bytes_max=settings.frame_bytes_max,
+        connect_timeout_ms=settings.connect_timeout_ms,
+        stall_ms=settings.stall_timeout_ms,
     )
 
 

@@ -96,6 +96,10 @@ class _Reader:
             "connections_per_address_max": self._get("maxClientCnxns", 60, int),
             "connections_max": self._get("maxCnxns", 0, int),
             "frame_bytes_max": self._get("jute.maxbuffer", 0xFFFFF, int),
+            "sessions_max": self._get("maxSessions", 100_000, int),
+            "output_bytes_max": self._get("maxOutputBytes", 4 << 20, int),
+            "connect_timeout_ms": self._get("connectTimeout", 10_000, int),
+            "stall_timeout_ms": self._get("stallTimeout", 15_000, int),
             "snapshot_entries": self._get("snapCount", 100_000, int),
         }
         if "4lw.commands.whitelist" in self._values:

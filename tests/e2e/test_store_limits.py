@@ -95,6 +95,86 @@ def test_connections_per_address_are_bounded(node: Cluster) -> None:
         eventually(admitted, 10, "room for one more")
 
 
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Cluster]:
+    """One node with the narrowest bounds."""
+    options = ("--max-connections", "4", "--max-sessions", "3", "--max-frame-bytes", "1000", "--words", "*",
+               "--connect-timeout-ms", "500", "--stall-timeout-ms", "1500", "--max-output-bytes", "100000")  # fmt: skip
+    made = Cluster(tmp_path, 1, options)
+    made.start()
+    try:
+        made.leader()
+        yield made
+    finally:
+        made.kill()
+
+
+def test_connections_in_total_are_bounded(narrow: Cluster) -> None:
+    """From wherever they come; refused ones are counted and cost nothing else."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(Raw(narrow).connect().sock)
+        fourth = stack.enter_context(Raw(narrow).sock)
+        assert Raw(narrow).is_closed()
+        fourth.sendall(b"ruok")
+        assert fourth.recv(10) == b"imok"
+
+
+def test_sessions_are_bounded(narrow: Cluster) -> None:
+    """They outlive their connections, so they have a bound of their own; there is room when one is closed."""
+    kept = [Raw(narrow).connect() for _ in range(3)]
+    for raw in kept[1:]:
+        raw.sock.close()
+    with pytest.raises(EOFError):
+        Raw(narrow).connect()
+    kept[0].send(1, op.OP_CLOSE_SESSION, b"")
+    assert kept[0].reply() == (1, 0)
+    Raw(narrow).connect()
+
+
+def test_half_open_connections_are_closed(narrow: Cluster) -> None:
+    """Those that say nothing, and those that begin a connect request and do not end it."""
+    silent, slow = Raw(narrow), Raw(narrow)
+    slow.sock.sendall(struct.pack("!i", 44) + bytes(10))
+    assert silent.is_closed()
+    assert slow.is_closed()
+
+
+def test_frame_bound_is_a_setting(narrow: Cluster) -> None:
+    """1000 bytes are taken, 1001 are not, whatever follows."""
+    client = Raw(narrow).connect()
+    client.send(1, op.OP_CREATE, create(b"/a", bytes(1000 - 8 - len(create(b"/a")))))
+    assert client.reply() == (1, 0)
+    client.sock.sendall(struct.pack("!i", 1001))
+    assert client.is_closed()
+
+
+def test_client_that_stops_reading_is_closed(narrow: Cluster) -> None:
+    """After the time that is set; its session lives on until it expires."""
+    client = Raw(narrow).connect()
+    client.send(1, op.OP_CREATE, create(b"/a", bytes(900)))
+    assert client.reply() == (1, 0)
+    request = records.encode_request_frame(2, op.OP_GET_DATA, records.encode_path_watch(b"/a", False)) * 1000
+    client.sock.settimeout(0.5)
+    with contextlib.suppress(OSError):
+        for _ in range(200):
+            client.sock.sendall(request)
+    eventually(lambda: "zk_num_alive_connections\t1\n" in narrow.word(1, b"mntr"), 10, "the stalled one is closed")
+    assert "zk_global_sessions\t1\n" in narrow.word(1, b"mntr")
+
+
+def test_watches_and_nodes_are_observable(narrow: Cluster) -> None:
+    """Whoever runs the store sees what clients pile up."""
+    client = Raw(narrow).connect()
+    client.send(1, op.OP_CREATE, create(b"/a"))
+    client.send(2, op.OP_EXISTS, records.encode_path_watch(b"/a", True))
+    assert [client.reply(), client.reply()] == [(1, 0), (2, 0)]
+    found = dict(line.split("\t") for line in narrow.word(1, b"mntr").splitlines())
+    assert found["zk_watch_count"] == "1"
+    assert int(found["zk_znode_count"]) == 5
+    assert int(found["zk_approximate_data_size"]) > 0
+
+
 def test_longest_frame_is_taken_and_one_byte_more_is_not(node: Cluster) -> None:
     """jute.maxbuffer, judged by the length prefix."""
     client = Raw(node).connect()
