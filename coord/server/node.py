@@ -170,7 +170,7 @@ class Node:
         self.expiry: ExpiryQueue | None = None
         self._leaderless_since_ms = clock.monotonic_ms()
         self._ticks = 0
-        self._started_ms = self._leading_since_ms = self._reaped_ms = clock.monotonic_ms()
+        self._started_ms = self._leading_since_ms = self._reaped_ms = self._ticked_ms = clock.monotonic_ms()
         #: The disk refuses writes for lack of room.
         self.is_full = False
         #: Why the node cannot go on; whoever drives it stops it.
@@ -186,6 +186,10 @@ class Node:
         """`raft_tick_ms` have passed."""
         self._ticks += 1
         now_ms = self._clock.monotonic_ms()
+        if self.expiry is not None and now_ms - self._ticked_ms > self.settings.tick_ms:
+            # This process stood still: what clients said meanwhile is still unread, so every session begins anew.
+            self._restart_expiry()
+        self._ticked_ms = now_ms
         self.core.tick()
         self.syncs.tick()
         self.membership.tick()
@@ -414,7 +418,7 @@ class Node:
             self.joining.applied(self.applied_index)
         if self.role == LEADER and self.expiry is None and entries[-1].term == self.core.term:
             # Everything of earlier terms is applied: the table is complete, and every session begins anew.
-            self.expiry = ExpiryQueue(machine.sessions, max(1, self.settings.tick_ms // 2), self._clock.monotonic_ms())
+            self._restart_expiry()
             self.membership.leadership_settled()
 
     def _apply_one_by_one(self, entry: Entry) -> None:
@@ -497,6 +501,11 @@ class Node:
                 size = 0
 
     # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def _restart_expiry(self) -> None:
+        """Give every session its whole timeout from now on."""
+        grain_ms = max(1, self.settings.tick_ms // 2)
+        self.expiry = ExpiryQueue(self.machine.sessions, grain_ms, self._clock.monotonic_ms())
 
     def _tick_sessions(self, now_ms: int) -> None:
         """Tell the leader whom this node has heard from; as the leader, end the sessions nobody has."""

@@ -246,6 +246,20 @@ def test_silent_session_expires_on_all_nodes_and_not_early() -> None:
     assert not client.is_open
 
 
+def test_leader_that_stood_still_expires_nobody_for_it() -> None:
+    """A suspended machine wakes with pings unread: each session gets its whole timeout once more, and only that."""
+    nodes = StoreNodes(3)
+    nodes.leader()
+    client = nodes.client(nodes.follower(), timeout_ms=2000)
+    client.request(1, op.OP_CREATE, create(b"/e", flags=1))
+    nodes.settle()
+    nodes.clock.now_ms += 60_000
+    nodes.run(39)
+    assert value(nodes, 1, b"/e") == b""
+    nodes.run(2 * 10 + 5)
+    assert value(nodes, 1, b"/e") is None
+
+
 def test_pings_through_a_follower_keep_a_session() -> None:
     """Followers tell the leader whom they heard from."""
     nodes = StoreNodes(3)
