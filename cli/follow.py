@@ -19,7 +19,6 @@ import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
-from cli.history import NONE, UNKNOWN, Change, History, Sight, actor_of
 from cli.names import Names
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import NoNode, OperationError
@@ -34,6 +33,7 @@ from regions.layout import (
     decode_transition,
 )
 from regions.model import ActiveRecord, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regions.sights import NONE, UNKNOWN, Change, History, Sight, actor_of
 
 T = TypeVar("T")
 

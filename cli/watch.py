@@ -15,10 +15,10 @@ from cli import output
 from cli.connect import open_cluster
 from cli.errors import CliError, UnreachableError
 from cli.follow import Follower, Line, Membership, describe
-from cli.history import NONE, Change
 from cli.names import Names
 from cli.options import Globals, global_options
 from coord.client.session import SessionState
+from regions.sights import NONE, Change
 
 _STYLES = {
     "OFFLINE": "yellow",

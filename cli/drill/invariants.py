@@ -11,11 +11,11 @@ import msgspec
 
 from cli.connect import Cluster, ask_server
 from cli.drill.report import Check, check
-from cli.history import History, epoch_breaches
 from coord.rpc_wire import RpcError
 from regions import messages
 from regions.layout import decode_region
 from regions.model import Incarnation, RegionRecord, TableIntent
+from regions.sights import History, epoch_breaches
 
 #: State of a replica in a server's own list that means: it serves it.
 _OPEN = "OPEN"

@@ -17,13 +17,13 @@ from cli.drill.invariants import judge, judge_history, observe
 from cli.drill.report import Check, Figure, Report
 from cli.errors import CliError, UnreachableError
 from cli.follow import Follower, ReactorThread
-from cli.history import NONE, Change
 from cli.local import LocalCluster
 from cli.names import Names
 from cli.options import Globals
 from coord.errors import CoordError
 from regions import messages
 from regions.model import ServerRecord
+from regions.sights import NONE, Change
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from cli.connect import ask_server
 from cli.drill.report import Report, spread
 from cli.drill.run import Drill
 from cli.errors import CliError
-from cli.history import NONE
 from coord.rpc_wire import RpcError
 from regions import messages
 from regions.model import ServerRecord
+from regions.sights import NONE
 
 NAME: Final = "server-crash"
 

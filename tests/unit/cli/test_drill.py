@@ -11,9 +11,9 @@ from cli.drill.invariants import Observation, judge, judge_history
 from cli.drill.report import EXAMPLES_MAX, Figure, Report, check, percentile, show, spread
 from cli.drill.run import outages
 from cli.drill.store_leader import longest_gap_s
-from cli.history import Change, History, Sight
 from regions.messages import HostedReplica
 from regions.model import RegionRecord, RegionState, ReplicaLocation, TransitionRecord
+from regions.sights import Change, History, Sight
 
 
 def region(name: str, uuid: str | None = "s1") -> RegionRecord:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from cli.history import UNKNOWN, History, Sight, actor_of, epoch_breaches
 from regions.model import RegionState, TransitionRecord
+from regions.sights import UNKNOWN, History, Sight, actor_of, epoch_breaches
 from regions.states import Actor
 
 KEY = "r1-0"

@@ -4,7 +4,7 @@ A watch says that a znode changed, and a read that follows finds its value then:
 Each znode counts its versions, so nothing is guessed: a history knows exactly how many steps it did not see, and
 whether the transition table has any legal way of that many steps between two sights of it.
 
-Pure. `cli/follow.py` feeds it, `rk watch` prints it, drills judge it.
+Pure. `cli/follow.py` and the masters' auditor feed it; `rk watch` prints it, drills and `regions/audit.py` judge it.
 """
 
 from __future__ import annotations
@@ -82,11 +82,16 @@ class History:
         self._successors = _successors(unlikely)
         #: Without the steps of a table that is being disabled: what a region that is to be open does.
         self._usual = _successors({*unlikely, Cause.DO_NOT_REOPEN})
+        self._usual_without_wipe = _successors({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN})
 
     @property
     def in_transition(self) -> list[str]:
         """Keys of the replicas whose transition existed when it was last looked at."""
         return sorted(self._known)
+
+    def is_usual(self, before: str, after: str, steps: int) -> bool:
+        """Whether a region that is to be open has a legal way of that many steps, outside of a cluster startup."""
+        return bool(_ways(self._usual_without_wipe, before, after, steps))
 
     def begin(self, sights: Iterable[Sight]) -> None:
         """Take note of the transitions that exist before watching begins; they are no changes."""
