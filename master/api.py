@@ -21,6 +21,7 @@ from master.phases import Phases
 from master.reign import Reign
 from regions import effects as fx
 from regions import messages as ms
+from regions.explain import explain
 from regions.layout import check_table_name
 from regions.model import RegionSpec, TableIntent, check_ranges, split_ranges
 from regions.world import Region, Replica, Server, Table
@@ -96,6 +97,11 @@ class MasterApi:
             case ms.DescribeRegion():
                 region = self._region(reign, request.region_id)
                 return ms.Regions(region.table.record, [region_status(region)])
+            case ms.ExplainRegion():
+                region = self._region(reign, request.region_id)
+                assigner, now = reign.assigner, self._master.now_ms()
+                found = [explain(one, assigner.world, assigner.config, now) for one in region.replicas]
+                return ms.Explanations(found)
             case ms.ListServers():
                 servers = reign.assigner.world.servers
                 return ms.Servers([server_load(servers[uuid]) for uuid in sorted(servers)])

@@ -324,7 +324,7 @@ class Assigner:
         for replica in self._selection.release_stranded():
             self._settle(replica, now_ms)
         for server in self.world.servers.values():
-            server.draining = server.uuid in self._draining
+            server.marked = server.uuid in self._draining
             if server.draining:
                 for replica in list(server.open.values()):
                     self._settle(replica, now_ms)
@@ -365,14 +365,14 @@ class Assigner:
         if transition is None:
             self._settle_resting(replica, now_ms)
             return
-        if transition.parked and replica.region.table.wants_open:
+        if transition.parked and replica.wants_open:
             return
         world = self.world
         verdict = next_action(
             transition.state,
             world.party(transition.source),
             world.party(transition.destination),
-            reopen=replica.region.table.wants_open,
+            reopen=replica.wants_open,
         )
         action = verdict.action
         if action is Action.ORDER_OPEN:

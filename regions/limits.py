@@ -13,6 +13,11 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     open_timeout_ms: int = 60_000
     #: A close is asked about again, never forced (X1, X10); this long is called a problem.
     close_timeout_ms: int = 60_000
+    #: This long after it was ordered, a close makes the server be fenced, so that its regions can go elsewhere once
+    #: its lease must have run out (X10); 0: never, an operator decides.
+    fence_after_ms: int = 300_000
+    #: Lease of a server that does not say how long its session lasts.
+    lease_unknown_ms: int = 30_000
     #: How soon a server is asked what became of an order, doubling up to the second figure.
     reask_ms: int = 3_000
     reask_max_ms: int = 30_000
@@ -21,6 +26,10 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     retry_max_ms: int = 30_000
     #: After so many failed opens a replica is parked (X11).
     attempts_max: int = 8
+    #: A server that registers so often within that time gets no regions until it has stayed for the third.
+    flaps_max: int = 5
+    flap_window_ms: int = 60_000
+    flap_rest_ms: int = 30_000
     #: Asks for a close that the server never began, before a move is given up.
     move_asks_max: int = 5
     #: Orders in one RPC, and orders a server may be working on at once.
@@ -37,3 +46,4 @@ class AssignerConfig(msgspec.Struct, frozen=True):
         assert 0 < self.reask_ms <= self.reask_max_ms, (self.reask_ms, self.reask_max_ms)
         assert 0 < self.retry_base_ms <= self.retry_max_ms, (self.retry_base_ms, self.retry_max_ms)
         assert self.attempts_max > 0, self.attempts_max
+        assert self.fence_after_ms == 0 or self.fence_after_ms >= self.reask_ms, self.fence_after_ms

@@ -225,6 +225,12 @@ class MoveRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     wait_ms: int = 0
 
 
+class ExplainRegion(msgspec.Struct, frozen=True, tag=True):
+    """Why each replica of a region is where it is, and who must act next. Answer: Explanations."""
+
+    region_id: str
+
+
 class RetryRegion(msgspec.Struct, frozen=True, tag=True):
     """Try a parked replica again (X11)."""
 
@@ -381,6 +387,58 @@ class Transitions(msgspec.Struct, frozen=True, tag=True):
     transitions: list[TransitionSeen]
 
 
+class NextActor(enum.StrEnum):
+    """Who must act for a replica to get where it should be."""
+
+    NOBODY = "nobody"  #: it is where it should be
+    MASTER = "master"
+    SERVER = "server"
+    OPERATOR = "operator"
+
+
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where one replica stands and what it waits for (`regions/explain.py`). Times by the active master's clock."""
+
+    region_id: str
+    replica: int
+    table: str
+    #: OPEN, CLOSED, NOT OPEN, PARKED, or the state of the transition.
+    standing: str
+    #: One sentence for people.
+    headline: str
+    actor: NextActor
+    #: What that one does next; "" for nobody.
+    step: str = ""
+    #: The server that has it, or is at work on it.
+    server: Incarnation | None = None
+    source: Incarnation | None = None
+    destination: Incarnation | None = None
+    #: Why the transition was begun, or taken to its latest step.
+    reason: str = ""
+    since_ms: int = 0
+    #: When the master acts by itself, 0: it does not; and what it does then.
+    deadline_ms: int = 0
+    at_deadline: str = ""
+    #: How long ago the deadline passed; 0 if it has not.
+    overdue_ms: int = 0
+    #: Failed opens, or asks for a close, and after how many what `at_deadline` says.
+    attempt: int = 0
+    attempts_max: int = 0
+    last_error: str = ""
+    epoch: int = 0
+    plan_id: str = ""
+    #: Servers that may not have it: "uuid: why".
+    ruled_out: list[str] = []
+    #: What an operator can do about it, commands first.
+    way_out: list[str] = []
+
+
+class Explanations(msgspec.Struct, frozen=True, tag=True):
+    """Answer to ExplainRegion: one for each replica."""
+
+    replicas: list[Explanation]
+
+
 class Accepted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Done, or accepted; `detail` in words."""
 
@@ -393,6 +451,7 @@ MasterRequest = (
     | ListTables
     | DescribeTable
     | DescribeRegion
+    | ExplainRegion
     | MoveRegion
     | RetryRegion
     | GetMasterStatus
@@ -401,4 +460,4 @@ MasterRequest = (
     | RecentTransitions
     | ShutdownCluster
 )
-MasterReply = Tables | Regions | Servers | MasterStatus | Transitions | Accepted
+MasterReply = Tables | Regions | Servers | MasterStatus | Transitions | Explanations | Accepted

@@ -91,6 +91,10 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     weight: float = 1.0
     group: str = ""
     admin_port: int = 0
+    #: How long its session lasts without a sign of life: its lease is shorter.
+    session_ms: int = 0
+    #: It is about to stop and hands its regions over first.
+    leaving: bool = False
 
     @property
     def name(self) -> ServerName:
@@ -192,6 +196,8 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     state: TabletState = TabletState.RUNNING
     replicas: tuple[ReplicaLocation, ...] = ()
     config_id: int = 0
+    #: An operator wants this region closed, whatever becomes of its table; persisted, so it rides over failover.
+    unassigned: bool = False
 
     def location(self, replica: int) -> ReplicaLocation:
         """Location of `replica`; an unopened one if the record knows nothing of it."""

@@ -168,7 +168,7 @@ class OrderBook:
                 transition.attempt,
                 transition.reason,
             )
-        if not replica.region.table.wants_open:
+        if not replica.wants_open:
             return CloseOrder(record.region_id, record.table_id, replica.number, intent=Intent.CLOSE, reason="disable")
         reason = "drain" if replica.move is None else "move"
         return CloseOrder(

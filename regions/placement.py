@@ -46,6 +46,23 @@ def is_eligible(server: Candidate, *, group: str, exclude: Collection[str], peer
     )
 
 
+def objection(server: Candidate, *, group: str, peers: Collection[str]) -> str:
+    """Why `server` may not take a replica, in words; "" if nothing but the caller's own exclusions is against it."""
+    if server.group != group:
+        return f"it is of {_group(server.group)}, the table of {_group(group)}"
+    if server.draining:
+        return "it is being emptied"
+    if server.weight <= 0:
+        return "its weight is zero"
+    if server.uuid in peers:
+        return "it has another replica of the region"
+    return ""
+
+
+def _group(name: str) -> str:
+    return f"group {name!r}" if name else "the default group"
+
+
 def choose(
     servers: Iterable[Candidate],
     *,

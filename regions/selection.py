@@ -53,7 +53,7 @@ class Selection:
 
     def wants(self, replica: Replica) -> bool:
         """Whether the replica still needs a destination."""
-        if not replica.region.table.wants_open:
+        if not replica.wants_open:
             return False
         transition = replica.transition
         if transition is None:

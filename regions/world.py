@@ -80,6 +80,11 @@ class Region:
         self.version = version
         self.replicas: list[Replica] = []
 
+    @property
+    def wants_open(self) -> bool:
+        """Whether its replicas are to be open: the persisted intents of its table and of itself."""
+        return self.table.wants_open and not self.record.unassigned
+
 
 class Replica:
     """One replica: where it is, its transition, and what the master is doing about it."""
@@ -92,6 +97,7 @@ class Replica:
         "failed",
         "home",
         "key",
+        "last_error",
         "last_uuid",
         "move",
         "move_plan",
@@ -141,22 +147,31 @@ class Replica:
         #: (version, error) of a refused order whose reason must first be looked for in the store.
         self.refusal: tuple[int, str] | None = None
         self.not_before_ms = 0
+        #: What a server said last about why it cannot, for people; the store has that of failed opens.
+        self.last_error = ""
         self.open_on: Server | None = None
         self.coming_to: Server | None = None
         self.counted_open = False
         self.counted_parked = False
 
+    @property
+    def wants_open(self) -> bool:
+        """Whether it is to be open: what operators want of its table, and of the region itself."""
+        return self.region.wants_open
+
 
 class Server:
-    """A live server and what it has, gets and loses."""
+    """A live server and what it has, gets and loses. A fenced one counts as live until its lease must have run out."""
 
     __slots__ = (
         "busy",
         "closes",
-        "draining",
+        "fenced_until_ms",
+        "fencing",
         "group",
         "incarnation",
         "incoming",
+        "marked",
         "open",
         "opens",
         "rack",
@@ -172,13 +187,22 @@ class Server:
         self.weight = record.weight
         self.group = record.group
         self.incarnation = record.incarnation
-        self.draining = draining
+        #: An operator wants it empty.
+        self.marked = draining
+        #: Why it is being fenced, "" if it is not; and once it is, when its lease must have run out (X10).
+        self.fencing = ""
+        self.fenced_until_ms: int | None = None
         self.open: dict[str, Replica] = {}
         self.incoming: dict[str, Replica] = {}
         #: Orders that wait for a free slot, and those that hold one.
         self.opens: deque[Replica] = deque()
         self.closes: deque[Replica] = deque()
         self.busy: dict[str, Order] = {}
+
+    @property
+    def draining(self) -> bool:
+        """Whether it gets nothing and is to lose what it has: marked, leaving by itself, or fenced."""
+        return self.marked or self.record.leaving or bool(self.fencing)
 
     @property
     def load(self) -> int:
