@@ -7,6 +7,7 @@ what arrived and hands out what should leave (`coord.server.node`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -36,6 +37,15 @@ class Entropy(Protocol):
     def token(self, size: int) -> bytes:
         """`size` bytes."""
         ...
+
+
+@dataclass(frozen=True)
+class System:
+    """What a process above the store takes from its machine besides the reactor."""
+
+    clock: Clock
+    rng: Rng
+    entropy: Entropy
 
 
 class DiskFile(Protocol):

@@ -9,7 +9,7 @@ import secrets
 import time
 from pathlib import Path
 
-from coord.env import Clock, Disk, DiskFile, Entropy, Rng
+from coord.env import Clock, Disk, DiskFile, Entropy, Rng, System
 
 
 class OsClock:
@@ -41,6 +41,11 @@ class OsEntropy:
     def token(self, size: int) -> bytes:
         """See `Entropy.token`."""
         return secrets.token_bytes(size)
+
+
+def os_system() -> System:
+    """This machine's."""
+    return System(OsClock(), OsRng(), OsEntropy())
 
 
 class OsFile:

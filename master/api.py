@@ -51,6 +51,8 @@ class Master(Protocol):
 
     def uptime_ms(self) -> int: ...
 
+    def token(self, size: int) -> bytes: ...
+
     def call_later(self, seconds: float, action: Any) -> Any: ...
 
 
@@ -168,7 +170,7 @@ class MasterApi:
         self._creating.add(request.name)
         try:
             record, regions = await catalog.create_table(
-                reign.fence, request, specs, catalog.new_table_id(), self._master.now_ms()
+                reign.fence, request, specs, catalog.new_table_id(self._master.token), self._master.now_ms()
             )
         except catalog.AlreadyExists as error:
             raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}") from error

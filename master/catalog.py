@@ -73,7 +73,9 @@ class Loaded:
         self.orphans: list[tuple[str, str]] = []
 
 
-async def lay_ground(client: ZkClient, layout: Layout, now_ms: int) -> None:
+async def lay_ground(
+    client: ZkClient, layout: Layout, now_ms: int, token: Callable[[int], bytes] = secrets.token_bytes
+) -> None:
     """Create every directory of the layout, the epoch and the cluster's record, unless they exist.
 
     Several masters may do it at once. Raises ConfigError for a cluster of a newer format.
@@ -81,7 +83,7 @@ async def lay_ground(client: ZkClient, layout: Layout, now_ms: int) -> None:
     if await client.exists(layout.cluster) is None:
         await gather(ensureDeferred(_create_if_missing(client, path)) for path in layout.parents())
         await _create_if_missing(client, layout.epoch, encode(EpochRecord("", 0, now_ms)))
-        await _create_if_missing(client, layout.cluster, encode(ClusterRecord(secrets.token_hex(8), at_ms=now_ms)))
+        await _create_if_missing(client, layout.cluster, encode(ClusterRecord(token(8).hex(), at_ms=now_ms)))
     data, _ = await client.get(layout.cluster)
     found = decode_cluster(data, layout.cluster).format_version
     if found > FORMAT_VERSION:
@@ -215,9 +217,9 @@ async def create_table(
     return table, regions
 
 
-def new_table_id() -> str:
+def new_table_id(token: Callable[[int], bytes] = secrets.token_bytes) -> str:
     """Eight hexadecimal digits; a clash is refused by the store, as the directory of its regions exists."""
-    return secrets.token_hex(4)
+    return token(4).hex()
 
 
 async def change_table(fence: Fence, table: TableRecord, version: int) -> int:

@@ -8,7 +8,6 @@ decides whether this master stands for election again; if its session still live
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -59,7 +58,10 @@ def _only_begun(replica: Replica) -> bool:
 
 
 class Reign:
-    """See the module docstring. `ended(reason)` is called once, when the reign is over for whatever reason."""
+    """See the module docstring.
+
+    `ended(reason)` is called once, when the reign is over for whatever reason; `token(n)` gives n bytes for names.
+    """
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class Reign:
         phases: Phases,
         now_ms: Callable[[], int],
         ended: Callable[[str], None],
+        token: Callable[[int], bytes],
     ) -> None:
         self._reactor = reactor
         self.fence = fence
@@ -80,7 +83,8 @@ class Reign:
         self.phases = phases
         self._now_ms = now_ms
         self._ended = ended
-        self.assigner = Assigner(fence.epoch)
+        self._token = token
+        self.assigner = Assigner(fence.epoch, settings.limits)
         self.registry = Registry(self._client, self._layout, self._servers_changed, self._failed)
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
@@ -407,7 +411,7 @@ class Reign:
         if unfinished is not None:
             plan_id, note = unfinished.plan_id, f"begun under epoch {unfinished.epoch}"
         else:
-            plan_id = f"{self.fence.epoch:06d}-{secrets.token_hex(3)}"
+            plan_id = f"{self.fence.epoch:06d}-{self._token(3).hex()}"
         record = PlanRecord(
             plan_id,
             self.fence.epoch,

@@ -28,7 +28,8 @@ from twisted.python.failure import Failure
 
 from coord.admin_http import AdminHttp
 from coord.client.session import SessionState, ZkClient
-from coord.env_os import OsClock
+from coord.env import System
+from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError
 from coord.rpc import RpcServer
 from master import catalog
@@ -60,22 +61,35 @@ STOP_S: Final = 3.0
 class MasterService:
     """One master; see the module docstring."""
 
-    def __init__(self, reactor: Any, settings: Settings, identity: Identity) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        settings: Settings,
+        identity: Identity,
+        *,
+        system: System | None = None,
+        planner: Planner | None = None,
+    ) -> None:
+        """`system` and `planner` are this machine's unless given."""
         self._reactor = reactor
         self._settings = settings
         self._identity = identity
         self._layout = Layout(settings.root)
-        clock = OsClock()
+        system = system or os_system()
+        self.token = system.entropy.token
+        clock = system.clock
         # Wall time that never goes back: a jump of the clock must not expire deadlines.
         offset = clock.wall_ms() - clock.monotonic_ms()
         self.now_ms: Callable[[], int] = lambda: clock.monotonic_ms() + offset
         self._started_ms = self.now_ms()
-        self.client = ZkClient(reactor, settings.store, settings.session_timeout_ms, name="master")
+        self.client = ZkClient(
+            reactor, settings.store, settings.session_timeout_ms, name="master", clock=clock, rng=system.rng
+        )
         self.election: Election | None = None
         self.reign: Reign | None = None
         self.phases = Phases(lambda: clock.monotonic_ms() / 1000)
         self.masters = 0
-        self._planner = Planner(
+        self._planner = planner or Planner(
             reactor,
             settings.plan_dir or settings.data_dir / "plans",
             engine=settings.plan_engine,
@@ -186,7 +200,7 @@ class MasterService:
 
     async def _elect(self) -> None:
         now = self.now_ms
-        await catalog.lay_ground(self.client, self._layout, now())
+        await catalog.lay_ground(self.client, self._layout, now(), self.token)
         election = self.election = Election(self.client, self._layout, self._settings, self._identity)
         await election.register()
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
@@ -194,7 +208,9 @@ class MasterService:
         epoch = await election.win(now, self._racing)
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch)
-        self.reign = Reign(self._reactor, fence, self._settings, self._planner, self.phases, now, self._reign_ended)
+        self.reign = Reign(
+            self._reactor, fence, self._settings, self._planner, self.phases, now, self._reign_ended, self.token
+        )
         self._reign_began_ms = now()
         self.reign.start(self._history)
 

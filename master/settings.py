@@ -9,6 +9,7 @@ import msgspec
 
 from coord.errors import ConfigError
 from regions.layout import DEFAULT_ROOT
+from regions.limits import AssignerConfig
 
 ENGINES: Final = ("auto", "greedy", "spark")
 
@@ -38,6 +39,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     plan_dir: Path | None = None
     #: Replicas from which on `auto` uses Spark: below, greedy has finished before a JVM has started (docs/planning.md).
     spark_min: int = 20_000
+    #: How long the assigner waits, how often it tries.
+    limits: AssignerConfig = AssignerConfig()
 
     def __post_init__(self) -> None:
         """Raises ConfigError that names the option."""

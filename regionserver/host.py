@@ -42,8 +42,8 @@ from regionserver.opener import Opening, OwnerHeld, RegionOpener
 from regionserver.replicas import Replicas
 from regionserver.steps import Reactor as TimerReactor
 from regionserver.steps import StepWriter, Store
+from regionserver.workers import Pool, Workers
 from regionserver.workers import Reactor as ThreadReactor
-from regionserver.workers import Workers
 
 log = Logger()
 T = TypeVar("T")
@@ -105,15 +105,16 @@ class Host:
         *,
         threads: int,
         stop: Callable[[str], None],
+        workers: Pool = Workers,
     ) -> None:
-        """`stop` is called when only the end of this process can keep the rules."""
+        """`stop` is called when only the end of this process can keep the rules; `workers` makes the pool."""
         self._reactor = reactor
         self._clock = clock
         self._opener = opener
         self._paths = paths
         self._metrics = metrics
         self._stop = stop
-        self._workers = Workers(reactor, threads, self._drain, self._fatal)
+        self._workers = workers(reactor, threads, self._drain, self._fatal)
         self._store: Store | None = None
         self._steps: StepWriter | None = None
         self._batches: dict[int, list[tuple[_Batch, int]]] = {}

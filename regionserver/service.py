@@ -31,7 +31,8 @@ from twisted.python.failure import Failure
 
 from coord.admin_http import AdminHttp
 from coord.client.session import SessionState, ZkClient
-from coord.env_os import OsClock
+from coord.env import System
+from coord.env_os import os_system
 from coord.errors import ConfigError, OperationError
 from coord.rpc import RpcError, RpcServer
 from regions.layout import Layout
@@ -58,6 +59,7 @@ from regionserver.life import Phase
 from regionserver.metrics import Metrics
 from regionserver.opener import RegionOpener
 from regionserver.report import Membership
+from regionserver.workers import Pool, Workers
 
 __all__ = ["RegionServer", "Settings", "run"]
 
@@ -92,17 +94,34 @@ class RegionServer:
         opener: RegionOpener,
         *,
         died: Callable[[str], None],
+        system: System | None = None,
+        boot_s: Callable[[], float] = boot_time_s,
+        workers: Pool = Workers,
     ) -> None:
-        """`died` is called with the reason when the process must end by itself."""
+        """`died` is called with the reason when the process must end by itself.
+
+        `system`, `boot_s` (the lease's clock) and `workers` are this machine's unless given.
+        """
         self._reactor = reactor
         self._settings = settings
         self._instance = instance
         self._died = died
-        self._clock = OsClock()
+        self._system = system or os_system()
+        self._clock = self._system.clock
+        self._boot_s = boot_s
         self._paths = Layout(settings.root)
         self._lease = Lease()
         self._metrics = Metrics()
-        self._host = Host(reactor, self._clock, opener, self._paths, self._metrics, threads=settings.threads, stop=died)
+        self._host = Host(
+            reactor,
+            self._clock,
+            opener,
+            self._paths,
+            self._metrics,
+            threads=settings.threads,
+            stop=died,
+            workers=workers,
+        )
         self._rpc = RpcServer(self.dispatch, requests=ServerRequest)
         self._admin_port: IListeningPort | None = None
         self._client: ZkClient | None = None
@@ -110,7 +129,7 @@ class RegionServer:
         self._record = ServerRecord(instance.uuid, settings.host, settings.port, 0)
         self._epoch = -1
         self._metrics.refresh = self.status
-        self._began_s = boot_time_s()
+        self._began_s = self._boot_s()
         self._closing_since_s: float | None = None
         self._is_stopping = False
         self._living: Deferred[None] | None = None
@@ -184,7 +203,12 @@ class RegionServer:
     async def _live(self) -> None:
         while not self._is_stopping:
             client = self._client = ZkClient(
-                self._reactor, self._settings.store, self._settings.session_timeout_ms, name="region server"
+                self._reactor,
+                self._settings.store,
+                self._settings.session_timeout_ms,
+                name="region server",
+                clock=self._clock,
+                rng=self._system.rng,
             )
             complaint = LoopingCall(self._say_unreachable, client)
             complaint.clock = self._reactor
@@ -205,7 +229,7 @@ class RegionServer:
         me = self._instance.next_incarnation(self._clock.wall_ms())
         self._record = msgspec.structs.replace(self._record, start_code=me.start_code)
         membership = self._membership = Membership(
-            self._reactor, client, self._paths, self._lease, boot_time_s, self._lease_changed
+            self._reactor, client, self._paths, self._lease, self._boot_s, self._lease_changed
         )
         self._metrics.sessions.inc()
         try:
@@ -220,14 +244,14 @@ class RegionServer:
             return
         self._epoch = max(self._epoch, membership.epoch)
         self._host.begin(me, client)
-        self._host.set_serving(self._lease.holds(boot_time_s()))
+        self._host.set_serving(self._lease.holds(self._boot_s()))
         log.info("registered as {me} at {host}:{port}", me=str(me), host=self._record.host, port=self._record.port)
         reason = await membership.over
         if self._is_stopping:
             return
         count = len(self._host.replicas)
         log.warn("{reason}: closing {count} regions, then joining anew", reason=reason, count=count)
-        self._closing_since_s = boot_time_s()
+        self._closing_since_s = self._boot_s()
         await self._host.end()
         self._closing_since_s = None
 
@@ -279,7 +303,7 @@ class RegionServer:
             return WRONG_SERVER, f"this is {me}, not {Incarnation(command.recipient, command.start_code)}"
         if command.epoch < self._epoch:
             return STALE_EPOCH, f"epoch {command.epoch} is over, {self._epoch} has begun"
-        if self._is_stopping or not self._host.is_serving or not self._lease.holds(boot_time_s()):
+        if self._is_stopping or not self._host.is_serving or not self._lease.holds(self._boot_s()):
             return NO_LEASE, "this server is leaving" if self._is_stopping else "this server has no lease now"
         return "", ""
 
@@ -288,7 +312,7 @@ class RegionServer:
     def status(self) -> ServerStatus:
         """The server's own figures."""
         phases = self._host.phases()
-        left_s = self._lease.left_s(boot_time_s())
+        left_s = self._lease.left_s(self._boot_s())
         self._metrics.epoch.set(self._epoch)
         self._metrics.lease_left_s.set(left_s)
         self._metrics.serving.set(self._host.is_serving)
@@ -300,7 +324,7 @@ class RegionServer:
             closing=sum(phases[phase] for phase in _CLOSING),
             failed=self._host.replicas.failed(),
             lease_ms_left=int(left_s * 1000),
-            uptime_ms=int((boot_time_s() - self._began_s) * 1000),
+            uptime_ms=int((self._boot_s() - self._began_s) * 1000),
         )
 
     def _ready(self) -> tuple[bool, Mapping[str, object]]:
@@ -310,7 +334,7 @@ class RegionServer:
 
     def _health(self) -> tuple[bool, Mapping[str, object]]:
         since_s = self._closing_since_s
-        stuck_s = 0.0 if since_s is None else boot_time_s() - since_s
+        stuck_s = 0.0 if since_s is None else self._boot_s() - since_s
         return stuck_s < HEALTHY_CLOSE_S, {"closing_for_s": round(stuck_s, 1)}
 
 

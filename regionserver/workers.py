@@ -24,6 +24,19 @@ class Reactor(Protocol):
     def callFromThread(self, f: Callable[..., object], *args: object) -> None: ...
 
 
+class WorkerPool(Protocol):
+    """What runs the opener's methods: `Workers`, or whatever stands for them."""
+
+    pending: int
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None: ...
+    def stop(self, timeout_s: float) -> bool: ...
+
+
+#: Makes a pool: reactor, threads, delivered, fatal.
+Pool = Callable[[Any, int, Callable[[], None], Callable[[Failure], object]], WorkerPool]
+
+
 class Workers:
     """The pool. Everything but `callFromThread` is called on the reactor's thread."""
 
