@@ -38,6 +38,7 @@ _ELSEWHERE: Final = {
     "restore": ("cli.coord_backup:restore", "Make data directories of a new store from a backup."),
     "verify": ("cli.coord_files:verify", "Check and compare the directories of stopped nodes."),
     "dump-log": ("cli.coord_files:dump_log", "The log of a stopped node in words."),
+    "check-trace": ("cli.coord_trace:check_trace", "Whether the Raft events of all nodes can be true."),
     "dump-snapshot": ("cli.coord_files:dump_snapshot", "What is in a snapshot or a backup."),
 }
 
@@ -211,6 +212,12 @@ def coord() -> None:
     "--fsync",
     type=click.Choice(["thread", "inline"]),
     help="Who syncs the log: a thread of its own, or the loop (one core).  [default: thread]",
+)
+@click.option(
+    "--trace",
+    type=_FILE,
+    metavar="FILE",
+    help="Add this node's Raft events to FILE, for `rk coord check-trace`.  [default: none]",
 )
 def run(config: Path | None, **given: Any) -> None:
     """Run a node until it is told to stop (SIGTERM, Ctrl-C).

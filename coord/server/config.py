@@ -76,6 +76,8 @@ class Settings:
     read_only_mode: bool = False
     #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
     fsync: str = "thread"
+    #: Where this node writes its Raft events (`coord.server.trace_file`); None: nowhere.
+    trace: Path | None = None
     #: Who may prove who they are by SASL DIGEST-MD5: secrets by user. Without users there is no SASL.
     sasl_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: `user:base64 of SHA-1` of the digest credential that may do everything; "": nobody may.

@@ -103,6 +103,18 @@ class SnapshotJob(Protocol):
         ...
 
 
+class Tracer(Protocol):
+    """Who is told what Raft does here (`coord.raft.trace`)."""
+
+    def ready(self, core: RaftCore, ready: Ready) -> None:
+        """This Ready is about to be carried out; nothing of it has left the node."""
+        ...
+
+    def sent(self, messages: list[Message]) -> None:
+        """These leave the node now."""
+        ...
+
+
 class Node:
     """One node of the store. Every method is called on one thread; `turn_end` after each group of others."""
 
@@ -137,6 +149,8 @@ class Node:
         self.pipeline.is_linearizable = settings.linearizable_reads
         self.membership = Membership(self, peers)
         self.pipeline.on_wish = self.membership.asked
+        #: None: nobody traces this node.
+        self.tracer: Tracer | None = None
         #: Told when other members are in force than before: links are to be opened or closed.
         self.on_members_changed: Callable[[], None] = _nobody_cares
         self.forwarded = Forwarded()
@@ -339,6 +353,8 @@ class Node:
         return has_more
 
     def _perform(self, ready: Ready) -> None:
+        if self.tracer is not None:
+            self.tracer.ready(self.core, ready)
         if ready.changed:
             self._follow_change(ready)
         batch = Batch()
@@ -391,6 +407,8 @@ class Node:
         )
 
     def _send(self, messages: list[Message]) -> None:
+        if self.tracer is not None and messages:
+            self.tracer.sent(messages)
         for message in messages:
             if message.kind == SNAPSHOT:
                 self._outbox.begin(message, self.core)

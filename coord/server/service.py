@@ -41,6 +41,7 @@ from coord.server.snapshot_job import ForkSnapshotJob
 from coord.server.stderr_log import StderrLog
 from coord.server.stream import listening_socket
 from coord.server.tls import server_context
+from coord.server.trace_file import TraceFile
 from coord.server.words import Words
 from coord.storage.writer import InlineWriter, ThreadWriter
 
@@ -112,6 +113,8 @@ class Service:
         self._guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)
         doors = self._open_doors()
         peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
+        trace = TraceFile(settings.trace) if settings.trace is not None else None
+        is_new = META not in disk.names("")
         meta = self._read_meta(disk)
         found = recover(disk, settings.node_id, _began_with(meta), OsRng(), segment_bytes=settings.segment_bytes)
         is_thread = settings.fsync == "thread"
@@ -140,6 +143,9 @@ class Service:
             joining=Joining(disk),
             applied=found.position,
         )
+        if trace is not None:
+            trace.begin(found.core, is_new=is_new)
+            self.node.tracer = trace
         self._know_members(bytes.fromhex(meta["cluster"]))
         backups = Backups(self.node, disk, meta["cluster"], self.clock, entropy)
         self._job.written = backups.snapshot_written
