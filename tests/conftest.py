@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# A busy machine may stop a test for any time: tests do not judge by the clock.
+settings.register_profile("regionkeeper", deadline=None)
+settings.load_profile("regionkeeper")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
