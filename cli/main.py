@@ -45,6 +45,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(_LOOK, "watch", "cli.watch:watch", "Each transition as it happens, one line."),
     Entry(_CHANGE, "table", "cli.tables:table", "Create, list and describe tables."),
     Entry(_CHANGE, "region", "cli.regions:region", "List and move regions."),
+    Entry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, a round, or what it would do."),
     Entry(_DAEMON, "coord", "cli.coord:coord", "A node of the store."),
     Entry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
     Entry(_DAEMON, "server", "cli.server:server", "A region server."),

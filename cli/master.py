@@ -40,6 +40,9 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--spark-master", default="local[*]", show_default=True, help="Spark master URL for bulk plans.")
 @click.option("--plan-dir", type=click.Path(path_type=Path), help="Where plans lie; a Spark cluster must see it too.")
 @click.option("--spark-min", default=20_000, show_default=True, help="Replicas from which on auto uses Spark.")
+@click.option(
+    "--balance-period-s", default=30.0, show_default=True, help="Seconds between rounds of the balancer; 0: never."
+)
 def run(
     store: str,
     data_dir: Path,
@@ -53,6 +56,7 @@ def run(
     spark_master: str,
     plan_dir: Path | None,
     spark_min: int,
+    balance_period_s: float,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
     from master import service
@@ -73,6 +77,7 @@ def run(
             spark_master=spark_master,
             plan_dir=plan_dir,
             spark_min=spark_min,
+            balance_period_s=balance_period_s,
         )
         status = service.run(settings)
     except ConfigError as error:

@@ -89,6 +89,8 @@ class MasterApi:
                 return await self._move(reign, request)
             case ms.RetryRegion():
                 return self._retry(reign, request)
+            case ms.Balance():
+                return await self._balance(reign, request)
             case ms.ShutdownCluster():
                 return await self._shutdown(reign)
             case ms.ListTables():
@@ -156,9 +158,13 @@ class MasterApi:
             parked=sum(table.parked for table in tables),
             phases=master.phases.report(),
             plan=reign.bulk.report() if reign is not None and reign.bulk is not None else None,
-            problems=[] if reign is None else reign.assigner.problems(master.now_ms(), PROBLEMS_MAX),
+            problems=[] if reign is None else self._problems(reign),
             uptime_ms=master.uptime_ms(),
         )
+
+    def _problems(self, reign: Reign) -> list[str]:
+        found = reign.assigner.problems(self._master.now_ms(), PROBLEMS_MAX)
+        return [*found, *reign.balancing.problems()][:PROBLEMS_MAX]
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -252,6 +258,19 @@ class MasterApi:
             raise RpcError(ms.BAD_REQUEST, f"{replica.key} is not parked")
         reign.observe(fx.RetryRequested(replica.key))
         return ms.Accepted(f"{replica.key} is tried again")
+
+    @staticmethod
+    async def _balance(reign: Reign, request: ms.Balance) -> ms.BalanceReport:
+        """The switch, a round made now, or only what it would be."""
+        balancing = reign.balancing
+        if request.switch is not None and request.switch != balancing.record.enabled:
+            await balancing.switch(enabled=request.switch)
+        if not request.run:
+            return balancing.report()
+        proposal, moves = balancing.round(dry_run=request.dry_run)
+        for move in moves:
+            reign.observe(move)
+        return balancing.report(proposal, dry_run=request.dry_run)
 
     async def _shutdown(self, reign: Reign) -> ms.Accepted:
         """X7's mark: from now on dead servers are not replaced, and the next start knows that it was in order."""

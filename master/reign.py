@@ -23,6 +23,7 @@ from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import CoordError
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master import catalog
+from master.balancing import Balancing
 from master.dispatch import Dispatcher
 from master.fence import Deposed, Fence, in_batches
 from master.phases import BulkPlan, Phases
@@ -89,6 +90,9 @@ class Reign:
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
         self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale)
+        self.balancing = Balancing(
+            fence, self.assigner, settings.balancer, int(settings.balance_period_s * 1000), now_ms, dict
+        )
         self.cluster = ClusterRecord("")
         self.cluster_version = 0
         #: "startup" or "failover" once it is known.
@@ -124,6 +128,7 @@ class Reign:
         self.phases.begin("load")
         await self._client.add_watch(self._layout.unassigned, self._unassigned_event, recursive=True)
         await self.registry.start()
+        await self.balancing.load()
         loaded = await catalog.load(self._client, self._layout)
         self.cluster, self.cluster_version = loaded.cluster, loaded.cluster_version
         alive = [one.incarnation for one in self.registry.servers]
@@ -316,6 +321,8 @@ class Reign:
             self.assigner.tick(self._now_ms())
             self._reader.due(self._now_ms())
             self._finish_stuck_bulks()
+            for move in self.balancing.tick():
+                self._handle(move)
             self._pump()
 
     # --- the wheel ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import msgspec
 
 from coord.errors import ConfigError
 from regions.layout import DEFAULT_ROOT
-from regions.limits import AssignerConfig
+from regions.limits import AssignerConfig, BalancerConfig
 
 ENGINES: Final = ("auto", "greedy", "spark")
 
@@ -39,6 +39,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     plan_dir: Path | None = None
     #: Replicas from which on `auto` uses Spark: below, greedy has finished before a JVM has started (docs/planning.md).
     spark_min: int = 20_000
+    #: Seconds between rounds of the balancer; 0: only when an operator asks (RT-14).
+    balance_period_s: float = 30.0
+    balancer: BalancerConfig = BalancerConfig()
     #: How long the assigner waits, how often it tries.
     limits: AssignerConfig = AssignerConfig()
 
@@ -56,5 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--min-servers {self.min_servers} is below 1")
         if self.plan_deadline_s <= 0:
             raise ConfigError(f"--plan-deadline-s {self.plan_deadline_s} is not positive")
+        if self.balance_period_s < 0:
+            raise ConfigError(f"--balance-period-s {self.balance_period_s} is below 0")
         if self.root and (not self.root.startswith("/") or self.root.endswith("/")):
             raise ConfigError(f"--root {self.root!r} must begin with a slash and not end with one")

@@ -24,6 +24,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from regions.limits import BalancerConfig
+from regions.model import BalanceMove, GroupBalance
 from regions.plan.quota import group_shares
 from regions.world import Replica, Server, Table, World
 
@@ -41,56 +43,12 @@ TABLES_MAX: Final = 100
 _TRIES: Final = 8
 
 
-class BalancerConfig(msgspec.Struct, frozen=True):
-    """Bounds of one round, and from when on a deviation matters."""
-
-    #: Moves in one round, in all and per server (given or taken).
-    moves_max: int = 200
-    per_server_max: int = 20
-    #: Part of its share by which a server may have more or fewer bytes, or more or less load.
-    size_tolerance: float = 0.1
-    load_tolerance: float = 0.2
-    #: Least part of a share by which a swap must help.
-    gain_min: float = 0.02
-    #: A transition older than this does not hold up the balancing of others (X9).
-    stuck_ms: int = 60_000
-
-    def __post_init__(self) -> None:
-        assert self.moves_max > 0, self.moves_max
-        assert self.per_server_max > 0, self.per_server_max
-        assert self.gain_min > 0, self.gain_min
-
-
-class Move(msgspec.Struct, frozen=True):
-    """One proposed move, with the reason in words."""
-
-    key: str
-    table: str
-    source: str
-    destination: str
-    reason: str
-
-
-class Balance(msgspec.Struct, frozen=True):
-    """How even a group is. Skews: replicas beyond their share, between the fullest and the emptiest server."""
-
-    group: str
-    servers: int
-    replicas: int
-    #: Greatest over any table, and over all tables together.
-    table_skew: float
-    skew: float
-    #: Fullest server's bytes or load over its share; 1 is even, 0 if there are none.
-    size_ratio: float
-    load_ratio: float
-
-
 class Proposal(msgspec.Struct, frozen=True):
     """A round: the moves, the balance before and as it would be after them."""
 
-    moves: list[Move]
-    before: list[Balance]
-    after: list[Balance]
+    moves: list[BalanceMove]
+    before: list[GroupBalance]
+    after: list[GroupBalance]
     #: A bound ended the round while further moves would have paid.
     more: bool = False
 
@@ -132,9 +90,9 @@ def propose(
     """The moves of one round. `exclude`: servers that take no part; `loads`: load of replicas by key, any unit."""
     config = config or BalancerConfig()
     budget = _Budget(config)
-    moves: list[Move] = []
-    before: list[Balance] = []
-    after: list[Balance] = []
+    moves: list[BalanceMove] = []
+    before: list[GroupBalance] = []
+    after: list[GroupBalance] = []
     for group in sorted({server.group for server in world.servers.values()}):
         sheet = _Sheet(world, group, frozenset(exclude), loads or {}, budget)
         if not sheet.servers:
@@ -262,10 +220,10 @@ class _Sheet:
         over: Floats = self.total - self.total.sum() * self.part
         return over
 
-    def balance(self) -> Balance:
+    def balance(self) -> GroupBalance:
         """How even things are now."""
         skews = [float(np.ptp(self.over(name))) for name in self.counts]
-        return Balance(
+        return GroupBalance(
             self.group,
             len(self.servers),
             int(self.total.sum()),
@@ -289,7 +247,7 @@ class _Sheet:
         here = replica.open_on
         return racks.count(target.rack) <= (racks.count(here.rack) if here is not None else 0)
 
-    def move(self, replica: Replica, target: int, reason: str) -> Move:
+    def move(self, replica: Replica, target: int, reason: str) -> BalanceMove:
         """Book the move, and make its record."""
         source = replica.open_on
         assert source is not None, replica.key
@@ -313,9 +271,9 @@ class _Sheet:
             self.full[number] = self.budget.room(source.uuid) <= 0
         if self.budget.left <= 0:
             self.full[:] = True
-        return Move(replica.key, table.name, source.uuid, destination.uuid, reason)
+        return BalanceMove(replica.key, table.name, source.uuid, destination.uuid, reason)
 
-    def misplaced(self) -> Iterator[Move]:
+    def misplaced(self) -> Iterator[BalanceMove]:
         """Replicas on a server of another group, and those that share a rack although another one is free."""
         for replica in sorted(self.strays, key=lambda one: one.key):
             assert replica.open_on is not None, replica.key
@@ -349,7 +307,7 @@ class _Sheet:
             return int(number)
         return None
 
-    def even_counts(self) -> Iterator[Move]:
+    def even_counts(self) -> Iterator[BalanceMove]:
         """Moves by count, the most profitable first, until none pays."""
         tables = self._tables_in_want()
         if not tables:
@@ -437,7 +395,7 @@ class _Sheet:
 
     def even_out(
         self, metric: _Metric, tolerance: float, unit: str, keep: tuple[_Metric, float] | None = None
-    ) -> Iterator[Move]:
+    ) -> Iterator[BalanceMove]:
         """Swaps within tables until every server is within `tolerance` of its share of `metric`, or none helps."""
         left_alone: set[int] = set()
         while (pair := metric.extremes(tolerance, left_alone)) is not None:

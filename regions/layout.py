@@ -4,7 +4,7 @@ Values are JSON, so any ZooKeeper tool can read them; fields that have their def
 below a configurable root. Transitions are spread over 256 directories by a checksum of the region's id, so that no
 children list becomes long.
 
-    /cluster /epoch /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
+    /cluster /epoch /balancer /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
     /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
     /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id>
 """
@@ -18,6 +18,7 @@ import msgspec
 
 from regions.model import (
     ActiveRecord,
+    BalancerRecord,
     ClusterRecord,
     EpochRecord,
     MasterRecord,
@@ -46,6 +47,7 @@ _server = msgspec.json.Decoder(ServerRecord)
 _table = msgspec.json.Decoder(TableRecord)
 _region = msgspec.json.Decoder(RegionRecord)
 _transition = msgspec.json.Decoder(TransitionRecord)
+_balancer = msgspec.json.Decoder(BalancerRecord)
 _plan = msgspec.json.Decoder(PlanRecord)
 
 
@@ -115,6 +117,11 @@ def decode_plan(data: bytes, path: str = "/plans") -> PlanRecord:
     return _decode(_plan, data, path)
 
 
+def decode_balancer(data: bytes, path: str = "/balancer") -> BalancerRecord:
+    """Value of /balancer."""
+    return _decode(_balancer, data, path)
+
+
 def shard(region_id: str) -> str:
     """Directory of a region's transitions below /unassigned: two hexadecimal digits."""
     return SHARDS[zlib.crc32(region_id.encode()) & 0xFF]
@@ -153,6 +160,7 @@ class Layout:
         self.regions = f"{root}/regions"
         self.unassigned = f"{root}/unassigned"
         self.plans = f"{root}/plans"
+        self.balancer = f"{root}/balancer"
 
     def parents(self) -> list[str]:
         """Directories that must exist before anything else, in creation order; all are persistent and empty."""

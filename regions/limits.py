@@ -1,4 +1,4 @@
-"""How long the assigner waits, how often it tries, how much it asks of one server at a time."""
+"""How long the assigner waits, how often it tries, how much it asks of one server; how much the balancer moves."""
 
 from __future__ import annotations
 
@@ -47,3 +47,23 @@ class AssignerConfig(msgspec.Struct, frozen=True):
         assert 0 < self.retry_base_ms <= self.retry_max_ms, (self.retry_base_ms, self.retry_max_ms)
         assert self.attempts_max > 0, self.attempts_max
         assert self.fence_after_ms == 0 or self.fence_after_ms >= self.reask_ms, self.fence_after_ms
+
+
+class BalancerConfig(msgspec.Struct, frozen=True):
+    """Bounds of one round of the balancer, and from when on a deviation matters."""
+
+    #: Moves in one round, in all and per server (given or taken).
+    moves_max: int = 200
+    per_server_max: int = 20
+    #: Part of its share by which a server may have more or fewer bytes, or more or less load.
+    size_tolerance: float = 0.1
+    load_tolerance: float = 0.2
+    #: Least part of a share by which a swap must help.
+    gain_min: float = 0.02
+    #: A transition older than this does not hold up the balancing of others (X9).
+    stuck_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        assert self.moves_max > 0, self.moves_max
+        assert self.per_server_max > 0, self.per_server_max
+        assert self.gain_min > 0, self.gain_min

@@ -24,6 +24,8 @@ from typing import Final
 import msgspec
 
 from regions.model import (
+    BalanceMove,
+    GroupBalance,
     Incarnation,
     Intent,
     RegionRecord,
@@ -259,6 +261,14 @@ class RecentTransitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=Tru
     region_id: str = ""
 
 
+class Balance(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Ask about the balancer, switch it, or have a round made now; `dry_run` only tells what it would move."""
+
+    switch: bool | None = None
+    run: bool = False
+    dry_run: bool = False
+
+
 class ShutdownCluster(msgspec.Struct, frozen=True, tag=True):
     """Announce an orderly end: the clean mark is written, and dead servers are no longer replaced."""
 
@@ -364,6 +374,34 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True):
     uptime_ms: int
 
 
+class BalanceRound(msgspec.Struct, frozen=True):
+    """What a round of the balancer ordered."""
+
+    at_ms: int
+    moves: int
+    more: bool
+    before: list[GroupBalance]
+    after: list[GroupBalance]
+
+
+class BalanceReport(msgspec.Struct, frozen=True, tag=True):
+    """Answer to Balance. `next_in_ms` -1: it is off; `moves`, `before` and `after` only for a round just decided."""
+
+    enabled: bool
+    period_ms: int
+    next_in_ms: int
+    #: Transitions that hold a round up, those stuck, and the servers that take no part because of them (X9).
+    blocking: list[str]
+    stuck: list[str]
+    excluded: list[str]
+    last: BalanceRound | None
+    dry_run: bool
+    moves: list[BalanceMove]
+    more: bool
+    before: list[GroupBalance]
+    after: list[GroupBalance]
+
+
 class TransitionSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     """A step of a transition as the master saw or made it; `after` "" means deleted."""
 
@@ -458,6 +496,7 @@ MasterRequest = (
     | ListServers
     | ListRit
     | RecentTransitions
+    | Balance
     | ShutdownCluster
 )
-MasterReply = Tables | Regions | Servers | MasterStatus | Transitions | Explanations | Accepted
+MasterReply = BalanceReport | Tables | Regions | Servers | MasterStatus | Transitions | Explanations | Accepted

@@ -277,6 +277,39 @@ class PlanRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     finished_ms: int = 0
 
 
+class BalancerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/balancer`: the operator's switch; on where the znode does not exist."""
+
+    enabled: bool = True
+    changed_ms: int = 0
+    #: Epoch of the master that wrote it.
+    epoch: int = 0
+
+
+class BalanceMove(msgspec.Struct, frozen=True):
+    """One move that the balancer proposes, with the reason in words."""
+
+    key: str
+    table: str
+    source: str
+    destination: str
+    reason: str
+
+
+class GroupBalance(msgspec.Struct, frozen=True):
+    """How even a group is. Skews: replicas beyond their share, between the fullest and the emptiest server."""
+
+    group: str
+    servers: int
+    replicas: int
+    #: Greatest over any table, and over all tables together.
+    table_skew: float
+    skew: float
+    #: Fullest server's bytes or load over its share; 1 is even, 0 if there are none.
+    size_ratio: float
+    load_ratio: float
+
+
 class RegionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One region of a table to be created."""
 
@@ -318,8 +351,11 @@ def check_ranges(specs: list[RegionSpec]) -> None:
 
 __all__ = [
     "ActiveRecord",
+    "BalanceMove",
+    "BalancerRecord",
     "ClusterRecord",
     "EpochRecord",
+    "GroupBalance",
     "Incarnation",
     "Intent",
     "MasterRecord",

@@ -70,7 +70,15 @@ class Cluster:
     def _master(self, number: int, port: int, options: list[str]) -> Process:
         name = f"master{number}"
         arguments = ["master", "run", "--store", self.hosts, "--data-dir", str(self.folder / name)]
-        arguments += ["--address", f"127.0.0.1:{port}", "--session-timeout-ms", "2000", *options]
+        arguments += [
+            "--address",
+            f"127.0.0.1:{port}",
+            "--session-timeout-ms",
+            "2000",
+            "--balance-period-s",
+            "0",
+            *options,
+        ]
         return Process(arguments, ("127.0.0.1", port), self.folder / f"{name}.log")
 
     def _server(self, number: int, port: int) -> Process:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from regions.balancer import BalancerConfig, Proposal, gate, propose
+from regions.balancer import Proposal, gate, propose
+from regions.limits import BalancerConfig
 from regions.model import (
     Incarnation,
     RegionRecord,

@@ -1,0 +1,129 @@
+"""The balancer's shell: when to balance, the switch that an operator has, and what the last round did (RT-14, RT-15).
+
+The decisions are `regions.balancer`'s. A round's moves go to the assigner like an operator's, but are not persisted:
+a master that dies leaves those that have begun as transitions, and the next one decides about the rest afresh.
+The switch is a znode, so it rides over failovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from twisted.logger import Logger
+
+from coord.client.ops import Create, SetData, WriteOp
+from coord.errors import MultiFailed
+from master.fence import Fence
+from regions import effects as fx
+from regions import messages as ms
+from regions.assigner import Assigner
+from regions.balancer import Proposal, gate, propose
+from regions.layout import decode_balancer, encode
+from regions.limits import BalancerConfig
+from regions.model import BalancerRecord
+
+log = Logger()
+
+
+class Balancing:
+    """One reign's balancing; `tick` is called twice a second, and returns the moves to make now."""
+
+    def __init__(
+        self,
+        fence: Fence,
+        assigner: Assigner,
+        config: BalancerConfig,
+        period_ms: int,
+        now_ms: Callable[[], int],
+        loads: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """`loads`: load of replicas by key, as far as servers have told; `period_ms` 0: only when asked."""
+        self._fence = fence
+        self._assigner = assigner
+        self._config = config
+        self._period_ms = period_ms
+        self._now_ms = now_ms
+        self._loads = loads
+        self.record = BalancerRecord()
+        self._version = -1
+        self._next_ms = now_ms() + period_ms
+        self.last: ms.BalanceRound | None = None
+        #: Since when, and by what, a due round is held up.
+        self._held: list[str] = []
+
+    async def load(self) -> None:
+        """Read the switch."""
+        client, path = self._fence.client, self._fence.layout.balancer
+        if await client.exists(path) is not None:
+            data, stat = await client.get(path)
+            self.record, self._version = decode_balancer(data, path), stat.version
+
+    async def switch(self, *, enabled: bool) -> None:
+        """Turn balancing on or off, durably. Raises MultiFailed when somebody else did so at the same time."""
+        record = BalancerRecord(enabled, self._now_ms(), self._fence.epoch)
+        path, data = self._fence.layout.balancer, encode(record)
+        op: WriteOp = Create(path, data) if self._version < 0 else SetData(path, data, self._version)
+        try:
+            await self._fence.write([op])
+        except MultiFailed:
+            await self.load()
+            raise
+        self._version += 1
+        self.record = record
+        self._next_ms = self._now_ms()
+
+    def tick(self) -> list[fx.MoveRequested]:
+        """The moves of a round that is due and not held up; usually none."""
+        now = self._now_ms()
+        if not self._period_ms or not self.record.enabled or now < self._next_ms:
+            return []
+        found = gate(self._assigner.world, now, self._config)
+        self._held = found.blocking
+        if found.blocking:
+            return []
+        _, moves = self.round(dry_run=False)
+        return moves
+
+    def round(self, *, dry_run: bool) -> tuple[Proposal, list[fx.MoveRequested]]:
+        """Decide a round now. Stuck transitions take their servers out of it (X9)."""
+        now = self._now_ms()
+        world = self._assigner.world
+        found = gate(world, now, self._config)
+        proposal = propose(world, self._config, exclude=found.excluded, loads=self._loads())
+        if dry_run:
+            return proposal, []
+        self._next_ms = now if proposal.more else now + self._period_ms
+        if proposal.moves or self.last is None:
+            self.last = ms.BalanceRound(now, len(proposal.moves), proposal.more, proposal.before, proposal.after)
+        if proposal.moves:
+            log.info("balancing: {count} moves, {more}", count=len(proposal.moves), more=_more(proposal))
+        return proposal, [fx.MoveRequested(move.key, move.destination, reason="balance") for move in proposal.moves]
+
+    def report(self, proposal: Proposal | None = None, *, dry_run: bool = False) -> ms.BalanceReport:
+        """What an operator is told: the switch, what holds a round up, the last round, and one just decided."""
+        found = gate(self._assigner.world, self._now_ms(), self._config)
+        return ms.BalanceReport(
+            enabled=self.record.enabled,
+            period_ms=self._period_ms,
+            next_in_ms=max(0, self._next_ms - self._now_ms()) if self._period_ms and self.record.enabled else -1,
+            blocking=found.blocking,
+            stuck=found.stuck,
+            excluded=sorted(found.excluded),
+            last=self.last,
+            dry_run=dry_run,
+            moves=[] if proposal is None else proposal.moves,
+            more=proposal is not None and proposal.more,
+            before=[] if proposal is None else proposal.before,
+            after=[] if proposal is None else proposal.after,
+        )
+
+    def problems(self) -> list[str]:
+        """Why a due round does not begin."""
+        late_ms = self._now_ms() - self._next_ms
+        if not self._held or not self.record.enabled or late_ms < self._config.stuck_ms:
+            return []
+        return [f"balancing has waited {late_ms / 1000:.0f} s for {', '.join(self._held[:3])}"]
+
+
+def _more(proposal: Proposal) -> str:
+    return "more to come" if proposal.more else "then even"

@@ -1,0 +1,58 @@
+"""The balancer in real masters: a new server gets its share, the switch rides over a failover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regions import messages as ms
+from tests.e2e.masters import any_store, cluster_on
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+SPLITS = [f"k{number:04d}" for number in range(1, 60)]
+
+
+@pytest.mark.parametrize("store", ["zookeeper", "one"])
+def test_a_new_server_gets_its_share_and_the_switch_survives(store: str, tmp_path: Path) -> None:
+    """RT-14, RT-15: rounds go on until each has its third; switched off, nothing moves under the next master."""
+    options = ["--balance-period-s", "0.5"]
+    with any_store(store, tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "c", options=options) as cluster:
+        late = cluster.servers[2]
+        late.kill()
+        active = cluster.wait_active()
+        eventually(lambda: len(cluster.ask(active, ms.ListServers(), ms.Servers).servers) == 2, 20, "two servers")
+        cluster.ask(active, ms.CreateTable("orders", SPLITS, wait_ms=30_000), ms.Tables, 40)
+        late.start()
+        counts = eventually(lambda: _even(cluster.owners()), 40, "twenty regions each")
+        assert counts == [20, 20, 20]
+        report = cluster.ask(active, ms.Balance(), ms.BalanceReport)
+        assert report.enabled
+        assert report.last is not None
+        assert report.last.moves > 0
+
+        assert not cluster.ask(active, ms.Balance(switch=False), ms.BalanceReport).enabled
+        active.kill()
+        standby = next(one for one in cluster.masters if one is not active)
+        eventually(lambda: cluster.active() is standby, 30, "the standby is active")
+        cluster.wait_settled()
+        gone = cluster.uuid_of(late)
+        for region, uuid in sorted(cluster.owners().items()):
+            if uuid == gone:
+                cluster.ask(standby, ms.MoveRegion(region, wait_ms=10_000), ms.Accepted, 20)
+                break
+        cluster.wait_settled()
+        report = cluster.ask(standby, ms.Balance(run=True, dry_run=True), ms.BalanceReport)
+        assert not report.enabled
+        assert report.last is None
+        moved = cluster.ask(standby, ms.Balance(run=True), ms.BalanceReport)
+        assert moved.moves == report.moves
+        eventually(lambda: _even(cluster.owners()), 20, "twenty regions each again")
+        eventually(lambda: cluster.check_owners(), 20, "servers and store agree")
+
+
+def _even(owners: dict[str, str]) -> list[int] | None:
+    counts = sorted(list(owners.values()).count(uuid) for uuid in set(owners.values()))
+    return counts if counts == [20, 20, 20] else None
