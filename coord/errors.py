@@ -384,6 +384,35 @@ class CorruptRecord(StorageError):
         self.actual = actual
 
 
+class StateDiverged(StorageError):
+    """A majority of the nodes has another state than this one behind the same entry of the log.
+
+    `own` and `theirs` are (zxid, digest) behind the entry at `index`; `nodes` are those who agree on `theirs`.
+    """
+
+    def __init__(self, index: int, own: tuple[int, int], theirs: tuple[int, int], nodes: list[int]) -> None:
+        super().__init__(
+            f"its state is not that of the others: behind entry {index} it has zxid {own[0]:#x} digest {own[1]:016x},"
+            f" nodes {', '.join(map(str, nodes))} have zxid {theirs[0]:#x} digest {theirs[1]:016x}. Keep a copy of its"
+            " directory (rk coord verify DIR DIR names the difference), empty it and start: the others bring the state"
+        )
+        self.index = index
+        self.own = own
+        self.theirs = theirs
+        self.nodes = nodes
+
+
+class StateDamaged(StorageError):
+    """What this process holds in memory is not what was put there: `what` names the first place found."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} has changed in memory without a command. Nothing was written of it. Test the memory, then start"
+            " again: the state comes from the disk"
+        )
+        self.what = what
+
+
 class Compacted(StorageError):
     """The log up to that index has been replaced by a snapshot. `first_index` is the oldest one still there."""
 

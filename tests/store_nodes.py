@@ -142,6 +142,9 @@ class StoreNodes:
         self.queues: dict[tuple[int, int], deque[bytes]] = {}
         self.nodes: dict[int, Node] = {}
         self.incarnations = dict.fromkeys(self.ids(), 0)
+        #: A failure that may stop a node, and those that it has stopped.
+        self.may_stop: type[Exception] | None = None
+        self.stopped: dict[int, Exception] = {}
         #: What each node's directory says that its store began with.
         self.began: dict[int, list[int] | Configuration] = {i: list(self.ids()) for i in self.ids()}
         for i in self.ids():
@@ -215,7 +218,11 @@ class StoreNodes:
         for i in sorted(self.nodes):
             node = self.nodes[i]
             node.turn_end()
-            assert node.failure is None, f"node {i}: {node.failure!r}"
+            if node.failure is not None:
+                assert self.may_stop is not None, f"node {i}: {node.failure!r}"
+                assert isinstance(node.failure, self.may_stop), f"node {i}: {node.failure!r}"
+                self.stopped[i] = node.failure
+                self.crash(i)
         moved = False
         for src, dst in sorted(self.queues):
             queue = self.queues.get((src, dst))

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 from twisted.logger import Logger
 
 from coord.env import Clock, Entropy
-from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, StorageError
+from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, StateDiverged, StorageError
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import (
@@ -45,6 +45,7 @@ from coord.raft.messages import (
     SnapshotMeta,
 )
 from coord.server import peer_codec as codec
+from coord.server.agreement import Agreement
 from coord.server.authentication import Authenticator
 from coord.server.joining import Joining
 from coord.server.members import config_text
@@ -154,6 +155,8 @@ class Node:
         #: Told when other members are in force than before: links are to be opened or closed.
         self.on_members_changed: Callable[[], None] = _nobody_cares
         self.forwarded = Forwarded()
+        self.agreement = Agreement(settings.node_id, peers.send)
+        self.agreement.applied(applied.index, machine.last_zxid, machine.digest())
         self.joining = joining
         self.snapshots = snapshots
         self._writer = writer
@@ -207,6 +210,7 @@ class Node:
         self.core.tick()
         self.syncs.tick()
         self.membership.tick()
+        self._compare(now_ms)
         self._tick_sessions(now_ms)
         self._outbox.pump()
         if self.core.leader != 0:
@@ -220,6 +224,15 @@ class Node:
             log.warn("no leader for {ms} ms: clients are sent elsewhere", ms=now_ms - self._leaderless_since_ms)
             self.close_clients()
         self._maybe_snapshot()
+
+    def _compare(self, now_ms: int) -> None:
+        """Ask now and then whether the other replicas have the state that this one has."""
+        config = self.core.configs.current
+        leads = self.core.leadership is not None
+        try:
+            self.agreement.tick(now_ms, leads=leads, voters=config.voters, members=config.members())
+        except StateDiverged as error:
+            self.on_failed(error)
 
     def has_log(self) -> bool:
         """Whether there is anything in this node's log; peers are told (`Joining`)."""
@@ -264,6 +277,11 @@ class Node:
         elif kind == codec.RECEIVED:
             name, ok = codec.decode_received(block, at, end)
             self._outbox.ended(peer, name, ok, self.core)
+        elif kind == codec.DIGEST:
+            try:
+                self.agreement.heard(peer, *codec.decode_digest(block, at, end), self._clock.monotonic_ms())
+            except StateDiverged as error:
+                self.on_failed(error)
         elif kind == codec.ASK:
             self.membership.ask(peer, *codec.decode_numbered(block, at, end))
         elif kind == codec.ANSWER:
@@ -431,6 +449,7 @@ class Node:
             elif entry.kind == CONFIG:
                 pipeline.applied([machine.apply_membership(config_text(decode_configuration(entry.data)))])
             self._bytes_since_snapshot += len(entry.data)
+            self.agreement.applied(entry.index, machine.last_zxid, machine.digest())
         self.applied_index = entries[-1].index
         if self.joining.is_joining:
             self.joining.applied(self.applied_index)
@@ -614,6 +633,7 @@ class Node:
         self.pipeline.machine = machine
         self.applied_index = self.snapshot_index = self._snapshot_tried = meta.index
         self._bytes_since_snapshot = 0
+        self.agreement.applied(meta.index, machine.last_zxid, machine.digest())
         self.snapshots.retain()
         self._writer.prune(self.snapshots.log_floor())
         log.info("took over the state at {index} from the leader", index=meta.index)

@@ -406,8 +406,6 @@ class Client:
                 raise Violation(f"{who} syncs at {zxid}; {request.floor} had been told before it asked")
         elif opcode == r.OP_ADD_WATCH:
             watching.add(request.path, request.mode)
-            if self.link is link:
-                self.kept.add(request.path, request.mode)
         elif opcode == r.OP_SET_WATCHES2:
             assert request.sets is not None
             watching.restored(model, request.sets, zxid, who)

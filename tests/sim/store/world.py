@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from coord.errors import CoordError, CorruptRecord
+from coord.errors import CoordError, CorruptRecord, StateDiverged
 from coord.server import peer_link
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.joining import Joining
@@ -182,6 +182,13 @@ class Process:
         disk = self.host.disk
         world = self.world
         world.note(f"{self.host.id} stops: {error!r}")
+        if isinstance(error, StateDiverged):
+            if not self.host.is_odd:
+                raise Violation(f"{self.host.id} stops although its state is right: {error}") from error
+            world.counts["stopped_as_odd"] += 1
+            self._end(silent=False)
+            self.host.emptied()
+            return
         if not disk.injected:
             raise Violation(f"{self.host.id} stops without need: {error!r}") from error
         world.counts["stopped_by_disk"] += 1
@@ -243,6 +250,8 @@ class Host:
         #: A life of the process; also its incarnation.
         self.lives = 0
         self.is_flipped = False
+        #: Its process holds a state that the log did not make.
+        self.is_odd = False
         chance = world.chance
         self.sync_us = chance.pick([150.0, 1500.0, 1500.0, 12_000.0])
         self.writes_inline = chance.happens(0.15)
@@ -253,7 +262,7 @@ class Host:
         """An empty disk."""
         self.disk = SimDisk(f"disk{self.id}", self.world.chance, lambda: self.world.now)
         self.disk.step = lambda: self.world.step_of(self.id)
-        self.is_flipped = False
+        self.is_flipped = self.is_odd = False
 
     def token(self, size: int) -> bytes:
         """See `Entropy.token`."""
@@ -325,9 +334,12 @@ class Host:
         if isinstance(error, CorruptRecord) and not (error.path.startswith(self.disk.name) and error.offset >= 0):
             raise Violation(f"{self.id} does not say where the damage is: {error}") from error
         world.counts["refused_corrupt"] += 1
-        # The operator takes the state from the others.
+        self.emptied()
+
+    def emptied(self) -> None:
+        """The operator takes the state from the others."""
         self.new_disk()
-        world.check.on_wiped(self.id)
+        self.world.check.on_wiped(self.id)
         self.restart_later()
 
 

@@ -1,0 +1,48 @@
+"""A replica whose state the log did not make stops by itself, under trouble too, and nobody else does."""
+
+from __future__ import annotations
+
+import pytest
+
+from coord.tree.node import SetDataDelta
+from tests.sim.store.faults import Story, is_interpreted
+from tests.sim.store.machinery import SECOND
+from tests.sim.store.world import World
+
+pytestmark = pytest.mark.skipif(
+    not is_interpreted(), reason="sockets are put in by a patch, which compiled code ignores; RK_PURE=1 runs it"
+)
+
+
+def _change_one(world: World, _: None) -> None:
+    """One node's tree changes behind the log's back, in a znode that no client of the simulation looks at."""
+    up = [process for process in world.running() if not process.node.joining.is_joining]
+    if len(up) < world.size:
+        world.at(world.now + SECOND // 10, _change_one, world)
+        return
+    process = world.chance.pick(up)
+    process.host.is_odd = True
+    machine = process.node.machine
+    machine.tree.apply(SetDataDelta(b"/zookeeper/quota", b"odd", 1), machine.last_zxid, 0, [])
+    world.counts["made_odd"] += 1
+
+
+def _odd_ones(world: World) -> list[int]:
+    """Who still has another state than the history says."""
+    digests = world.check.digests
+    machines = [(process.host.id, process.node.machine) for process in world.running()]
+    return [number for number, machine in machines if machine.digest() != digests[machine.last_zxid]]
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("size", [3, 5])
+def test_odd_replica_stops_and_only_that_one(seed: int, size: int) -> None:
+    """Its process ends (or loses the power first, and with it what it had in memory); the store goes on and recovers.
+
+    `Process.failed` makes a violation of every other node that stops for this reason.
+    """
+    world = World(seed, size)
+    world.at(2 * SECOND, _change_one, world)
+    Story(world, 4).run()
+    assert world.counts["made_odd"] == 1
+    assert world.run_until(world.now + 4 * SECOND, lambda: not _odd_ones(world))
