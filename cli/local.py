@@ -107,6 +107,7 @@ class Shape(msgspec.Struct, frozen=True):
     outside_store: str | None
     root: str
     plan_engine: str
+    opener: str = "kv"
 
 
 def design(shape: Shape, data_dir: Path) -> LocalCluster:
@@ -178,7 +179,19 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]
         return [*start, "master", "run", *place, *common, *plan]
     shared = str(Path(daemon.data_dir).parent / "shared")
-    return [*start, "server", "run", *place, *common, "--shared-dir", shared, "--rack", daemon.rack]
+    return [
+        *start,
+        "server",
+        "run",
+        *place,
+        *common,
+        "--shared-dir",
+        shared,
+        "--rack",
+        daemon.rack,
+        "--opener",
+        shape.opener,
+    ]
 
 
 def environment() -> dict[str, str]:

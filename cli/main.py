@@ -36,6 +36,7 @@ class Entry(NamedTuple):
 _LOCAL: Final = "A cluster on this machine"
 _LOOK: Final = "Look"
 _CHANGE: Final = "Tables and regions"
+_DATA: Final = "Rows"
 _DAEMON: Final = "Daemons, one process each"
 
 ENTRIES: Final[tuple[Entry, ...]] = (
@@ -46,6 +47,11 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(_CHANGE, "table", "cli.tables:table", "Create, list and describe tables."),
     Entry(_CHANGE, "region", "cli.regions:region", "List and move regions."),
     Entry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, a round, or what it would do."),
+    Entry(_DATA, "get", "cli.data:get", "The value at a key."),
+    Entry(_DATA, "put", "cli.data:put", "Put a value at a key."),
+    Entry(_DATA, "delete", "cli.data:delete", "Delete a key."),
+    Entry(_DATA, "scan", "cli.data:scan", "Rows in the order of their keys."),
+    Entry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
     Entry(_DAEMON, "coord", "cli.coord:coord", "A node of the store."),
     Entry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
     Entry(_DAEMON, "server", "cli.server:server", "A region server."),

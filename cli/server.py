@@ -44,6 +44,13 @@ def server() -> None:
     help="Silence after which the store gives this server's regions away.",
 )
 @click.option("--threads", default=4, show_default=True, help="Threads that open and close regions.")
+@click.option(
+    "--opener",
+    type=click.Choice(["kv", "directories", "none"]),
+    default="kv",
+    show_default=True,
+    help="What a region is: key-value data, an empty directory, or nothing (for benchmarks).",
+)
 def run(
     store: str,
     data_dir: Path,
@@ -56,6 +63,7 @@ def run(
     root: str,
     session_timeout_ms: int,
     threads: int,
+    opener: str,
 ) -> int:
     """Open and close regions as the active master orders, until a signal comes.
 
@@ -82,6 +90,7 @@ def run(
             root=root.rstrip("/"),
             session_timeout_ms=session_timeout_ms,
             threads=threads,
+            opener=opener,
         )
         return service.run(settings)
     except ConfigError as error:

@@ -74,6 +74,13 @@ class StopRequested(BaseException):
     help="Who computes bulk plans; auto is Spark from 1000 regions on; without Spark or Java greedy does.  "
     "[default: spark at the first start, then auto]",
 )
+@click.option(
+    "--opener",
+    type=click.Choice(["kv", "directories", "none"]),
+    default="kv",
+    show_default=True,
+    help="What a region is: key-value data, an empty directory, or nothing (for benchmarks).",
+)
 @global_options
 @click.pass_obj
 def up(
@@ -88,6 +95,7 @@ def up(
     source: Path | None,
     no_table: bool,
     plan_engine: str | None,
+    opener: str,
 ) -> int:
     """Start store nodes, masters and region servers on this machine, and stay until Ctrl-C.
 
@@ -97,7 +105,7 @@ def up(
     """
     data_dir = given.data_path
     before = read_cluster(data_dir)
-    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine)
+    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener)
     local = design(shape, data_dir)
     local.has_been_up = before is not None and before.has_been_up
     specs = [] if no_table else specs_of_csv(source or example_path(), regions)
@@ -115,6 +123,7 @@ def _shape(
     racks: int | None,
     base_port: int | None,
     plan_engine: str | None,
+    opener: str,
 ) -> Shape:
     """What was asked for; what was not said stays as it was in this directory, else takes the default."""
     outside = parse_hosts(given.store) if given.store else None
@@ -138,6 +147,7 @@ def _shape(
         root=given.root_path if given.root or before is None else before.root,
         # Starts that find their regions placed need no Spark for a few hundred of them.
         plan_engine=plan_engine or ("auto" if before is not None and before.has_been_up else "spark"),
+        opener=opener,
     )
 
 

@@ -12,6 +12,8 @@ from regions.layout import DEFAULT_ROOT
 #: Addresses to listen on that tell nobody where to connect to.
 _NOWHERE: Final = frozenset({"", "0.0.0.0", "::", "*"})
 SESSION_TIMEOUT_MS_MIN: Final = 500
+#: Key-value regions; directories that are taken and given back, without data; nothing at all, for benchmarks.
+OPENERS: Final = ("kv", "directories", "none")
 
 
 def parse_address(text: str, what: str) -> tuple[str, int]:
@@ -44,6 +46,8 @@ class Settings:
     session_timeout_ms: int = 3000
     #: Threads that open and close regions.
     threads: int = 4
+    #: What a region is: one of OPENERS.
+    opener: str = "kv"
 
     def __post_init__(self) -> None:
         """Check each value, and those that must fit together."""
@@ -61,5 +65,7 @@ class Settings:
             raise ConfigError(f"session timeout {self.session_timeout_ms} ms is below {SESSION_TIMEOUT_MS_MIN} ms")
         if not 1 <= self.threads <= 64:
             raise ConfigError(f"{self.threads} threads: between 1 and 64 make sense")
+        if self.opener not in OPENERS:
+            raise ConfigError(f"opener {self.opener!r} is none of {', '.join(OPENERS)}")
         if self.data_dir.absolute() == self.shared_dir.absolute():
             raise ConfigError(f"data directory and shared directory are both {self.data_dir}")

@@ -1,25 +1,27 @@
-"""The built-in region opener: every region is a directory that all servers share.
+"""Regions as directories that all servers share: the directory, its record, and who may use it.
 
     <shared-dir>/regions/<table_id>/<region_id>[.<replica>]/      the suffix only for replicas other than 0
-        region.json     the region's record as of its first open; durable before the region is announced
-        owner           flock held by the server that has the region open; it says {"uuid":, "start_code":, "epoch":}
+        region.json       the region's record as of its first open; durable before the region is announced
+        owner-<token>     who has the region open (regionserver/owner.py)
 
-**Opening again** is two system calls and a small write: the directory is there, its `owner` is locked and signed.
+**Opening again** costs a few system calls: the directory is there, a mark is put into it.
 **Opening the first time** creates directory and region.json; for as many regions as are waiting together, one
 `syncfs` makes all of them durable. With a sync per region a cluster's first start would wait for its disk thousands of
 times.
 
-**Two servers, one region.** The lock is the second line of defence behind the store's compare-and-set, and the evidence
-that it held: an open that finds it taken is refused. But a frozen process keeps its locks for as long as it is frozen,
-long after its session is over. Then, and only once the store says that it is over, the new owner replaces the file
-`owner` by its own: the old lock is left on a file that has no name any more.
+**Two servers, one region.** The mark is the second line of defence behind the store's compare-and-set, and the evidence
+that it held: an open that finds the region held by a server that is alive is refused. A frozen process keeps its lock
+for as long as it is frozen, long after its session is over; then, and only once the store says that it is over, the
+new owner passes it over, and the later mark tells the old owner so when it wakes up.
+
+A service of its own can derive from `DirectoryOpener`: it gets directory and fence, and adds its files
+(`regionserver/kv` does).
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import tempfile
@@ -31,31 +33,12 @@ from typing import Final
 import msgspec
 
 from coord.errors import ConfigError
-from regions.model import Incarnation, RegionRecord
-from regionserver.opener import Opening, OwnerHeld, RegionError, RegionOpener
+from regions.model import RegionRecord
+from regionserver.opener import Opening, RegionError, RegionOpener
+from regionserver.owner import Hold, Owner, take
 
 #: Ids become names of directories: nothing in them may mean anything to the file system.
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-_OWNER_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-_OWNER_BYTES_MAX: Final = 4096
-#: How often an open may find that the file it has locked was replaced meanwhile.
-_REPLACED_MAX: Final = 5
-
-
-class Owner(msgspec.Struct):
-    """Content of an owner file."""
-
-    uuid: str
-    start_code: int
-    epoch: int
-
-    @property
-    def incarnation(self) -> Incarnation:
-        """Who holds the region."""
-        return Incarnation(self.uuid, self.start_code)
-
-
-_owner_decoder: Final = msgspec.json.Decoder(Owner)
 
 
 class DirectoryOpener(RegionOpener):
@@ -71,7 +54,7 @@ class DirectoryOpener(RegionOpener):
         except OSError as error:
             raise ConfigError(f"shared directory {shared_dir} is not writable: {error.strerror}") from error
         self._lock = threading.Lock()
-        self._held: dict[str, int] = {}
+        self._held: dict[str, Hold] = {}
 
     def path(self, region: RegionRecord, replica: int) -> str:
         """Directory of a replica. Raises RegionError for ids that are no plain names."""
@@ -90,20 +73,25 @@ class DirectoryOpener(RegionOpener):
             _sync_file_system(self._regions)
 
     def open(self, opening: Opening) -> None:
-        """Lock and sign the owner file. Raises OwnerHeld, RegionError or OSError."""
+        """Put this server's mark into the directory. Raises OwnerHeld, RegionError or OSError."""
+        self.hold(opening)
+
+    def hold(self, opening: Opening) -> Hold:
+        """As `open`; the hold that was taken, which `close` releases."""
         path = self.path(opening.region, opening.replica)
-        owner = Owner(opening.server.uuid, opening.server.start_code, opening.epoch)
-        fd = self._take(path, owner, opening.evict)
+        owner = Owner(opening.server.uuid, opening.server.start_code, opening.epoch, opening.token)
+        hold = take(path, owner, opening.evict)
         with self._lock:
             assert path not in self._held, f"{path} is open already"
-            self._held[path] = fd
+            self._held[path] = hold
+        return hold
 
     def close(self, region: RegionRecord, replica: int) -> None:
-        """Give the lock back. After an eviction that is a lock on a file without a name: the same to us."""
+        """Give the lock back."""
         with self._lock:
-            fd = self._held.pop(self.path(region, replica), None)
-        if fd is not None:
-            os.close(fd)
+            hold = self._held.pop(self.path(region, replica), None)
+        if hold is not None:
+            hold.release()
 
     def _create(self, path: str, opening: Opening) -> bool:
         """Make directory and region.json unless they are there; not durable yet."""
@@ -120,63 +108,6 @@ class DirectoryOpener(RegionOpener):
             os.close(fd)
         os.rename(temporary, record)
         return True
-
-    def _take(self, path: str, owner: Owner, evict: Incarnation | None) -> int:
-        """A locked and signed descriptor of the owner file, which is the one that has the name now."""
-        name = f"{path}/owner"
-        for _ in range(_REPLACED_MAX):
-            fd = os.open(name, _OWNER_FLAGS, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = _holder(fd)
-                os.close(fd)
-                if holder is None or holder != evict:
-                    raise OwnerHeld(holder or Incarnation("unknown", 0)) from None
-                self._evict(name, owner)
-                continue
-            except BaseException:
-                os.close(fd)
-                raise
-            if _has_name(fd, name):
-                _sign(fd, owner)
-                return fd
-            os.close(fd)
-        raise RegionError("its owner file is replaced again and again")
-
-    def _evict(self, name: str, owner: Owner) -> None:
-        """Put a new owner file in the place of the one whose holder is dead for the store but not for the kernel."""
-        fresh = f"{name}.{owner.uuid}.{owner.start_code}"
-        fd = os.open(fresh, _OWNER_FLAGS | os.O_TRUNC, 0o600)
-        try:
-            _sign(fd, owner)
-        finally:
-            os.close(fd)
-        os.rename(fresh, name)
-
-
-def _holder(fd: int) -> Incarnation | None:
-    """Who has signed an owner file; None if nobody readable has (yet)."""
-    try:
-        return _owner_decoder.decode(os.pread(fd, _OWNER_BYTES_MAX, 0)).incarnation
-    except msgspec.DecodeError:
-        return None
-
-
-def _has_name(fd: int, name: str) -> bool:
-    """Whether the locked file is still the one at `name`."""
-    mine = os.fstat(fd)
-    try:
-        there = os.stat(name, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
-
-
-def _sign(fd: int, owner: Owner) -> None:
-    data = msgspec.json.encode(owner)
-    os.pwrite(fd, data, 0)
-    os.ftruncate(fd, len(data))
 
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)

@@ -47,6 +47,7 @@ class ReadBack(msgspec.Struct):
 class OpenRegion(msgspec.Struct):
     """Have the region handler open the replica. `evict`: a former owner, certainly dead, whose hold may be broken.
 
+    `token`: the zxid of the step that made this server the opener; later openings of the replica have higher ones.
     Answered by `opened`, `open_failed` or `owner_held`.
     """
 
@@ -55,6 +56,7 @@ class OpenRegion(msgspec.Struct):
     region: RegionRecord
     epoch: int
     evict: Incarnation | None = None
+    token: int = 0
 
 
 class CloseRegion(msgspec.Struct):

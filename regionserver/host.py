@@ -25,7 +25,7 @@ from coord.errors import NoNode, OperationError
 from regions import layout
 from regions.layout import CorruptZnode, Layout
 from regions.messages import CloseOrder, HostedReplica, OpenOrder, OrderResult, OrderResults, Outcome
-from regions.model import Incarnation
+from regions.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver.events import (
     AskAlive,
     CloseRegion,
@@ -179,6 +179,10 @@ class Host:
         self.replicas.forget_failures(self._clock.wall_ms() - FAILURES_SHOWN_MS)
         return self.replicas.hosted(limit)
 
+    def served(self, key: tuple[str, int]) -> tuple[RegionRecord, ReplicaLocation] | None:
+        """Record and location of a replica that is open; None for any other."""
+        return self.replicas.served(key)
+
     def phases(self) -> dict[Phase, int]:
         """How many replicas are in each phase; also moves the gauges."""
         phases = self.replicas.phases()
@@ -262,7 +266,7 @@ class Host:
         def progress() -> None:
             self._reactor.callFromThread(self._progressed, job)
 
-        return Opening(job.region, job.key[1], self.replicas.me, job.epoch, job.evict, progress)
+        return Opening(job.region, job.key[1], self.replicas.me, job.epoch, job.evict, progress, job.token)
 
     def _open(self, job: OpenRegion, opening: Opening, *, is_prepared: bool) -> None:
         def open_it() -> float:
@@ -319,10 +323,10 @@ class Host:
 
     # --- the store's answers (regionserver.steps.Outcomes) ---
 
-    def step_done(self, step: WriteStep, version: int, region_version: int) -> None:
+    def step_done(self, step: WriteStep, version: int, region_version: int, zxid: int) -> None:
         """A step was taken."""
         self._metrics.steps.labels("taken").inc()
-        self.replicas.step_done(step.key, step.number, version, region_version, self._clock.wall_ms())
+        self.replicas.step_done(step.key, step.number, version, region_version, self._clock.wall_ms(), zxid)
 
     def step_failed(self, step: WriteStep, error: str, is_refused: bool) -> None:
         """A step was refused, or is in doubt."""
@@ -348,10 +352,10 @@ class Host:
         def read(results: list[ReadResult]) -> None:
             if self._store is not store:
                 return
-            found, version = _record(results[0], layout.decode_transition, transition)
-            record, region_version = _record(results[1], layout.decode_region, region)
+            found, version, zxid = _record(results[0], layout.decode_transition, transition)
+            record, region_version, _ = _record(results[1], layout.decode_region, region)
             now_ms = self._clock.wall_ms()
-            self.replicas.read_back(effect.key, effect.number, found, version, record, region_version, now_ms)
+            self.replicas.read_back(effect.key, effect.number, found, version, record, region_version, now_ms, zxid)
             self._drain()
 
         reading.addCallback(read).addErrback(self._not_read, store, self._read_back, effect)
@@ -367,7 +371,7 @@ class Host:
 
         def read(results: list[ReadResult]) -> None:
             if self._store is store:
-                record, _ = _record(results[0], layout.decode_server, path)
+                record, _, _ = _record(results[0], layout.decode_server, path)
                 is_alive = record is not None and record.incarnation == effect.holder
                 now_ms = self._clock.wall_ms()
                 self.replicas.holder_seen(effect.key, effect.number, effect.holder, is_alive, now_ms)
@@ -399,15 +403,15 @@ class Host:
         self._stop(f"a fault of this program: {_one_line(failure.value or RuntimeError())}")
 
 
-def _record(result: object, decode: Callable[[bytes, str], T], path: str) -> tuple[T | None, int]:
-    """Record and version of one part of a multi-read; (None, -1) if there is no such znode."""
+def _record(result: object, decode: Callable[[bytes, str], T], path: str) -> tuple[T | None, int, int]:
+    """Record, version and last zxid of one part of a multi-read; (None, -1, 0) if there is no such znode."""
     if isinstance(result, NoNode):
-        return None, -1
+        return None, -1, 0
     if isinstance(result, OperationError):
         raise result
     assert isinstance(result, tuple), f"a read is answered by a pair, not by {result!r}"
     data, stat = result
-    return decode(data, path), stat.version
+    return decode(data, path), stat.version, stat.mzxid
 
 
 def _one_line(error: BaseException) -> str:

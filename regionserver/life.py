@@ -123,6 +123,8 @@ class Replica:
         self.record: TransitionRecord | None = None
         self.version = -1
         self.epoch = 0
+        #: zxid of our OPENING: orders this opening before and after all others of the replica, whoever's they are.
+        self.token = 0
         self.ticket = 0
         self.mark: Mark | None = None
         self.open_timeout_ms = 0

@@ -1,20 +1,30 @@
 """What opens and closes regions: the interface that a service built on RegionKeeper implements.
 
 A region opener owns what is behind a region: files, caches, connections. RegionKeeper tells it when to take a region
-and when to let go, and never asks it to open a region that it has open. Its methods run on worker threads and may
-block; only `serving_changed` runs on the reactor's thread and must not.
+and when to let go, and never asks it to open a region that it has open. `prepare`, `open` and `close` run on worker
+threads and may block; everything else runs on the reactor's thread and must not.
 
     class Counters(RegionOpener):
         def open(self, opening): self._counts[opening.region.region_id] = load(...)
         def close(self, region, replica): save(self._counts.pop(region.region_id))
+
+An opener may also answer requests, at the address under which the server is registered: it names their types in
+`requests` and answers them in `answer`, after `serving.admit`. docs/regionserver.md tells the whole story, and
+examples/counters.py is a service to copy.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from regions.model import Incarnation, RegionRecord
+
+if TYPE_CHECKING:
+    from regionserver.serving import Serving
 
 
 class RegionError(Exception):
@@ -44,6 +54,7 @@ class Opening:
         epoch: int,
         evict: Incarnation | None,
         progress: Callable[[], None],
+        token: int = 0,
     ) -> None:
         self.region = region
         self.replica = replica
@@ -55,10 +66,26 @@ class Opening:
         self.evict = evict
         #: Say that a long open gets on, so that its deadline is extended. From any thread, as often as you like.
         self.progress = progress
+        #: zxid of the write that made this server the opener: a later opening of the replica has a higher one. Whatever
+        #: checks it (files, a database, another service) is safe from former owners that wake up.
+        self.token = token
 
 
 class RegionOpener(ABC):
     """Opens and closes regions. One object serves all regions of a server, from several threads at once."""
+
+    #: Types of the requests that `answer` takes: msgspec Structs with `tag=True` and names of their own.
+    requests: tuple[type[msgspec.Struct], ...] = ()
+
+    def attach(self, serving: Serving) -> None:  # noqa: B027 - optional
+        """Called once, before anything else: what the opener may ask of its server."""
+
+    def answer(self, request: msgspec.Struct) -> msgspec.Struct | Awaitable[msgspec.Struct]:
+        """Answer one of `requests`, now or later. Refuse by `RpcError`; call `serving.admit` first."""
+        raise NotImplementedError(f"nobody answers {type(request).__name__}")
+
+    def stop(self) -> None:  # noqa: B027 - optional
+        """The process ends; all regions that could be closed are closed."""
 
     def prepare(self, openings: Sequence[Opening]) -> None:  # noqa: B027 - optional
         """Do for many regions at once what is dear for each, before `open` is called for every one of them.
@@ -80,6 +107,16 @@ class RegionOpener(ABC):
     def serving_changed(self, is_serving: bool) -> None:  # noqa: B027 - optional
         """The lease began or ended. Between False and True no request for any region may be answered.
 
-        For each single request ask `regionserver.lease.Lease.holds` as well: this call may come late, for instance
-        after the process was frozen.
+        For each single request ask `Serving.holds` as well: this call may come late, for instance after the process
+        was frozen.
         """
+
+
+class NothingOpener(RegionOpener):
+    """Opens and closes nothing at all: what is left is the cost of the assignment itself, for benchmarks."""
+
+    def open(self, opening: Opening) -> None:
+        """Nothing."""
+
+    def close(self, region: RegionRecord, replica: int) -> None:
+        """Nothing."""

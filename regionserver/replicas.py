@@ -91,6 +91,13 @@ class Replicas:
         shown.sort(key=lambda one: (one.region_id, one.replica))
         return shown[:limit] if limit else shown
 
+    def served(self, key: Key) -> tuple[RegionRecord, ReplicaLocation] | None:
+        """Record and location of a replica whose requests may be answered; None unless its OPENED is in the store."""
+        replica = self._replicas.get(key)
+        if replica is None or replica.location is None or replica.phase not in (Phase.OPEN, Phase.MARKING):
+            return None
+        return replica.region, replica.location
+
     def story(self, key: Key) -> list[str]:
         """The latest moves of one replica, oldest first."""
         return [
@@ -147,8 +154,11 @@ class Replicas:
 
     # --- answers of the store ---
 
-    def step_done(self, key: Key, number: int, version: int, region_version: int, now_ms: int) -> None:
-        """The step is in the store; `version` is the znode's now, `region_version` the region record's if written."""
+    def step_done(self, key: Key, number: int, version: int, region_version: int, now_ms: int, zxid: int = 0) -> None:
+        """The step is in the store; `version` is the znode's now, `region_version` the region record's if written.
+
+        `zxid` is that of the write, as the znode's Stat has it (0 for a creation, whose zxid nobody needs).
+        """
         replica = self._awaiting_step(key, number)
         if replica is None:
             return
@@ -158,6 +168,7 @@ class Replicas:
         if step.region is not None:
             replica.region, replica.region_version = step.region, region_version
         if step.cause is Cause.OPEN_ORDER:
+            replica.token = zxid
             if replica.is_open:
                 self._move(replica, "step taken", Phase.ANNOUNCING, now_ms)
                 self._announce(replica, now_ms)
@@ -199,8 +210,9 @@ class Replicas:
         region: RegionRecord | None,
         region_version: int,
         now_ms: int,
+        zxid: int = 0,
     ) -> None:
-        """What is in the store at a step that failed; None: no such znode."""
+        """What is in the store at a step that failed; None: no such znode. `zxid`: the transition's last write."""
         replica = self._awaiting_step(key, number)
         if replica is None or replica.step is None:
             return
@@ -225,7 +237,7 @@ class Replicas:
         if verdict is Verdict.TAKEN:
             step.record, step.region = found if found is not None else step.record, None
             replica.step_number = number
-            self.step_done(key, number, version, region_version, now_ms)
+            self.step_done(key, number, version, region_version, now_ms, zxid)
             return
         if step.before is not None:
             replica.version = version
@@ -434,7 +446,9 @@ class Replicas:
 
     def _open(self, replica: Replica, evict: Incarnation | None = None) -> None:
         replica.job_number = self._number()
-        self._effects.append(OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict))
+        self._effects.append(
+            OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict, replica.token)
+        )
 
     def _close(self, replica: Replica) -> None:
         replica.job_number = self._number()

@@ -8,6 +8,8 @@ A region that cannot be closed after its session is gone ends the process: only 
 
 from __future__ import annotations
 
+import functools
+import operator
 import resource
 import sys
 import time
@@ -54,11 +56,13 @@ from regionserver.config import Settings
 from regionserver.directory import DirectoryOpener
 from regionserver.host import Host
 from regionserver.instance import Instance
+from regionserver.kv.service import KvRegions
 from regionserver.lease import Lease
 from regionserver.life import Phase
 from regionserver.metrics import Metrics
-from regionserver.opener import RegionOpener
+from regionserver.opener import NothingOpener, RegionOpener
 from regionserver.report import Membership
+from regionserver.serving import Serving
 from regionserver.workers import Pool, Workers
 
 __all__ = ["RegionServer", "Settings", "run"]
@@ -122,7 +126,8 @@ class RegionServer:
             stop=died,
             workers=workers,
         )
-        self._rpc = RpcServer(self.dispatch, requests=ServerRequest)
+        self._opener = opener
+        self._rpc = RpcServer(self.dispatch, requests=functools.reduce(operator.or_, opener.requests, ServerRequest))
         self._admin_port: IListeningPort | None = None
         self._client: ZkClient | None = None
         self._membership: Membership | None = None
@@ -133,6 +138,16 @@ class RegionServer:
         self._closing_since_s: float | None = None
         self._is_stopping = False
         self._living: Deferred[None] | None = None
+        opener.attach(
+            Serving(
+                reactor,
+                self._metrics.registry,
+                lambda: self._record.incarnation,
+                self._holds,
+                self._host.served,
+                workers,
+            )
+        )
 
     # --- start and stop ---
 
@@ -193,6 +208,7 @@ class RegionServer:
             if stopped is not None:
                 await stopped
         self._host.stop_workers(1.0)
+        self._opener.stop()
 
     def _fatal(self, failure: Failure) -> None:
         log.failure("the region server cannot go on", failure=failure)
@@ -272,8 +288,13 @@ class RegionServer:
 
     # --- commands ---
 
-    def dispatch(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
-        """Answer one RPC. Raises RpcError(STALE_EPOCH, WRONG_SERVER, NO_LEASE)."""
+    def dispatch(self, request: Any) -> Any:
+        """Answer one RPC. Raises RpcError(STALE_EPOCH, WRONG_SERVER, NO_LEASE), or what the opener refuses with."""
+        if isinstance(request, self._opener.requests):
+            return self._opener.answer(request)
+        return self._dispatch(request)
+
+    def _dispatch(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
         if isinstance(request, OpenRegions):
             self._admit(request)
             return self._host.open_regions(request.orders, request.epoch, request.answer_within_ms)
@@ -303,9 +324,13 @@ class RegionServer:
             return WRONG_SERVER, f"this is {me}, not {Incarnation(command.recipient, command.start_code)}"
         if command.epoch < self._epoch:
             return STALE_EPOCH, f"epoch {command.epoch} is over, {self._epoch} has begun"
-        if self._is_stopping or not self._host.is_serving or not self._lease.holds(self._boot_s()):
+        if not self._holds():
             return NO_LEASE, "this server is leaving" if self._is_stopping else "this server has no lease now"
         return "", ""
+
+    def _holds(self) -> bool:
+        """Whether requests for regions may be answered now. Any thread."""
+        return not self._is_stopping and self._host.is_serving and self._lease.holds(self._boot_s())
 
     # --- what it shows ---
 
@@ -338,17 +363,24 @@ class RegionServer:
         return stuck_s < HEALTHY_CLOSE_S, {"closing_for_s": round(stuck_s, 1)}
 
 
+def built_in(settings: Settings) -> RegionOpener:
+    """The opener that `settings` names. Raises ConfigError when the shared directory cannot be used."""
+    if settings.opener == "none":
+        return NothingOpener()
+    return KvRegions(settings.shared_dir) if settings.opener == "kv" else DirectoryOpener(settings.shared_dir)
+
+
 def run(settings: Settings, opener: RegionOpener | None = None) -> int:
     """Be a region server until a signal comes; the exit status.
 
-    `opener` opens and closes the regions; the built-in one keeps each in a directory below `settings.shared_dir`.
+    `opener` opens and closes the regions; without one it is the built-in that `settings.opener` names.
 
     Raises:
         ConfigError: nothing was started; the message is one line for the operator.
     """
     _allow_many_files()
     if opener is None:
-        opener = DirectoryOpener(settings.shared_dir)
+        opener = built_in(settings)
     instance = Instance.open(settings.data_dir)
     reactor = _install_reactor()
     # A worker between two system calls must not wait 5 ms for a busy reactor to let go of the interpreter.

@@ -54,8 +54,11 @@ class Reactor(Protocol):
 class Outcomes(Protocol):
     """Who hears what became of the steps."""
 
-    def step_done(self, step: WriteStep, version: int, region_version: int) -> None:
-        """The step was taken; versions of the two znodes after it (-1: that one was not written)."""
+    def step_done(self, step: WriteStep, version: int, region_version: int, zxid: int) -> None:
+        """The step was taken; versions of the two znodes after it (-1: that one was not written), and its zxid.
+
+        The zxid is 0 for a creation, whose answer does not carry it.
+        """
 
     def step_failed(self, step: WriteStep, error: str, is_refused: bool) -> None:
         """Refused by the store, or (not `is_refused`) unknown."""
@@ -142,7 +145,7 @@ class StepWriter:
         at = 0
         for step in steps:
             stat = results[at]
-            version = stat.version if isinstance(stat, Stat) else 0
+            version, zxid = (stat.version, stat.mzxid) if isinstance(stat, Stat) else (0, 0)
             at += 1
             region_version = -1
             if step.region is not None:
@@ -150,7 +153,7 @@ class StepWriter:
                 assert isinstance(region_stat, Stat), f"a set is answered by a Stat, not by {region_stat!r}"
                 region_version = region_stat.version
                 at += 1
-            self._outcomes.step_done(step, version, region_version)
+            self._outcomes.step_done(step, version, region_version, zxid)
         self._settle()
 
     def _not_taken(self, failure: Failure, steps: list[WriteStep]) -> None:

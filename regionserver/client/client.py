@@ -1,0 +1,337 @@
+"""Calls to the server that has a key's region open, repeated until they succeed or their time is over.
+
+What happens after a refusal or a failure:
+
+    nothing was done            not_serving, wrong_server, no_lease, unreachable, busy, wrong_region: look where the
+                                region is now and try again; every call does
+    nobody knows                timeout, connection_lost, fenced, superseded: try again if the call may be repeated.
+                                Reads, puts and deletes by key may (see `regionserver.kv.messages` for what keeps a
+                                late first copy from undoing later writes); else OutcomeUnknown
+    it makes no sense           anything else (a key that is too long, a full region): Refused, at once
+
+Every call ends within its `timeout_s`, by default `TIMEOUT_S`. One attempt gets `ATTEMPT_TIMEOUT_S` of that: a frozen
+server accepts connections and says nothing, and its regions will soon be elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from coord.rpc_wire import Code, RpcError
+from regions.layout import DEFAULT_ROOT, Layout
+from regions.messages import NO_LEASE, WRONG_SERVER
+from regions.model import RegionRecord
+from regionserver.client.connections import Connections
+from regionserver.client.places import Places
+from regionserver.kv.messages import (
+    KEYS_MAX,
+    PAGE_ROWS_MAX,
+    SUPERSEDED,
+    WRITE_BYTES_MAX,
+    WRONG_REGION,
+    KvChange,
+    KvRead,
+    KvRows,
+    KvScan,
+    KvValues,
+    KvWrite,
+    KvWritten,
+)
+from regionserver.serving import FENCED, NOT_SERVING, Place
+
+T = TypeVar("T", bound=msgspec.Struct)
+Change = KvChange
+
+TIMEOUT_S: Final = 30.0
+ATTEMPT_TIMEOUT_S: Final = 2.0
+#: Pause before the store is asked again for a region that is nowhere, doubling up to the second figure.
+PAUSE_FIRST_S: Final = 0.01
+PAUSE_MAX_S: Final = 0.2
+
+_NOTHING_DONE: Final = frozenset({NOT_SERVING, WRONG_SERVER, NO_LEASE, WRONG_REGION, Code.UNREACHABLE, Code.BUSY})
+_UNKNOWN: Final = frozenset({Code.TIMEOUT, Code.CONNECTION_LOST, FENCED, SUPERSEDED})
+
+
+class DataError(Exception):
+    """A call did not succeed; the message is one line for people.
+
+    `may_have_been_done`: whether the change may be there all the same, now or (for the time of a lease) later.
+    """
+
+    def __init__(self, message: str, *, may_have_been_done: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_been_done = may_have_been_done
+
+
+class NoSuchTable(DataError):  # noqa: N818 - named after what it reports
+    """There is no table of that name."""
+
+
+class Unavailable(DataError):  # noqa: N818
+    """No server answered for the region in time."""
+
+
+class OutcomeUnknown(DataError):  # noqa: N818
+    """A call that must not be repeated was sent, and nobody knows whether it was carried out."""
+
+
+class Refused(DataError):  # noqa: N818
+    """The server will not do it; `code` is its word for why."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message, may_have_been_done=code not in _NOTHING_DONE and code != Code.BAD_REQUEST)
+        self.code = code
+
+
+class Attempt(NamedTuple):
+    """One attempt of a call, for whoever watches: `code` is "" for one that succeeded."""
+
+    region_id: str
+    code: str
+
+
+class RegionClient:
+    """Calls to regions. Any thread. Calls raise DataError."""
+
+    def __init__(
+        self,
+        places: Places,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        attempt_timeout_s: float = ATTEMPT_TIMEOUT_S,
+        on_attempt: Callable[[Attempt], object] = lambda _attempt: None,
+    ) -> None:
+        """`on_attempt` hears of every attempt's end, in the caller's thread."""
+        self.places = places
+        self._timeout_s = timeout_s
+        self._attempt_timeout_s = attempt_timeout_s
+        self._on_attempt = on_attempt
+        self._connections = Connections()
+        self._writer = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    # --- key-value regions ---
+
+    def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None:
+        """The value at `key`, None if there is none."""
+        reply = self.call(
+            table, key, lambda place, _region, _attempt: KvRead(place, [key]), KvValues, timeout_s=timeout_s
+        )
+        return reply.values[0]
+
+    def put(self, table: str, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
+        """Put `value` at `key`; durable on return."""
+        self._write(table, [KvChange(key, value)], timeout_s)
+
+    def delete(self, table: str, key: str, *, timeout_s: float | None = None) -> None:
+        """Delete `key`, whether it is there or not; durable on return."""
+        self._write(table, [KvChange(key, None)], timeout_s)
+
+    def write(self, table: str, changes: Iterable[KvChange], *, timeout_s: float | None = None) -> int:
+        """Put and delete many keys; how many. Each region's changes are made in few steps, each all or nothing.
+
+        `timeout_s` is for each step. After a DataError any of the steps may have been made; all may be repeated.
+        """
+        by_region: dict[str, list[KvChange]] = {}
+        count = 0
+        for change in changes:
+            by_region.setdefault(self._region(table, change.key).region_id, []).append(change)
+        for mine in by_region.values():
+            for batch in _batches(mine):
+                self._write(table, batch, timeout_s)
+                count += len(batch)
+        return count
+
+    def scan(
+        self, table: str, start: str = "", end: str = "", *, rows_max: int | None = None, timeout_s: float | None = None
+    ) -> Iterator[tuple[str, bytes]]:
+        """Rows of `[start, end)` by key, "" for no bound; at most `rows_max`. Page by page: `timeout_s` is for each.
+
+        A page is as of one moment, the whole is not.
+        """
+        left = rows_max
+        at = start
+        while left is None or left > 0:
+            page = PAGE_ROWS_MAX if left is None else min(left, PAGE_ROWS_MAX)
+            reply, following = self._page(table, at, end, page, timeout_s)
+            for row in reply.rows:
+                yield row.key, row.value
+            if left is not None:
+                left -= len(reply.rows)
+            at = reply.next_key or following
+            if not at or (end and at >= end):
+                return
+
+    def _page(self, table: str, at: str, end: str, rows_max: int, timeout_s: float | None) -> tuple[KvRows, str]:
+        """One page of the region that holds `at`, and where the next region begins ("" after the last)."""
+        following = ""
+
+        def ask(place: Place, region: RegionRecord, _attempt: int) -> KvScan:
+            nonlocal following
+            following = region.end_key
+            return KvScan(place, at, end, rows_max)
+
+        return self.call(table, at, ask, KvRows, timeout_s=timeout_s), following
+
+    def _write(self, table: str, changes: list[KvChange], timeout_s: float | None) -> None:
+        number = next(self._numbers)
+
+        def ask(place: Place, _region: RegionRecord, attempt: int) -> KvWrite:
+            return KvWrite(place, changes, self._writer, number, attempt)
+
+        self.call(table, changes[0].key, ask, KvWritten, timeout_s=timeout_s)
+
+    # --- any service's regions ---
+
+    def call(
+        self,
+        table: str,
+        key: str,
+        ask: Callable[[Place, RegionRecord, int], msgspec.Struct],
+        expect: type[T],
+        *,
+        timeout_s: float | None = None,
+        is_repeatable: bool = True,
+    ) -> T:
+        """Send what `ask(place, region, attempt)` makes to the server that has the region of `key` open.
+
+        `attempt` counts from 0. `is_repeatable`: whether the request may be carried out twice.
+        Raises NoSuchTable, Refused, Unavailable, OutcomeUnknown.
+        """
+        began_s = time.monotonic()
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline_s = began_s + wait_s
+        pause_s = PAUSE_FIRST_S
+        is_in_doubt = False
+        tried: Place | None = None
+        for attempt in itertools.count():
+            region: RegionRecord | None = None
+            try:
+                region = self._region(table, key)
+                place = Place.of(region)
+                if tried is not None and place != tried:
+                    pause_s = PAUSE_FIRST_S
+                tried = place
+                return self._attempt(place, region, ask, attempt, expect, deadline_s)
+            except RpcError as error:
+                problem = error
+            except (KazooException, KazooTimeoutError) as error:
+                problem = RpcError(Code.UNREACHABLE, f"the store does not answer ({type(error).__name__})")
+            if problem.code not in _NOTHING_DONE:
+                if problem.code not in _UNKNOWN:
+                    raise Refused(problem.code, problem.message)
+                is_in_doubt = True
+                if not is_repeatable:
+                    raise OutcomeUnknown(problem.message, may_have_been_done=True)
+            has_moved = self._look_again(table, region, tried, problem)
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
+                raise Unavailable(
+                    f"{table}: {key!r}: no answer within {wait_s:g} s; last: {problem.message}",
+                    may_have_been_done=is_in_doubt,
+                )
+            if not has_moved:
+                time.sleep(min(pause_s, remaining_s))
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        raise AssertionError("unreachable")
+
+    def _region(self, table: str, key: str) -> RegionRecord:
+        region = self.places.region_of(table, key)
+        if region is None:
+            raise NoSuchTable(f"there is no table {table!r}")
+        return region
+
+    def _attempt(
+        self,
+        place: Place | None,
+        region: RegionRecord,
+        ask: Callable[[Place, RegionRecord, int], msgspec.Struct],
+        attempt: int,
+        expect: type[T],
+        deadline_s: float,
+    ) -> T:
+        code = NOT_SERVING
+        try:
+            if place is None:
+                raise RpcError(NOT_SERVING, f"region {region.region_id} is open nowhere")
+            server = self.places.server(place.server, place.start_code)
+            if server is None:
+                raise RpcError(NOT_SERVING, f"region {region.region_id} is open nowhere: its server is gone")
+            within_s = max(0.001, min(self._attempt_timeout_s, deadline_s - time.monotonic()))
+            address = (server.host, server.port)
+            reply = self._connections.call(address, ask(place, region, attempt), expect, within_s)
+            code = ""
+        except RpcError as error:
+            code = error.code
+            raise
+        finally:
+            self._on_attempt(Attempt(region.region_id, code))
+        return reply
+
+    def _look_again(self, table: str, region: RegionRecord | None, tried: Place | None, problem: RpcError) -> bool:
+        """Read what the failure has put in doubt; whether the region is elsewhere now."""
+        if region is None or problem.code == Code.BUSY:
+            return False
+        try:
+            if problem.code == WRONG_REGION:
+                self.places.forget(table)
+                return False
+            if tried is not None and problem.code != NOT_SERVING:
+                self.places.forget_server(tried.server)
+            now = self.places.refresh(table, region.region_id)
+        except (KazooException, KazooTimeoutError):
+            return False
+        return now is not None and Place.of(now) not in (None, tried)
+
+
+def _batches(changes: list[KvChange]) -> Iterator[list[KvChange]]:
+    """Cut into writes within the limits of one request."""
+    batch: list[KvChange] = []
+    size = 0
+    for change in changes:
+        bytes_of_it = len(change.key.encode()) + len(change.value or b"")
+        if batch and (len(batch) == KEYS_MAX or size + bytes_of_it > WRITE_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(change)
+        size += bytes_of_it
+    if batch:
+        yield batch
+
+
+@contextlib.contextmanager
+def connect(
+    store: str, root: str = DEFAULT_ROOT, *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S
+) -> Iterator[RegionClient]:
+    """A client with a store session of its own. Raises Unavailable when the store gives none."""
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # its retries are not news; what matters is raised
+    zookeeper = KazooClient(store, timeout=10.0)
+    try:
+        try:
+            zookeeper.start(timeout=connect_timeout_s)
+        except KazooTimeoutError as error:
+            raise Unavailable(f"the store at {store} gives no session within {connect_timeout_s:g} s") from error
+        client = RegionClient(Places(zookeeper, Layout(root)), timeout_s=timeout_s)
+        try:
+            yield client
+        finally:
+            client.close()
+    finally:
+        with contextlib.suppress(KazooException):
+            zookeeper.stop()
+            zookeeper.close()

@@ -1,0 +1,135 @@
+"""Requests to region servers over connections that are kept: one call at a time on each, any number of threads."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections import defaultdict
+from typing import Final, TypeVar
+
+import msgspec
+
+from coord.rpc_wire import (
+    PREAMBLE,
+    Code,
+    FrameReader,
+    Payload,
+    Request,
+    RpcError,
+    StreamError,
+    decode_reply,
+    encode_body,
+    encode_frame,
+)
+
+T = TypeVar("T", bound=msgspec.Struct)
+Address = tuple[str, int]
+
+#: Connections that are kept per server when nobody uses them.
+IDLE_MAX: Final = 32
+_READ_BYTES: Final = 256 * 1024
+
+
+class _Connection:
+    """One connection; one call after the other."""
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        try:
+            self._socket = socket.create_connection(address, timeout=timeout_s)
+        except OSError as error:
+            where = f"{address[0]}:{address[1]}"
+            raise RpcError(Code.UNREACHABLE, f"{where} does not answer: {error.strerror or error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = FrameReader()
+        self._ids = itertools.count(1)
+        self._greeting = PREAMBLE
+
+    def call(self, message: msgspec.Struct, expect: type[T], deadline_s: float) -> T:
+        """Send, and wait for the answer. Raises RpcError, OSError, StreamError; after those it is of no more use."""
+        number = next(self._ids)
+        greeting, self._greeting = self._greeting, b""
+        frame = encode_frame(Request(number, encode_body(message)))
+        self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
+        self._socket.sendall(greeting + frame)
+        payload = self._receive(number, deadline_s)
+        reply: T = decode_reply(payload, expect)
+        return reply
+
+    def _receive(self, number: int, deadline_s: float) -> Payload:
+        while True:
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
+                raise TimeoutError
+            self._socket.settimeout(remaining_s)
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError("end of stream before the reply")
+            for payload in self._reader.feed(data):
+                if payload.id == number:
+                    return payload
+
+    def close(self) -> None:
+        """Give it up."""
+        self._socket.close()
+
+
+class Connections:
+    """Kept connections by address. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: defaultdict[Address, list[_Connection]] = defaultdict(list)
+        self._is_closed = False
+
+    def call(self, address: Address, message: msgspec.Struct, expect: type[T], timeout_s: float) -> T:
+        """One request to the server at `address`. Raises RpcError; UNREACHABLE says that nothing was sent."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._lock:
+            kept = self._idle[address]
+            connection = kept.pop() if kept else None
+        if connection is None:
+            connection = _Connection(address, timeout_s)
+        where = f"{address[0]}:{address[1]}"
+        try:
+            reply = connection.call(message, expect, deadline_s)
+        except RpcError:
+            # The server's own refusal: the connection is as good as before.
+            self._keep(address, connection)
+            raise
+        except TimeoutError as error:
+            connection.close()
+            raise RpcError(Code.TIMEOUT, f"{where} did not reply within {timeout_s:.1f} s") from error
+        except StreamError as error:
+            connection.close()
+            raise RpcError(Code.PROTOCOL, f"{where}: {error}") from error
+        except OSError as error:
+            connection.close()
+            self._drop_idle(address)
+            raise RpcError(Code.CONNECTION_LOST, f"{where} closed the connection: {error.strerror or error}") from error
+        self._keep(address, connection)
+        return reply
+
+    def close(self) -> None:
+        """Close what is kept; calls under way close theirs when they end."""
+        with self._lock:
+            self._is_closed = True
+            left = [connection for kept in self._idle.values() for connection in kept]
+            self._idle.clear()
+        for connection in left:
+            connection.close()
+
+    def _keep(self, address: Address, connection: _Connection) -> None:
+        with self._lock:
+            if not self._is_closed and len(self._idle[address]) < IDLE_MAX:
+                self._idle[address].append(connection)
+                return
+        connection.close()
+
+    def _drop_idle(self, address: Address) -> None:
+        """What was kept to a server that has just broken a connection is broken as well."""
+        with self._lock:
+            left = self._idle.pop(address, [])
+        for connection in left:
+            connection.close()

@@ -1,0 +1,164 @@
+"""Where the region of a key is open: read from the store, kept, and read again when a server says otherwise.
+
+A table's regions are the children of one znode, and their names follow the order of their keys, so the region of one
+key is found by reading a dozen of them, however many there are. The cache may be wrong at any time; servers answer
+only for the very opening that a request names, so a wrong one costs a round trip and nothing else.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from regions.layout import Layout, decode_region, decode_server, decode_table
+from regions.model import RegionRecord, ServerRecord, TableRecord
+
+
+class _Table:
+    """What is known of one table: its regions' names in order, and the records read so far."""
+
+    def __init__(self, record: TableRecord, names: list[str]) -> None:
+        self.record = record
+        self.names = names
+        self.regions: dict[str, RegionRecord] = {}
+        #: Start keys of the regions read so far, in order, with their names.
+        self.starts: list[tuple[str, str]] = []
+
+
+class Places:
+    """Regions and servers as the store has them. Any thread. Methods raise what kazoo raises."""
+
+    def __init__(self, client: KazooClient, layout: Layout) -> None:
+        self._client = client
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._tables: dict[str, _Table] = {}
+        self._servers: dict[str, ServerRecord] = {}
+
+    def table(self, name: str) -> TableRecord | None:
+        """The table of that name or id; None if there is none."""
+        found = self._table(name)
+        return None if found is None else found.record
+
+    def region_of(self, table: str, key: str) -> RegionRecord | None:
+        """The region that holds `key`, perhaps as it was a while ago; None for an unknown table."""
+        found = self._table(table)
+        if found is None:
+            return None
+        with self._lock:
+            at = bisect.bisect_right(found.starts, (key, "\U0010ffff")) - 1
+            known = found.regions[found.starts[at][1]] if at >= 0 else None
+        if known is not None and known.contains(key):
+            return known
+        return self._search(found, key)
+
+    def regions(self, table: str) -> list[RegionRecord] | None:
+        """All regions of a table by key, read now; None for an unknown table."""
+        found = self._table(table)
+        if found is None:
+            return None
+        folder = self._layout.table_regions(found.record.table_id)
+        waiting = [(name, self._client.get_async(f"{folder}/{name}")) for name in found.names]
+        records = []
+        for name, answer in waiting:
+            with contextlib.suppress(NoNodeError):
+                records.append(decode_region(answer.get()[0], f"{folder}/{name}"))
+        for record in records:
+            self._remember(found, record)
+        return sorted(records, key=lambda one: one.start_key)
+
+    def refresh(self, table: str, region_id: str) -> RegionRecord | None:
+        """Read one region's record again; None if it is gone, and then the whole table is forgotten."""
+        found = self._table(table)
+        if found is None:
+            return None
+        record = self._read(found, region_id)
+        if record is None:
+            self.forget(table)
+        return record
+
+    def forget(self, table: str) -> None:
+        """The table has changed: read it anew when it is needed."""
+        with self._lock:
+            self._tables.pop(table, None)
+
+    def server(self, uuid: str, start_code: int) -> ServerRecord | None:
+        """Where that start of that server answers; None if it is not registered (any more)."""
+        with self._lock:
+            known = self._servers.get(uuid)
+        if known is None or known.start_code != start_code:
+            try:
+                path = self._layout.server(uuid)
+                known = decode_server(self._client.get(path)[0], path)
+            except NoNodeError:
+                known = None
+            with self._lock:
+                if known is None:
+                    self._servers.pop(uuid, None)
+                else:
+                    self._servers[uuid] = known
+        return known if known is not None and known.start_code == start_code else None
+
+    def forget_server(self, uuid: str) -> None:
+        """It did not answer: ask the store again whether it is registered."""
+        with self._lock:
+            self._servers.pop(uuid, None)
+
+    # --- inside ---
+
+    def _table(self, name: str) -> _Table | None:
+        with self._lock:
+            known = self._tables.get(name)
+        if known is not None:
+            return known
+        try:
+            table_id = self._client.get(self._layout.name(name))[0].decode()
+        except NoNodeError:
+            table_id = name
+        try:
+            path = self._layout.table(table_id)
+            record = decode_table(self._client.get(path)[0], path)
+            names = sorted(self._client.get_children(self._layout.table_regions(table_id)))
+        except (NoNodeError, ValueError):
+            return None
+        with self._lock:
+            return self._tables.setdefault(name, _Table(record, names))
+
+    def _read(self, table: _Table, region_id: str) -> RegionRecord | None:
+        path = self._layout.region(table.record.table_id, region_id)
+        try:
+            record = decode_region(self._client.get(path)[0], path)
+        except NoNodeError:
+            return None
+        self._remember(table, record)
+        return record
+
+    def _remember(self, table: _Table, record: RegionRecord) -> None:
+        with self._lock:
+            if record.region_id not in table.regions:
+                bisect.insort(table.starts, (record.start_key, record.region_id))
+            table.regions[record.region_id] = record
+
+    def _search(self, table: _Table, key: str) -> RegionRecord | None:
+        """By halves over the names; should they not be in the order of the keys, one after the other."""
+        low, high = 0, len(table.names) - 1
+        while low <= high:
+            middle = (low + high) // 2
+            record = table.regions.get(table.names[middle]) or self._read(table, table.names[middle])
+            if record is None:
+                break
+            if record.contains(key):
+                return record
+            if key < record.start_key:
+                high = middle - 1
+            else:
+                low = middle + 1
+        for name in table.names:
+            record = table.regions.get(name) or self._read(table, name)
+            if record is not None and record.contains(key):
+                return record
+        return None

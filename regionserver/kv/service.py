@@ -1,0 +1,207 @@
+"""The built-in region opener: key-value regions, served over the region server's own RPC.
+
+Every request passes the gate (`Serving.admit`) and waits in one of its region's two lanes; workers do what has
+gathered, and when an answer comes back the lease is asked once more. A write that comes back without it is `FENCED`:
+it may be in the file, but this server can no longer promise that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import Counter, Histogram
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.rpc_wire import RpcError
+from regions.model import RegionRecord
+from regionserver.directory import DirectoryOpener
+from regionserver.kv.files import Environments, RegionFile, Snapshot
+from regionserver.kv.lanes import Answer, Lane
+from regionserver.kv.messages import (
+    REGION_FULL,
+    SUPERSEDED,
+    KvRead,
+    KvRows,
+    KvScan,
+    KvValues,
+    KvWrite,
+    KvWritten,
+    check_request,
+)
+from regionserver.opener import Opening
+from regionserver.serving import FENCED, NOT_SERVING, Serving
+from regionserver.workers import WorkerPool
+
+log = Logger()
+
+#: Threads that read and write regions; most of their time they wait for the disk.
+THREADS: Final = 8
+#: Second and later attempts that are remembered; an earlier one that is as late as that will not come any more.
+ATTEMPTS_MAX: Final = 100_000
+_PREFIX: Final = "regionkeeper_kv_"
+
+
+class KvRegions(DirectoryOpener):
+    """Key-value regions below the shared directory."""
+
+    requests = (KvRead, KvWrite, KvScan)
+
+    def __init__(self, shared_dir: Path) -> None:
+        """Raises ConfigError when regions could not be created there."""
+        super().__init__(shared_dir)
+        self._environments = Environments()
+        self._regions_open: dict[tuple[str, int], _Region] = {}
+        self._attempts: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._serving: Serving | None = None
+        self._workers: WorkerPool | None = None
+
+    # --- what the region server calls ---
+
+    def attach(self, serving: Serving) -> None:
+        """Begin: threads for the data, metrics."""
+        self._serving = serving
+        self._workers = serving.workers(serving.reactor, THREADS, lambda: None, _log_fault)
+        registry = serving.registry
+        self._asked = Counter(f"{_PREFIX}requests", "Requests for regions.", ["kind"], registry=registry)
+        self._refused = Counter(f"{_PREFIX}refused", "Requests turned back.", ["code"], registry=registry)
+        self._commits = Histogram(f"{_PREFIX}commit_seconds", "Time of a durable commit.", registry=registry)
+        self._changes = Counter(f"{_PREFIX}changes", "Keys put or deleted.", registry=registry)
+
+    def open(self, opening: Opening) -> None:
+        """Take the directory and prove the region's file. Raises OwnerHeld, RegionError or OSError."""
+        hold = self.hold(opening)
+        try:
+            file = RegionFile(hold, self._environments)
+            file.prove(opening.progress)
+        except BaseException:
+            super().close(opening.region, opening.replica)
+            raise
+        self._regions_open[opening.region.region_id, opening.replica] = _Region(self, file)
+
+    def close(self, region: RegionRecord, replica: int) -> None:
+        """Turn requests away, wait for those under way, let go. Raises RegionError when they take too long."""
+        found = self._regions_open.get((region.region_id, replica))
+        if found is not None:
+            found.file.close()
+            self._regions_open.pop((region.region_id, replica), None)
+        super().close(region, replica)
+
+    def answer(self, request: msgspec.Struct) -> Deferred[msgspec.Struct]:
+        """Answer a KvRead, KvWrite or KvScan. Raises RpcError."""
+        assert isinstance(request, self.requests), f"nobody answers {request!r}"
+        self._asked.labels(type(request).__name__).inc()
+        try:
+            answer = self._take(request)
+        except RpcError as error:
+            self._refused.labels(error.code).inc()
+            raise
+        return answer.addErrback(self._count_refusal)
+
+    def stop(self) -> None:
+        """End the threads."""
+        if self._workers is not None:
+            self._workers.stop(1.0)
+
+    # --- inside ---
+
+    def _take(self, request: KvRead | KvWrite | KvScan) -> Deferred[msgspec.Struct]:
+        serving = self._serving
+        assert serving is not None, "requests before attach"
+        place = request.place
+        region = serving.admit(place)
+        found = self._regions_open.get((place.region_id, place.replica))
+        if found is None:
+            raise RpcError(NOT_SERVING, f"region {place.region_id} is not open here")
+        size = check_request(request, region)
+        if not isinstance(request, KvWrite):
+            return found.reads.add(request, size).addCallback(self._still_current)
+        self._check_attempt(request)
+        return found.writes.add(request, size).addCallback(self._still_ours)
+
+    def _check_attempt(self, request: KvWrite) -> None:
+        """Refuse an attempt that comes after a later one (see `messages`)."""
+        write = (request.writer, request.number)
+        latest = self._attempts.get(write, 0)
+        if request.attempt < latest:
+            raise RpcError(SUPERSEDED, f"attempt {latest} at this write has come before this attempt {request.attempt}")
+        if request.attempt:
+            self._attempts[write] = request.attempt
+            if len(self._attempts) > ATTEMPTS_MAX:
+                self._attempts.popitem(last=False)
+
+    def _still_current(self, answer: msgspec.Struct) -> msgspec.Struct:
+        """What was read is told only under a lease: it was the newest when it was read."""
+        assert self._serving is not None
+        self._serving.check_lease()
+        return answer
+
+    def _still_ours(self, answer: msgspec.Struct) -> msgspec.Struct:
+        assert self._serving is not None
+        if not self._serving.holds():
+            raise RpcError(FENCED, "the lease ended while the region was being written")
+        return answer
+
+    def _count_refusal(self, failure: Failure) -> Failure:
+        if isinstance(failure.value, RpcError):
+            self._refused.labels(failure.value.code).inc()
+        return failure
+
+    # --- on the workers ---
+
+    def submit(self, work: Any, done: Any) -> None:
+        """Run `work` on a worker; `done` gets what it returns or raises."""
+        assert self._workers is not None, "work before attach"
+        self._workers.submit(work, done)
+
+    def read_together(self, file: RegionFile, requests: list[KvRead | KvScan]) -> Sequence[Answer]:
+        """Answer reads from one snapshot. Raises RpcError for all of them."""
+        with file.reading() as snapshot:
+            return [_read(snapshot, request) for request in requests]
+
+    def write_together(self, file: RegionFile, requests: list[KvWrite]) -> Sequence[Answer]:
+        """Make all changes in one commit. Raises RpcError for all of them."""
+        assert self._serving is not None
+        began_s = time.perf_counter()
+        changes = [(one.key.encode(), one.value) for request in requests for one in request.changes]
+        try:
+            file.write(changes, self._serving.check_lease)
+        except RpcError as error:
+            if error.code != REGION_FULL or len(requests) == 1:
+                raise
+            return [self._write_alone(file, request) for request in requests]
+        self._commits.observe(time.perf_counter() - began_s)
+        self._changes.inc(len(changes))
+        return [KvWritten(len(request.changes)) for request in requests]
+
+    def _write_alone(self, file: RegionFile, request: KvWrite) -> Answer:
+        """In a region that is full, what makes it smaller may still pass."""
+        try:
+            return self.write_together(file, [request])[0]
+        except RpcError as error:
+            return error
+
+
+class _Region:
+    """One open region: its file and its two lanes."""
+
+    def __init__(self, regions: KvRegions, file: RegionFile) -> None:
+        self.file = file
+        self.reads: Lane[KvRead | KvScan] = Lane(regions.submit, lambda some: regions.read_together(file, some))
+        self.writes: Lane[KvWrite] = Lane(regions.submit, lambda some: regions.write_together(file, some))
+
+
+def _read(snapshot: Snapshot, request: KvRead | KvScan) -> msgspec.Struct:
+    if isinstance(request, KvRead):
+        return KvValues(snapshot.values(key.encode() for key in request.keys))
+    return KvRows(*snapshot.page(request.start.encode(), request.end.encode(), request.rows_max))
+
+
+def _log_fault(failure: Failure) -> None:
+    log.failure("a request could not be answered", failure=failure)

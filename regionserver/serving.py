@@ -1,0 +1,88 @@
+"""The gate that every request for a region's data goes through, and the words for turning it back.
+
+A client says which opening of a region it means: the location that it read in the store, as a `Place`. A server answers
+only for the opening that it has now, under a lease that holds now. So a request that waited in a socket buffer while
+its server was frozen, while the region moved away, or away and back, is refused, and the client learns that nothing
+was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from coord.rpc_wire import RpcError
+from regions.messages import NO_LEASE, WRONG_SERVER
+from regions.model import Incarnation, RegionRecord, ReplicaLocation
+from regionserver.workers import Pool, Workers
+
+#: The region is not open here, or this is another opening of it; nothing was done. Read its location again.
+NOT_SERVING: Final = "not_serving"
+#: The server lost its lease, or the region, while the request was under way: nobody knows whether it was done.
+FENCED: Final = "fenced"
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """One opening of a replica, as its location in `/regions/...` has it."""
+
+    region_id: str
+    server: str
+    start_code: int
+    opened_ms: int
+    replica: int = 0
+
+    @classmethod
+    def of(cls, region: RegionRecord, replica: int = 0) -> Place | None:
+        """The place that a region's record names; None while it is open nowhere."""
+        location = region.location(replica)
+        if location.uuid is None or location.start_code is None:
+            return None
+        return cls(region.region_id, location.uuid, location.start_code, location.since_ms, replica)
+
+
+class Serving:
+    """What a region opener may ask of its server. `holds` on any thread, the others on the reactor's."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        registry: CollectorRegistry,
+        me: Callable[[], Incarnation],
+        holds: Callable[[], bool],
+        served: Callable[[tuple[str, int]], tuple[RegionRecord, ReplicaLocation] | None],
+        workers: Pool = Workers,
+    ) -> None:
+        self.reactor = reactor
+        #: For metrics of the opener's own.
+        self.registry = registry
+        #: Makes pools of threads that hand their results back to the reactor.
+        self.workers = workers
+        #: Whether the lease holds now, by the server's own clock.
+        self.holds = holds
+        self._me = me
+        self._served = served
+
+    def admit(self, place: Place) -> RegionRecord:
+        """Let a request for that opening pass. Raises RpcError: WRONG_SERVER, NO_LEASE or NOT_SERVING.
+
+        Ask again, by `check_lease`, before the answer leaves: answering may have taken longer than the lease.
+        """
+        me = self._me()
+        if (place.server, place.start_code) != (me.uuid, me.start_code):
+            raise RpcError(WRONG_SERVER, f"this is {me}, not {Incarnation(place.server, place.start_code)}")
+        self.check_lease()
+        found = self._served((place.region_id, place.replica))
+        if found is None:
+            raise RpcError(NOT_SERVING, f"region {place.region_id} is not open here")
+        region, location = found
+        if location.since_ms != place.opened_ms:
+            raise RpcError(NOT_SERVING, f"region {place.region_id} was opened anew since")
+        return region
+
+    def check_lease(self) -> None:
+        """Raises RpcError(NO_LEASE) when this server may not serve now."""
+        if not self.holds():
+            raise RpcError(NO_LEASE, "this server has no lease now")
