@@ -84,6 +84,8 @@ async def lay_ground(
         await gather(ensureDeferred(_create_if_missing(client, path)) for path in layout.parents())
         await _create_if_missing(client, layout.epoch, encode(EpochRecord("", 0, now_ms)))
         await _create_if_missing(client, layout.cluster, encode(ClusterRecord(token(8).hex(), at_ms=now_ms)))
+    else:
+        await gather(ensureDeferred(_create_if_missing(client, path)) for path in layout.records())
     data, _ = await client.get(layout.cluster)
     found = decode_cluster(data, layout.cluster).format_version
     if found > FORMAT_VERSION:

@@ -8,7 +8,6 @@ decides whether this master stands for election again; if its session still live
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,18 +23,20 @@ from coord.errors import CoordError
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master import catalog
 from master.balancing import Balancing
+from master.chronicle import Chronicle
 from master.dispatch import Dispatcher
 from master.fence import Deposed, Fence, in_batches
 from master.phases import BulkPlan, Phases
 from master.planning import Planner, snapshot_of
 from master.registry import Registry
+from master.runs import Runs
 from master.settings import Settings
 from master.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
 from regions import effects as fx
 from regions.assigner import Assigner
-from regions.history import SeenStep
+from regions.history import SERVER_DOWN, SERVER_UP, StepLog
 from regions.layout import decode_region, encode
-from regions.model import ClusterRecord, PlanRecord, PlanState, RegionState, ServerRecord
+from regions.model import ClusterRecord, PlanRecord, PlanState, RegionState, RunRecord, ServerRecord
 from regions.plan import PlanError
 from regions.recovery import is_cluster_startup
 from regions.states import Cause
@@ -74,6 +75,7 @@ class Reign:
         now_ms: Callable[[], int],
         ended: Callable[[str], None],
         token: Callable[[int], bytes],
+        uuid: str = "",
     ) -> None:
         self._reactor = reactor
         self.fence = fence
@@ -85,9 +87,12 @@ class Reign:
         self._now_ms = now_ms
         self._ended = ended
         self._token = token
+        self._uuid = uuid
         self.assigner = Assigner(fence.epoch, settings.limits)
         self.registry = Registry(self._client, self._layout, self._servers_changed, self._failed)
-        self._writer = TransitionWriter(fence, self._written, self._pump, self._failed)
+        self.chronicle = Chronicle(fence, self.assigner.history, self.assigner.world, now_ms, self._failed)
+        self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
+        self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.chronicle)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
         self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale)
         self.balancing = Balancing(
@@ -114,10 +119,10 @@ class Reign:
 
     # --- beginning and end ------------------------------------------------------------------------------------------
 
-    def start(self, history: deque[SeenStep] | None = None) -> None:
+    def start(self, history: StepLog | None = None) -> None:
         """Begin; `history` goes on that of a former reign."""
         if history is not None:
-            self.assigner.history = history
+            self.assigner.history = self.chronicle.log = history
         self._stop_listening = self._client.on_state(self._session_changed)
         self._beginning = ensureDeferred(self._begin())
         self._beginning.addErrback(self._failed)
@@ -151,6 +156,9 @@ class Reign:
             self.fence, self.cluster, self.cluster_version, clean=False, now_ms=self._now_ms()
         )
         transitions = loaded.transitions
+        found = [] if startup else [record for record, _ in transitions]
+        address = f"{self._settings.host}:{self._settings.port}"
+        await self.chronicle.begin(self._uuid, address, found)
         if startup:
             await self._wipe(loaded)
             transitions = []
@@ -166,14 +174,29 @@ class Reign:
         for table_id, name_path in loaded.orphans:
             await catalog.remove_orphan(self.fence, table_id, name_path)
         await self._prune_plans(loaded.plans)
+        await self.runs.begin(self._run_facts(len(found)))
+
+    def _run_facts(self, found: int) -> dict[str, object]:
+        """What there is to tell of this reign's beginning besides its phases."""
+        replicas = len(self.assigner.world.replicas)
+        return {
+            "path": self.path,
+            "at_ms": self._now_ms(),
+            "servers": len(self.registry.servers),
+            "replicas": replicas,
+            "found": found,
+        }
 
     async def _wipe(self, loaded: catalog.Loaded) -> None:
         """RT-04: nothing is open anywhere, so no transition means anything. Fenced, by version, repeatable (X8)."""
         if not loaded.transitions:
             return
         self.phases.begin("wipe")
+        at = 0
         for batch in in_batches(wipe_ops(self._layout, loaded.transitions)):
-            await self.fence.write(batch)
+            records = [record for record, _ in loaded.transitions[at : at + len(batch)]]
+            at += len(batch)
+            await self.fence.write([*batch, *self.chronicle.wipe(records)])
 
     async def _wait_for_servers(self) -> None:
         """RT-03, DD-10: until the minimum has registered, or, with a minimum of one, nobody came for a while."""
@@ -199,6 +222,7 @@ class Reign:
         self.is_over = True
         self.is_open = False
         self._writer.close()
+        self.chronicle.close()
         self._reader.close()
         self._dispatcher.close()
         self.registry.close()
@@ -277,11 +301,13 @@ class Reign:
         for uuid, known in list(self.assigner.world.servers.items()):
             if uuid not in alive:
                 log.warn("server {server} is gone", server=known.record.name)
+                self.chronicle.membership(known.record, SERVER_DOWN)
                 self.assigner.handle(fx.ServerDown(uuid), now)
         for record in servers:
             known_server = self.assigner.world.servers.get(record.uuid)
             if known_server is None or known_server.incarnation != record.incarnation:
                 log.info("server {server} has registered", server=record.name)
+                self.chronicle.membership(record, SERVER_UP)
                 self.assigner.handle(fx.ServerUp(record, record.uuid in draining), now)
         self.assigner.handle(fx.DrainingSeen(draining), now)
         self._pump()
@@ -323,6 +349,7 @@ class Reign:
             self._finish_stuck_bulks()
             for move in self.balancing.tick():
                 self._handle(move)
+            self.chronicle.tick()
             self._pump()
 
     # --- the wheel ----------------------------------------------------------------------------------------------------
@@ -457,6 +484,8 @@ class Reign:
             phases=", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in self.phases.report()),
         )
         ensureDeferred(self._store_plan(bulk)).addErrback(self._failed)
+        facts = {"planned": bulk.record.regions, "engine": bulk.record.engine}
+        ensureDeferred(self.runs.save(facts)).addErrback(self._failed)
 
     async def _prune_plans(self, plans: list[PlanRecord]) -> None:
         """Close the record of a plan that left nothing to do, and remove records of long ago."""

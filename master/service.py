@@ -209,7 +209,15 @@ class MasterService:
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch)
         self.reign = Reign(
-            self._reactor, fence, self._settings, self._planner, self.phases, now, self._reign_ended, self.token
+            self._reactor,
+            fence,
+            self._settings,
+            self._planner,
+            self.phases,
+            now,
+            self._reign_ended,
+            self.token,
+            self.uuid,
         )
         self._reign_began_ms = now()
         self.reign.start(self._history)

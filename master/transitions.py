@@ -11,8 +11,8 @@ its answer arrives leaves the picture no older than it was.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -36,6 +36,24 @@ READS_MAX: Final = 250
 READS_IN_FLIGHT_MAX: Final = 4
 
 Write = fx.WriteOffline | fx.DeleteTransition
+
+
+class Page(Protocol):
+    """Steps to be written down with a multi: the operation, and what is told of its fate if that is known."""
+
+    op: WriteOp
+
+    def written(self) -> None: ...
+
+    def refused(self) -> None: ...
+
+    def unwritable(self, error: OperationError) -> None: ...
+
+
+class Journal(Protocol):
+    """Whoever writes steps down (`master/chronicle.py`)."""
+
+    def page(self, writes: Sequence[Write]) -> Page | None: ...
 
 
 class _Item:
@@ -62,8 +80,11 @@ class TransitionWriter:
         done: Callable[[Write, fx.WriteDone | fx.WriteFailed], None],
         turned: Callable[[], None],
         failed: Callable[[Failure], None],
+        journal: Journal | None = None,
     ) -> None:
+        """`journal` writes the steps down in the multi that takes them."""
         self._fence = fence
+        self._journal = journal
         self._layout = fence.layout
         self._done = done
         self._turned = turned
@@ -138,12 +159,17 @@ class TransitionWriter:
         self._in_flight += 1
         self.multis += 1
         ops = [op for item in batch for op in item.ops]
-        self._fence.send(ops).addCallbacks(self._committed, self._not_committed, (batch,), {}, (batch,))
+        page = None if self._journal is None else self._journal.page([item.effect for item in batch])
+        if page is not None:
+            ops.append(page.op)
+        self._fence.send(ops).addCallbacks(self._committed, self._not_committed, (batch, page), {}, (batch, page))
 
-    def _committed(self, results: list[Any], batch: list[_Item]) -> None:
+    def _committed(self, results: list[Any], batch: list[_Item], page: Page | None) -> None:
         self._in_flight -= 1
         if self._closed:
             return
+        if page is not None:
+            page.written()
         at = 0
         for item in batch:
             first = results[at]
@@ -153,7 +179,7 @@ class TransitionWriter:
         self.flush()
         self._turned()
 
-    def _not_committed(self, failure: Failure, batch: list[_Item]) -> None:
+    def _not_committed(self, failure: Failure, batch: list[_Item], page: Page | None) -> None:
         self._in_flight -= 1
         if self._closed:
             return
@@ -162,6 +188,8 @@ class TransitionWriter:
             self._failed(failure)
             return
         self.refused += 1
+        if page is not None:
+            page.refused()
         at = 0
         for number, item in enumerate(batch):
             at += len(item.ops)
@@ -170,7 +198,9 @@ class TransitionWriter:
                 rest = batch[:number] + batch[number + 1 :]
                 break
         else:
-            raise AssertionError(f"operation {error.index} of {at} failed")
+            assert page is not None, f"operation {error.index} of {at} failed"
+            page.unwritable(error.error)
+            rest = batch
         half = (len(rest) + 1) // 2
         self._again.extend(part for part in (rest[:half], rest[half:]) if part)
         self.flush()

@@ -15,14 +15,13 @@ Deadlines are counted by this master from the last change that it saw, never by 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from regions import effects as fx
-from regions.history import SeenStep, step_of
+from regions.history import StepLog, step_of
 from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
 from regions.model import (
@@ -51,7 +50,7 @@ class Assigner:
         self.epoch = epoch
         self.config = config or AssignerConfig()
         self.world = World()
-        self.history: deque[SeenStep] = deque(maxlen=self.config.history_max)
+        self.history = StepLog(self.config.history_max)
         self._orders = OrderBook(
             self.world,
             self.move_target,

@@ -7,6 +7,7 @@ children list becomes long.
     /cluster /epoch /balancer /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
     /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
     /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id>
+    /history/<segment> /alarms/<alarm_id> /runs/<epoch>
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from regions.model import (
     MasterRecord,
     PlanRecord,
     RegionRecord,
+    RunRecord,
     ServerRecord,
     TableRecord,
     TransitionRecord,
@@ -49,6 +51,7 @@ _region = msgspec.json.Decoder(RegionRecord)
 _transition = msgspec.json.Decoder(TransitionRecord)
 _balancer = msgspec.json.Decoder(BalancerRecord)
 _plan = msgspec.json.Decoder(PlanRecord)
+_run = msgspec.json.Decoder(RunRecord)
 
 
 class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
@@ -122,6 +125,11 @@ def decode_balancer(data: bytes, path: str = "/balancer") -> BalancerRecord:
     return _decode(_balancer, data, path)
 
 
+def decode_run(data: bytes, path: str = "/runs") -> RunRecord:
+    """Value of /runs/<epoch>."""
+    return _decode(_run, data, path)
+
+
 def shard(region_id: str) -> str:
     """Directory of a region's transitions below /unassigned: two hexadecimal digits."""
     return SHARDS[zlib.crc32(region_id.encode()) & 0xFF]
@@ -161,6 +169,9 @@ class Layout:
         self.unassigned = f"{root}/unassigned"
         self.plans = f"{root}/plans"
         self.balancer = f"{root}/balancer"
+        self.history = f"{root}/history"
+        self.alarms = f"{root}/alarms"
+        self.runs = f"{root}/runs"
 
     def parents(self) -> list[str]:
         """Directories that must exist before anything else, in creation order; all are persistent and empty."""
@@ -176,9 +187,14 @@ class Layout:
             self.names,
             self.regions,
             self.plans,
+            *self.records(),
             self.unassigned,
             *self.shard_paths(),
         ]
+
+    def records(self) -> list[str]:
+        """Directories of what is kept for people; a cluster made by an older version gets them with its next master."""
+        return [self.history, self.alarms, self.runs]
 
     def shard_paths(self) -> list[str]:
         """The directories that hold the transitions."""
@@ -219,6 +235,18 @@ class Layout:
     def plan(self, plan_id: str) -> str:
         """A bulk plan's record."""
         return f"{self.plans}/{plan_id}"
+
+    def segment(self, name: str) -> str:
+        """A segment of the history of steps (`regions/history.py`)."""
+        return f"{self.history}/{name}"
+
+    def alarm(self, alarm_id: str) -> str:
+        """An alarm of the auditors (`regions/audit.py`)."""
+        return f"{self.alarms}/{alarm_id}"
+
+    def run(self, epoch: int) -> str:
+        """How long the phases of a reign took."""
+        return f"{self.runs}/{epoch:010d}"
 
     def parse_transition(self, path: str) -> tuple[str, int] | None:
         """Region id and replica of a transition's path; None for any other path (the directories, say)."""

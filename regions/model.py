@@ -310,6 +310,25 @@ class GroupBalance(msgspec.Struct, frozen=True):
     load_ratio: float
 
 
+class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/runs/<epoch>`: how long a master took to become active, and a bulk assignment after it (N10)."""
+
+    epoch: int
+    master: str
+    address: str
+    #: startup or failover
+    path: str
+    at_ms: int
+    #: (name, seconds) in order.
+    phases: tuple[tuple[str, float], ...]
+    servers: int = 0
+    replicas: int = 0
+    #: Replicas in transition that were found, and replicas of the bulk plan, if there was one.
+    found: int = 0
+    planned: int = 0
+    engine: str = ""
+
+
 class RegionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One region of a table to be created."""
 
@@ -365,6 +384,7 @@ __all__ = [
     "RegionSpec",
     "RegionState",
     "ReplicaLocation",
+    "RunRecord",
     "ServerName",
     "ServerRecord",
     "TableIntent",

@@ -189,6 +189,16 @@ def _leading_to(table: _Table, end: str, steps: int) -> set[str]:
     return found
 
 
+def only_way(start: str, end: str) -> list[str]:
+    """The shortest legal way of a region that is to be open, if there is only one of that length; else empty."""
+    table = _successors({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN})
+    for steps in range(1, len(table) + 1):
+        ways = _ways(table, start, end, steps)
+        if ways:
+            return ways[0] if len(ways) == 1 else []
+    return []
+
+
 def _word(state: RegionState | None) -> str:
     return NONE if state is None else state.value
 

@@ -1,0 +1,43 @@
+"""How long it took to become active, reign by reign, kept in the store so that runs can be compared (N10)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from coord.client.ops import Create, Delete, SetData, WriteOp
+from master.fence import Fence
+from master.phases import Phases
+from regions.layout import encode
+from regions.model import RunRecord
+
+#: Records that stay in the store, this reign's included.
+RUNS_KEPT: Final = 50
+
+
+class Runs:
+    """The record of one reign, `/runs/<epoch>`: written when it has begun and after a bulk plan."""
+
+    def __init__(self, fence: Fence, phases: Phases, record: RunRecord) -> None:
+        self._fence = fence
+        self._phases = phases
+        self._record = record
+        self._exists = False
+
+    async def begin(self, facts: dict[str, object]) -> None:
+        """Write the record for the first time, and remove those of long ago."""
+        layout = self._fence.layout
+        names = sorted(await self._fence.client.children(layout.runs))
+        old: list[WriteOp] = [Delete(f"{layout.runs}/{name}") for name in names[: -(RUNS_KEPT - 1)]]
+        if old:
+            await self._fence.write(old)
+        await self.save(facts)
+
+    async def save(self, facts: dict[str, object]) -> None:
+        """Write the record with the phases as they are now."""
+        phases = tuple((phase.name, phase.seconds) for phase in self._phases.report() if phase.done)
+        self._record = msgspec.structs.replace(self._record, phases=phases, **facts)
+        path, data = self._fence.layout.run(self._record.epoch), encode(self._record)
+        exists, self._exists = self._exists, True
+        await self._fence.write([SetData(path, data) if exists else Create(path, data)])

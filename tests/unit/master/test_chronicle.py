@@ -1,0 +1,229 @@
+"""The history as a master writes it: with its own steps, without them, over refusals, within its bounds."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+from twisted.python.failure import Failure
+
+from master import chronicle as module
+from master.chronicle import Chronicle
+from master.fence import Fence
+from master.runs import RUNS_KEPT, Runs
+from master.transitions import TransitionWriter
+from regions import effects as fx
+from regions import history
+from regions.history import EPOCH_BEGINS, FLUSH_MS, FOUND, Entry, SeenStep, StepLog, parse_segment, unpack
+from regions.layout import Layout, decode_run
+from regions.model import Incarnation, RegionRecord, RegionState, RunRecord, TableRecord, TransitionRecord
+from regions.states import Actor, Cause
+from regions.world import World
+from tests.unit.master.fake_store import FakeStore
+
+LAYOUT = Layout("/rk")
+S1 = Incarnation("s1", 1)
+
+
+class Bench:
+    """A chronicle and a writer that journals into it, on a fake store with two regions."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        for path in LAYOUT.parents():
+            self.store.put(path)
+        self.store.put(LAYOUT.epoch, b"", 4)
+        self.now = 1_000_000
+        self.log = StepLog(1000)
+        self.world = World()
+        self.world.put_table(TableRecord("t", "orders"), 0)
+        for name in ("r1", "r2"):
+            self.world.put_region(RegionRecord("t", name), 0)
+        self.failures: list[Failure] = []
+        fence = Fence(self.store, LAYOUT, 4)  # type: ignore[arg-type]
+        self.fence = fence
+        self.chronicle = Chronicle(fence, self.log, self.world, lambda: self.now, self.failures.append)
+        self.done: list[object] = []
+        self.writer = TransitionWriter(
+            fence, lambda _, event: self.done.append(event), lambda: None, self.failures.append, self.chronicle
+        )
+
+    def begin(self, *found: TransitionRecord) -> None:
+        beginning = ensureDeferred(self.chronicle.begin("m1", "host:1", found))
+        self.store.answer()
+        assert beginning.called
+
+    def write(self, *names: str) -> None:
+        for name in names:
+            record = TransitionRecord(name, "t", 0, RegionState.OFFLINE, None, S1, epoch=4)
+            self.writer.put(fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN))
+        self.writer.flush()
+        self.store.answer()
+
+    def see(self, name: str) -> None:
+        fields = ("s1", 4, "", 0, "")
+        self.log.append(SeenStep(self.now, f"{name}-0", Actor.SERVER, None, RegionState.CLOSING, None, *fields, "move"))
+
+    def pass_time(self, ms: int) -> None:
+        self.now += ms
+        self.chronicle.tick()
+        self.store.answer()
+
+    def segments(self) -> list[list[Entry]]:
+        """What the store holds, in order."""
+        names = sorted(path for path in self.store.nodes if path.startswith(f"{LAYOUT.history}/"))
+        for path in names:
+            found = parse_segment(path.rpartition("/")[2])
+            data = self.store.nodes[path][0]
+            assert found is not None, path
+            assert (found.entries, found.bytes) == (len(unpack(data)), len(data))
+        return [unpack(self.store.nodes[path][0]) for path in names]
+
+    def told(self) -> list[str]:
+        return [f"{one.key}>{one.after} {one.cause}" for entries in self.segments() for one in entries]
+
+
+def test_a_masters_step_and_its_history_are_one_write() -> None:
+    """`rk history`: never done and not written down, never written down and not done."""
+    bench = Bench()
+    bench.begin()
+    bench.write("r1", "r2")
+    [ops] = bench.store.multis
+    assert [op.path.split("/")[2] for op in ops] == ["epoch", "unassigned", "unassigned", "history"]
+    assert bench.told() == [f"> {EPOCH_BEGINS}", "r1-0>OFFLINE assign", "r2-0>OFFLINE assign"]
+    assert (bench.chronicle.segments, bench.chronicle.steps) == (1, 3)
+    assert bench.chronicle.size == len(next(v[0] for k, v in bench.store.nodes.items() if "/history/" in k))
+
+
+def test_what_servers_did_goes_with_the_next_multi_or_by_itself() -> None:
+    """No step of a server waits longer than FLUSH_MS and a tick."""
+    bench = Bench()
+    bench.begin()
+    bench.see("r2")
+    bench.write("r1")
+    assert bench.told()[1:] == ["r2-0>CLOSING close order", "r1-0>OFFLINE assign"]
+    bench.see("r2")
+    bench.pass_time(FLUSH_MS - 1)
+    assert len(bench.segments()) == 1
+    bench.pass_time(1)
+    assert [one.reason for one in bench.segments()[1]] == ["move"]
+    bench.pass_time(FLUSH_MS)
+    assert len(bench.segments()) == 2, "nothing new, nothing written"
+
+
+def test_a_refused_multi_writes_nothing_down_and_loses_nothing() -> None:
+    """RT-30: one lost race; what servers did and the other step are told with the repeated write."""
+    bench = Bench()
+    bench.begin()
+    bench.see("r2")
+    bench.store.put(LAYOUT.transition("r2", 0))
+    bench.write("r1", "r2")
+    assert bench.told() == [f"> {EPOCH_BEGINS}", "r2-0>CLOSING close order", "r1-0>OFFLINE assign"]
+
+
+def test_a_new_master_writes_down_what_it_found() -> None:
+    """MF-02: what the dead one had seen and not written is closed by this."""
+    bench = Bench()
+    bench.begin(TransitionRecord("r1", "t", 0, RegionState.OPENED, destination=S1, epoch=3))
+    bench.pass_time(FLUSH_MS)
+    [entries] = bench.segments()
+    assert [(one.cause, one.after, one.server, one.epoch) for one in entries] == [
+        (EPOCH_BEGINS, "", "m1", 4),
+        (FOUND, "OPENED", "s1", 4),
+    ]
+    assert entries[0].detail == "host:1"
+
+
+def test_a_wipe_is_told_in_the_multis_that_wipe() -> None:
+    """RT-04."""
+    bench = Bench()
+    bench.begin()
+    [op] = bench.chronicle.wipe([TransitionRecord("r1", "t", 0, RegionState.CLOSED, source=S1)])
+    bench.fence.send([op])
+    bench.store.answer()
+    assert bench.told()[1:] == ["r1-0> startup wipe"]
+
+
+def test_transitions_go_on_where_no_history_can_be_written() -> None:
+    """Somebody deleted /history by hand."""
+    bench = Bench()
+    bench.begin()
+    del bench.store.nodes[LAYOUT.history]
+    bench.write("r1")
+    assert bench.done == [fx.WriteDone("r1-0", 0)]
+    bench.see("r2")
+    bench.pass_time(10 * FLUSH_MS)
+    assert bench.failures == []
+
+
+def test_a_master_that_was_replaced_writes_nothing_down() -> None:
+    """FN-01: the history is fenced as everything else is."""
+    bench = Bench()
+    bench.begin()
+    bench.store.put(LAYOUT.epoch, b"", 5)
+    bench.pass_time(FLUSH_MS)
+    assert bench.segments() == []
+    assert len(bench.failures) == 1
+
+
+def test_small_segments_become_one_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds of docs/operating.md, kept by the active master."""
+    monkeypatch.setattr(history, "MERGE_AT", 4)
+    bench = Bench()
+    bench.begin()
+    for _ in range(4):
+        bench.see("r1")
+        bench.pass_time(FLUSH_MS)
+    before = bench.told()
+    assert len(bench.segments()) == 4
+    bench.pass_time(module.TIDY_MS)
+    assert bench.told() == before
+    assert len(bench.segments()) == bench.chronicle.segments == 1
+    bench.see("r2")
+    bench.pass_time(FLUSH_MS)
+    monkeypatch.setattr(history, "STEPS_MAX", 1)
+    bench.pass_time(module.TIDY_MS)
+    assert bench.told() == ["r2-0>CLOSING close order"]
+
+
+def test_a_segment_deleted_by_hand_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "STEPS_MAX", 1)
+    bench = Bench()
+    bench.begin()
+    for _ in range(3):
+        bench.see("r1")
+        bench.pass_time(FLUSH_MS)
+    first = min(path for path in bench.store.nodes if path.startswith(f"{LAYOUT.history}/"))
+    del bench.store.nodes[first]
+    bench.pass_time(module.TIDY_MS)
+    assert bench.chronicle.segments == 2, "what is there counts"
+    bench.pass_time(module.TIDY_MS)
+    assert len(bench.segments()) == 1
+    assert bench.failures == []
+
+
+class _Phases:
+    """Two phases."""
+
+    @staticmethod
+    def report() -> list[object]:
+        from regions.messages import Phase
+
+        return [Phase("election", 0.5), Phase("load", 0.25), Phase("open", 9.0, done=False)]
+
+
+def test_runs_are_kept_and_the_oldest_go() -> None:
+    """N10: time per phase, saved per run."""
+    bench = Bench()
+    for epoch in range(100, 100 + RUNS_KEPT):
+        bench.store.put(LAYOUT.run(epoch), b"{}")
+    runs = Runs(bench.fence, _Phases(), RunRecord(400, "m1", "host:1", "", 0, ()))  # type: ignore[arg-type]
+    for work in (runs.begin({"path": "failover", "found": 3}), runs.save({"planned": 7, "engine": "greedy"})):
+        saved = ensureDeferred(work)
+        bench.store.answer()
+        assert saved.called
+    kept = [path for path in bench.store.nodes if path.startswith(f"{LAYOUT.runs}/")]
+    assert len(kept) == RUNS_KEPT
+    assert LAYOUT.run(100) not in kept
+    record = decode_run(bench.store.nodes[LAYOUT.run(400)][0])
+    assert (record.path, record.found, record.planned, record.engine) == ("failover", 3, 7, "greedy")
+    assert record.phases == (("election", 0.5), ("load", 0.25))
