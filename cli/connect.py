@@ -6,6 +6,7 @@ Whatever does not answer becomes one `CliError` that names the address and the w
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import socket
 import time
@@ -14,12 +15,23 @@ from typing import Final, TypeVar
 
 import msgspec
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, KazooException, NoNodeError, OperationTimeoutError, SessionExpiredError
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 
+from cli.access import connect, kazoo_options, misfit
 from cli.errors import CliError, NotFoundError, UnreachableError
-from cli.local import LocalCluster, read_cluster, require_cluster
+from cli.local import LocalCluster, read_cluster, read_super, require_cluster
 from cli.options import Globals
+from coord.client.access import OPEN_ACCESS, StoreAccess
+from coord.errors import ConfigError
 from coord.rpc_wire import Code, RpcError, call_blocking
 from regions import messages
 from regions.layout import (
@@ -41,6 +53,8 @@ SESSION_TIMEOUT_S: Final = 10.0
 #: How long a command waits for a master to become active, and for its answer.
 MASTER_TIMEOUT_S: Final = 15.0
 _PROBE_TIMEOUT_S: Final = 1.0
+#: A session that is not there by then makes us look for what does not fit.
+_FIRST_LOOK_S: Final = 1.5
 #: Pause before the next attempt to find an active master, which no single event announces to a standby's caller.
 _RETRY_PAUSE_S: Final = 0.1
 
@@ -48,6 +62,15 @@ _RETRY_PAUSE_S: Final = 0.1
 def store_hosts(given: Globals) -> str:
     """`host:port,…` of the store: --store or RK_STORE, else the local cluster's. Raises CliError for neither."""
     return given.explicit_store() or require_cluster(given.data_path).store
+
+
+def rights_of(given: Globals) -> StoreAccess:
+    """How to get into the store for what only super may do: the local cluster's own credential unless one was given."""
+    access = given.access()
+    local = read_cluster(given.data_path)
+    if access.auth or access.sasl or local is None or local.outside or local.store != store_hosts(given):
+        return access
+    return dataclasses.replace(access, auth=read_super(given.data_path))
 
 
 def root_of(given: Globals) -> str:
@@ -72,12 +95,12 @@ def is_answering(address: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
     return False
 
 
-def four_letter(address: str, word: str, timeout_s: float = _PROBE_TIMEOUT_S) -> str:
+def four_letter(address: str, word: str, timeout_s: float = _PROBE_TIMEOUT_S, access: StoreAccess = OPEN_ACCESS) -> str:
     """A store node's answer to a four-letter word; "" when it does not answer."""
     chunks = []
     with (
-        contextlib.suppress(OSError),
-        socket.create_connection(split_address(address), timeout=timeout_s) as connection,
+        contextlib.suppress(OSError, ConfigError),
+        connect(split_address(address), access, timeout_s) as connection,
     ):
         connection.settimeout(timeout_s)
         connection.sendall(word.encode())
@@ -87,10 +110,13 @@ def four_letter(address: str, word: str, timeout_s: float = _PROBE_TIMEOUT_S) ->
 
 
 @contextlib.contextmanager
-def open_store(hosts: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[KazooClient]:
+def open_store(
+    hosts: str, timeout_s: float = CONNECT_TIMEOUT_S, access: StoreAccess = OPEN_ACCESS
+) -> Iterator[KazooClient]:
     """A kazoo session with the store, closed on leaving.
 
-    Raises UnreachableError when no address accepts a connection, or none gives a session in time.
+    Raises UnreachableError when no address accepts a connection, or none gives a session in time, CliError when they do
+    not fit `access`, as far as that can be found out.
     """
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # its retries are not news; what matters is raised
     addresses = [part for part in hosts.partition("/")[0].split(",") if part]
@@ -99,20 +125,49 @@ def open_store(hosts: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Kaz
             f"no store answers at {hosts}",
             "Is the cluster up? `rk up` starts one here; --store or RK_STORE names another.",
         )
-    client = KazooClient(hosts=hosts, timeout=SESSION_TIMEOUT_S)
     try:
-        try:
-            client.start(timeout=timeout_s)
-        except KazooTimeoutError as error:
-            raise UnreachableError(
-                f"the store at {hosts} accepts connections but gave no session within {timeout_s:g} s",
-                "It has probably no leader: `rk status` shows its nodes, their logs say why.",
-            ) from error
+        client = KazooClient(hosts=hosts, timeout=SESSION_TIMEOUT_S, **kazoo_options(access))
+        access.tls_context()  # says what is wrong with the files, which kazoo would repeat to itself for ever
+    except ConfigError as error:
+        raise CliError(str(error), "Look at the --store-tls options, or their variables.") from error
+    try:
+        _begin_session(client, hosts, addresses, timeout_s, access)
         yield client
     finally:
         with contextlib.suppress(KazooException):
             client.stop()
             client.close()
+
+
+def _begin_session(
+    client: KazooClient, hosts: str, addresses: list[str], timeout_s: float, access: StoreAccess
+) -> None:
+    """Start the client; whatever keeps it from a session is looked for early, since kazoo itself just tries on."""
+    try:
+        started = client.start_async()
+        started.wait(min(timeout_s, _FIRST_LOOK_S))
+        if not client.connected and client.client_state != "AUTH_FAILED":
+            for address in addresses:
+                what, hint = misfit(split_address(address), access)
+                if what:
+                    raise CliError(what, hint)
+            started.wait(max(0.0, timeout_s - _FIRST_LOOK_S))
+        if access.sasl and client.connected:
+            # kazoo is connected before it has proved anything; the first answer tells.
+            with contextlib.suppress(KazooException):
+                client.sync_async("/").get(timeout=timeout_s)
+        if client.client_state == "AUTH_FAILED":
+            raise AuthFailedError
+        if not client.connected:
+            raise UnreachableError(
+                f"the store at {hosts} accepts connections but gave no session within {timeout_s:g} s",
+                "It has probably no leader: `rk status` shows its nodes, their logs say why.",
+            )
+    except AuthFailedError as error:
+        raise CliError(
+            f"the store at {hosts} refuses the credential of --store-sasl or --store-auth",
+            "User or password is wrong, or the store has no such users (rk coord run --sasl-users).",
+        ) from error
 
 
 @contextlib.contextmanager
@@ -125,6 +180,11 @@ def store_errors(hosts: str) -> Iterator[None]:
             f"the store at {hosts} stopped answering ({type(error).__name__})",
             "Try again; `rk status` shows what runs.",
         ) from error
+    except NoAuthError as error:
+        raise CliError(
+            f"the store at {hosts} does not let us do that: access lists are for somebody else",
+            "Give the cluster's credential with --store-auth (RK_STORE_AUTH); a wrong password looks the same.",
+        ) from error
     except CorruptZnode as error:
         raise CliError(
             f"cannot understand a znode: {error}", "It was written by something else, or by a newer version."
@@ -134,8 +194,16 @@ def store_errors(hosts: str) -> Iterator[None]:
 class Cluster:
     """One cluster, through one open store session."""
 
-    def __init__(self, client: KazooClient, hosts: str, root: str, local: LocalCluster | None = None) -> None:
+    def __init__(
+        self,
+        client: KazooClient,
+        hosts: str,
+        root: str,
+        local: LocalCluster | None = None,
+        access: StoreAccess = OPEN_ACCESS,
+    ) -> None:
         self.client = client
+        self.access = access
         self.hosts = hosts
         self.layout = Layout("" if root == "/" else root)
         self.local = local
@@ -272,8 +340,10 @@ def open_cluster(given: Globals, *, must_exist: bool = True) -> Iterator[Cluster
     """The cluster that the shared options name. Raises CliError subclasses; see the module."""
     hosts = store_hosts(given)
     local = read_cluster(given.data_path)
-    with store_errors(hosts), _start_again_hint(given, hosts, local), open_store(hosts) as client:
-        cluster = Cluster(client, hosts, root_of(given), local if local and local.store == hosts else None)
+    access = given.access()
+    opened = open_store(hosts, access=access)
+    with store_errors(hosts), _start_again_hint(given, hosts, local), opened as client:
+        cluster = Cluster(client, hosts, root_of(given), local if local and local.store == hosts else None, access)
         if must_exist:
             cluster.require()
         yield cluster

@@ -21,8 +21,8 @@ from coord.server.config import (
     parse_words,
 )
 from coord.server.secrets_files import read_peer_secret, read_users, warn_if_open
-from coord.server.tls import TlsFiles
 from coord.server.zoo_cfg import read_zoo_cfg
+from coord.tls.context import TlsFiles
 
 _FILE: Final = click.Path(path_type=Path)
 _DEFAULTS = Settings(1, Path(), ("", 1))

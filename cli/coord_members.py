@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import struct
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, KazooException, UnimplementedError
+from kazoo.exceptions import KazooException, UnimplementedError
 
-from cli.connect import open_store, store_errors, store_hosts
+from cli.connect import open_store, rights_of, store_errors, store_hosts
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.options import Globals, global_options
 from cli.output import console, print_json, print_json_line, seconds, table
@@ -27,7 +25,6 @@ from coord.errors import NO_AUTH
 from coord.server.members import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
 
-AUTH_VARIABLE: Final = "RK_STORE_AUTH"
 #: How long `add` waits until the node votes, and how often it looks.
 WAIT_S: Final = 120.0
 LOOK_S: Final = 0.3
@@ -55,21 +52,12 @@ class _Wish:
         return answer
 
 
-def _auth_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--auth",
-        metavar="USER:PASSWORD",
-        help=f"Super's credential (rk coord run --super-digest); better in {AUTH_VARIABLE}: `ps` does not see it.",
-    )(command)
-
-
 @click.command("list")
-@_auth_option
 @global_options
 @click.pass_obj
-def list_members(given: Globals, auth: str | None) -> None:
+def list_members(given: Globals) -> None:
     """The members of a running store: roles, addresses, who leads and who is behind."""
-    with _Store(given, auth) as store:
+    with _Store(given) as store:
         facts = store.ask({"do": "list"})
     if given.json:
         print_json({name: facts[name] for name in ("version", "term", "is_settled", "nodes")})
@@ -97,19 +85,16 @@ def list_members(given: Globals, auth: str | None) -> None:
 @click.option("--client", metavar="HOST:PORT", help="Its --client-address, as clients reach it.")
 @click.option("--observer", is_flag=True, help="It follows and serves clients; it never votes.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it has caught up.")
-@_auth_option
 @global_options
 @click.pass_obj
-def add(
-    given: Globals, node_id: int, peer: str, client: str | None, observer: bool, no_wait: bool, auth: str | None
-) -> None:
+def add(given: Globals, node_id: int, peer: str, client: str | None, observer: bool, no_wait: bool) -> None:
     """Let node ID into a running store. Start it with `rk coord run --id ID … --join`, before or after.
 
     It votes once it has caught up. If it never does it can be removed again: it counts for nothing until then.
     """
     began = time.monotonic()
     line = _line(peer, client, observer)
-    with _Store(given, auth) as store:
+    with _Store(given) as store:
         store.ask({"do": "add", "id": node_id, "line": line})
         if not no_wait:
             _await(given, store, node_id, "observer" if observer else "participant")
@@ -118,16 +103,15 @@ def add(
 
 @click.command()
 @click.argument("node_id", metavar="ID", type=int)
-@_auth_option
 @global_options
 @click.pass_obj
-def remove(given: Globals, node_id: int, auth: str | None) -> None:
+def remove(given: Globals, node_id: int) -> None:
     """Take node ID out of a running store, whether it runs or not. A leader hands over first.
 
     Refused when the nodes left would be no majority. The process of the node ends by itself.
     """
     began = time.monotonic()
-    with _Store(given, auth) as store:
+    with _Store(given) as store:
         if all(node["id"] != node_id for node in store.ask({"do": "list"})["nodes"]):
             raise NotFoundError(f"node {node_id} is not a member", "`rk coord list` shows who is.")
         store.ask({"do": "remove", "id": node_id}, repeats=True)
@@ -136,13 +120,12 @@ def remove(given: Globals, node_id: int, auth: str | None) -> None:
 
 @click.command("transfer-leader")
 @click.argument("node_id", metavar="ID", type=int)
-@_auth_option
 @global_options
 @click.pass_obj
-def transfer_leader(given: Globals, node_id: int, auth: str | None) -> None:
+def transfer_leader(given: Globals, node_id: int) -> None:
     """Let node ID lead: before the leader's machine is worked on, for example. Clients notice next to nothing."""
     began = time.monotonic()
-    with _Store(given, auth) as store:
+    with _Store(given) as store:
         store.ask({"do": "transfer", "id": node_id})
         nodes = store.ask({"do": "list"})["nodes"]
     if not any(node["id"] == node_id and node["is_leader"] for node in nodes):
@@ -154,22 +137,15 @@ def transfer_leader(given: Globals, node_id: int, auth: str | None) -> None:
 class _Store:
     """A session with the store, for wishes. A context manager."""
 
-    def __init__(self, given: Globals, auth: str | None) -> None:
+    def __init__(self, given: Globals) -> None:
         self.hosts = store_hosts(given)
-        self._auth = auth or os.environ.get(AUTH_VARIABLE, "")
-        if self._auth and ":" not in self._auth:
-            raise UsageFaultError("--auth is not USER:PASSWORD")
-        self._context = open_store(self.hosts)
+        access = rights_of(given)
+        self._is_known = bool(access.auth or access.sasl)
+        self._context = open_store(self.hosts, access=access)
         self._client: KazooClient
 
     def __enter__(self) -> _Store:
         self._client = self._context.__enter__()
-        if self._auth:
-            try:
-                self._client.add_auth("digest", self._auth)
-            except AuthFailedError as error:
-                self.__exit__()
-                raise CliError("the store refuses the credential of --auth") from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,8 +177,10 @@ class _Store:
             if again and wish["do"] == "remove" and "there is no node" in answer["error"]:
                 return answer  # The first attempt did it.
             hint = ""
-            if answer["code"] == NO_AUTH:
-                hint = f"Give super's credential with --auth or {AUTH_VARIABLE}; nodes know it by --super-digest."
+            if answer["code"] == NO_AUTH and self._is_known:
+                hint = "The credential that was given is not super's: another user, or a wrong password."
+            elif answer["code"] == NO_AUTH:
+                hint = "Give super's credential with --store-auth (RK_STORE_AUTH); nodes know it by --super-digest."
             raise CliError(answer["error"], hint)
         return answer
 

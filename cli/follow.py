@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
 from cli.names import Names
+from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import NoNode, OperationError
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
@@ -90,8 +91,10 @@ class Line(msgspec.Struct, frozen=True):
 class Follower:
     """One session that follows one cluster. Fill in `on_change` and `on_membership` before `start`."""
 
-    def __init__(self, reactor: Any, hosts: str, root: str, *, wipe_allowed: bool = False) -> None:
-        self.client = ZkClient(reactor, hosts, SESSION_TIMEOUT_MS, name="rk-follow")
+    def __init__(
+        self, reactor: Any, hosts: str, root: str, *, access: StoreAccess = OPEN_ACCESS, wipe_allowed: bool = False
+    ) -> None:
+        self.client = ZkClient(reactor, hosts, SESSION_TIMEOUT_MS, name="rk-follow", access=access)
         self.layout = Layout("" if root == "/" else root)
         self.history = History(wipe_allowed=wipe_allowed)
         self.clock = Stopwatch()

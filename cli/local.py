@@ -2,6 +2,7 @@
 
     <data-dir>/
       cluster.json      what runs, for every other `rk` command (written by `rk up`; kept after it ends)
+      store-auth        super's credential for the store, made by `rk up`; mode 0600
       up.lock           held by the one `rk up` that may use this directory
       control.sock      where that `rk up` takes requests (cli/control.py)
       logs/NAME.log     output of each daemon
@@ -17,7 +18,10 @@ Ports lie at fixed distances from the base, so that the addresses of a cluster a
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Final
@@ -30,6 +34,7 @@ HOST: Final = "127.0.0.1"
 CLUSTER_FILE: Final = "cluster.json"
 LOCK_FILE: Final = "up.lock"
 CONTROL_FILE: Final = "control.sock"
+SUPER_FILE: Final = "store-auth"
 FORMAT_VERSION: Final = 1
 
 #: How many of each the port plan has room for.
@@ -173,7 +178,8 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         peers = ",".join(f"{node.name.rpartition('-')[2]}={node.peer}" for node in cluster.coord)
         number = daemon.name.rpartition("-")[2]
         addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, "--peers", peers]
-        return [*start, "coord", "run", "--id", number, *addresses, *common]
+        rights = ["--super-digest", digest_of(make_super(Path(daemon.data_dir).parent))]
+        return [*start, "coord", "run", "--id", number, *addresses, *common, *rights]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
     if daemon.role == MASTER:
         plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]
@@ -192,6 +198,36 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         "--opener",
         shape.opener,
     ]
+
+
+def make_super(data_dir: Path) -> str:
+    """Super's credential of the store in `data_dir`, `USER:PASSWORD`; made at the first call. Raises CliError."""
+    known = read_super(data_dir)
+    if known:
+        return known
+    path = data_dir / SUPER_FILE
+    made = f"super:{secrets.token_urlsafe(32)}"
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+            file.write(made + "\n")
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror}", "Give a --data-dir that you may write.") from error
+    return made
+
+
+def read_super(data_dir: Path) -> str:
+    """Super's credential of the store in `data_dir`; "" when it has none, or it is not ours to read."""
+    try:
+        return (data_dir / SUPER_FILE).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def digest_of(credential: str) -> str:
+    """What a store is told of a `USER:PASSWORD`: the user, and base64 of the SHA-1 of both."""
+    digest = hashlib.sha1(credential.encode(), usedforsecurity=False).digest()
+    return f"{credential.partition(':')[0]}:{base64.b64encode(digest).decode()}"
 
 
 def environment() -> dict[str, str]:

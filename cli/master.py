@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from cli.options import Globals, access_options
 from coord.errors import ConfigError
 from master.settings import ENGINES, Settings
 from regions.layout import DEFAULT_ROOT
@@ -43,7 +44,10 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--balance-period-s", default=30.0, show_default=True, help="Seconds between rounds of the balancer; 0: never."
 )
+@access_options
+@click.pass_obj
 def run(
+    given: Globals,
     store: str,
     data_dir: Path,
     address: tuple[str, int],
@@ -78,6 +82,7 @@ def run(
             plan_dir=plan_dir,
             spark_min=spark_min,
             balance_period_s=balance_period_s,
+            access=given.access(),
         )
         status = service.run(settings)
     except ConfigError as error:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from cli.errors import UsageFaultError
+
+if TYPE_CHECKING:
+    from coord.client.access import StoreAccess
 
 STORE_VARIABLE: Final = "RK_STORE"
 DEFAULT_DATA_DIR: Final = "./rk-data"
@@ -23,7 +26,23 @@ DEFAULT_ROOT: Final = "/regionkeeper"
 #: Spelling of a store that `rk up` does not run itself: Apache ZooKeeper, or another cluster's store.
 OUTSIDE_PREFIX: Final = "zk://"
 
+_CREDENTIAL: Final = "USER:PASSWORD|@FILE"
+#: How to get into the store (cli/access.py): option, what it takes, what it is for.
+SETTINGS: Final = (
+    ("store-tls-ca", "PEM", "Connect to the store by TLS; this is who issued its certificate."),
+    ("store-tls-cert", "PEM", "The certificate to show the store, if it asks for one."),
+    ("store-tls-key", "PEM", "Its key, if that is not in the same file."),
+    ("store-tls-host-check", "yes|no", "Whether the store's certificate must name the host.  [default: yes]"),
+    ("store-auth", _CREDENTIAL, "Digest credential for the store's access lists."),
+    ("store-sasl", _CREDENTIAL, "SASL DIGEST-MD5 credential for the store."),
+)
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def variable_of(option: str) -> str:
+    """The environment variable of an option: RK_STORE_AUTH of store-auth."""
+    return "RK_" + option.replace("-", "_").upper()
 
 
 class Globals:
@@ -34,6 +53,14 @@ class Globals:
         self.data_dir: str | None = None
         self.root: str | None = None
         self.json: bool = False
+        #: Given settings of SETTINGS, by option.
+        self.store_settings: dict[str, str] = {}
+
+    def access(self) -> StoreAccess:
+        """How to get into the store, by options and environment. Raises UsageFaultError."""
+        from cli.access import read_access  # not for `rk --help`: it brings the client with it
+
+        return read_access(self.store_settings)
 
     @property
     def data_path(self) -> Path:
@@ -83,8 +110,25 @@ def _remember(context: click.Context, parameter: click.Parameter, value: object)
     setattr(context.ensure_object(Globals), parameter.name, value)
 
 
+def _remember_setting(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        assert parameter.name is not None
+        context.ensure_object(Globals).store_settings[parameter.name.replace("_", "-")] = value
+
+
+def access_options(command: _Command) -> _Command:
+    """Let a command accept the settings of SETTINGS; `Globals.access` has what they say."""
+    for option, takes, text in reversed(SETTINGS):
+        also = ["--auth"] if option == "store-auth" else []
+        names = [f"--{option}", *also, option.replace("-", "_")]
+        decorate = click.option(*names, metavar=takes, expose_value=False, callback=_remember_setting, help=text)
+        command = decorate(command)
+    return command
+
+
 def global_options(command: _Command) -> _Command:
     """Let a command or group accept the shared options; the command itself takes `@click.pass_obj` to read them."""
+    command = access_options(command)
     decorators = (
         click.option("--store", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
                      help="The store's addresses. Else RK_STORE, else the local cluster in --data-dir."),

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cli.errors import CliError
+from cli.options import Globals, access_options
 from regions.layout import DEFAULT_ROOT
 
 
@@ -16,7 +17,7 @@ def server() -> None:
 
 
 @server.command()
-@click.option("--store", required=True, metavar="HOST:PORT,…", help="The store's client addresses.")
+@click.option("--store", required=True, envvar="RK_STORE", metavar="HOST:PORT,…", help="The store's client addresses.")
 @click.option(
     "--data-dir",
     required=True,
@@ -51,7 +52,10 @@ def server() -> None:
     show_default=True,
     help="What a region is: key-value data, an empty directory, or nothing (for benchmarks).",
 )
+@access_options
+@click.pass_obj
 def run(
+    given: Globals,
     store: str,
     data_dir: Path,
     shared_dir: Path,
@@ -91,6 +95,7 @@ def run(
             session_timeout_ms=session_timeout_ms,
             threads=threads,
             opener=opener,
+            access=given.access(),
         )
         return service.run(settings)
     except ConfigError as error:

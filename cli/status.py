@@ -16,6 +16,7 @@ from cli.local import LocalCluster, read_cluster
 from cli.names import Names
 from cli.options import Globals, global_options
 from cli.tables import summary
+from coord.client.access import StoreAccess
 from regions import messages
 from regions.model import ActiveRecord, MasterRecord
 
@@ -82,7 +83,7 @@ def status(given: Globals) -> None:
     local = read_cluster(given.data_path)
     if local is not None and local.store != hosts:
         local = None
-    found = Status(store_nodes(hosts, local))
+    found = Status(store_nodes(hosts, local, given.access()))
     unreachable: CliError | None = None
     try:
         with open_cluster(given) as cluster:
@@ -97,14 +98,15 @@ def status(given: Globals) -> None:
         raise unreachable
 
 
-def store_nodes(hosts: str, local: LocalCluster | None) -> list[StoreNode]:
+def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> list[StoreNode]:
     """Each node of the store, asked one by one."""
     known = {node.address: node.name for node in local.coord} if local is not None else {}
-    return [_store_node(known.get(address, address), address) for address in hosts.partition("/")[0].split(",")]
+    return [_store_node(known.get(address, address), address, access) for address in hosts.partition("/")[0].split(",")]
 
 
-def _store_node(name: str, address: str) -> StoreNode:
-    fields = dict(line.partition(":")[::2] for line in four_letter(address, "srvr").splitlines())
+def _store_node(name: str, address: str, access: StoreAccess) -> StoreNode:
+    answer = four_letter(address, "srvr", access=access)
+    fields = dict(line.partition(":")[::2] for line in answer.splitlines())
     if not fields:
         return StoreNode(name, address, "up" if is_answering(address) else "down")
     value = {key.strip(): text.strip() for key, text in fields.items()}

@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from cli import output
+from cli.access import as_variables
 from cli.bringup import Assigned, BringUp
 from cli.connect import Cluster, open_store, store_errors
 from cli.control import listen
@@ -215,7 +216,9 @@ def _run(given: Globals, local: LocalCluster, shape: Shape, data_dir: Path, tabl
     (data_dir / "logs").mkdir(exist_ok=True)
     news: queue.Queue[News] = queue.Queue()
     commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
-    supervisor = Supervisor(local.daemons(), commands, environment(), listen(data_dir), news.put)
+    given.access()  # wrong options are told before anything starts
+    surroundings = {**environment(), **as_variables(given.store_settings)}
+    supervisor = Supervisor(local.daemons(), commands, surroundings, listen(data_dir), news.put)
     display = choose(as_json=given.json)
     bringup = BringUp(local, supervisor, display, news)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -273,8 +276,8 @@ def _bring_up(
     bringup.start_daemons()
     write_cluster(local, data_dir)
     leader = bringup.wait_store()
-    with store_errors(local.store), open_store(local.store) as client:
-        cluster = Cluster(client, local.store, local.root, local)
+    with store_errors(local.store), open_store(local.store, access=given.access()) as client:
+        cluster = Cluster(client, local.store, local.root, local, given.access())
         again = bringup.remember_places(cluster)
         active = bringup.wait_master(client, cluster)
         bringup.wait_servers(client, cluster)

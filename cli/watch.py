@@ -43,12 +43,11 @@ def watch(given: Globals, table_name: str | None, count: int | None) -> None:
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
-        hosts, root = cluster.hosts, cluster.layout.root or "/"
+        hosts, root, access = cluster.hosts, cluster.layout.root or "/", cluster.access
     from twisted.internet import reactor
 
-    shown = Watch(
-        Follower(reactor, hosts, root, wipe_allowed=True), names, as_json=given.json, table_name=table_name, count=count
-    )
+    follower = Follower(reactor, hosts, root, access=access, wipe_allowed=True)
+    shown = Watch(follower, names, as_json=given.json, table_name=table_name, count=count)
     shown.run(reactor)
 
 

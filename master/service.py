@@ -30,7 +30,7 @@ from coord.admin_http import AdminHttp
 from coord.client.session import SessionState, ZkClient
 from coord.env import System
 from coord.env_os import os_system
-from coord.errors import ConfigError, CoordError
+from coord.errors import ConfigError, CoordError, NoAuth
 from coord.rpc import RpcServer
 from master import catalog
 from master.api import MasterApi
@@ -83,7 +83,13 @@ class MasterService:
         self.now_ms: Callable[[], int] = lambda: clock.monotonic_ms() + offset
         self._started_ms = self.now_ms()
         self.client = ZkClient(
-            reactor, settings.store, settings.session_timeout_ms, name="master", clock=clock, rng=system.rng
+            reactor,
+            settings.store,
+            settings.session_timeout_ms,
+            name="master",
+            access=settings.access,
+            clock=clock,
+            rng=system.rng,
         )
         self.election: Election | None = None
         self.reign: Reign | None = None
@@ -182,6 +188,10 @@ class MasterService:
             return
         if self._standing is not None:
             self._standing.cancel()
+        if state is SessionState.AUTH_FAILED:
+            self.is_broken = True
+            log.critical("the store refuses the credential of --store-sasl or --store-auth")
+            self._reactor.stop()
         if state is SessionState.EXPIRED:
             self._reactor.callLater(0, self._connect_again)
 
@@ -238,7 +248,13 @@ class MasterService:
             log.critical("{error}", error=error)
             self._reactor.stop()
             return
-        if not isinstance(error, CoordError | CancelledError):
+        if isinstance(error, NoAuth):
+            log.error(
+                "the store does not let this master do its work ({error}): access lists there are for somebody else;"
+                " --store-auth names the credential (a wrong password looks the same)",
+                error=error,
+            )
+        elif not isinstance(error, CoordError | CancelledError):
             log.failure("election", failure=result)
         self._stand_later()
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
 from regions.layout import DEFAULT_ROOT
 from regions.limits import AssignerConfig, BalancerConfig
@@ -44,6 +45,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     balancer: BalancerConfig = BalancerConfig()
     #: How long the assigner waits, how often it tries.
     limits: AssignerConfig = AssignerConfig()
+    #: How this master gets into the store.
+    access: StoreAccess = OPEN_ACCESS
 
     def __post_init__(self) -> None:
         """Raises ConfigError that names the option."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
 from regions.layout import DEFAULT_ROOT
 
@@ -48,6 +49,8 @@ class Settings:
     threads: int = 4
     #: What a region is: one of OPENERS.
     opener: str = "kv"
+    #: How this server gets into the store.
+    access: StoreAccess = OPEN_ACCESS
 
     def __post_init__(self) -> None:
         """Check each value, and those that must fit together."""

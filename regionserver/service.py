@@ -225,6 +225,7 @@ class RegionServer:
                 name="region server",
                 clock=self._clock,
                 rng=self._system.rng,
+                access=self._settings.access,
             )
             complaint = LoopingCall(self._say_unreachable, client)
             complaint.clock = self._reactor
@@ -273,7 +274,8 @@ class RegionServer:
 
     def _say_unreachable(self, client: ZkClient) -> None:
         if client.state is not SessionState.CONNECTED:
-            log.warn("the store {store} does not answer; trying on", store=self._settings.store)
+            why = client.trouble or "it does not answer"
+            log.warn("no session with the store {store}: {why}; trying on", store=self._settings.store, why=why)
 
     def _lease_changed(self, holds: bool) -> None:
         membership = self._membership

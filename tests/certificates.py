@@ -23,11 +23,15 @@ class Authority:
         self._key = folder / f"{name}.key"
         openssl("req", "-x509", *_EC, "-days", "2", "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.cert)
 
-    def issue(self, name: str, subject: str = "") -> tuple[Path, Path]:
-        """(certificate, key) for `subject` (`/CN=…/O=…`), as files of that name."""
+    def issue(self, name: str, subject: str = "", hosts: str = "") -> tuple[Path, Path]:
+        """(certificate, key) for `subject` (`/CN=…/O=…`) and `hosts` (`DNS:a,IP:127.0.0.1`), as files of that name."""
         cert, key, wish = (self.folder / f"{name}.{end}" for end in ("pem", "key", "csr"))
         openssl("req", "-new", *_EC, "-subj", subject or f"/CN={name}", "-utf8", "-keyout", key, "-out", wish)
-        signed = ("-CA", self.cert, "-CAkey", self._key, "-CAcreateserial", "-days", "2")
+        signed: tuple[object, ...] = ("-CA", self.cert, "-CAkey", self._key, "-CAcreateserial", "-days", "2")
+        if hosts:
+            extension = self.folder / f"{name}.ext"
+            extension.write_text(f"subjectAltName={hosts}\n")
+            signed += ("-extfile", extension)
         openssl("x509", "-req", "-in", wish, *signed, "-out", cert)
         return cert, key
 

@@ -222,7 +222,7 @@ def open_drill(given: Globals) -> Iterator[Drill]:
 
 
 async def _make(reactor: ReactorThread, cluster: Cluster) -> Follower:
-    return Follower(reactor.reactor, cluster.hosts, cluster.layout.root or "/")
+    return Follower(reactor.reactor, cluster.hosts, cluster.layout.root or "/", access=cluster.access)
 
 
 def outages(changes: list[Change], from_states: tuple[str, ...] = ("CLOSING", "CLOSED", "OFFLINE")) -> list[float]:

@@ -14,6 +14,7 @@ from cli.drill.report import Check, Figure, Report, check
 from cli.drill.run import Drill
 from cli.errors import CliError
 from cli.follow import Stopwatch
+from coord.client.access import StoreAccess
 from coord.client.session import ZkClient
 from coord.errors import ConnectionLoss, NodeExists
 
@@ -33,7 +34,7 @@ _LEADER_ROLES: Final = ("leader", "standalone")
 class Writer:
     """Creates numbered znodes, one after the other, and remembers which were acknowledged when. Reactor thread only."""
 
-    def __init__(self, reactor: Any, name: str, hosts: str, parent: str, clock: Stopwatch) -> None:
+    def __init__(self, reactor: Any, name: str, hosts: str, parent: str, clock: Stopwatch, access: StoreAccess) -> None:
         self.name = name
         self.acked: list[int] = []
         #: Writes whose connection broke before the answer: they may or may not be there.
@@ -41,7 +42,7 @@ class Writer:
         self.ack_times_ms: list[int] = []
         self.stopping = False
         self._reactor = reactor
-        self._client = ZkClient(reactor, hosts, _SESSION_MS, name=f"rk-drill-{name}")
+        self._client = ZkClient(reactor, hosts, _SESSION_MS, name=f"rk-drill-{name}", access=access)
         self._parent = parent
         self._clock = clock
         self.done: Deferred[None] | None = None
@@ -155,8 +156,8 @@ def _leader_but(drill: Drill, excluded: str) -> str | None:
 async def _start_writers(reactor: Any, drill: Drill, others: str, parent: str) -> list[Writer]:
     clock = drill.follower.clock
     writers = [
-        Writer(reactor, "any-node", drill.cluster.hosts, parent, clock),
-        Writer(reactor, "followers", others, parent, clock),
+        Writer(reactor, "any-node", drill.cluster.hosts, parent, clock, drill.cluster.access),
+        Writer(reactor, "followers", others, parent, clock, drill.cluster.access),
     ]
     for writer in writers:
         await writer.start()
@@ -180,7 +181,7 @@ def _check_writes(drill: Drill, writers: list[Writer], parent: str) -> Check:
     wanted = {writer.path(number).rpartition("/")[2] for writer in writers for number in writer.acked}
     missing = []
     for node in drill.local.coord:
-        with open_store(node.address) as client:
+        with open_store(node.address, access=drill.cluster.access) as client:
             client.sync(parent)
             found = set(client.get_children(parent))
         missing += [f"{name} is not on {node.name}" for name in sorted(wanted - found)]

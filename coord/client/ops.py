@@ -74,9 +74,14 @@ def digest_acl(user: str, password: str, perms: int = r.PERM_ALL) -> r.Acl:
     return r.Acl(perms, b"digest", user.encode() + b":" + base64.b64encode(digest))
 
 
-def create_request(op: Create, path: bytes, *, with_stat: bool = False) -> r.CreateRequest:
-    """The wire form of a create of `path` (chroot included). Raises BadArguments for kinds that exclude each other."""
-    acl = r.OPEN_ACL if op.acl is None else op.acl
+def create_request(
+    op: Create, path: bytes, default_acl: list[r.Acl] = r.OPEN_ACL, *, with_stat: bool = False
+) -> r.CreateRequest:
+    """The wire form of a create of `path` (chroot included), open to `default_acl` unless `op` says to whom.
+
+    Raises BadArguments for kinds that exclude each other.
+    """
+    acl = default_acl if op.acl is None else op.acl
     if op.container:
         if op.ephemeral or op.sequence or op.ttl_ms is not None:
             raise BadArguments(op.path, "a container is neither ephemeral, sequential nor does it have a ttl")
@@ -90,10 +95,10 @@ def create_request(op: Create, path: bytes, *, with_stat: bool = False) -> r.Cre
     return r.CreateRequest(r.OP_CREATE2 if with_stat else r.OP_CREATE, path, op.data, acl, flags)
 
 
-def write_op(op: WriteOp, path: bytes) -> r.MultiOp:
-    """The wire form of one part of a multi about `path` (chroot included)."""
+def write_op(op: WriteOp, path: bytes, default_acl: list[r.Acl] = r.OPEN_ACL) -> r.MultiOp:
+    """The wire form of one part of a multi about `path` (chroot included); `default_acl` as for a create alone."""
     if isinstance(op, Create):
-        create = create_request(op, path)
+        create = create_request(op, path, default_acl)
         return r.MultiOp(create.opcode, path, create=create)
     if isinstance(op, SetData):
         return r.MultiOp(r.OP_SET_DATA, path, op.data, op.version)

@@ -69,8 +69,10 @@ class Requests:
     _connection: Connection | None
     _watches: WatchBook
 
-    def __init__(self, chroot: str) -> None:
+    def __init__(self, chroot: str, *, acl: list[r.Acl] = r.OPEN_ACL) -> None:
         self.chroot = chroot
+        #: The access list of what is created without one.
+        self.default_acl = acl
         self._chroot = chroot.encode()
         self._chroot_length = len(self._chroot)
 
@@ -91,7 +93,7 @@ class Requests:
         ttl_ms: int | None = None,
         acl: list[r.Acl] | None = None,
     ) -> Deferred[str]:
-        """Create a znode; gives its path, which for `sequence` ends in the number. `acl` None is open to all."""
+        """Create a znode; gives its path, which for `sequence` ends in the number. `acl` None is `default_acl`."""
         op = ops.Create(path, data, ephemeral, sequence, container, ttl_ms, acl)
         return self._create(op, with_stat=False)
 
@@ -113,7 +115,7 @@ class Requests:
     def _create(self, op: ops.Create, *, with_stat: bool) -> Deferred[Any]:
         """Both creates."""
         try:
-            request = ops.create_request(op, self._full(op.path), with_stat=with_stat)
+            request = ops.create_request(op, self._full(op.path), self.default_acl, with_stat=with_stat)
         except BadArguments as refusal:
             return fail(refusal)
         decode = self._decode_created_stat if with_stat else self._decode_created
@@ -168,7 +170,7 @@ class Requests:
         paths = [op.path for op in operations]
         try:
             _check_paths(paths)
-            body = r.encode_multi([ops.write_op(op, self._full(op.path)) for op in operations])
+            body = r.encode_multi([ops.write_op(op, self._full(op.path), self.default_acl) for op in operations])
         except BadArguments as refusal:
             return fail(refusal)
         decode = partial(ops.write_results, paths, self._chroot_length)

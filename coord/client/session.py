@@ -24,20 +24,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, fail, gatherResults, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, ensureDeferred, fail, gatherResults, maybeDeferred, succeed
 from twisted.internet.interfaces import IConnector
-from twisted.internet.protocol import ClientFactory
+from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.client.connection import Connection, WatchOrder
 from coord.client.hosts import HostCycle, parse_hosts
 from coord.client.requests import Requests
+from coord.client.secured import Secured
 from coord.client.watches import WatchBook, WatchCallback
 from coord.env import Clock, Rng
-from coord.env_os import OsClock, OsRng
+from coord.env_os import OsClock, OsEntropy, OsRng
 from coord.errors import AuthFailed, ConnectionLoss, InvalidTransition, OperationError, SessionExpired
 from coord.wire import records as r
+from coord.wire.codec import decode_sasl, encode_sasl
+from coord.wire.sasl import SaslClient, SaslError
 
 log = Logger()
 
@@ -90,11 +94,11 @@ class _OneAttempt(ClientFactory):
 
     noisy = False
 
-    def __init__(self, connection: Connection, failed: Callable[[str], None]) -> None:
+    def __init__(self, connection: Protocol, failed: Callable[[str], None]) -> None:
         self._connection = connection
         self._failed = failed
 
-    def buildProtocol(self, _addr: object) -> Connection:
+    def buildProtocol(self, _addr: object) -> Protocol:
         """Twisted: TCP is connected."""
         return self._connection
 
@@ -107,7 +111,8 @@ class ZkClient(Requests):
     """One session at a time. The requests are methods of `Requests`; all of this class runs in the reactor's thread.
 
     `hosts` is `host:port,host:port[/chroot]`, tried in an order of this client's own. `timeout_ms` is what is asked
-    for; the attribute of that name is what the server granted. `name` stands in the log.
+    for; the attribute of that name is what the server granted. `name` stands in the log. `access` is how the store is
+    got into; ConfigError is raised for files of it that cannot be used.
     """
 
     def __init__(
@@ -117,16 +122,19 @@ class ZkClient(Requests):
         timeout_ms: int,
         *,
         name: str = "client",
+        access: StoreAccess = OPEN_ACCESS,
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
         addresses, chroot = parse_hosts(hosts)
-        super().__init__(chroot)
+        super().__init__(chroot, acl=access.acl())
         self.name = name
         self.state: SessionState = _NEW
         self.session_id: int = 0
         #: `host:port` of the server last tried.
         self.server: str = ""
+        #: Why the last attempt to connect failed; "" once one has not.
+        self.trouble: str = ""
         #: Negotiated; before the first connection, what was asked for.
         self.timeout_ms: int = timeout_ms
         self._wanted_ms = timeout_ms
@@ -144,7 +152,9 @@ class ZkClient(Requests):
         self._closing: Deferred[None] | None = None
         self._waiters: list[Deferred[None]] = []
         self._listeners: list[Callable[[SessionState], object]] = []
-        self._auths: list[tuple[bytes, bytes]] = []
+        self._auths: list[tuple[bytes, bytes]] = [(b"digest", access.auth.encode())] if access.auth else []
+        self._sasl = access.sasl
+        self._tls = access.tls_context()
         self._watches = WatchBook()
 
     # --- what a caller sees -------------------------------------------------------------------------------------------
@@ -259,7 +269,8 @@ class ZkClient(Requests):
         hello = r.ConnectRequest(self._last_zxid, self._wanted_ms, self.session_id, self._passwd)
         connection = Connection(self, self._reactor, self._clock, hello, patience_ms=patience_ms)
         self._trying = connection
-        factory = _OneAttempt(connection, partial(self._attempt_failed, connection))
+        carrier = connection if self._tls is None else Secured(connection, self._tls, host)
+        factory = _OneAttempt(carrier, partial(self._attempt_failed, connection))
         self._connector = self._reactor.connectTCP(host, port, factory, timeout=patience_ms / 1000)
 
     def _attempt_failed(self, connection: Connection, reason: str) -> None:
@@ -267,7 +278,11 @@ class ZkClient(Requests):
         if connection is self._trying:
             self._trying = None
             self._connector = None
+            if reason != self.trouble and reason.startswith("TLS"):
+                # Unlike a server that is away, this does not mend itself: somebody has to be told.
+                log.warn("{name}: {server}: {reason}", name=self.name, server=self.server, reason=reason)
             log.debug("{name}: no server: {reason}", name=self.name, reason=reason)
+            self.trouble = reason
             self._retry_later()
 
     def _retry_later(self) -> None:
@@ -286,13 +301,40 @@ class ZkClient(Requests):
             connection.drop("the server refused the session")
             return
         resumed = self.session_id != 0
+        self.session_id = response.session_id
+        self._passwd = response.passwd
+        self.timeout_ms = response.timeout_ms
+        if self._sasl:
+            proved = ensureDeferred(self._prove_by_sasl(connection))
+            proved.addCallbacks(lambda _: self._settle(connection, resumed=resumed), _told_elsewhere)
+        else:
+            self._settle(connection, resumed=resumed)
+
+    async def _prove_by_sasl(self, connection: Connection) -> None:
+        """Prove who we are before anything is asked. Raises what a refusal or a lost connection raises."""
+        user, _, secret = self._sasl.partition(":")
+        exchange = SaslClient(user, secret, OsEntropy().token(16).hex().encode())
+        answer: bytes | None = None
+        try:
+            while not exchange.is_complete:
+                token = exchange.evaluate(answer)
+                if exchange.is_complete:
+                    return
+                answer = await connection.ask(r.OP_SASL, encode_sasl(token), decode_sasl, "") or b""
+        except (AuthFailed, SaslError) as error:
+            log.warn("{name}: {server}: SASL: {error}", name=self.name, server=self.server, error=error)
+            self.auth_refused(connection)
+            raise
+
+    def _settle(self, connection: Connection, *, resumed: bool) -> None:
+        """The session may be used on this connection."""
+        if connection is not self._trying:
+            return
         self._trying = None
         self._connector = None
         self._connection = connection
         self._opened_ms = self._clock.monotonic_ms()
-        self.session_id = response.session_id
-        self._passwd = response.passwd
-        self.timeout_ms = response.timeout_ms
+        self.trouble = ""
         for scheme, credential in self._auths:
             connection.authenticate(scheme, credential).addErrback(_told_elsewhere)
         if resumed:
@@ -340,7 +382,9 @@ class ZkClient(Requests):
 
     def auth_refused(self, connection: Connection) -> None:
         """The server refused a credential; without it the session would be somebody else's."""
-        if connection is self._connection:
+        if connection in (self._connection, self._trying):
+            self._trying = None
+            self._connector = None
             self._finish(_AUTH_FAILED)
             connection.drop("authentication refused")
 

@@ -18,7 +18,7 @@ from coord.server.node import Node
 from coord.server.pipeline import Connection
 from coord.server.reactor import TurnReactor
 from coord.server.stream import Stream, tune
-from coord.server.tls import Engine
+from coord.tls.context import Engine
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientConnection
 
 log = Logger()

@@ -11,7 +11,7 @@ from typing import Final
 
 from coord.errors import ConfigError
 from coord.server.members import NODE_ID_MAX, Address, Member, Members
-from coord.server.tls import NEED, TlsFiles
+from coord.tls.context import NEED, TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 
 #: Words answered unless the settings say otherwise: none of them tells more than whether the node works.

@@ -21,7 +21,7 @@ from typing import Final
 
 from coord.errors import RemoteProtocolError
 from coord.server.peer_codec import CHALLENGE, COUNTER, PROOF, frame
-from coord.server.tls import Engine, TlsFiles, client_context, server_context
+from coord.tls.context import Engine, TlsFiles, client_context, server_context
 
 NONCE_BYTES: Final = 32
 _MAC_BYTES: Final = 32

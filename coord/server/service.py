@@ -40,10 +40,10 @@ from coord.server.recovery import WAL_FOLDER, recover
 from coord.server.snapshot_job import ForkSnapshotJob
 from coord.server.stderr_log import StderrLog
 from coord.server.stream import listening_socket
-from coord.server.tls import server_context
 from coord.server.trace_file import TraceFile
 from coord.server.words import Words
 from coord.storage.writer import InlineWriter, ThreadWriter
+from coord.tls.context import server_context
 
 log = Logger()
 

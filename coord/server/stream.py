@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 from coord.server.reactor import READABLE, WRITABLE, TurnReactor
-from coord.server.tls import Engine, TlsError
+from coord.tls.context import Engine, TlsError
 
 #: Read at once. Larger buffers make malloc map and unmap memory at every call (FEASIBILITY §4).
 READ_BYTES: Final = 64 << 10

@@ -20,7 +20,7 @@ from coord.errors import ConfigError
 from coord.server.config import Settings, parse_words
 from coord.server.members import OBSERVER, Address, Member, Members, parse_member
 from coord.server.secrets_files import read_jaas, read_peer_secret, read_secret, warn_if_open
-from coord.server.tls import NEED, NONE, TlsFiles
+from coord.tls.context import NEED, NONE, TlsFiles
 
 #: Known, though not always with effect here; no warning.
 _SILENT: Final = frozenset(

@@ -288,7 +288,7 @@ def test_what_is_refused_says_why(nodes: Nodes) -> None:
     nobody = rk("coord", "remove", "1", "--store", nodes.hosts)
     told = subprocess.run(nobody, capture_output=True, text=True, timeout=60, check=False)
     assert told.returncode == 1
-    assert "--auth" in told.stderr
+    assert "--store-auth" in told.stderr
     nodes.do("add", "4", "--peer", nodes.peers[4], "--no-wait")
     assert "node 4 has not caught up" in nodes.tool("add", "5", "--peer", nodes.peers[5]).stderr
     nodes.do("remove", "4")

@@ -55,6 +55,9 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         second = run_rk("up", "--data-dir", str(data_dir))
         assert second.returncode == 1
         assert "in use by the `rk up` with pid" in second.stderr
+        assert (data_dir / "store-auth").stat().st_mode & 0o777 == 0o600
+        local_members = run_rk("coord", "transfer-leader", "2", "--data-dir", str(data_dir))
+        assert local_members.returncode == 0, local_members.stderr
         described = run_rk("table", "describe", "packages", "--data-dir", str(data_dir))
         assert described.returncode == 0, described.stderr
         assert described.stdout.count(" open ") >= 40

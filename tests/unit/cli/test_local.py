@@ -14,7 +14,10 @@ from cli.local import (
     Shape,
     command_line,
     design,
+    digest_of,
+    make_super,
     read_cluster,
+    read_super,
     require_cluster,
     write_cluster,
 )
@@ -109,3 +112,17 @@ def test_unreadable_description_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("{")
     with pytest.raises(CliError, match="cluster description"):
         read_cluster(tmp_path)
+
+
+def test_super_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+    """Mode 0600, another one for each cluster, kept over restarts; nodes are told a hash."""
+    assert read_super(tmp_path) == ""
+    made = make_super(tmp_path)
+    assert make_super(tmp_path) == made == read_super(tmp_path)
+    assert (tmp_path / "store-auth").stat().st_mode & 0o777 == 0o600
+    assert make_super(tmp_path / "other") != made
+    local = design(shape(), tmp_path)
+    words = command_line(local.daemon("store-1"), local, shape())
+    assert words[words.index("--super-digest") + 1] == digest_of(made)
+    assert made.partition(":")[2] not in " ".join(words)
+    assert digest_of("super:test") == "super:D/InIHSb7yEEbrWz8b9l71RjZJU="

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from coord.errors import ConfigError
 from coord.server.config import Settings
-from coord.server.der import oid, subject_of
-from coord.server.keystore import read_store
-from coord.server.tls import Engine, TlsError, TlsFiles, client_context, server_context
 from coord.server.zoo_cfg import read_zoo_cfg
+from coord.tls.context import Engine, TlsError, TlsFiles, client_context, server_context
+from coord.tls.der import oid, subject_of
+from coord.tls.keystore import read_store
 from tests.certificates import Authority, openssl
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
-from coord.server.der import subject_of
-from coord.server.keystore import read_store
+from coord.tls.der import subject_of
+from coord.tls.keystore import read_store
 
 #: What is done about certificates of clients.
 NONE: Final = "none"
@@ -67,25 +67,54 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return _context(ssl.PROTOCOL_TLS_CLIENT, files, ssl.CERT_REQUIRED)
 
 
+def caller_context(
+    ca: Path, cert: Path | None = None, key: Path | None = None, *, verify_host: bool = True
+) -> ssl.SSLContext:
+    """For clients of a server whose certificate `ca` issued, for the host dialled unless that does not matter.
+
+    `cert`, with its `key` in it or beside it, is what the client shows if it is asked. Raises ConfigError.
+    """
+    context = _bare_context(ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
+    context.check_hostname = verify_host
+    _trust(context, ca, "")
+    if cert is not None:
+        _identify(context, cert, key, "")
+    return context
+
+
 def _context(protocol: int, files: TlsFiles, mode: ssl.VerifyMode) -> ssl.SSLContext:
+    context = _bare_context(protocol, mode)
+    _identify(context, files.cert, files.key, files.key_password)
+    if files.ca is not None:
+        _trust(context, files.ca, files.ca_password)
+    return context
+
+
+def _bare_context(protocol: int, mode: ssl.VerifyMode) -> ssl.SSLContext:
+    """Nobody is trusted and nothing is shown."""
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.check_hostname = False
     context.verify_mode = mode
-    own = read_store(files.cert, files.key_password).own
-    if files.key is not None:
-        own = read_store(files.key, files.key_password).own + "\n" + own
-    try:
-        _load_own(context, own, files.key_password)
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"{files.key or files.cert}: no usable key with its certificate: {_why(error)}") from error
-    if files.ca is not None:
-        try:
-            context.load_verify_locations(cadata=_certificates(read_store(files.ca, files.ca_password).trusted))
-        except ssl.SSLError as error:
-            raise ConfigError(f"{files.ca}: no certificates: {_why(error)}") from error
     return context
+
+
+def _identify(context: ssl.SSLContext, cert: Path, key: Path | None, password: str) -> None:
+    own = read_store(cert, password).own
+    if key is not None:
+        own = read_store(key, password).own + "\n" + own
+    try:
+        _load_own(context, own, password)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"{key or cert}: no usable key with its certificate: {why(error)}") from error
+
+
+def _trust(context: ssl.SSLContext, ca: Path, password: str) -> None:
+    try:
+        context.load_verify_locations(cadata=_certificates(read_store(ca, password).trusted))
+    except ssl.SSLError as error:
+        raise ConfigError(f"{ca}: no certificates: {why(error)}") from error
 
 
 def _load_own(context: ssl.SSLContext, pem: str, password: str) -> None:
@@ -108,10 +137,13 @@ def _certificates(pem: str) -> str:
 class Engine:
     """One connection's TLS, from the first byte on."""
 
-    def __init__(self, context: ssl.SSLContext, *, is_server: bool) -> None:
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool, host: str = "") -> None:
+        """`host`: whom a client dialled, needed where the context compares it with the certificate."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
+        self._ssl = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=is_server, server_hostname=host or None
+        )
         self.is_established = False
         #: The peer said that it sends no more.
         self.is_ended = False
@@ -132,7 +164,7 @@ class Engine:
         except ssl.SSLZeroReturnError:
             self.is_ended = True
         except ssl.SSLError as error:
-            raise TlsError(_why(error)) from error
+            raise TlsError(why(error)) from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def seal(self, data: bytes) -> bytes:
@@ -145,7 +177,7 @@ class Engine:
             try:
                 self._shake()
             except ssl.SSLError as error:
-                raise TlsError(_why(error)) from error
+                raise TlsError(why(error)) from error
         else:
             self._ssl.write(data)
         return self.take()
@@ -181,7 +213,7 @@ class Engine:
         return True
 
 
-def _why(error: OSError) -> str:
+def why(error: OSError) -> str:
     """The library's reason, in its words."""
     detail = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
     return str(detail).replace("_", " ").lower()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
-from coord.server.der import protected_key
+from coord.tls.der import protected_key
 
 _MAGIC: Final = b"\xfe\xed\xfe\xed"
 _WHITENER: Final = b"Mighty Aphrodite"

@@ -1,0 +1,211 @@
+"""A whole cluster on a store that speaks nothing but TLS, and whose znodes are for the cluster's credential alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from cli.local import digest_of
+from cli.options import variable_of
+from tests.certificates import Authority
+from tests.helpers import daemon, eventually, free_ports, rk
+
+pytestmark = pytest.mark.e2e
+
+CREDENTIAL = "cluster:wBz9-secret"
+SUPER = "super:other-secret"
+
+
+@dataclass
+class Secured:
+    """One store node, one master, one region server."""
+
+    store: str
+    plain: str
+    authority: Authority
+    folder: Path
+
+    def command(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """`rk WORDS` with the cluster's settings in the environment, but for those in `settings` ("": left out)."""
+        known = {**self.settings(), **{name.replace("_", "-"): value for name, value in settings.items()}}
+        env = {"PATH": "/usr/bin:/bin", "RK_STORE": known.pop("store", self.store)}
+        env |= {variable_of(name): value for name, value in known.items() if value}
+        return subprocess.run(rk(*words), capture_output=True, text=True, timeout=60, check=False, env=env)
+
+    def settings(self) -> dict[str, str]:
+        """By option, as `cli.access` knows them; the credential is in a file."""
+        folder = self.authority.folder
+        return {
+            "store-tls-ca": str(self.authority.cert),
+            "store-tls-cert": str(folder / "client.pem"),
+            "store-tls-key": str(folder / "client.key"),
+            "store-auth": f"@{self.folder / 'credential'}",
+        }
+
+
+@contextmanager
+def secured(folder: Path) -> Iterator[Secured]:
+    """All daemons running; options on the master's command line, the environment for the server."""
+    authority = Authority(folder / "certificates")
+    authority.issue("server", hosts="DNS:localhost,IP:127.0.0.1")
+    authority.issue("client", "/O=Example/CN=rk")
+    (folder / "credential").write_text(f"{CREDENTIAL}\n")
+    (folder / "users").write_text("ops:sasl-secret\n")
+    (folder / "users").chmod(0o600)
+    store, master, server, plain = (f"127.0.0.1:{port}" for port in free_ports(4))
+    cluster = Secured(store, plain, authority, folder)
+    node = ["coord", "run", "--id", "1", "--data-dir", str(folder / "store"), "--secure-client-address", store]
+    node += ["--tls-cert", str(authority.folder / "server.pem"), "--tls-key", str(authority.folder / "server.key")]
+    node += ["--tls-ca", str(authority.cert), "--super-digest", digest_of(SUPER)]
+    node += ["--sasl-users", str(folder / "users"), "--client-address", plain, "--tick-ms", "200"]
+    options = [word for name, value in cluster.settings().items() for word in (f"--{name}", value)]
+    ruling = ["master", "run", "--store", store, "--data-dir", str(folder / "master"), "--address", master, *options]
+    serving = ["server", "run", "--data-dir", str(folder / "server"), "--shared-dir", str(folder / "shared")]
+    env = {"RK_STORE": store, **{variable_of(name): value for name, value in cluster.settings().items()}}
+    with ExitStack() as running:
+        running.enter_context(daemon(rk(*node), log=folder / "store.log"))
+        running.enter_context(daemon(rk(*ruling), log=folder / "master.log"))
+        running.enter_context(daemon(rk(*serving, "--address", server), log=folder / "server.log", env=env))
+        try:
+            yield cluster
+        except BaseException:
+            for log in sorted(folder.glob("*.log")):
+                print(f"--- {log.name}\n{log.read_text()[-3000:]}")  # noqa: T201
+            raise
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A secured cluster with a table of four regions."""
+    with secured(tmp_path_factory.mktemp("secured")) as running:
+
+        def is_up() -> bool:
+            found = running.command("status", "--json")
+            return found.returncode == 0 and '"role": "active"' in found.stdout and '"state": "up"' in found.stdout
+
+        eventually(is_up, 60, "a cluster")
+        made = running.command("table", "create", "t", "--splits", str(_splits(running.folder)))
+        assert made.returncode == 0, made.stderr
+        yield running
+
+
+def _splits(folder: Path) -> Path:
+    path = folder / "splits"
+    path.write_text("b\nc\nd\n")
+    return path
+
+
+def test_whole_cluster_on_tls_and_a_credential(cluster: Secured) -> None:
+    """RELIABILITY §4: master, server and commands work; the four regions are open, and status sees the store."""
+    status = json.loads(cluster.command("status", "--json").stdout)
+    assert status["store"][0]["role"] == "standalone"
+    assert [(table["table"]["name"], table["open"]) for table in status["tables"]] == [("t", 4)]
+    shown = cluster.command("watch", "--count", "1", "--json", "--table", "nothing", store_auth="")
+    assert shown.returncode == 1, shown
+    assert "access lists are for somebody else" in shown.stderr
+
+
+def test_what_the_cluster_made_is_for_its_credential_alone(cluster: Secured) -> None:
+    """Somebody without it reads nothing and deletes nothing, also at the port without TLS."""
+    client = KazooClient(cluster.plain)
+    client.start(10)
+    try:
+        for refused in (lambda: client.get("/regionkeeper/epoch"), lambda: client.delete("/regionkeeper/epoch")):
+            with pytest.raises(NoAuthError):
+                refused()
+        client.add_auth("digest", CREDENTIAL)
+        assert client.get("/regionkeeper/epoch")[0]
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"store_tls_ca": "", "store_tls_cert": "", "store_tls_key": ""}, "speaks TLS, and we do not"),
+        ({"store_tls_ca": "FOREIGN"}, "is not from"),
+        ({"store_tls_cert": "", "store_tls_key": ""}, "wants a certificate of ours"),
+        ({"store": "PLAIN"}, "does not speak TLS"),
+        ({"store_tls_ca": "/nowhere.pem"}, "there is no file /nowhere.pem"),
+        ({"store_auth": "cluster:wrong"}, "access lists are for somebody else"),
+        ({"store_auth": "cluster"}, "is not USER:PASSWORD"),
+        ({"store_tls_ca": ""}, "means TLS"),
+        ({"store_tls_host_check": "perhaps"}, "is yes or no"),
+    ],
+)
+def test_mistakes_are_named(cluster: Secured, settings: dict[str, str], says: str, tmp_path: Path) -> None:
+    """One clear line each, and the way out."""
+    if settings.get("store_tls_ca") == "FOREIGN":
+        settings = {"store_tls_ca": str(Authority(tmp_path, "foreign").cert)}
+    if settings.get("store") == "PLAIN":
+        settings = {"store": cluster.plain}
+    found = cluster.command("table", "list", **settings)
+    assert found.returncode in (1, 2), found
+    assert says in found.stderr, found
+    assert "Traceback" not in found.stderr
+
+
+def test_name_in_the_certificate_counts_unless_told(cluster: Secured) -> None:
+    """A certificate for another host is refused by name; `no` trusts the authority alone."""
+    other = cluster.store.replace("127.0.0.1", "127.0.0.2")
+    node = ["coord", "list", "--store", other]
+    authority = cluster.authority
+    authority.issue("elsewhere", hosts="DNS:elsewhere.example")
+    (port,) = free_ports(1)
+    options = [
+        "--tls-cert",
+        str(authority.folder / "elsewhere.pem"),
+        "--tls-key",
+        str(authority.folder / "elsewhere.key"),
+    ]
+    command = rk("coord", "run", "--id", "1", "--data-dir", str(cluster.folder / "elsewhere"),
+                 "--secure-client-address", f"127.0.0.1:{port}", *options)  # fmt: skip
+    with daemon(command, log=cluster.folder / "elsewhere.log"):
+        node = ["coord", "list", "--store", f"127.0.0.1:{port}"]
+        eventually(lambda: "is for another host" in cluster.command(*node).stderr, 30, "the refusal")
+        found = cluster.command(*node, store_tls_host_check="no")
+        assert found.returncode == 0, found
+
+
+def test_membership_needs_super(cluster: Secured) -> None:
+    """A wrong password is told from none; super may."""
+    wish = ("coord", "transfer-leader", "1")
+    assert "Give super's credential" in cluster.command(*wish, store_auth="").stderr
+    assert "is not super's" in cluster.command(*wish, store_auth="super:wrong").stderr
+    assert cluster.command(*wish, store_auth=SUPER).returncode == 0
+    assert cluster.command(*wish, "--auth", SUPER, store_auth="").returncode == 0
+
+
+def test_commands_by_sasl(cluster: Secured) -> None:
+    """The right secret is let in, a wrong one is told at once."""
+    assert cluster.command("coord", "list", store_auth="", store_sasl="ops:sasl-secret").returncode == 0
+    refused = cluster.command("coord", "list", store_auth="", store_sasl="ops:wrong")
+    assert (refused.returncode, "refuses the credential" in refused.stderr) == (1, True), refused
+
+
+def test_refused_daemons_say_why(cluster: Secured, tmp_path: Path) -> None:
+    """A master with a wrong password says so and tries on; one that SASL refuses ends; an unusable file is one line."""
+    (port,) = free_ports(1)
+    common = ["master", "run", "--store", cluster.store, "--address", f"127.0.0.1:{port}"]
+    settings = {**cluster.settings(), "store-auth": "cluster:wrong"}
+    wrong = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    log = tmp_path / "log"
+    with daemon(rk(*common, "--data-dir", str(tmp_path / "a"), *wrong), log=log):
+        eventually(lambda: "--store-auth names the credential" in log.read_text(), 20, "the complaint")
+    refused = [*common, "--data-dir", str(tmp_path / "b"), "--store-sasl", "ops:wrong"]
+    ended = cluster.command(*refused)
+    assert ended.returncode == 1
+    assert "refuses the credential" in ended.stderr
+    unusable = cluster.command(*common, "--data-dir", str(tmp_path / "c"), store_tls_ca=str(cluster.folder / "users"))
+    assert unusable.returncode == 1
+    assert "Traceback" not in unusable.stderr
+    assert len(unusable.stderr.splitlines()) <= 2, unusable.stderr

@@ -1,0 +1,85 @@
+"""Options and variables that say how to get into a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cli.access import as_variables, kazoo_options, read_access
+from cli.errors import UsageFaultError
+from cli.main import rk
+from cli.options import SETTINGS, variable_of
+from coord.wire.values import OPEN_ACL, Acl
+
+COMMANDS = (
+    ("master", "run"), ("server", "run"), ("coord", "list"), ("coord", "add"), ("coord", "remove"),
+    ("coord", "transfer-leader"), ("status",), ("watch",), ("table", "list"), ("region", "list"), ("up",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_has_the_same_options(words: tuple[str, ...]) -> None:
+    """RELIABILITY §4: whoever connects to the store can do so by TLS and with a credential."""
+    shown = CliRunner().invoke(rk, [*words, "--help"]).output
+    for option, _, _ in SETTINGS:
+        assert f"--{option}" in shown, (words, option)
+
+
+def test_options_beat_variables(tmp_path: Path) -> None:
+    """Names alike; a credential may be in a file, of which the first line counts."""
+    ca = tmp_path / "ca.pem"
+    ca.write_text("")
+    (tmp_path / "secret").write_text("bob:from-file\nnot this\n")
+    known = {"RK_STORE_TLS_CA": str(ca), "RK_STORE_AUTH": "eve:environment", "RK_STORE_TLS_HOST_CHECK": "no"}
+    found = read_access({"store-auth": f"@{tmp_path}/secret"}, known)
+    assert (found.tls_ca, found.auth, found.verify_host) == (ca, "bob:from-file", False)
+    assert "from-file" not in repr(found)
+    assert read_access({}, known).auth == "eve:environment"
+    assert read_access({}, {}).acl() == OPEN_ACL
+    assert variable_of("store-tls-ca") == "RK_STORE_TLS_CA"
+
+
+def test_what_is_made_is_for_the_credential() -> None:
+    """A digest credential as its hash, a SASL user by name; kazoo is told the same."""
+    access = read_access({"store-auth": "super:test", "store-sasl": "ops:secret"}, {})
+    lines = [Acl(31, b"digest", b"super:D/InIHSb7yEEbrWz8b9l71RjZJU="), Acl(31, b"sasl", b"ops")]
+    assert access.acl() == lines
+    options = kazoo_options(access)
+    assert [(line.perms, line.id.scheme, line.id.id) for line in options["default_acl"]] == [
+        (line.perms, line.scheme.decode(), line.id.decode()) for line in lines
+    ]
+
+
+def test_daemons_get_what_was_given_without_a_secret_on_their_command_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As variables; paths are absolute, for a daemon may stand elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    given = {"store-auth": "@secret", "store-tls-ca": "ca.pem", "store-sasl": "a:b", "store-tls-host-check": "no"}
+    assert as_variables(given) == {
+        "RK_STORE_AUTH": f"@{tmp_path}/secret",
+        "RK_STORE_TLS_CA": f"{tmp_path}/ca.pem",
+        "RK_STORE_SASL": "a:b",
+        "RK_STORE_TLS_HOST_CHECK": "no",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"store-auth": "bob"}, "RK_STORE_AUTH"),
+        ({"store-sasl": ":x"}, "RK_STORE_SASL"),
+        ({"store-auth": "@/nowhere"}, "cannot read /nowhere"),
+        ({"store-tls-ca": "/nowhere"}, "there is no file /nowhere"),
+        ({"store-tls-cert": __file__}, "means TLS"),
+        ({"store-tls-ca": __file__, "store-tls-key": __file__}, "no certificate"),
+        ({"store-tls-host-check": "maybe"}, "yes or no"),
+    ],
+)
+def test_what_cannot_be_is_named(given: dict[str, str], says: str) -> None:
+    """The setting, by both its names."""
+    with pytest.raises(UsageFaultError) as raised:
+        read_access(given, {})
+    assert says in str(raised.value)
