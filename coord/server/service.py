@@ -29,6 +29,7 @@ from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
 from coord.server.discovery import find_store
 from coord.server.joining import MARK, Joining
+from coord.server.leaving import Leaving
 from coord.server.members import shown
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
@@ -53,8 +54,6 @@ EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 2
 #: How long a stopping leader waits for another node to lead.
 HAND_OVER_S: Final = 1.0
-#: How long a node that is no member any more waits to be added again before its process ends.
-LEAVE_S: Final = 10.0
 #: Collector settings for a process whose long-lived objects are many and acyclic (FEASIBILITY §6).
 GC_THRESHOLDS: Final = (50_000, 20, 1000)
 
@@ -101,7 +100,7 @@ class Service:
         self._job: ForkSnapshotJob
         self._status = 0
         self._is_stopping = False
-        self._is_leaving = False
+        self._leaving: Leaving
         self._stopped: Deferred[None] | None = None
 
     # --- start --------------------------------------------------------------------------------------------------------
@@ -146,6 +145,7 @@ class Service:
         if trace is not None:
             trace.begin(found.core, is_new=is_new)
             self.node.tracer = trace
+        self._leaving = Leaving(self.node, self.reactor.callLater, self._left, str(settings.data_dir))
         self._know_members(bytes.fromhex(meta["cluster"]))
         backups = Backups(self.node, disk, meta["cluster"], self.clock, entropy)
         self._job.written = backups.snapshot_written
@@ -311,8 +311,8 @@ class Service:
             except Exception as error:  # a broken invariant: stop, never go on
                 log.failure("fault at the end of a turn")
                 self._fault(error)
-        if node.membership.removed_at and not self._is_leaving and not self._is_stopping:
-            self._leave()
+        if not self._is_stopping:
+            self._leaving.turn_end()
         if node.failure is None:
             self.clients.send_all()
             if self._stopped is not None and node.core.leadership is None:
@@ -324,30 +324,9 @@ class Service:
             self.reactor.stop()
         return has_more
 
-    def _leave(self) -> None:
-        """The others go on without this node: no client is served from now on.
-
-        It stays for a while, in case it is let in again at once, as ZooKeeper's `reconfig` does with a running server.
-        """
-        self._is_leaving = True
-        log.error(
-            "node {id} is no member of this store any more (configuration at {index}): it serves nobody, and ends in"
-            " {seconds:.0f} s unless it is added again. {data} may be removed then",
-            id=self.settings.node_id,
-            index=self.node.membership.removed_at,
-            seconds=LEAVE_S,
-            data=str(self.settings.data_dir),
-        )
-        self.node.close_clients()
-        self.reactor.callLater(LEAVE_S, self._left)
-
     def _left(self) -> None:
-        self._is_leaving = False
-        if self.node.core.leader and self.node.core.configs.current.is_member(self.settings.node_id):
-            log.info("node {id} is a member again", id=self.settings.node_id)
-            self.node.membership.removed_at = 0
-        elif not self._is_stopping:
-            # No failure: whoever supervises the process need not start it again.
+        """No member any more, for good. No failure: whoever supervises the process need not start it again."""
+        if not self._is_stopping:
             self._is_stopping = True
             self.reactor.stop()
 
