@@ -160,14 +160,25 @@ def _check_target(target: Target, config: Configuration) -> None:
                 raise RefusedError(BAD_ARGUMENTS, f"nodes {other} and {node_id} have the same address {address}")
 
 
-def steps_to(target: Target, config: Configuration, leader: int, *, renews: bool) -> list[Step]:
-    """The steps from `config` to `target`; with `renews` at least one, as each reconfig has a version of its own."""
+def named(wish: dict[str, Any]) -> list[int]:
+    """The nodes that a reconfig, checked before, wants to have in the store."""
+    return [parse_server(line)[0].node_id for line in [*wish["joining"], *wish["members"]]]
+
+
+def steps_to(
+    target: Target, config: Configuration, leader: int, *, renews: bool, awaited: list[int] | None = None
+) -> list[Step]:
+    """The steps from `config` to `target`; with `renews` at least one, as each reconfig has a version of its own.
+
+    Who is on its way to vote and one of `awaited` is added once more: that step is over when it votes.
+    """
     present = target_of(config)
     gone = [i for i in config.members() if i not in target]
     steps: list[Step] = []
     for i in sorted(target):
         member, role = target[i]
-        if not config.is_member(i) or (role == PARTICIPANT and i in config.learners):
+        is_awaited = awaited is not None and i in awaited and i in config.pre_voters
+        if not config.is_member(i) or (role == PARTICIPANT and (i in config.learners or is_awaited)):
             steps.append(Step(ADD, i, member, role))
         elif role == OBSERVER and i not in config.learners:
             gone.append(i)

@@ -312,7 +312,8 @@ class Membership:
             if not config.attachment:
                 raise RefusedError(BAD_ARGUMENTS, "this store knows no peer addresses: start its node with one")
             target = changes.target_for(wish, config)
-            steps = changes.steps_to(target, config, self._node.core.id, renews=do == "reconfig")
+            awaited = changes.named(wish) if do == "reconfig" else []
+            steps = changes.steps_to(target, config, self._node.core.id, renews=do == "reconfig", awaited=awaited)
             if steps and steps[0].kind == changes.TRANSFER:
                 steps[0].node_id = self._heir(target, config)
         for step in steps:
@@ -520,6 +521,17 @@ class Membership:
         """See `MembersView.own_address`."""
         own = decode_members(self._node.core.configs.current.attachment).get(self._node.core.id)
         return shown(own.peer) if own is not None else ""
+
+    def may_return(self, peer: int) -> bool:
+        """See `MembersView.may_return`. Whoever removes a node need not be able to commit that, and the others may
+        elect the removed one: refused here, it could never say so."""
+        core = self._node.core
+        configs = core.configs
+        return any(
+            config.is_member(peer)
+            for position, config in enumerate(configs.configs[:-1])
+            if configs.indexes[position + 1] > core.log.commit
+        )
 
     def removed_since(self, peer: int) -> int:
         """See `MembersView.removed_since`."""

@@ -85,6 +85,10 @@ class MembersView(Protocol):
         """`host:port` of this node for its peers, "" when its configuration has none."""
         ...
 
+    def may_return(self, peer: int) -> bool:
+        """Whether `peer`, no member as this node has it, is one if what is not committed here is taken back."""
+        ...
+
     def removed_since(self, peer: int) -> int:
         """Index of the committed configuration if `peer` is in neither that nor a newer one here, else 0."""
         ...
@@ -496,13 +500,17 @@ class PeerLinks:
             return f"looks for node {hello.dst}, this is node {self.node_id}"
         if hello.src == self.node_id or hello.src <= 0:
             return "says that it is this node"
-        if hello.src not in self._links and not self._is_newer(hello):
+        if hello.src not in self._links and not self._is_newer(hello) and not self._may_return(hello):
             return f"node {hello.src} is not a member"
         return ""
 
     def _is_newer(self, hello: codec.Hello) -> bool:
         """Whether a stranger has a configuration that this node has not heard of, and an address in it."""
         return self.members is not None and hello.config > self.members.config_index() and hello.address != ""
+
+    def _may_return(self, hello: codec.Hello) -> bool:
+        """Whether the configuration here that is without a stranger may be none: the stranger may lead by then."""
+        return self.members is not None and hello.address != "" and self.members.may_return(hello.src)
 
     def removed_since(self, hello: codec.Hello) -> int:
         """For a refused node of this cluster: the index of the configuration that is without it, else 0."""

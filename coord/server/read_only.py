@@ -73,7 +73,11 @@ class ReadOnly:
             self._sessions[new_id] = known
         else:
             found = self._sessions.get(request.session_id) or pipeline.machine.sessions.find(request.session_id)
-            if found is None or not passwords_match(found.passwd, request.passwd):
+            if found is None:
+                # Ended, or begun behind what this node has applied: only the log can say that it is gone.
+                pipeline.close(connection)
+                return
+            if not passwords_match(found.passwd, request.passwd):
                 pipeline.refuse_session(connection)
                 return
             known = found

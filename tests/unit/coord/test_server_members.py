@@ -91,13 +91,16 @@ def test_steps() -> None:
 
 
 class _View:
-    """Configuration 10 of this node; 7 was removed by it."""
+    """Configuration 10 of this node, not committed; 7 was removed by an older one, 6 by this one."""
 
     def config_index(self) -> int:
         return 10
 
     def own_address(self) -> str:
         return "h1:1"
+
+    def may_return(self, peer: int) -> bool:
+        return peer == 6
 
     def removed_since(self, peer: int) -> int:
         return 10 if peer == 7 else 0
@@ -135,6 +138,9 @@ def test_who_may_dial() -> None:
     assert links.objection(newer) == ""
     links.meet(newer)
     assert links.objection(hello(5)) == ""
+    assert "not a member" in links.objection(hello(6))
+    # Perhaps 6 leads by now, and what removed it here is no part of history.
+    assert links.objection(hello(6, 9, "h6:1")) == ""
     assert links.removed_since(hello(7)) == 10
     assert links.removed_since(hello(7, cluster=b"d" * 16)) == 0
     links.follow({2: ("h2", 1), 4: ("h4", 1)})

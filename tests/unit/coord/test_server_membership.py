@@ -371,6 +371,42 @@ def test_a_participant_that_does_not_come_is_taken_out_again() -> None:
     done(nodes, other, do="remove", id=5)
 
 
+def test_reconfig_waits_for_a_participant_that_is_on_its_way_already() -> None:
+    """`rk coord add` has let it in and did not wait; `reconfig` says "done" only when it votes, or takes it out."""
+    nodes = store(3)
+    boss = super_client(nodes, nodes.leader())
+    done(nodes, boss, do="add", id=4, line=member(4).line().replace(";", ":participant;"))
+    assert nodes.leader().core.configs.current.pre_voters == [4]
+    reconfig(boss, joining=line(4))
+    nodes.run(5)
+    assert not boss.replies()
+    nodes.start_empty(4)
+    err, body = answer(nodes, boss)
+    assert err == 0
+    assert line(4).encode() in body
+    assert voters(nodes) == [1, 2, 3, 4]
+
+
+def test_whoever_is_removed_by_what_is_not_committed_may_return() -> None:
+    """A leader that is cut off removes a node; the others elect that node, and this one must listen to it."""
+    nodes = store(3)
+    leader = nodes.leader()
+    lead = leader.settings.node_id
+    gone = nodes.follower().settings.node_id
+    for i in nodes.ids():
+        if i != lead:
+            nodes.cut(lead, i)
+    leader.core.propose_config(leader.core.configs.current.without(gone))
+    leader.turn_end()
+    assert not leader.core.configs.current.is_member(gone)
+    assert leader.membership.may_return(gone)
+    assert leader.membership.removed_since(gone) == 0
+    assert not leader.membership.may_return(9)
+    nodes.join(lead, ({*nodes.ids()} - {lead, gone}).pop())
+    nodes.run(5)
+    assert not nodes.nodes[lead].membership.may_return(gone)
+
+
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
