@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from coord import errors as e
-from coord.raft.messages import NORMAL, Entry
+from coord.raft.membership import Configuration, decode_configuration
+from coord.raft.messages import CONFIG, NORMAL, Entry
+from coord.raft.trace import Event, TraceModel, TraceViolation
 from coord.server import peer_codec as codec
+from coord.server.members import config_text
 from coord.tree.command import decode_group, encode_group
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
@@ -58,6 +61,11 @@ class Checks:
         #: (session, owner) -> xids that were committed under it, in order.
         self.performed: dict[tuple[int, int], list[int]] = {}
         self.sessions_ended: dict[int, int] = {}
+        #: What Raft did, held against its rules.
+        self.trace = TraceModel()
+        self._candidates: dict[int, set[int]] = {}
+        #: Committed configurations, each with the zxid at which /zookeeper/config tells it.
+        self.configs: list[tuple[int, Configuration]] = []
         #: (session, xids of the writes sent over one connection of it), of every connection that had a session.
         self.sent: list[tuple[int, list[int]]] = []
 
@@ -71,6 +79,38 @@ class Checks:
     def on_wiped(self, node_id: int) -> None:
         """The operator emptied a directory."""
         self._views.pop(node_id, None)
+        self.trace.forget(node_id)
+
+    # --- Raft ---------------------------------------------------------------------------------------------------------
+
+    def traced(self, node_id: int, events: list[Event]) -> None:
+        """What Raft does in a process now."""
+        try:
+            for event in events:
+                self.trace.take(node_id, event)
+        except TraceViolation as violation:
+            raise Violation(str(violation)) from violation
+
+    def stands(self, node_id: int, term: int) -> None:
+        """A process stands for election."""
+        rivals = self._candidates.setdefault(term, set())
+        rivals.add(node_id)
+        self.world.counts["competing_candidates"] += len(rivals) == 2
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    def config(self) -> Configuration:
+        """The newest one that is committed."""
+        return self.configs[-1][1] if self.configs else Configuration(list(range(1, self.world.size + 1)))
+
+    def members(self) -> list[int]:
+        """Its members."""
+        return self.config().members()
+
+    def has_moved(self) -> bool:
+        """Whether there ever were other members than the first."""
+        first = list(range(1, self.world.size + 1))
+        return any(config.members() != first for _, config in self.configs)
 
     def after_turn(self, process: Process, *, is_whole: bool = True) -> None:
         """Look at what a process did in a turn; nothing of it has reached anybody yet."""
@@ -132,7 +172,15 @@ class Checks:
             for command in commands:
                 outcome = self.replica.apply(command, time_ms)
                 self.digests.append(self.replica.digest())
-                self._performed(self.model.apply(command), outcome)
+                self._performed(self.model.apply(command, time_ms), outcome)
+        elif entry.kind == CONFIG:
+            config = decode_configuration(entry.data)
+            text = config_text(config)
+            outcome = self.replica.apply_membership(text)
+            self.digests.append(self.replica.digest())
+            self._compare_events(self.model.apply_membership(text), outcome)
+            self.configs.append((self.model.zxid, config))
+            self.world.counts["configurations"] += 1
         self.zxids.append(self.model.zxid)
 
     def _performed(self, expected: Expected, outcome: Any) -> None:
@@ -140,16 +188,16 @@ class Checks:
         self.world.counts["commands"] += 1
         if outcome.err != expected.err:
             raise Violation(f"zxid {expected.zxid}: err {outcome.err}, the model says {expected.err}")
-        events = [(kind, path) for kind, path, _ in outcome.events]
-        if events != expected.events:
-            raise Violation(f"zxid {expected.zxid}: events {events}, the model says {expected.events}")
+        self._compare_events(expected, outcome)
         if expected.err == e.SESSION_MOVED:
             self.world.counts["moved"] += 1
         opcode = command.opcode
         if opcode in (r.OP_CLOSE_SESSION, r.OP_EXPIRE) and expected.err == e.OK:
             self.sessions_ended[command.session_id] = expected.zxid
             self.world.counts["expired" if opcode == r.OP_EXPIRE else "closed"] += 1
-        if opcode < 0 and opcode != r.OP_CLOSE_SESSION:
+        if opcode == r.OP_DELETE_CONTAINER and expected.err == e.OK:
+            self.world.counts["reaped"] += 1
+        if command.session_id == 0 or opcode == r.OP_AUTH or (opcode < 0 and opcode != r.OP_CLOSE_SESSION):
             return
         done = self.performed.setdefault((command.session_id, command.owner), [])
         if done and command.cxid <= done[-1]:
@@ -158,6 +206,14 @@ class Checks:
                 f" {done[-1]} of the same connection"
             )
         done.append(command.cxid)
+
+    def _compare_events(self, expected: Expected, outcome: Any) -> None:
+        events = [
+            (kind, path, tuple((line.perms, line.scheme, line.id) for line in acl.lines))
+            for kind, path, acl in outcome.events
+        ]
+        if events != expected.events:
+            raise Violation(f"zxid {expected.zxid}: events {events}, the model says {expected.events}")
 
     # --- sessions: never ended before the leader's own clock allows it ------------------------------------------------
 
@@ -212,10 +268,14 @@ class Checks:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def at_rest(self) -> bool:
-        """Everybody has applied the whole history."""
+        """Every member has applied the whole history."""
         last = len(self.entries)
-        processes = self.world.running()
-        return len(processes) == self.world.size and all(p.node.applied_index == last for p in processes)
+        processes = [self.world.hosts[node].process for node in self.members()]
+        return all(process is not None and process.node.applied_index == last for process in processes)
+
+    def overdue(self, since_ms: int) -> list[bytes]:
+        """Znodes that the store itself should have deleted, were it `since_ms` on its clock."""
+        return [path for path, node in self.model.nodes.items() if node.is_reapable(since_ms)]
 
     def _check_gaps(self) -> None:
         """What was performed of the writes of a connection is a beginning of them."""
@@ -231,8 +291,14 @@ class Checks:
     def at_the_end(self) -> None:
         """Compare every replica with the model, znode by znode."""
         self._check_gaps()
+        try:
+            self.trace.finish()
+        except TraceViolation as violation:
+            raise Violation(str(violation)) from violation
         for process in self.world.running():
             self._compare(process)
+            if process.host.id not in self.members():
+                continue
             nodes = process.node.machine.tree.nodes
             views = {path: node.view() for path, node in self.model.nodes.items()}
             for path in sorted({*nodes, *views}):
@@ -240,7 +306,8 @@ class Checks:
                 if node is None or path not in views:
                     raise Violation(f"{process.host.id}: {path!r} is there or gone against all expectation")
                 stat = r.decode_stat(node.stat, 0, len(node.stat))
-                view = (node.data or b"", *_fields(stat))
+                acl = tuple((line.perms, line.scheme, line.id) for line in node.acl.lines)
+                view = (node.data or b"", *_fields(stat), stat.aversion, acl)
                 if view != views[path] and not path.startswith(b"/zookeeper") and path != b"/":
                     raise Violation(f"{process.host.id}: {path!r} is {view}, should be {views[path]}")
             if set(process.node.machine.sessions.sessions) != set(self.model.sessions):

@@ -1,20 +1,23 @@
 """Simulated clients: the real wire protocol, and nothing is believed.
 
-A client keeps its session over connections to any node, pipelines requests, pings, gives up a silent server, puts its
-watches back with setWatches2, and now and then leaves without a word or speaks over two connections at once. What it
-is told is judged at once (`Judge` below): every write by what history says at its zxid, every read by the state behind
-the zxid of its answer, events by the watches that were left and what changed since.
+A client keeps its session over connections to any node, pipelines requests, pings, gives up a silent server, says who
+it is and puts its watches back with setWatches2, and now and then leaves without a word or speaks over two connections
+at once. What it is told is judged at once (`answers`): every write by what history says at its zxid, every read by the
+state behind the zxid of its answer, events by the watches that were left and what changed since.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from coord import errors as e
 from coord.wire import records as r
 from coord.wire.client_conn import FrameReader
+from tests.sim.chance import Chance
 from tests.sim.checks import Violation
+from tests.sim.store import answers
 from tests.sim.store.net import SimSocket
 from tests.sim.store.watching import Watching
 
@@ -22,7 +25,29 @@ if TYPE_CHECKING:
     from tests.sim.store.world import World
 
 SECOND: Final = 1_000_000
-WRITES: Final = (r.OP_CREATE, r.OP_CREATE2, r.OP_SET_DATA, r.OP_DELETE, r.OP_MULTI, r.OP_CLOSE_SESSION)
+#: Performed once, in order and without gaps over all connections of a session.
+WRITES: Final = (
+    *(r.OP_CREATE, r.OP_CREATE2, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL, r.OP_SET_DATA, r.OP_SET_ACL, r.OP_DELETE),
+    *(r.OP_MULTI, r.OP_CLOSE_SESSION),
+)
+#: Who a client may be.
+USERS: Final = (b"ann", b"bob")
+
+
+def digest_of(user: bytes, password: bytes) -> bytes:
+    """The id of that user in access lists."""
+    return user + b":" + base64.b64encode(hashlib.sha1(user + b":" + password, usedforsecurity=False).digest())
+
+
+#: What znodes are protected with: nothing; their creator only; to be read by all and changed by one user; a list that
+#: is none.
+ACCESS_LISTS: Final = (
+    r.OPEN_ACL,
+    [r.Acl(r.PERM_ALL, b"auth", b"")],
+    [r.Acl(r.PERM_READ, b"world", b"anyone"), r.Acl(r.PERM_ALL, b"digest", digest_of(b"ann", b"pw"))],
+    [r.Acl(r.PERM_ALL, b"digest", digest_of(b"bob", b"pw"))],
+    [],
+)
 
 
 class Request:
@@ -51,6 +76,10 @@ class Link:
         self.reader = FrameReader(1 << 24, 4)
         self.pending: deque[Request] = deque()
         self.is_open = False
+        #: The node serves reads alone, without the log.
+        self.is_read_only = False
+        #: What this connection has proved, where the log does not know it (read-only).
+        self.identities: list[tuple[bytes, bytes]] = []
         #: None until the handshake is answered.
         self.watching: Watching | None = None
         self.heard_at = client.world.now
@@ -85,7 +114,12 @@ class Client:
         self.world = world
         self.number = number
         self.name = b"c%d" % number
-        chance = world.chance
+        # Its own, so that what one client does depends on no other and on no fault.
+        chance = self.chance = Chance(world.seed * 1_000_003 + number)
+        #: Who it says it is, b"" nobody.
+        self.user = chance.pick([b"", b"", *USERS])
+        self.password = b"pw"
+        self.takes_read_only = chance.happens(0.5)
         self.rate = chance.between(0.8, 1.25)
         self.wanted_ms = chance.pick([600, 1000, 2000])
         self.think_us = chance.pick([15_000, 60_000, 200_000])
@@ -99,7 +133,7 @@ class Client:
         self.link: Link | None = None
         #: Connections it has left without closing them.
         self.left: list[Link] = []
-        self.kept = Watching()
+        self.kept = Watching(0)
         self.is_gone = False
         self.answered = 0
         self.synced = 0
@@ -113,10 +147,10 @@ class Client:
         if self.is_gone:
             return
         world = self.world
-        world.at(world.now + 1 + world.chance.below(2 * self.think_us), self._act)
+        world.at(world.now + 1 + self.chance.below(2 * self.think_us), self._act)
         link = self.link
         if link is None:
-            self.connect(world.chance.pick(list(world.hosts)))
+            self.connect(self._some_node())
             return
         timeout_us = int(self.timeout_ms * 1000 / self.rate)
         if world.now - link.heard_at > timeout_us * 2 // 3:
@@ -124,12 +158,18 @@ class Client:
             return
         link.flush()
         if link.is_open and not link.output:
-            if world.faulty and world.chance.happens(0.01):
+            if world.faulty and self.chance.happens(0.01):
                 self._strange(link)
             elif len(link.pending) < 3 * self.depth:
                 self._ask(link)
             elif world.now - link.sent_at > timeout_us // 3:
                 link.send(r.encode_request_frame(r.XID_PING, r.OP_PING, b""))
+
+    def _some_node(self) -> int:
+        """Mostly one of those that serve, as far as anybody knows."""
+        hosts = self.world.hosts
+        members = [node for node in self.world.check.members() if node in hosts]
+        return self.chance.pick(members if members and self.chance.happens(0.9) else list(hosts))
 
     def connect(self, node: int) -> None:
         """Open a connection, for the session if there is one."""
@@ -138,13 +178,13 @@ class Client:
         link = self.link = Link(self, sock)
         sock.on_ready = lambda _: self._ready(link)
         sock.connect_ex((f"10.0.0.{node}", 2))
-        request = r.ConnectRequest(self.seen, self.wanted_ms, self.session_id, self.passwd)
+        request = r.ConnectRequest(self.seen, self.wanted_ms, self.session_id, self.passwd, self.takes_read_only)
         record = r.encode_connect_request(request)
         world.note(f"client {self.number} dials {node}, session {self.session_id:#x}, has seen {self.seen}")
         link.send(len(record).to_bytes(4, "big") + record)
-        if world.chance.happens(0.15):
+        if self.chance.happens(0.15):
             # Requests right behind the handshake, as a client in a hurry may send them.
-            self._restore_watches(link)
+            self._introduce(link)
             self._ask(link)
 
     def drop(self, link: Link, *, quietly: bool = False) -> None:
@@ -174,7 +214,7 @@ class Client:
 
     def _strange(self, link: Link) -> None:
         """Things that happen to clients."""
-        chance = self.world.chance
+        chance = self.chance
         what = chance.below(4)
         if what == 0:
             self.drop(link)
@@ -183,7 +223,7 @@ class Client:
             self._ask(link)
             self.drop(link, quietly=True)
             self.world.counts["two_connections"] += 1
-            self.connect(chance.pick(list(self.world.hosts)))
+            self.connect(self._some_node())
         elif what == 2:
             self.request(link, Request(self._next(), r.OP_CLOSE_SESSION, b"", b""))
         else:
@@ -194,7 +234,7 @@ class Client:
         self.session_id = 0
         self.passwd = bytes(16)
         self.xid = 0
-        self.kept = Watching()
+        self.kept = Watching(0)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -212,20 +252,27 @@ class Client:
         self.world.counts[r.OPCODE_NAMES[request.opcode]] += 1
         link.send(r.encode_request_frame(request.xid, request.opcode, request.body))
 
+    def _introduce(self, link: Link) -> None:
+        """Say who this is, and put the watches back."""
+        if self.user:
+            body = r.encode_auth(b"digest", self.user + b":" + self.password)
+            self.request(link, Request(r.XID_AUTH, r.OP_AUTH, b"", body))
+        self._restore_watches(link)
+
     def _restore_watches(self, link: Link) -> None:
         if self.kept.is_empty() or not self.session_id:
             return
         sets = self.kept.as_sets(self.seen)
         request = Request(r.XID_SET_WATCHES, r.OP_SET_WATCHES2, b"", r.encode_set_watches(sets, second=True))
         request.sets = sets
-        self.kept = Watching()
+        self.kept = Watching(0)
         self.request(link, request)
 
     def _ask(self, link: Link) -> None:
-        chance = self.world.chance
+        chance = self.chance
         for _ in range(1 + chance.below(self.depth)):
             kind = chance.below(20)
-            path = chance.pick([b"/s/a", b"/s/b", b"/s/c", b"/s/" + self.name, b"/s"])
+            path = chance.pick([b"/s/a", b"/s/b", b"/s/c", b"/s/" + self.name, b"/s", b"/s/x", b"/s/y", b"/s/y/t"])
             if self._owes_sync:
                 kind, self._owes_sync = 6, False
             if kind < 6:
@@ -242,16 +289,26 @@ class Client:
                 self._write(link, path)
 
     def _read(self, link: Link, path: bytes) -> None:
-        chance = self.world.chance
-        opcode = chance.pick([r.OP_GET_DATA, r.OP_GET_DATA, r.OP_EXISTS, r.OP_GET_CHILDREN2])
+        chance = self.chance
+        opcode = chance.pick([r.OP_GET_DATA, r.OP_GET_DATA, r.OP_EXISTS, r.OP_GET_CHILDREN2, r.OP_GET_ACL])
+        if opcode == r.OP_GET_ACL:
+            self.request(link, Request(self._next(), opcode, path, r.encode_path(path)))
+            return
         watch = chance.happens(self.watches)
         self.request(link, Request(self._next(), opcode, path, r.encode_path_watch(path, watch), watch=watch))
 
     def _write(self, link: Link, path: bytes) -> None:
-        chance = self.world.chance
-        kind = chance.below(10)
+        chance = self.chance
+        kind = chance.below(12)
         xid = self._next()
-        if kind < 4:
+        if kind == 10:
+            path = chance.pick([b"/s/x", b"/s/a", b"/s/" + self.name])
+            lines = chance.pick(ACCESS_LISTS)
+            version = -1 if chance.happens(0.7) else self._guess(path, 8)
+            self.request(link, Request(xid, r.OP_SET_ACL, path, r.encode_set_acl(path, lines, version)))
+        elif kind == 11:
+            self._create_special(link, xid)
+        elif kind < 4:
             version = -1 if chance.happens(0.5) else self._guess(path)
             body = r.encode_set_data(path, b"%s-%d" % (self.name, xid), version)
             self.request(link, Request(xid, r.OP_SET_DATA, path, body))
@@ -264,7 +321,7 @@ class Client:
             self.request(link, Request(xid, r.OP_MULTI, b"", r.encode_multi(ops)))
 
     def _create(self, link: Link, xid: int, path: bytes) -> None:
-        chance = self.world.chance
+        chance = self.chance
         flags = chance.below(4)
         if flags & r.CREATE_SEQUENTIAL:
             path = chance.pick([b"/s/n-", b"/s/a/n-"])
@@ -273,9 +330,26 @@ class Client:
         create = r.CreateRequest(chance.pick([r.OP_CREATE, r.OP_CREATE2]), path, b"%d" % xid, r.OPEN_ACL, flags)
         self.request(link, Request(xid, create.opcode, path, r.encode_create(create)))
 
+    def _create_special(self, link: Link, xid: int) -> None:
+        """Containers with children that come and go, znodes with a TTL, znodes that not everybody may touch."""
+        chance = self.chance
+        kind = chance.below(4)
+        lines = chance.pick(ACCESS_LISTS)
+        if kind == 0:
+            create = r.CreateRequest(r.OP_CREATE_CONTAINER, b"/s/y", b"%d" % xid, r.OPEN_ACL, 4)
+        elif kind == 1:
+            ttl_ms = chance.pick([200, 1500])
+            path, flags = (b"/s/y/t", 5) if chance.happens(0.5) else (b"/s/t-", 6)
+            create = r.CreateRequest(r.OP_CREATE_TTL, path, b"%d" % xid, r.OPEN_ACL, flags, ttl_ms)
+        elif kind == 2:
+            create = r.CreateRequest(r.OP_CREATE, b"/s/y/" + self.name, b"%d" % xid, r.OPEN_ACL, 1)
+        else:
+            create = r.CreateRequest(r.OP_CREATE2, b"/s/x", b"%d" % xid, lines, 0)
+        self.request(link, Request(xid, create.opcode, create.path, r.encode_create(create)))
+
     def _part(self) -> r.MultiOp:
-        chance = self.world.chance
-        path = chance.pick([b"/s/a", b"/s/b", b"/s/c", b"/s/" + self.name])
+        chance = self.chance
+        path = chance.pick([b"/s/a", b"/s/b", b"/s/c", b"/s/" + self.name, b"/s/x"])
         kind = chance.below(5)
         if kind == 0:
             flags = chance.below(4)
@@ -287,10 +361,10 @@ class Client:
             return r.MultiOp(r.OP_CHECK, path, None, self._guess(path))
         return r.MultiOp(r.OP_SET_DATA, path, b"multi", -1 if chance.happens(0.7) else self._guess(path))
 
-    def _guess(self, path: bytes) -> int:
+    def _guess(self, path: bytes, field: int = 3) -> int:
         """A version that may be right."""
         view = self.world.check.model.at(path, self.seen)
-        return (view[3] if view is not None else 0) + (1 if self.world.chance.happens(0.2) else 0)
+        return (int(view[field]) if view is not None else 0) + (1 if self.chance.happens(0.2) else 0)
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 
@@ -347,7 +421,14 @@ class Client:
             raise Violation(f"{self._who(link)} is told of zxid {zxid}, which nobody has applied")
         self._saw(link, zxid)
         self.answered += 1
-        self._judge(link, watching, request, zxid, err, bytes(block[at:end]))
+        body = bytes(block[at:end])
+        watching.up_to(self._model(), zxid, self._who(link))
+        if link.is_read_only:
+            self._judge_alone(link, request, zxid, err, body)
+        else:
+            self._judge(link, request, zxid, err, body)
+        if self.link is link:
+            self.kept = watching
 
     def _model(self) -> Any:
         return self.world.check.model
@@ -364,7 +445,7 @@ class Client:
     def _handshake(self, link: Link, response: r.ConnectResponse) -> None:
         world = self.world
         if response.session_id == 0:
-            if link.session_id in self._model().sessions:
+            if response.timeout_ms or link.session_id in self._model().sessions:
                 raise Violation(f"{self._who(link)} is told that its living session has expired")
             world.counts["session_expired"] += 1
             if self.session_id == link.session_id:
@@ -373,11 +454,14 @@ class Client:
             return
         if link.session_id and response.session_id != link.session_id:
             raise Violation(f"{self._who(link)} gets session {response.session_id:#x}")
+        if response.read_only:
+            self._begin_alone(link, response)
+            return
         if link.session_id == 0 and self.session_id == 0:
-            self.seen = 0 if not world.chance.happens(0.5) else self.seen
+            self.seen = 0 if not self.chance.happens(0.5) else self.seen
         world.counts["attached" if link.session_id else "opened"] += 1
         link.session_id = response.session_id
-        link.watching = Watching()
+        link.watching = Watching(response.session_id)
         link.zxid = self.seen
         world.check.sent.append((link.session_id, link.writes))
         if self.link is not link:
@@ -386,94 +470,87 @@ class Client:
         self.timeout_ms = response.timeout_ms
         link.is_open = True
         link.sock.on_read = lambda machine: self._heard(machine, response.session_id)
-        self._restore_watches(link)
+        self._introduce(link)
+
+    def _begin_alone(self, link: Link, response: r.ConnectResponse) -> None:
+        """A node without a leader serves reads; a session that it makes up is nobody else's."""
+        if not self.takes_read_only:
+            raise Violation(f"{self._who(link)} is served read-only and did not say that it can do with that")
+        self.world.counts["read_only"] += 1
+        link.is_read_only = link.is_open = True
+        link.session_id = response.session_id
+        link.watching = Watching(response.session_id)
+        link.zxid = self.seen
+        link.identities = [(b"ip", b"10.0.1.%d" % self.number)]
+        if self.link is link and self.session_id:
+            self._introduce(link)
 
     def _heard(self, machine: int, session_id: int) -> None:
         process = self.world.hosts[machine].process
         if process is not None:
             self.world.check.on_heard(process, session_id)
 
-    def _judge(self, link: Link, watching: Watching, request: Request, zxid: int, err: int, body: bytes) -> None:
-        model = self._model()
-        who = self._who(link)
+    # --- judging ------------------------------------------------------------------------------------------------------
+
+    def _judge(self, link: Link, request: Request, zxid: int, err: int, body: bytes) -> None:
         opcode = request.opcode
-        watching.up_to(model, zxid, who)
         if opcode in WRITES:
             self._judge_write(link, request, zxid, err, body)
+        elif opcode == r.OP_AUTH:
+            answers.check_auth(self._model(), self._who(link), link.session_id, zxid, err)
         elif opcode == r.OP_SYNC:
             self.synced += 1
             if zxid < request.floor:
-                raise Violation(f"{who} syncs at {zxid}; {request.floor} had been told before it asked")
-        elif opcode == r.OP_ADD_WATCH:
+                raise Violation(f"{self._who(link)} syncs at {zxid}; {request.floor} had been told before it asked")
+        else:
+            identities = self._model().identities_at(link.session_id, zxid)
+            if identities is None:
+                raise Violation(f"{self._who(link)} reads at {zxid}, where its session does not exist")
+            self._judge_read(link, request, zxid, err, body, identities)
+
+    def _judge_alone(self, link: Link, request: Request, zxid: int, err: int, body: bytes) -> None:
+        """An answer of a node that serves reads only."""
+        opcode = request.opcode
+        if opcode == r.OP_AUTH:
+            answers.check_ok(self._who(link), "auth", err)
+            link.identities.append((b"digest", digest_of(self.user, self.password)))
+        elif opcode == r.OP_CLOSE_SESSION:
+            answers.check_ok(self._who(link), "closeSession", err)
+            if self.session_id == link.session_id:
+                self._forget_session()
+            self.drop(link)
+        elif opcode in WRITES or opcode in (r.OP_SYNC, r.OP_RECONFIG, r.OP_MEMBERSHIP):
+            answers.check_refused_read_only(self._who(link), request.xid, err)
+            self._owes_sync |= opcode == r.OP_SYNC
+        else:
+            self._judge_read(link, request, zxid, err, body, link.identities)
+
+    def _judge_read(
+        self, link: Link, request: Request, zxid: int, err: int, body: bytes, identities: list[tuple[bytes, bytes]]
+    ) -> None:
+        """An answer from the tree of one node, for somebody with `identities`."""
+        model = self._model()
+        who = self._who(link)
+        opcode = request.opcode
+        watching = link.watching
+        assert watching is not None
+        if opcode == r.OP_ADD_WATCH:
             watching.add(request.path, request.mode)
         elif opcode == r.OP_SET_WATCHES2:
             assert request.sets is not None
-            watching.restored(model, request.sets, zxid, who)
+            watching.restored(model, request.sets, zxid, who, identities)
         else:
-            self._judge_read(who, request, zxid, err, body)
+            answers.check_read(model, who, opcode, request.path, zxid, err, body, identities)
             if request.watch:
                 watching.leave(opcode, request.path, err)
-        if self.link is link:
-            self.kept = watching
 
     def _judge_write(self, link: Link, request: Request, zxid: int, err: int, body: bytes) -> None:
-        who = self._who(link)
-        expected = self._model().history[zxid - 1]
-        command = expected.command
-        if command.session_id != link.session_id or command.cxid != request.xid or command.body != request.body:
-            raise Violation(
-                f"{who}: the answer to {request.xid} says zxid {zxid}, which is {command.cxid} of"
-                f" {command.session_id:#x}"
-            )
-        if err != expected.err:
-            raise Violation(f"{who}: err {err} for {request.xid} at zxid {zxid}, should be {expected.err}")
+        expected = answers.expected_at(self._model(), self._who(link), link.session_id, request, zxid, err)
         self.done_writes += 1
-        if err in (e.SESSION_EXPIRED, e.SESSION_MOVED):
+        if err in answers.SESSION_ENDED:
             return
         if request.opcode == r.OP_CLOSE_SESSION and self.session_id == link.session_id:
             self._forget_session()
             self.drop(link)
             return
-        if err == e.OK and request.opcode != r.OP_CLOSE_SESSION:
-            said = _answer(request.opcode, body)
-            if said != expected.answer:
-                raise Violation(f"{who}: {said} for {request.xid} at zxid {zxid}, should be {expected.answer}")
-
-    def _judge_read(self, who: str, request: Request, zxid: int, err: int, body: bytes) -> None:
-        view = self._model().at(request.path, zxid)
-        if (err == e.OK) != (view is not None) or err not in (e.OK, e.NO_NODE):
-            raise Violation(f"{who} reads {request.path!r} at {zxid}: err {err}, should be {view}")
-        if view is None:
-            return
-        if request.opcode == r.OP_GET_DATA:
-            data, stat = r.decode_data_reply(body, 0, len(body))
-            if data != view[0]:
-                raise Violation(f"{who} reads {data!r} from {request.path!r} at {zxid}, should be {view[0]!r}")
-        elif request.opcode == r.OP_GET_CHILDREN2:
-            children, stat = r.decode_children2_reply(body, 0, len(body))
-            should = self._model().children_at(request.path, zxid)
-            if tuple(children) != should:
-                raise Violation(f"{who} lists {children} in {request.path!r} at {zxid}, should be {should}")
-        else:
-            stat = r.decode_stat(body, 0, len(body))
-        if (stat.czxid, stat.mzxid, stat.version, stat.ephemeral_owner) != (view[1], view[2], view[3], view[5]):
-            raise Violation(f"{who} reads {stat} of {request.path!r} at {zxid}, should be {view}")
-
-
-def _answer(opcode: int, body: bytes) -> Any:
-    """A write's answer as the model puts it."""
-    if opcode == r.OP_CREATE:
-        return r.decode_path(body, 0, len(body))
-    if opcode == r.OP_CREATE2:
-        return r.decode_create2_reply(body, 0, len(body))[0]
-    if opcode == r.OP_SET_DATA:
-        return r.decode_stat(body, 0, len(body)).version
-    if opcode != r.OP_MULTI:
-        return None
-    parts: list[tuple[int, Any]] = []
-    for result in r.decode_multi_reply(body, 0, len(body)):
-        answer: Any = result.path or None
-        if result.stat is not None and result.opcode == r.OP_SET_DATA:
-            answer = result.stat.version
-        parts.append((result.err, answer))
-    return parts
+        answers.check_write(self._who(link), request, expected, err, body)

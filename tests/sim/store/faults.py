@@ -10,9 +10,11 @@ from typing import Any, Final
 from twisted.logger import LogEvent, globalLogPublisher
 
 from coord.raft import core as core_module
+from tests.sim.chance import Chance
 from tests.sim.checks import Violation
 from tests.sim.store.clients import Client
 from tests.sim.store.machinery import SECOND
+from tests.sim.store.operators import Operator
 from tests.sim.store.world import Bug, Host, World
 
 #: Everything is reachable and up again: a leader, every client served, replicas identical, dead sessions gone within
@@ -26,6 +28,10 @@ LOGGED: Final = {
     "caught up at": "joined",
     "no leader for": "clients_sent_away",
     "disk full": "disk_found_full",
+    "node {id} is no member": "removal_noticed",
+    "node {id} is a member again": "member_again",
+    "members are to change": "change_begun",
+    "members stay as they are": "change_given_up",
 }
 
 
@@ -35,7 +41,8 @@ class Story:
     def __init__(self, world: World, trouble_s: float) -> None:
         self.world = world
         self.trouble_us = int(trouble_s * SECOND)
-        chance = world.chance
+        # Their own, so that leaving one fault out changes as little as can be of the rest.
+        chance = self.chance = Chance(world.seed * 1_000_003)
         self.fault_gap_us = chance.pick([150_000, 400_000, 1_000_000])
         kinds: list[Callable[[], None]] = [
             self._power_cut,
@@ -68,7 +75,10 @@ class Story:
             self.fault_gap_us = 150_000
         self.faults: list[Callable[[], None]] = [*chosen, self._heal, self._heal]
         self.clients = [Client(world, number) for number in range(1, 4 + chance.below(4))]
+        if world.members_move:
+            self.clients += [Operator(world, 20 + number) for number in range(1, 2 + chance.below(2))]
         self._has_flipped = False
+        self._peace_ms = 0
 
     def run(self) -> None:
         """Trouble, peace, and the checks that only make sense at the end.
@@ -99,6 +109,9 @@ class Story:
         failure = event.get("log_failure")
         if form.startswith("raft "):
             self.world.counts[str(event.get("name"))] += 1
+        if form == "{what}":
+            what = str(event.get("what"))
+            self.world.counts["torn_tail" if "torn record" in what else "unfinished_segment"] += 1
         if failure is not None and not isinstance(failure.value, OSError):
             self.world.logged.append(failure.getTraceback())
         if self.world.trace is not None:
@@ -110,8 +123,8 @@ class Story:
     def _next_fault(self, _a: None, _b: None) -> None:
         world = self.world
         if world.faulty:
-            world.at(world.now + 1 + world.chance.below(2 * self.fault_gap_us), self._next_fault)
-            fault = world.chance.pick(self.faults)
+            world.at(world.now + 1 + self.chance.below(2 * self.fault_gap_us), self._next_fault)
+            fault = self.chance.pick(self.faults)
             world.note(f"fault {fault.__name__}")
             fault()
 
@@ -120,7 +133,7 @@ class Story:
 
     def _pick(self) -> Host | None:
         up = self._up()
-        return self.world.chance.pick(up) if up else None
+        return self.chance.pick(up) if up else None
 
     def _count(self, name: str) -> None:
         self.world.counts[name] += 1
@@ -133,7 +146,7 @@ class Story:
     def _power_cut_leader(self) -> None:
         leaders = self.world.leaders()
         if leaders:
-            self.world.chance.pick(leaders).power_cut()
+            self.chance.pick(leaders).power_cut()
             self._count("leader_lost")
 
     def _power_cut_all(self) -> None:
@@ -155,7 +168,7 @@ class Story:
             host.process.kill()
             host.start()
             if host.process is not None:
-                self.world.at(self.world.now + self.world.chance.below(300_000), self._cut_power_of, host)
+                self.world.at(self.world.now + self.chance.below(300_000), self._cut_power_of, host)
             self._count("kill")
 
     def _cut_power_of(self, host: Host, _: None) -> None:
@@ -172,9 +185,9 @@ class Story:
         """Whoever leads is cut off from the others, in one direction or both; its clients do not know."""
         leaders = self.world.leaders()
         if leaders:
-            leader = [self.world.chance.pick(leaders).host.id]
+            leader = [self.chance.pick(leaders).host.id]
             everybody = list(self.world.hosts)
-            direction = self.world.chance.below(4)
+            direction = self.chance.below(4)
             if direction != 1:
                 self._cut(leader, everybody)
             if direction != 2:
@@ -183,7 +196,7 @@ class Story:
 
     def _partition(self) -> None:
         everybody = list(self.world.hosts)
-        one = self.world.chance.some(everybody)
+        one = self.chance.some(everybody)
         other = [node for node in everybody if node not in one]
         self._cut(one, other)
         self._cut(other, one)
@@ -191,12 +204,12 @@ class Story:
 
     def _one_way(self) -> None:
         everybody = list(self.world.hosts)
-        self._cut([self.world.chance.pick(everybody)], [self.world.chance.pick(everybody)])
+        self._cut([self.chance.pick(everybody)], [self.chance.pick(everybody)])
         self._count("one_way_cut")
 
     def _bridge(self) -> None:
         """Two sides that do not see each other, and one node that sees both."""
-        chance = self.world.chance
+        chance = self.chance
         everybody = list(self.world.hosts)
         bridge = chance.pick(everybody)
         one = [node for node in chance.some(everybody) if node != bridge]
@@ -213,12 +226,12 @@ class Story:
         net = self.world.net
         ends = [net.ends[fd] for fd in sorted(net.ends) if net.ends[fd].peer is not None]
         if ends:
-            net.break_connection(self.world.chance.pick(ends))
+            net.break_connection(self.chance.pick(ends))
 
     def _flap(self) -> None:
         """All links between two nodes break again and again."""
         hosts = list(self.world.hosts)
-        one, other = self.world.chance.pick(hosts), self.world.chance.pick(hosts)
+        one, other = self.chance.pick(hosts), self.chance.pick(hosts)
         for again in range(3):
             self.world.at(self.world.now + again * 120_000, self._break_links, one, other)
         self._count("flap")
@@ -238,21 +251,21 @@ class Story:
     def _pause_leader(self) -> None:
         leaders = self.world.leaders()
         if leaders:
-            self._pause_host(self.world.chance.pick(leaders).host)
+            self._pause_host(self.chance.pick(leaders).host)
 
     def _pause_host(self, host: Host) -> None:
         if host.paused_until <= self.world.now:
-            host.paused_until = self.world.now + int(self.world.chance.between(0.05, 2.5) * SECOND)
+            host.paused_until = self.world.now + int(self.chance.between(0.05, 2.5) * SECOND)
             self._count("pause")
 
     def _jump_clock(self) -> None:
-        host = self.world.chance.pick(list(self.world.hosts.values()))
-        host.clock.wall_offset_ms += self.world.chance.pick([-3_600_000, -5000, 5000, 3_600_000])
+        host = self.chance.pick(list(self.world.hosts.values()))
+        host.clock.wall_offset_ms += self.chance.pick([-3_600_000, -5000, 5000, 3_600_000])
         self._count("clock_jump")
 
     def _drift(self) -> None:
-        host = self.world.chance.pick(list(self.world.hosts.values()))
-        host.clock.run_at(self.world.chance.between(0.7, 1.3))
+        host = self.chance.pick(list(self.world.hosts.values()))
+        host.clock.run_at(self.chance.between(0.7, 1.3))
         self._count("clock_drift")
 
     # --- disks
@@ -260,7 +273,7 @@ class Story:
     def _disk_error(self) -> None:
         host = self._pick()
         if host is not None:
-            what = self.world.chance.pick(["write", "create", "rename", "remove", "sync_folder", "any", "read"])
+            what = self.chance.pick(["write", "create", "rename", "remove", "sync_folder", "any", "read"])
             host.disk.failures[what] = (errno.EIO, 1)
             self._count("disk_error")
 
@@ -269,14 +282,14 @@ class Story:
         host = self._pick()
         if host is not None:
             host.disk.failures["sync"] = (errno.EIO, 1)
-            if self.world.chance.happens(0.5):
-                self.world.at(self.world.now + self.world.chance.below(2 * SECOND), self._cut_power_of, host)
+            if self.chance.happens(0.5):
+                self.world.at(self.world.now + self.chance.below(2 * SECOND), self._cut_power_of, host)
             self._count("failed_sync")
 
     def _disk_full(self) -> None:
-        host = self.world.chance.pick(list(self.world.hosts.values()))
+        host = self.chance.pick(list(self.world.hosts.values()))
         host.disk.is_full = True
-        self.world.at(self.world.now + self.world.chance.below(3 * SECOND), self._room, host.disk)
+        self.world.at(self.world.now + self.chance.below(3 * SECOND), self._room, host.disk)
         self._count("disk_full")
 
     def _room(self, disk: Any, _: None) -> None:
@@ -286,16 +299,26 @@ class Story:
         """A bit of something durable and not at the end changes, on one node in the whole history."""
         host = self._pick()
         running = self.world.running()
-        if host is None or self._has_flipped or len(running) < self.world.size:
+        config = self.world.check.config()
+        members = config.members()
+        if host is None or self._has_flipped or host.id not in members or config.pre_voters:
             return
-        if any(process.node.joining.is_joining or process.node.applied_index < 5 for process in running):
+        if len(config.voters) < 3 or any(self.world.hosts[member].process is None for member in members):
+            return
+        if any(process.node.core.configs.current != config for process in running if process.host.id in members):
+            return
+        if any(
+            process.node.joining.is_joining or process.node.applied_index < 5
+            for process in running
+            if process.host.id in members
+        ):
             return  # a node that has nothing yet and one that loses everything are no minority
         disk = host.disk
         disk.settle()
         paths = [path for path in sorted(disk.durable) if path in disk.files and path.endswith((".log", ".snap"))]
         if not paths:
             return
-        path = self.world.chance.pick(paths)
+        path = self.chance.pick(paths)
         file = disk.durable[path]
         file.settle(self.world.now)
         end = len(file.durable)
@@ -303,24 +326,24 @@ class Story:
             # Behind the last record there is nothing, and damage of the last one cannot be told from a torn write.
             end = file.durable.rfind(b"RKW1")
         if end > 0:
-            disk.flip(path, self.world.chance.below(end), self.world.chance.below(8))
+            disk.flip(path, self.chance.below(end), self.chance.below(8))
             self._has_flipped = host.is_flipped = True
             self._count("bit_flip")
 
     # --- clients and leadership
 
     def _lose_client(self) -> None:
-        alive = [client for client in self.clients if not client.is_gone]
+        alive = [client for client in self.clients if not client.is_gone and not isinstance(client, Operator)]
         if len(alive) > 2:
-            self.world.chance.pick(alive).vanish()
+            self.chance.pick(alive).vanish()
 
     def _cut_client(self) -> None:
         """A client and a node do not reach each other."""
-        client = self.world.chance.pick(self.clients)
-        node = self.world.chance.pick(list(self.world.hosts))
-        if self.world.chance.happens(0.7):
+        client = self.chance.pick(self.clients)
+        node = self.chance.pick(list(self.world.hosts))
+        if self.chance.happens(0.7):
             self._cut([-client.number], [node])
-        if self.world.chance.happens(0.7):
+        if self.chance.happens(0.7):
             self._cut([node], [-client.number])
         self._count("client_cut")
 
@@ -335,6 +358,7 @@ class Story:
     def _make_peace(self) -> None:
         world = self.world
         world.faulty = False
+        self._peace_ms = world.check.model.time_ms
         world.net.heal()
         world.note("peace")
         for client in self.clients:
@@ -350,9 +374,16 @@ class Story:
         """One leader that everybody knows, every client served, replicas identical, dead sessions gone."""
         world = self.world
         leaders = world.leaders()
-        if len(leaders) != 1 or not world.check.at_rest():
+        if len(leaders) != 1:
             return False
-        if any(process.node.core.leader != leaders[0].host.id for process in world.running()):
+        config = leaders[0].node.core.configs.current
+        for member in config.members():
+            world.hosts[member].install()
+        if config.pre_voters or not world.check.at_rest() or config != world.check.config():
+            return False
+        if any(process.node.core.leader != leaders[0].host.id for process in world.members()):
+            return False
+        if world.check.overdue(self._peace_ms):
             return False
         for client, (answered, synced) in began.items():
             if not client.is_gone and (client.answered < answered + 5 or client.synced == synced):
@@ -368,10 +399,11 @@ class Story:
                 lines.append(f"\n  {host.id} is down")
                 continue
             node = host.process.node
+            core = node.core
+            notes = f"{' joining' if node.joining.is_joining else ''}{' full' if node.is_full else ''}"
             lines.append(
-                f"\n  {host.id} {node.role_name()} term {node.core.term} leader {node.core.leader} applied"
-                f" {node.applied_index} of {len(self.world.check.entries)}"
-                f"{' joining' if node.joining.is_joining else ''}{' full' if node.is_full else ''}"
+                f"\n  {host.id} {core.configs.current} {node.role_name()} term {core.term} leader {core.leader} applied"
+                f" {node.applied_index} of {len(self.world.check.entries)}{notes}"
             )
         for client in self.clients:
             pending = len(client.link.pending) if client.link is not None else None

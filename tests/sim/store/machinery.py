@@ -10,6 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from coord.errors import RemoteProtocolError
+from coord.raft.core import RaftCore
+from coord.raft.messages import CANDIDATE, Message, Ready
+from coord.raft.trace import Recorder, started
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Batch, Wal
 from coord.storage.writer import FULL_RETRY_S, WriterEvents
@@ -216,6 +219,24 @@ class ForkedJob:
             error = failure.strerror or str(failure)
         process.reactor.due.append((self.written, (meta, error)))
         process.wake()
+
+
+class NodeTracer:
+    """Tells the judge what Raft does in a node (a `coord.server.node.Tracer`)."""
+
+    def __init__(self, process: Process, *, is_new: bool) -> None:
+        self._id = process.host.id
+        self._check = process.world.check
+        self._recorder = Recorder()
+        self._check.traced(self._id, [started(process.node.core, is_new=is_new)])
+
+    def ready(self, core: RaftCore, ready: Ready) -> None:
+        if ready.changed and ready.role == CANDIDATE:
+            self._check.stands(self._id, ready.term)
+        self._check.traced(self._id, self._recorder.ready(core, ready))
+
+    def sent(self, messages: list[Message]) -> None:
+        self._check.traced(self._id, self._recorder.sent(messages))
 
 
 class PeerEvents:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from coord import errors as e
 from coord.wire import records as r
 from tests.sim.checks import Violation
+from tests.sim.store.model import allows
 
 if TYPE_CHECKING:
-    from tests.sim.store.model import Model
+    from tests.sim.store.model import Line, Model
 
 Table = dict[bytes, None]
 
@@ -23,12 +24,14 @@ Table = dict[bytes, None]
 class Watching:
     """The watches of one connection, and how far history has been compared with its events."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_id: int) -> None:
         self.data: Table = {}
         self.exist: Table = {}
         self.child: Table = {}
         self.persistent: Table = {}
         self.recursive: Table = {}
+        #: Whose they are: access lists decide what it may hear of.
+        self.session_id = session_id
         self._cursor = 0
         self._due: deque[tuple[int, bytes]] = deque()
         #: Events of setWatches2 that came before its answer.
@@ -53,35 +56,42 @@ class Watching:
     def leave(self, opcode: int, path: bytes, err: int) -> None:
         """A read that asked for a watch was answered."""
         if opcode == r.OP_EXISTS:
-            (self.data if err == e.OK else self.exist)[path] = None
+            if err != e.NO_AUTH:
+                (self.data if err == e.OK else self.exist)[path] = None
         elif err == e.OK:
             (self.data if opcode == r.OP_GET_DATA else self.child)[path] = None
 
-    def restored(self, model: Model, sets: r.WatchSets, zxid: int, who: str) -> None:
-        """setWatches2 was answered at `zxid`: what was missed has been told, the rest is watched again."""
+    def restored(
+        self, model: Model, sets: r.WatchSets, zxid: int, who: str, identities: list[tuple[bytes, bytes]]
+    ) -> None:
+        """setWatches2 was answered at `zxid`: what was missed has been told, the rest is watched again.
+
+        Of what changed and may not be read by somebody with `identities`, nothing is told, and no watch is left.
+        """
         missed: dict[tuple[int, bytes], None] = {}
         since = sets.relative_zxid
         for path in sets.data:
             view = model.at(path, zxid)
             if view is None:
                 missed[r.EVENT_DELETED, path] = None
-            elif view[2] > since:
-                missed[r.EVENT_DATA_CHANGED, path] = None
-            else:
+            elif view[2] <= since:
                 self.data[path] = None
+            elif allows(view[9], r.PERM_READ, identities):
+                missed[r.EVENT_DATA_CHANGED, path] = None
         for path in sets.exist:
-            if model.at(path, zxid) is None:
+            view = model.at(path, zxid)
+            if view is None:
                 self.exist[path] = None
-            else:
+            elif allows(view[9], r.PERM_READ, identities):
                 missed[r.EVENT_CREATED, path] = None
         for path in sets.child:
             view = model.at(path, zxid)
             if view is None:
                 missed[r.EVENT_DELETED, path] = None
-            elif view[7] > since:
-                missed[r.EVENT_CHILDREN_CHANGED, path] = None
-            else:
+            elif view[7] <= since:
                 self.child[path] = None
+            elif allows(view[9], r.PERM_READ, identities):
+                missed[r.EVENT_CHILDREN_CHANGED, path] = None
         for path in sets.persistent:
             self.persistent[path] = None
         for path in sets.recursive:
@@ -122,7 +132,18 @@ class Watching:
         self._due.popleft()
 
     def _heard(self, model: Model, zxid: int) -> list[tuple[int, bytes]]:
-        return [event for event in model.history[zxid - 1].events if self._hears(*event)]
+        heard = []
+        for kind, path, acl in model.history[zxid - 1].events:
+            # A watch is used up by what its owner may not hear of, too.
+            if self._hears(kind, path) and self._may_hear(model, zxid, acl):
+                heard.append((kind, path))
+        return heard
+
+    def _may_hear(self, model: Model, zxid: int, acl: tuple[Line, ...]) -> bool:
+        if allows(acl, r.PERM_READ, []):
+            return True
+        identities = model.identities_at(self.session_id, zxid)
+        return identities is not None and allows(acl, r.PERM_READ, identities)
 
     def _hears(self, kind: int, path: bytes) -> bool:
         heard = path in self.persistent

@@ -10,15 +10,23 @@ snapshot's child. It runs in turns, as under the real reactor.
 from __future__ import annotations
 
 import heapq
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from hashlib import sha1
 from typing import Any, Final
 
+from coord.env import read_file, replace_file
 from coord.errors import CoordError, CorruptRecord, StateDiverged
+from coord.raft.membership import Configuration, decode_configuration
+from coord.server import peer_codec as codec
 from coord.server import peer_link
+from coord.server.changes import addresses_of
 from coord.server.client_listener import ClientLimits, ClientListener
-from coord.server.joining import Joining
+from coord.server.joining import MARK, Joining
+from coord.server.leaving import Leaving
+from coord.server.members import Member
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
@@ -29,11 +37,16 @@ from coord.storage.writer import InlineWriter
 from tests.sim.chance import Chance
 from tests.sim.checks import Violation
 from tests.sim.store.disk import SimDisk
-from tests.sim.store.machinery import SECOND, ForkedJob, PeerEvents, PowerCut, SimReactor, ThreadedWriter
+from tests.sim.store.machinery import SECOND, ForkedJob, NodeTracer, PeerEvents, PowerCut, SimReactor, ThreadedWriter
 from tests.sim.store.net import Listening, Network, SimSocket
 
 TICK_S: Final = 0.05
 CLUSTER: Final = b"simulated store."
+#: Of a machine's directory: the members that its store began with, as the service's meta.json has them.
+META: Final = "members"
+#: The operator of the store, who may change its members.
+SUPER_PASSWORD: Final = b"secret"
+SUPER_DIGEST: Final = "super:" + b64encode(sha1(b"super:" + SUPER_PASSWORD, usedforsecurity=False).digest()).decode()
 
 
 class HostClock:
@@ -69,12 +82,18 @@ class Bug:
 
     #: How likely the power fails at each step of a machine; 0: as the seed says.
     crash_in_step = 0.0
+    #: Whether the members change; None: as the seed says.
+    members_move: bool | None = None
     #: Its place in the list of famous bugs.
     number = 0
 
     def patches(self) -> list[AbstractContextManager[Any]]:
         """What stands in for the real code during the run."""
         return []
+
+
+class NobodyAnswersError(CoordError):
+    """A new node finds no store to join."""
 
 
 class Process:
@@ -89,14 +108,16 @@ class Process:
         self.reactor = SimReactor(self)
         chance = world.chance
         disk = host.disk
-        self.found = found = recover(disk, host.id, list(world.hosts), chance, segment_bytes=world.segment_bytes)
+        is_new = META not in disk.names("")
+        began = host.began_with()
+        self.found = found = recover(disk, host.id, began, chance, segment_bytes=world.segment_bytes)
         writer = InlineWriter(found.wal) if host.writes_inline else ThreadedWriter(self, found.wal)
         self.links = PeerLinks(
             self.reactor,  # type: ignore[arg-type]
             node_id=host.id,
             cluster=CLUSTER,
             incarnation=host.lives,
-            addresses={peer: (f"10.0.0.{peer}", 1) for peer in world.hosts if peer != host.id},
+            addresses={},
             rng=chance,
         )
         job: Any = InlineSnapshotJob(found.snapshots) if host.writes_inline else ForkedJob(self, found.snapshots)
@@ -114,6 +135,13 @@ class Process:
             applied=found.position,
         )
         job.written = self.node.snapshot_written
+        self.node.tracer = NodeTracer(self, is_new=is_new)
+        self.node.membership.cluster = CLUSTER
+        self.links.members = self.node.membership
+        self.node.on_members_changed = self._follow_members
+        self._follow_members()
+        self.leaving = Leaving(self.node, self.reactor.callLater, self._left, disk.name)
+        self._has_left = False
         self.clients = ClientListener(
             self.reactor,  # type: ignore[arg-type]
             self.node,
@@ -128,6 +156,14 @@ class Process:
         self.links.start(PeerEvents(self), _Door(self, net.listening[(host.id, "peer")]))  # type: ignore[arg-type]
         self.clients.start({_Door(self, net.listening[(host.id, "client")]): None})  # type: ignore[arg-type]
         self.reactor.callLater(TICK_S * chance.unit(), self._tick)
+
+    def _follow_members(self) -> None:
+        addresses = addresses_of(self.node.core.configs.current, self.world.first_members())
+        addresses.pop(self.host.id, None)
+        self.links.follow(addresses)
+
+    def _left(self) -> None:
+        self._has_left = True
 
     def _tick(self) -> None:
         self.reactor.callLater(TICK_S, self._tick)
@@ -158,6 +194,7 @@ class Process:
             self.reactor.serve()
             if node.failure is None:
                 has_more = node.turn_end()
+            self.leaving.turn_end()
             if node.failure is None:
                 self.clients.send_all()
         except PowerCut:
@@ -174,6 +211,12 @@ class Process:
             raise Violation(f"{self.host.id} met a fault while serving: {world.logged[0]}")
         if node.failure is not None:
             self.failed(node.failure)
+        elif self._has_left:
+            self.world.counts["left"] += 1
+            self.world.note(f"{self.host.id} ends: it is no member")
+            self._end(silent=False)
+            disk = self.host.disk
+            disk.killed()
         elif has_more or self.reactor.ready or self.reactor.due:
             self.wake()
 
@@ -237,6 +280,11 @@ class _Door:
         self._listening.close()
 
 
+def member_of(node_id: int) -> Member:
+    """The addresses of a machine."""
+    return Member(node_id, (f"10.0.0.{node_id}", 1), client=(f"10.0.0.{node_id}", 2))
+
+
 class Host:
     """A machine: disk, clocks, and the process on it if it runs. Also the process's `Entropy`."""
 
@@ -252,6 +300,10 @@ class Host:
         self.is_flipped = False
         #: Its process holds a state that the log did not make.
         self.is_odd = False
+        #: Whether anybody wants the process to run.
+        self.is_installed = node_id <= world.size
+        #: Whether it looks for a running store when its directory is new.
+        self.joins = not self.is_installed
         chance = world.chance
         self.sync_us = chance.pick([150.0, 1500.0, 1500.0, 12_000.0])
         self.writes_inline = chance.happens(0.15)
@@ -268,6 +320,32 @@ class Host:
         """See `Entropy.token`."""
         return bytes(self.world.chance.below(256) for _ in range(size))
 
+    def began_with(self) -> Configuration:
+        """The members that this directory began with; of a new one, those of a new store or of the one it joins.
+
+        Raises CoordError when no member of the store answers, OSError, PowerCut.
+        """
+        disk = self.disk
+        if META not in disk.names(""):
+            config = Configuration(list(range(1, self.world.size + 1)))
+            if self.joins:
+                config = self.world.found_by(self.id)
+                replace_file(disk, "", MARK, b"")
+            replace_file(disk, "", META, config.encode())
+        return decode_configuration(read_file(disk, META))
+
+    def install(self) -> None:
+        """The operator wants this machine in the store: on a new disk if it was never used or is to be used anew."""
+        self.is_installed = self.joins = True
+        if self.process is None:
+            self.restart_later()
+
+    def wipe(self) -> None:
+        """The operator empties the directory. The process is not running."""
+        self.new_disk()
+        self.joins = True
+        self.world.check.on_wiped(self.id)
+
     def sync_span(self) -> int:
         """How long a sync takes this time."""
         world = self.world
@@ -279,7 +357,7 @@ class Host:
 
     def restart_later(self) -> None:
         """Somebody or something starts the process again."""
-        if not self._restart_planned:
+        if not self._restart_planned and self.is_installed:
             self._restart_planned = True
             chance = self.world.chance
             pause = chance.pick([1000, 100_000, SECOND, 3 * SECOND]) if self.world.faulty else 50_000
@@ -287,7 +365,7 @@ class Host:
 
     def _restart(self, _a: None, _b: None) -> None:
         self._restart_planned = False
-        if self.process is None:
+        if self.process is None and self.is_installed:
             self.start()
 
     def start(self) -> None:
@@ -304,6 +382,10 @@ class Host:
             self.is_on = False
             world.net.machine_gone(self.id, silent=True)
             self.disk.power_cut()
+            self.restart_later()
+            return
+        except NobodyAnswersError:
+            world.counts["found_nobody"] += 1
             self.restart_later()
             return
         except (CoordError, OSError) as error:
@@ -338,8 +420,10 @@ class Host:
 
     def emptied(self) -> None:
         """The operator takes the state from the others."""
-        self.new_disk()
-        self.world.check.on_wiped(self.id)
+        world = self.world
+        had_joined = self.joins
+        self.wipe()
+        self.joins = had_joined or world.check.has_moved() or world.chance.happens(0.5)
         self.restart_later()
 
 
@@ -379,6 +463,14 @@ class World:
         self._queue: list[tuple[int, int, Callable[[Any, Any], None], Any, Any]] = []
         self._sequence = 0
         self.current: Process | None = None
+        #: Machines that are no members at first.
+        self.spares = 0
+        self.members_move = chance.happens(0.4)
+        if self.bug.members_move is not None:
+            self.members_move = self.bug.members_move
+        if self.members_move:
+            self.spares = 2
+        self.read_only_mode = chance.happens(0.3)
         self.lazy = chance.pick([0.0, 0.1, 0.4])
         self.crash_in_step = chance.pick([0.0, 0.0, 0.0003, 0.002])
         if self.bug.crash_in_step:
@@ -396,7 +488,7 @@ class World:
         self.net = Network(self)
         self.check = Checks(self)
         self.hosts: dict[int, Host] = {}
-        for node_id in range(1, size + 1):
+        for node_id in range(1, size + self.spares + 1):
             self.hosts[node_id] = Host(self, node_id)
         self._real_socket = peer_link.socket
         for host in self.hosts.values():
@@ -411,12 +503,32 @@ class World:
             leader_absence_ms=1000,
             snapshot_entries=self._snapshot_entries,
             keep_entries=self._keep_entries,
-            reap_interval_ms=1000,
+            reap_interval_ms=500,
             limits=self._limits,
+            members=self.first_members(),
+            client=(f"10.0.0.{node_id}", 2),
+            super_digest=SUPER_DIGEST,
+            read_only_mode=self.read_only_mode,
         )
 
+    def first_members(self) -> dict[int, Member]:
+        """Where the first members are."""
+        return {i: member_of(i) for i in range(1, self.size + 1)}
+
+    def found_by(self, machine: int) -> Configuration:
+        """What the members of the store that `machine` reaches say of it. Raises NobodyAnswersError."""
+        found = []
+        for process in self.awake():
+            other = process.host.id
+            if other != machine and not {(machine, other), (other, machine)} & self.net.cut:
+                frame = process.node.membership.describe()
+                found.append(codec.decode_cluster(frame[5:]))
+        if not found:
+            raise NobodyAnswersError("no member of a store answers")
+        return max(found, key=lambda each: each[1])[2]
+
     def _first_start(self, host: Host, _: None) -> None:
-        if host.process is None:
+        if host.process is None and host.is_installed:
             host.start()
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -479,6 +591,11 @@ class World:
     def running(self) -> list[Process]:
         """Processes that are up."""
         return [host.process for host in self.hosts.values() if host.process is not None]
+
+    def members(self) -> list[Process]:
+        """Those of them that are members."""
+        members = self.check.members()
+        return [process for process in self.running() if process.host.id in members]
 
     def awake(self) -> list[Process]:
         """Processes that are up and not paused."""
