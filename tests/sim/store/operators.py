@@ -184,8 +184,8 @@ class Operator(Client):
         if err or wish is None:
             return
         check = self.world.check
-        known = check.configs[max(0, wish.since - 1) :]
-        if not any(at <= zxid and wish.is_fulfilled(config) for at, config in known) and known:
+        known = [config for at, config in check.configs[max(0, wish.since - 1) :] if at <= zxid]
+        if known and not any(map(wish.is_fulfilled, known)):
             raise Violation(f"{who} is told at {zxid} that {wish.text} is done; there was {known}")
         if request.opcode == r.OP_RECONFIG:
             data, _ = r.decode_data_reply(body, 0, len(body))
