@@ -1,0 +1,363 @@
+"""A running load over all regions of a table, which knows afterwards what was lost and what was unavailable.
+
+    with connect(store) as client:
+        load = Load(client, "packages", rate_per_s=400)
+        load.start()
+        ... kill something, move something ...
+        report = load.stop()          # stops asking, waits for what is under way, reads everything once more
+    assert report.is_sound, report.violations
+
+**What runs.** Every region gets its turn, `rate_per_s` operations in all, writes and reads in turns; at most one
+operation is under way per region, so a region that does not answer holds up no other. Each region has `KEYS` keys of
+the load's own, made of its start key; each key is written by increasing sequence numbers, one write at a time.
+
+**What is checked.** A read, and the last read of all, must find a sequence number that is not below the newest
+*acknowledged* one (else an acknowledged write was lost, or an old one was carried out again after it) and not above the
+newest *attempted* one. An operation that ended without an answer (`unknown`) may have been done or not.
+
+**What is measured.** Each operation's outcome, start and end. An operation is *disturbed* if an attempt of it failed,
+if it failed for good, or if it took longer than `SLOW_S`. A region was unavailable from the start of a disturbed
+operation to the end of the last one before it answered well again. As a region is asked every
+`regions / rate_per_s` seconds, the start is known only so exactly (`resolution_s`).
+
+The keys are deleted at the end unless `keep`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+
+from regions.model import RegionRecord
+from regionserver.client import Attempt, Change, DataError, NoSuchTable, RegionClient
+from regionserver.kv.messages import KEY_BYTES_MAX
+
+KEYS: Final = 4
+SLOW_S: Final = 0.5
+THREADS_MAX: Final = 256
+#: Operations remembered; at 400 per second that is 40 minutes. The oldest are forgotten, never the counts.
+OPERATIONS_MAX: Final = 1_000_000
+VIOLATIONS_MAX: Final = 100
+_MARKS: Final = ("!rk-load-", "\x01rk-load-")
+
+
+class Operation(msgspec.Struct, frozen=True, array_like=True):
+    """One operation. Seconds since the load began. `outcome`: ok, unknown (no answer) or failed (nothing was done)."""
+
+    region_id: str
+    kind: str
+    began_s: float
+    ended_s: float
+    outcome: str
+    attempts: int
+    error: str = ""
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether its region counts as unavailable meanwhile."""
+        return self.outcome != "ok" or self.attempts > 1 or self.ended_s - self.began_s > SLOW_S
+
+
+class Outage(msgspec.Struct, frozen=True):
+    """A region did not answer as it should between two moments (seconds since the load began)."""
+
+    region_id: str
+    began_s: float
+    ended_s: float
+
+    @property
+    def seconds(self) -> float:
+        """How long."""
+        return self.ended_s - self.began_s
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What became of a load."""
+
+    seconds: float
+    regions: int
+    #: Operations by kind and outcome, as "write ok".
+    counts: dict[str, int]
+    acknowledged_writes: int
+    #: Writes of which nobody knows whether they were done.
+    unknown_writes: int
+    keys_checked: int
+    #: Acknowledged writes that are not there, or were undone; empty is what must be.
+    violations: list[str]
+    #: Regions that were unavailable at some time; over these, each with its longest outage: median, 99th, longest.
+    regions_disturbed: int
+    outage_p50_s: float
+    outage_p99_s: float
+    outage_longest_s: float
+    longest_region: str
+    resolution_s: float
+    latency_p50_s: float
+    latency_p99_s: float
+    outages: list[Outage]
+
+    @property
+    def is_sound(self) -> bool:
+        """No acknowledged write lost, none undone, and everything could be checked."""
+        return not self.violations
+
+
+class _Attempts(threading.local):
+    """Attempts of the operation that this thread is at."""
+
+    count = 0
+
+
+class _Value(msgspec.Struct):
+    """What a key of the load holds."""
+
+    seq: int
+
+
+class _Key:
+    """A key of the load's own; one operation at a time touches it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.attempted = 0
+        self.acknowledged = 0
+
+
+class _Region:
+    """A region and its keys; one operation at a time."""
+
+    def __init__(self, record: RegionRecord) -> None:
+        self.region_id = record.region_id
+        self.keys = [_Key(_key_in(record, number)) for number in range(KEYS)]
+        self.turn = 0
+        self.is_busy = False
+
+
+class Load:
+    """The load. `start` once, `stop` once; any thread."""
+
+    def __init__(
+        self,
+        client: RegionClient,
+        table: str,
+        *,
+        rate_per_s: float = 400.0,
+        timeout_s: float = 60.0,
+        regions_max: int = 0,
+        keep: bool = False,
+    ) -> None:
+        """`timeout_s`: of one operation. `regions_max`: only so many regions, evenly spread; 0: all.
+
+        Raises NoSuchTable.
+        """
+        records = client.places.regions(table)
+        if not records:
+            raise NoSuchTable(f"there is no table {table!r}")
+        if regions_max and len(records) > regions_max:
+            records = [records[number * len(records) // regions_max] for number in range(regions_max)]
+        self._client = RegionClient(client.places, timeout_s=timeout_s, on_attempt=self._attempted)
+        self._attempts = _Attempts()
+        self._table = table
+        self._interval_s = 1.0 / rate_per_s
+        self._keep = keep
+        self._regions = [_Region(record) for record in records]
+        self.resolution_s = len(records) / rate_per_s
+        #: The newest operations, oldest first; grows while the load runs.
+        self.operations: deque[Operation] = deque(maxlen=OPERATIONS_MAX)
+        self.counts: Counter[str] = Counter()
+        self._violations: list[str] = []
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(min(THREADS_MAX, len(records)), thread_name_prefix="load")
+        self._driver = threading.Thread(target=self._drive, name="load-driver", daemon=True)
+        self._began_s = 0.0
+
+    def start(self) -> None:
+        """Write every key once, so that there is something to lose, then begin."""
+        self._began_s = time.monotonic()
+        list(self._pool.map(self._prepare, self._regions))
+        self._driver.start()
+
+    def now_s(self) -> float:
+        """Seconds since the load began: the clock of the operations."""
+        return time.monotonic() - self._began_s
+
+    def stop(self) -> Report:
+        """Ask no more, wait for what is under way (at most `timeout_s`), read every key once more, sum up."""
+        self._stopped.set()
+        self._driver.join()
+        self._pool.shutdown(wait=True)
+        seconds = self.now_s()
+        with ThreadPoolExecutor(16, thread_name_prefix="load-check") as pool:
+            checked = sum(pool.map(self._check, self._regions))
+        self._client.close()
+        return self._report(seconds, checked)
+
+    # --- running ---
+
+    def _drive(self) -> None:
+        """Give every region its turn; those that are still busy miss it."""
+        due_s = time.monotonic()
+        while not self._stopped.is_set():
+            for region in self._regions:
+                due_s += self._interval_s
+                if self._stopped.wait(max(0.0, due_s - time.monotonic())):
+                    return
+                if not region.is_busy:
+                    region.is_busy = True
+                    self._pool.submit(self._operate, region)
+            due_s = max(due_s, time.monotonic() - 1.0)  # a driver that fell behind does not catch up by a burst
+
+    def _prepare(self, region: _Region) -> None:
+        for key in region.keys:
+            self._write(region, key)
+
+    def _operate(self, region: _Region) -> None:
+        """One operation: a write and a read of one key, then the next key."""
+        try:
+            region.turn += 1
+            key = region.keys[region.turn // 2 % KEYS]
+            if region.turn % 2:
+                self._write(region, key)
+            else:
+                self._read(region, key)
+        except Exception as error:  # a fault of this program must be seen, and not end in a future nobody asks
+            self._violate(f"the load itself failed: {type(error).__name__}: {error}")
+        finally:
+            region.is_busy = False
+
+    def _write(self, region: _Region, key: _Key) -> None:
+        key.attempted += 1
+        value = msgspec.json.encode({"seq": key.attempted})
+        if self._timed(region, "write", lambda: self._client.put(self._table, key.name, value)):
+            key.acknowledged = key.attempted
+
+    def _read(self, region: _Region, key: _Key) -> None:
+        found: list[bytes | None] = []
+        if self._timed(region, "read", lambda: found.append(self._client.get(self._table, key.name))):
+            self._hold(region, key, found[0])
+
+    def _timed(self, region: _Region, kind: str, work: Callable[[], object]) -> bool:
+        """Do it and write down how it went; whether it succeeded."""
+        self._attempts.count = 0
+        began_s = self.now_s()
+        outcome, text = "ok", ""
+        try:
+            work()
+        except DataError as error:
+            outcome = "unknown" if error.may_have_been_done and kind == "write" else "failed"
+            text = str(error)
+        attempts = self._attempts.count
+        done = Operation(region.region_id, kind, began_s, self.now_s(), outcome, attempts, text)
+        with self._lock:
+            self.operations.append(done)
+            self.counts[f"{kind} {outcome}"] += 1
+        return outcome == "ok"
+
+    def _attempted(self, _attempt: Attempt) -> None:
+        """The client tells of each attempt in the thread of the call."""
+        self._attempts.count += 1
+
+    # --- judging ---
+
+    def _hold(self, region: _Region, key: _Key, value: bytes | None) -> None:
+        """What was read against what was acknowledged and what was attempted."""
+        try:
+            seq = 0 if value is None else msgspec.json.decode(value, type=_Value).seq
+        except msgspec.DecodeError:
+            self._violate(f"{region.region_id} {key.name!r}: not a value of this load: {(value or b'')[:40]!r}")
+            return
+        if seq < key.acknowledged:
+            self._violate(
+                f"{region.region_id} {key.name!r}: write {key.acknowledged} was acknowledged, "
+                f"found {seq or 'nothing'}: lost, or undone by an old one"
+            )
+        elif seq > key.attempted:
+            self._violate(f"{region.region_id} {key.name!r}: found write {seq}, only {key.attempted} were made")
+
+    def _violate(self, text: str) -> None:
+        with self._lock:
+            if len(self._violations) < VIOLATIONS_MAX:
+                self._violations.append(text)
+
+    def _check(self, region: _Region) -> int:
+        """Read every key a last time, and clear up; how many could be read."""
+        try:
+            for key in region.keys:
+                self._hold(region, key, self._client.get(self._table, key.name))
+            if not self._keep:
+                self._client.write(self._table, [Change(key.name, None) for key in region.keys])
+        except DataError as error:
+            self._violate(f"{region.region_id}: could not be checked: {error}")
+            return 0
+        return len(region.keys)
+
+    def _report(self, seconds: float, checked: int) -> Report:
+        operations = list(self.operations)
+        outages = outages_of(operations)
+        longest: dict[str, Outage] = {}
+        for outage in outages:
+            if outage.region_id not in longest or outage.seconds > longest[outage.region_id].seconds:
+                longest[outage.region_id] = outage
+        spans = sorted(one.seconds for one in longest.values())
+        worst = max(longest.values(), key=lambda one: one.seconds, default=None)
+        latencies = sorted(one.ended_s - one.began_s for one in operations if one.outcome == "ok")
+        return Report(
+            seconds=seconds,
+            regions=len(self._regions),
+            counts=dict(sorted(self.counts.items())),
+            acknowledged_writes=self.counts["write ok"],
+            unknown_writes=self.counts["write unknown"],
+            keys_checked=checked,
+            violations=self._violations,
+            regions_disturbed=len(longest),
+            outage_p50_s=_quantile(spans, 0.5),
+            outage_p99_s=_quantile(spans, 0.99),
+            outage_longest_s=_quantile(spans, 1.0),
+            longest_region=worst.region_id if worst is not None else "",
+            resolution_s=self.resolution_s,
+            latency_p50_s=_quantile(latencies, 0.5),
+            latency_p99_s=_quantile(latencies, 0.99),
+            outages=outages,
+        )
+
+
+def outages_of(operations: Iterable[Operation]) -> list[Outage]:
+    """Per region, the disturbed operations that follow one another, joined; by beginning. Pure."""
+    by_region: dict[str, list[Operation]] = {}
+    for one in operations:
+        by_region.setdefault(one.region_id, []).append(one)
+    found: list[Outage] = []
+    for region_id, mine in by_region.items():
+        began_s: float | None = None
+        ended_s = 0.0
+        for one in sorted(mine, key=lambda op: op.began_s):
+            if one.is_disturbed:
+                if began_s is None:
+                    began_s = one.began_s
+                ended_s = max(ended_s, one.ended_s)
+            elif began_s is not None:
+                found.append(Outage(region_id, began_s, ended_s))
+                began_s, ended_s = None, 0.0
+        if began_s is not None:
+            found.append(Outage(region_id, began_s, ended_s))
+    return sorted(found, key=lambda one: (one.began_s, one.region_id))
+
+
+def _quantile(ordered: list[float], part: float) -> float:
+    """The value at that part of a sorted list, 0 for an empty one."""
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+def _key_in(record: RegionRecord, number: int) -> str:
+    """A key inside of the region, as near to its start as to be in it whatever its end is."""
+    for mark in _MARKS:
+        key = f"{record.start_key}{mark}{number}"
+        if record.contains(key) and len(key.encode()) <= KEY_BYTES_MAX:
+            return key
+    raise DataError(f"region {record.region_id} has no room for keys of a load")
