@@ -141,6 +141,33 @@ def coord() -> None:
     metavar="N",
     help=f"Sessions in the cluster.  [default: {_DEFAULTS.sessions_max}]",
 )
+@click.option("--max-watches", "watches_max", type=int, metavar="N", help="Of one session; 0: no bound.  [default: 0]")
+@click.option(
+    "--max-znodes",
+    "znodes_max",
+    type=int,
+    metavar="N",
+    help="In the store; with so many nothing may grow.  0: no bound.  [default: 0]",
+)
+@click.option(
+    "--max-data-bytes",
+    "data_bytes_max",
+    type=int,
+    metavar="N",
+    help="Of paths and data in the store, likewise.  [default: 0]",
+)
+@click.option(
+    "--enforce-quotas",
+    is_flag=True,
+    default=None,
+    help="Hard limits below /zookeeper/quota refuse what would pass them. Alike on all nodes.",
+)
+@click.option(
+    "--reap-interval-ms",
+    type=int,
+    metavar="MS",
+    help=f"How often empty containers and expired TTL znodes are looked for.  [default: {_DEFAULTS.reap_interval_ms}]",
+)
 @click.option(
     "--max-output-bytes",
     "output_bytes_max",

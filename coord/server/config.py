@@ -74,6 +74,15 @@ class Settings:
     linearizable_reads: bool = False
     #: Whether clients that can do with it are served reads while there is no leader.
     read_only_mode: bool = False
+    #: As a leader: whether hard limits of quotas refuse what would pass them.
+    enforce_quotas: bool = False
+    #: As a leader: with so many znodes, or bytes of paths and data, nothing may grow any more; 0: no bound.
+    znodes_max: int = 0
+    data_bytes_max: int = 0
+    #: Watches of one session at this node; 0: no bound.
+    watches_max: int = 0
+    #: How often a leader looks for containers and TTL znodes that may go.
+    reap_interval_ms: int = 60_000
     #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
     fsync: str = "thread"
     #: Where this node writes its Raft events (`coord.server.trace_file`); None: nowhere.
@@ -117,11 +126,21 @@ class Settings:
             )
         if self.fsync not in ("thread", "inline"):
             raise ConfigError(f"fsync is thread or inline, not {self.fsync!r}")
-        at_least_one = ("outstanding_max", "sessions_max", "output_bytes_max", "connect_timeout_ms", "stall_timeout_ms")
-        for name in (*at_least_one, "frame_bytes_max", "snapshot_entries", "snapshot_bytes", "segment_bytes"):
+        times = ("connect_timeout_ms", "stall_timeout_ms", "reap_interval_ms")
+        for name in (
+            *times,
+            "outstanding_max",
+            "sessions_max",
+            "output_bytes_max",
+            "frame_bytes_max",
+            "snapshot_entries",
+            "snapshot_bytes",
+            "segment_bytes",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
-        for name in ("connections_per_address_max", "connections_max", "keep_entries", "leader_absence_ms"):
+        not_negative = ("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "leader_absence_ms")
+        for name in ("connections_per_address_max", "connections_max", *not_negative):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
         if self.super_digest and not is_digest(self.super_digest):

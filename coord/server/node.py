@@ -451,6 +451,10 @@ class Node:
             self._bytes_since_snapshot += len(entry.data)
             self.agreement.applied(entry.index, machine.last_zxid, machine.digest())
         self.applied_index = entries[-1].index
+        if machine.tree.quotas.notes:
+            for note in machine.tree.quotas.notes:
+                log.warn("{note}", note=note)
+            machine.tree.quotas.notes.clear()
         if self.joining.is_joining:
             self.joining.applied(self.applied_index)
         if self.role == LEADER and self.expiry is None and entries[-1].term == self.core.term:
@@ -465,6 +469,7 @@ class Node:
         except RemoteProtocolError:
             self.pipeline.applied(self.machine.apply_group(entry.data))
             return
+        self.machine.begin_group(entry.data)
         for command in commands:
             self.commands += 1
             self.pipeline.applied([self.machine.apply(command, time_ms)])
@@ -510,13 +515,26 @@ class Node:
             size += len(command)
             if size >= GROUP_BYTES_MAX or position == len(commands) - 1:
                 try:
-                    core.propose(encode_group(self._group_time_ms(), commands[start : position + 1]))
+                    core.propose(
+                        encode_group(
+                            self._group_time_ms(),
+                            commands[start : position + 1],
+                            enforce_quotas=self.settings.enforce_quotas,
+                            is_full=self._is_full(),
+                        )
+                    )
                 except ProposalDropped:
                     # Leadership is being handed over: if that fails they go into this term, else they are dead.
                     self._group = commands[start:] + self._group
                     return
                 start = position + 1
                 size = 0
+
+    def _is_full(self) -> bool:
+        """Whether the state, as far as it is applied, has reached a bound."""
+        settings = self.settings
+        tree = self.machine.tree
+        return (0 < settings.znodes_max <= len(tree.nodes)) or (0 < settings.data_bytes_max <= tree.data_bytes)
 
     def _group_time_ms(self) -> int:
         now_ms = self._clock.wall_ms()

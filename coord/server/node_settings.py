@@ -30,6 +30,9 @@ class NodeSettings:
         super_digest: str = "",
         sasl_users: Mapping[str, str] | None = None,
         read_only_mode: bool = False,
+        enforce_quotas: bool = False,
+        znodes_max: int = 0,
+        data_bytes_max: int = 0,
     ) -> None:
         assert node_id > 0, node_id
         assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
@@ -61,3 +64,8 @@ class NodeSettings:
         self.sasl_users = sasl_users
         #: Whether clients that can do with it are served reads while there is no leader.
         self.read_only_mode = read_only_mode
+        #: As a leader: whether hard limits of quotas refuse what would pass them.
+        self.enforce_quotas = enforce_quotas
+        #: As a leader: with so many znodes, or bytes of paths and data, nothing may grow any more; 0: no bound.
+        self.znodes_max = znodes_max
+        self.data_bytes_max = data_bytes_max

@@ -29,6 +29,7 @@ from coord.errors import (
     MARSHALLING_ERROR,
     NOT_READ_ONLY,
     OK,
+    QUOTA_EXCEEDED,
     SESSION_EXPIRED,
     SESSION_MOVED,
     UNIMPLEMENTED,
@@ -97,6 +98,7 @@ class Limits:
         session_timeout_max_ms: int = 10_000,
         sessions_max: int = 100_000,
         output_bytes_max: int = 4 << 20,
+        watches_max: int = 0,
     ) -> None:
         #: Requests of one connection that wait for an answer; beyond it the connection is not read.
         self.outstanding_max = outstanding_max
@@ -109,6 +111,8 @@ class Limits:
         self.sessions_max = sessions_max
         #: Bytes of answers that may wait for one client before no more of its requests are answered.
         self.output_bytes_max = output_bytes_max
+        #: Watches of one session; 0: no bound.
+        self.watches_max = watches_max
 
 
 class Transport(Protocol):
@@ -238,7 +242,7 @@ class Pipeline:
     ) -> None:
         """`token(n)`: n unguessable bytes; `ask_read_index` is told of every sync, `release_sync` answers it."""
         self.machine = machine
-        self.watches = WatchTable()
+        self.watches = WatchTable(limits.watches_max)
         self.limits = limits
         self.connections: dict[int, Connection] = {}
         self._node_id = node_id
@@ -726,6 +730,8 @@ class Pipeline:
                 frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN)
                 connection.output.append(frame)
                 self.events_sent += 1
+            # Whoever would believe in watches that are not there must notice.
+            waiting.closes = err == QUOTA_EXCEEDED
         elif waiting.opcode == op.OP_SYNC:
             err, body = OK, waiting.body
         else:

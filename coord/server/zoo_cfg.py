@@ -6,7 +6,8 @@
 
 The election port is not used: one port carries everything between nodes. The role is participant or observer; where
 `peerType` says something else than the node's own line, the line counts. initLimit and syncLimit are accepted; only
-syncLimit means something (how long a node without a leader keeps its clients). What else is unknown is named in a
+syncLimit means something (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
+properties, is taken off. What else is unknown is named in a
 warning and ignored, so that an existing file works as it is.
 """
 
@@ -22,6 +23,8 @@ from coord.server.members import OBSERVER, Address, Member, Members, parse_membe
 from coord.server.secrets_files import read_jaas, read_peer_secret, read_secret, warn_if_open
 from coord.tls.context import NEED, NONE, TlsFiles
 
+#: Where ZooKeeper keeps its log and snapshots below dataDir.
+_ZOOKEEPERS_DATA: Final = "version-2"
 #: Known, though not always with effect here; no warning.
 _SILENT: Final = frozenset(
     {
@@ -40,6 +43,10 @@ _SILENT: Final = frozenset(
         "admin.serverAddress",
         "serverCnxnFactory",
         "authProvider.1",
+        "authProvider.sasl",
+        "extendedTypesEnabled",
+        "preAllocSize",
+        "cnxTimeout",
     }
 )
 
@@ -58,7 +65,8 @@ def read_zoo_cfg(path: Path) -> Settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{path}:{number}: {text!r} is not key=value")
-        values[key.strip()] = (value.strip(), number)
+        # What is a property of ZooKeeper's virtual machine stands in the file with its prefix or without.
+        values[key.strip().removeprefix("zookeeper.")] = (value.strip(), number)
     return _Reader(path, values).settings()
 
 
@@ -73,6 +81,11 @@ class _Reader:
         if not data_text:
             raise ConfigError(f"{self._path}: dataDir is missing")
         data_dir = Path(data_text)
+        if (data_dir / _ZOOKEEPERS_DATA).is_dir() and not (data_dir / "meta.json").exists():
+            raise ConfigError(
+                f"{data_dir} holds the data of an Apache ZooKeeper ({_ZOOKEEPERS_DATA}), which is not read here: this"
+                " store would begin empty. Give another dataDir, and copy the znodes over with both running"
+            )
         servers, observers = self._servers()
         node_id = self._my_id(data_dir, servers)
         tick_ms = self._get("tickTime", 3000, int)
@@ -88,6 +101,11 @@ class _Reader:
             "reconfig_enabled": self._flag("reconfigEnabled"),
             "linearizable_reads": self._flag("linearizableReads"),
             "read_only_mode": self._flag("readonlymode.enabled"),
+            "znodes_max": self._get("maxZnodes", 0, int),
+            "data_bytes_max": self._get("maxDataBytes", 0, int),
+            "watches_max": self._get("maxWatches", 0, int),
+            "enforce_quotas": self._flag("enforceQuota"),
+            "reap_interval_ms": self._get("znode.container.checkIntervalMs", 60_000, int),
             "admin_address": self._admin_address(),
             "tick_ms": tick_ms,
             "leader_absence_ms": max(2000, sync_limit * tick_ms),

@@ -2,7 +2,7 @@
 
 A Raft entry holds one group: all writes of one turn of the leader's reactor. Integers are big-endian.
 
-    group   = time_ms:i64 count:u32 command*count
+    group   = time_ms:i64 flags_and_count:u32 command*count
     command = length:u32 session_id:i64 owner:i64 cxid:i32 opcode:i32 body      (length counts what follows it)
     body    = the request's jute record, untouched, or one of
 
@@ -11,6 +11,9 @@ A Raft entry holds one group: all writes of one turn of the leader's reactor. In
     AUTH            identity identity*
     identity      = scheme:ustring id:ustring          (the id as it is in an access list: a secret never gets here)
     EXPIRE, CLOSE_SESSION                              (empty)
+
+The two highest bits of `flags_and_count` are the leader's word when it closed the group, so that every node decides
+alike: quotas hold; the store is full, so nothing may grow. The other bits are the count.
 
 `time_ms` is the leader's clock when it closed the group and never goes back; it is the only time the tree knows.
 Every command takes the next zxid, refused or not, so zxids are dense and count commands while the Raft index counts
@@ -43,6 +46,12 @@ COMMAND_HEADER_BYTES: Final = 28
 #: What `length` counts besides the body.
 _COMMAND_FIXED_BYTES: Final = 24
 
+#: Flag beside a group's count: hard limits of quotas are enforced.
+ENFORCE_QUOTAS: Final = 1 << 31
+#: The same: the store has as many znodes or bytes as it may have.
+IS_FULL: Final = 1 << 30
+COUNT_MASK: Final = IS_FULL - 1
+
 #: The session and owner of commands that the leader proposes on its own account.
 INTERNAL_SESSION: Final = 0
 
@@ -72,9 +81,10 @@ def encode_command(session_id: int, owner: int, cxid: int, opcode: int, body: by
     return COMMAND_HEADER.pack(_COMMAND_FIXED_BYTES + len(body), session_id, owner, cxid, opcode) + body
 
 
-def encode_group(time_ms: int, commands: list[bytes]) -> bytes:
+def encode_group(time_ms: int, commands: list[bytes], *, enforce_quotas: bool = False, is_full: bool = False) -> bytes:
     """A group of commands made by encode_command, in the order in which they will be applied."""
-    return GROUP_HEADER.pack(time_ms, len(commands)) + b"".join(commands)
+    flags = (ENFORCE_QUOTAS if enforce_quotas else 0) | (IS_FULL if is_full else 0)
+    return GROUP_HEADER.pack(time_ms, len(commands) | flags) + b"".join(commands)
 
 
 def decode_group(data: bytes) -> tuple[int, list[Command]]:
@@ -85,6 +95,7 @@ def decode_group(data: bytes) -> tuple[int, list[Command]]:
     if len(data) < GROUP_HEADER_BYTES:
         raise short(0, len(data))
     time_ms, count = GROUP_HEADER.unpack_from(data)
+    count &= COUNT_MASK
     commands: list[Command] = []
     at = GROUP_HEADER_BYTES
     for _ in range(count):

@@ -55,6 +55,17 @@ CACHED_LISTINGS_BYTES_MAX: Final = 64 << 20
 class View:
     """What planning reads: the tree itself, or the tree as the earlier parts of a multi would leave it."""
 
+    #: Whether hard limits of quotas refuse what would pass them.
+    enforces_quotas: bool
+
+    def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
+        """Whether so many znodes and bytes more at `path` would pass a hard limit. Asked if `enforces_quotas`."""
+        raise NotImplementedError
+
+    def size_at(self, path: bytes) -> int:
+        """Bytes of data of the znode at `path`, which exists."""
+        raise NotImplementedError
+
     def find(self, path: bytes) -> Node | None:
         """The znode at `path`. The caller changes nothing in it."""
         raise NotImplementedError
@@ -75,6 +86,9 @@ class DataTree(View):
         self.containers: dict[bytes, None] = {}
         self.ttls: dict[bytes, None] = {}
         self.quotas = QuotaBook()
+        self.enforces_quotas: bool = False
+        #: Nothing may grow, quota or not; then `enforces_quotas`, too.
+        self.is_full: bool = False
         self._listings: dict[bytes, bytes] = {}
         self._listings_bytes: int = 0
         if not empty:
@@ -110,6 +124,10 @@ class DataTree(View):
         """The znode at `path`."""
         return self.nodes.get(path)
 
+    def size_at(self, path: bytes) -> int:
+        """Bytes of data of the znode at `path`."""
+        return size_of(self.nodes[path].data)
+
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def apply(self, delta: Delta, zxid: int, time_ms: int, events: list[Event]) -> Node | None:
@@ -130,7 +148,7 @@ class DataTree(View):
     def _set_data(self, delta: SetDataDelta, zxid: int, time_ms: int, events: list[Event]) -> Node:
         path = delta.path
         node = self.nodes[path]
-        grown = _size(delta.data) - _size(node.data)
+        grown = size_of(delta.data) - size_of(node.data)
         node.data = delta.data
         node.version = delta.version
         node.mzxid = zxid
@@ -164,7 +182,7 @@ class DataTree(View):
         if self._listings:
             self._forget_listing(parent_path)
         if self.quotas.active:
-            self._charge(path, 1, _size(data))
+            self._charge(path, 1, size_of(data))
         if path.startswith(QUOTA_PREFIX):
             self._quota_created(path)
         events.append((EVENT_CREATED, path, node.acl))
@@ -184,7 +202,7 @@ class DataTree(View):
         if self._listings:
             self._forget_listing(parent_path)
         if self.quotas.active:
-            self._charge(path, -1, -_size(node.data))
+            self._charge(path, -1, -size_of(node.data))
             self.quotas.deleted(path)
         events.append((EVENT_DELETED, path, node.acl))
         events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
@@ -202,7 +220,7 @@ class DataTree(View):
     # --- indexes -----------------------------------------------------------------------------------------------------
 
     def _index(self, path: bytes, node: Node) -> None:
-        self.data_bytes += len(path) + _size(node.data)
+        self.data_bytes += len(path) + size_of(node.data)
         kind = node.kind
         if not kind:
             return
@@ -218,7 +236,7 @@ class DataTree(View):
             self.ttls[path] = None
 
     def _unindex(self, path: bytes, node: Node) -> None:
-        self.data_bytes -= len(path) + _size(node.data)
+        self.data_bytes -= len(path) + size_of(node.data)
         self._release(node.acl)
         kind = node.kind
         if not kind:
@@ -260,10 +278,27 @@ class DataTree(View):
     def _charge(self, path: bytes, count: int, size: int) -> None:
         """Book a change below a quota into its statistics znode, whose versions do not move by it."""
         limited = self.quotas.limited(path)
-        stats_path = self.quotas.stats_path(limited)
-        stats = self.nodes.get(stats_path) if limited else None
+        quotas = self.quotas
+        stats = self.nodes.get(quotas.stats_path(limited)) if limited else None
         if stats is not None:
-            self._write_stats(stats, self.quotas.added(stats.data, count, size))
+            usage = quotas.added(stats.data, count, size)
+            limits = self.nodes.get(quotas.limits_path(limited))
+            if limits is not None:
+                quotas.note(limited, limits.data, stats.data, usage)
+            self._write_stats(stats, usage)
+
+    def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
+        """Whether so many znodes and bytes more at `path` would pass a hard limit."""
+        if self.is_full and (count > 0 or size > 0):
+            return True
+        limited = self.quotas.limited(path)
+        return bool(limited) and self.is_over_limit(limited, count, size)
+
+    def is_over_limit(self, limited: bytes, count: int, size: int) -> bool:
+        """The same for the znode that has the quota."""
+        limits = self.nodes.get(self.quotas.limits_path(limited))
+        stats = self.nodes.get(self.quotas.stats_path(limited))
+        return limits is not None and stats is not None and self.quotas.refuses(limits.data, stats.data, count, size)
 
     def _quota_created(self, path: bytes) -> None:
         """A limits or statistics znode appeared: count what is below the limited znode now."""
@@ -277,11 +312,11 @@ class DataTree(View):
             size = 0
             for each in self.subtree(limited):
                 count += 1
-                size += _size(self.nodes[each].data)
+                size += size_of(self.nodes[each].data)
             self._write_stats(stats, self.quotas.encode(count, size))
 
     def _write_stats(self, stats: Node, data: bytes) -> None:
-        self.data_bytes += len(data) - _size(stats.data)
+        self.data_bytes += len(data) - size_of(stats.data)
         stats.data = data
         stats.restamp()
         self.digest_sum += stats.refresh()
@@ -353,5 +388,6 @@ def is_reapable(node: Node, time_ms: int) -> bool:
     return node.kind == KIND_TTL and time_ms - node.mtime > node.ttl_ms
 
 
-def _size(data: bytes | None) -> int:
+def size_of(data: bytes | None) -> int:
+    """Bytes of a znode's data."""
     return len(data) if data is not None else 0

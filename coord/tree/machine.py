@@ -12,6 +12,7 @@ Differences from ZooKeeper 3.9, all of them where that is plainly at fault:
 - create with the container flag makes a container; there a persistent znode, because the flag is lost.
 - createTTL without a TTL flag is BadArguments; there it can kill every server.
 - deleteContainer is for what may be reaped, and asks for permission.
+- A hard quota refuses growth only, and counts the earlier parts of the same multi.
 - Sequence numbers go on after 2147483647 instead of turning negative; a version never becomes -1.
 - An empty-named session (0) can be nobody's.
 """
@@ -28,20 +29,24 @@ from coord.errors import (
     BAD_ARGUMENTS,
     MARSHALLING_ERROR,
     OK,
+    QUOTA_EXCEEDED,
     RECONFIG_DISABLED,
     RUNTIME_INCONSISTENCY,
     SESSION_EXPIRED,
     SESSION_MOVED,
     UNIMPLEMENTED,
+    QuotaExceeded,
     RemoteProtocolError,
 )
 from coord.tree.acl import IDENTITY_SCHEMES, IP, AccessList, Identity
 from coord.tree.command import (
     COMMAND_HEADER,
     COMMAND_HEADER_BYTES,
+    COUNT_MASK,
     GROUP_HEADER,
     GROUP_HEADER_BYTES,
     INTERNAL_SESSION,
+    IS_FULL,
     Command,
     decode_attach,
     decode_create_session,
@@ -151,8 +156,7 @@ class StateMachine:
         size = len(data)
         at = GROUP_HEADER_BYTES
         if size >= GROUP_HEADER_BYTES:
-            time_ms, count = GROUP_HEADER.unpack_from(data)
-            self._advance_time(time_ms)
+            count = self.begin_group(data)
         for _ in range(count):
             body_at = at + COMMAND_HEADER_BYTES
             if body_at > size:
@@ -170,6 +174,19 @@ class StateMachine:
                 break
             outcomes.append(self._apply(session_id, owner, cxid, opcode, data, body_at, at))
         return outcomes
+
+    def begin_group(self, data: bytes) -> int:
+        """Take time and flags of a group whose commands are then applied one by one; returns their number.
+
+        `data` has a whole header.
+        """
+        time_ms, flags_and_count = GROUP_HEADER.unpack_from(data)
+        count: int = flags_and_count & COUNT_MASK
+        tree = self.tree
+        tree.is_full = flags_and_count & IS_FULL != 0
+        tree.enforces_quotas = flags_and_count != count
+        self._advance_time(time_ms)
+        return count
 
     def _refuse_torn(self) -> Outcome:
         self.last_zxid += 1
@@ -377,6 +394,8 @@ class StateMachine:
             return OK, set_watches(self.tree, body, at, stop, session, watches, second=second)
         except RemoteProtocolError:
             return MARSHALLING_ERROR, []
+        except QuotaExceeded:
+            return QUOTA_EXCEEDED, []
 
     def notify(self, outcome: Outcome, watches: WatchTable) -> list[tuple[int, bytes, list[int]]]:
         """Who is to hear of an outcome's events: (event type, path, session ids) in the order to send them.

@@ -19,9 +19,10 @@ from coord.errors import (
     NODE_EXISTS,
     NOT_EMPTY,
     OK,
+    QUOTA_EXCEEDED,
 )
 from coord.tree.acl import Identity, resolve
-from coord.tree.datatree import SPECIAL_PATHS, DataTree, View, is_reapable
+from coord.tree.datatree import SPECIAL_PATHS, DataTree, View, is_reapable, size_of
 from coord.tree.node import (
     KIND_CONTAINER,
     KIND_EPHEMERAL,
@@ -112,6 +113,8 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
         return NODE_EXISTS
     if parent.kind == KIND_EPHEMERAL:
         return NO_CHILDREN_FOR_EPHEMERALS
+    if view.enforces_quotas and view.is_over_quota(path, 1, size_of(request.data)):
+        return QUOTA_EXCEEDED
     owner = session.session_id if kind == KIND_EPHEMERAL else 0
     return CreateDelta(path, request.data, acl, kind, owner, request.ttl_ms)
 
@@ -123,6 +126,8 @@ def plan_set_data(view: View, session: Session, path: bytes, data: bytes | None,
         return _missing(path)
     if not node.acl.allows(PERM_WRITE, session.identities):
         return NO_AUTH
+    if view.enforces_quotas and view.is_over_quota(path, 0, size_of(data) - view.size_at(path)):
+        return QUOTA_EXCEEDED
     if version not in (ANY_VERSION, node.version):
         return BAD_VERSION
     return SetDataDelta(path, data, next_version(node.version))
@@ -216,8 +221,13 @@ class Overlay(View):
     """
 
     def __init__(self, tree: DataTree) -> None:
+        self._tree = tree
         self._nodes = tree.nodes
         self._changed: dict[bytes, Node | SetDataDelta | None] = {}
+        self.enforces_quotas = tree.enforces_quotas
+        # Kept only while quotas hold: sizes of what was created or written, and what that adds below each quota.
+        self._sizes: dict[bytes, int] = {}
+        self._added: dict[bytes, tuple[int, int]] = {}
 
     def find(self, path: bytes) -> Node | None:
         """The znode as it would be."""
@@ -226,8 +236,45 @@ class Overlay(View):
         known = self._changed[path]
         return self._own(path) if isinstance(known, SetDataDelta) else known
 
+    def size_at(self, path: bytes) -> int:
+        """Bytes of the data that would be there."""
+        known = self._sizes.get(path, -1)
+        return known if known >= 0 else self._tree.size_at(path)
+
+    def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
+        """Counts what the earlier changes add; a limit is passed by what grows, whatever they freed before."""
+        if self._tree.is_full and (count > 0 or size > 0):
+            return True
+        limited = self._tree.quotas.limited(path)
+        if not limited:
+            return False
+        added_count, added_size = self._added.get(limited, (0, 0))
+        grown_count = added_count + count if count > 0 else 0
+        grown_size = added_size + size if size > 0 else 0
+        return self._tree.is_over_limit(limited, grown_count, grown_size)
+
+    def _charge(self, delta: Delta) -> None:
+        path = delta.path
+        count = 0
+        size = 0
+        if isinstance(delta, SetDataDelta):
+            size = size_of(delta.data) - self.size_at(path)
+            self._sizes[path] = size_of(delta.data)
+        elif isinstance(delta, CreateDelta):
+            count = 1
+            size = self._sizes[path] = size_of(delta.data)
+        elif isinstance(delta, DeleteDelta):
+            count = -1
+            size = -self.size_at(path)
+        limited = self._tree.quotas.limited(path)
+        if limited:
+            added_count, added_size = self._added.get(limited, (0, 0))
+            self._added[limited] = (added_count + count, added_size + size)
+
     def note(self, delta: Delta) -> None:
         """Show the tree with `delta` made."""
+        if self.enforces_quotas:
+            self._charge(delta)
         path = delta.path
         if isinstance(delta, SetDataDelta):
             known = self._changed.get(path)

@@ -1,7 +1,8 @@
 """Reads, and the operations on watches: answered by one server from its own tree, without the log.
 
-Each function returns `(error code, body of the reply)`. They raise RemoteProtocolError for an unreadable request and
-nothing else. A watch is left only where ZooKeeper leaves one: by exists always, by the others if they succeed.
+Each function returns `(error code, body of the reply)`. They raise RemoteProtocolError for an unreadable request and,
+but for `set_watches`, nothing else. A watch is left only where ZooKeeper leaves one: by exists always, by the others if
+they succeed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from coord.errors import (
     NO_NODE,
     NO_WATCHER,
     OK,
+    QUOTA_EXCEEDED,
     UNIMPLEMENTED,
+    QuotaExceeded,
     RemoteProtocolError,
 )
 from coord.tree.acl import user_of
@@ -180,6 +183,8 @@ def _with_watch(
 ) -> Answer:
     """The reads that may leave a one-shot watch."""
     path, watch = decode_path_watch(body, at, end)
+    if watch and not watches.has_room(session.session_id):
+        return QUOTA_EXCEEDED, b""
     if opcode == OP_GET_DATA:
         answer = get_data(tree, path, session)
     elif opcode == OP_EXISTS:
@@ -198,6 +203,8 @@ def _with_watch(
 
 def add_watch(path: bytes, mode: int, session: Session, watches: WatchTable) -> Answer:
     """addWatch."""
+    if not watches.has_room(session.session_id):
+        return QUOTA_EXCEEDED, b""
     if mode == WATCH_PERSISTENT:
         watches.watch_persistent(path, session.session_id)
     elif mode == WATCH_PERSISTENT_RECURSIVE:
@@ -223,9 +230,13 @@ def set_watches(
 ) -> list[tuple[int, bytes]]:
     """setWatches, setWatches2: put a reconnected client's watches back, or tell at once what it missed.
 
-    Returns (event type, path) of what to send before the reply, each once; those events carry zxid -1.
+    Returns (event type, path) of what to send before the reply, each once; those events carry zxid -1. Raises
+    QuotaExceeded, with no watch left, for more than one session may have.
     """
     sets = decode_set_watches(body, at, end, second=second)
+    lists = (sets.data, sets.exist, sets.child, sets.persistent, sets.recursive)
+    if not watches.has_room(session.session_id, sum([len(paths) for paths in lists])):
+        raise QuotaExceeded
     missed: dict[tuple[int, bytes], None] = {}
     _restore_one_shot(tree, sets, session, watches, missed)
     for path in sets.persistent:

@@ -48,7 +48,9 @@ class Watcher:
 class WatchTable:
     """All watches of the sessions connected to one server."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_session_max: int = 0) -> None:
+        """`per_session_max`: how many one session may have; 0: no bound."""
+        self._per_session_max = per_session_max
         self._data: Table = {}
         self._child: Table = {}
         self._persistent: Table = {}
@@ -82,6 +84,14 @@ class WatchTable:
         if watcher is None:
             watcher = self._watchers[watcher_id] = Watcher()
         return watcher
+
+    def has_room(self, watcher_id: int, more: int = 1) -> bool:
+        """Whether a session may leave so many more."""
+        most = self._per_session_max
+        if not most:
+            return True
+        watcher = self._watchers.get(watcher_id)
+        return (watcher.count() if watcher is not None else 0) + more <= most
 
     def is_empty(self) -> bool:
         """Whether nobody can be waiting for an event."""

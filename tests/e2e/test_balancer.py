@@ -50,7 +50,7 @@ def test_a_new_server_gets_its_share_and_the_switch_survives(store: str, tmp_pat
         moved = cluster.ask(standby, ms.Balance(run=True), ms.BalanceReport)
         assert moved.moves == report.moves
         eventually(lambda: _even(cluster.owners()), 20, "twenty regions each again")
-        eventually(lambda: cluster.check_owners(), 20, "servers and store agree")
+        eventually(cluster.check_owners, 20, "servers and store agree")
 
 
 def _even(owners: dict[str, str]) -> list[int] | None:

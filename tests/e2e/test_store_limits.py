@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.exceptions import QuotaExceededError
 
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -281,3 +282,34 @@ def test_all_words_answer(node: Cluster) -> None:
         b"srst": "Server stats reset.",
     }.items():  # fmt: skip
         assert wanted in node.word(1, word), word
+
+
+def test_watches_znodes_and_quotas_at_their_bounds(tmp_path: Path) -> None:
+    """RELIABILITY §4: bounded watches of a session and znodes of the store, and hard quotas; what frees goes on."""
+    roots = 4
+    options = ("--max-watches", "2", "--max-znodes", str(roots + 6), "--enforce-quotas", "--reap-interval-ms", "100")
+    made = Cluster(tmp_path, 1, options)
+    made.start()
+    try:
+        made.leader()
+        with made.client() as client:
+            client.create("/q")
+            client.create("/zookeeper/quota/q")
+            client.create("/zookeeper/quota/q/zookeeper_limits", b"count=-1,bytes=-1=;countHardLimit=2")
+            client.create("/zookeeper/quota/q/zookeeper_stats", b"")
+            client.create("/q/a")
+            for _ in range(2):
+                with pytest.raises(QuotaExceededError):
+                    client.create("/q/b")
+            client.create("/last")
+            with pytest.raises(QuotaExceededError):
+                client.create("/one-too-many")
+            client.delete("/last")
+            client.create("/room")
+            for path in ("/a", "/b"):
+                client.exists(path, watch=print)
+            with pytest.raises(QuotaExceededError):
+                client.exists("/c", watch=print)
+            assert client.exists("/q") is not None
+    finally:
+        made.kill()

@@ -109,6 +109,45 @@ def test_zoo_cfg_of_three_servers(tmp_path: Path) -> None:
     assert settings.warnings == ()
 
 
+def test_zoo_cfg_of_a_fresh_install(tmp_path: Path) -> None:
+    """The sample of ZooKeeper 3.9 with its comments: no warning, and what it says."""
+    sample = (
+        "# The number of milliseconds of each tick\ntickTime=2000\n# sync phase\ninitLimit=10\nsyncLimit=5\n"
+        "# the port at which the clients will connect\nclientPort=2181\n#maxClientCnxns=60\n"
+        "#autopurge.snapRetainCount=3\n#metricsProvider.httpPort=7000\n"
+    )
+    settings = read_zoo_cfg(zoo_cfg(tmp_path, sample, None))
+    assert settings.warnings == ()
+    assert (settings.timeout_min_ms(), settings.timeout_max_ms(), settings.connections_per_address_max) == (
+        4000,
+        40_000,
+        60,
+    )
+    assert (settings.reap_interval_ms, settings.enforce_quotas, settings.znodes_max) == (60_000, False, 0)
+
+
+def test_data_of_a_zookeeper_is_not_taken_for_an_empty_store(tmp_path: Path) -> None:
+    """An existing ensemble's directory is refused: whoever started on it would find nothing."""
+    path = zoo_cfg(tmp_path, "clientPort=2181\n", None)
+    kept = tmp_path / "data" / "version-2"
+    kept.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="data of an Apache ZooKeeper"):
+        read_zoo_cfg(path)
+    (kept.parent / "meta.json").write_text("{}")
+    assert read_zoo_cfg(path).data_dir == kept.parent
+
+
+def test_zoo_cfg_of_limits(tmp_path: Path) -> None:
+    """ZooKeeper's names where it has them, with the prefix of system properties or without."""
+    text = "clientPort=1\nzookeeper.enforceQuota=true\nznode.container.checkIntervalMs=500\nmaxWatches=7\n"
+    settings = read_zoo_cfg(zoo_cfg(tmp_path, text + "maxZnodes=8\nmaxDataBytes=9\n", None))
+    assert settings.warnings == ()
+    assert (settings.enforce_quotas, settings.reap_interval_ms) == (True, 500)
+    assert (settings.watches_max, settings.znodes_max, settings.data_bytes_max) == (7, 8, 9)
+    with pytest.raises(ConfigError, match="reap_interval_ms must be at least 1"):
+        read_zoo_cfg(zoo_cfg(tmp_path, "clientPort=1\nznode.container.checkIntervalMs=0\n", None))
+
+
 def test_zoo_cfg_without_servers_is_a_single_node(tmp_path: Path) -> None:
     """Unknown keys are named with their line."""
     settings = read_zoo_cfg(zoo_cfg(tmp_path, "clientPort=2181\nclientPortAddress=127.0.0.1\nfoo.bar=1\n", None))

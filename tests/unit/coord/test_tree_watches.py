@@ -264,3 +264,22 @@ def test_unreadable_set_watches(w: Client, store: Store) -> None:
     session = store.machine.sessions.find(2)
     assert session is not None
     assert store.machine.set_watches(101, b"\0", session, store.watches) == (e.MARSHALLING_ERROR, [])
+
+
+def test_watches_of_one_session_are_bounded(c: Client, store: Store) -> None:
+    """RELIABILITY §4: at the bound a read with a watch is refused, one without is not; others have their own bound."""
+    store.watches = WatchTable(3)
+    w = store.client(2)
+    assert w.get(b"/w", watch=True)[0] == 0
+    assert w.exists(b"/nothing", watch=True) == e.NO_NODE
+    assert add(w, b"/r", r.WATCH_PERSISTENT_RECURSIVE)[0] == 0
+    for refused in (w.get(b"/w", watch=True)[0], w.exists(b"/n", watch=True), add(w, b"/p", r.WATCH_PERSISTENT)[0]):
+        assert refused == e.QUOTA_EXCEEDED
+    assert w.get(b"/w")[0] == 0
+    assert store.client(3).get(b"/w", watch=True)[0] == 0
+    c.set(b"/w", b"1")
+    assert w.get(b"/w", watch=True)[0] == 0
+    session = store.machine.sessions.find(2)
+    assert session is not None
+    sets = r.encode_set_watches(WatchSets(0, [b"/w", b"/x"], [], [], [], []), second=False)
+    assert store.machine.set_watches(r.OP_SET_WATCHES, sets, session, store.watches) == (e.QUOTA_EXCEEDED, [])
