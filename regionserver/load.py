@@ -136,6 +136,7 @@ class _Region:
         self.keys = [_Key(_key_in(record, number)) for number in range(KEYS)]
         self.turn = 0
         self.is_busy = False
+        self.since_s = 0.0
 
 
 class Load:
@@ -187,6 +188,12 @@ class Load:
         """Seconds since the load began: the clock of the operations."""
         return time.monotonic() - self._began_s
 
+    @property
+    def busy(self) -> int:
+        """Regions that are waiting for an answer for longer than `SLOW_S`."""
+        now_s = self.now_s()
+        return sum(one.is_busy and now_s - one.since_s > SLOW_S for one in self._regions)
+
     def stop(self) -> Report:
         """Ask no more, wait for what is under way (at most `timeout_s`), read every key once more, sum up."""
         self._stopped.set()
@@ -209,6 +216,7 @@ class Load:
                 if self._stopped.wait(max(0.0, due_s - time.monotonic())):
                     return
                 if not region.is_busy:
+                    region.since_s = self.now_s()
                     region.is_busy = True
                     self._pool.submit(self._operate, region)
             due_s = max(due_s, time.monotonic() - 1.0)  # a driver that fell behind does not catch up by a burst

@@ -9,8 +9,9 @@ What happens after a refusal or a failure:
                                 late first copy from undoing later writes); else OutcomeUnknown
     it makes no sense           anything else (a key that is too long, a full region): Refused, at once
 
-Every call ends within its `timeout_s`, by default `TIMEOUT_S`. One attempt gets `ATTEMPT_TIMEOUT_S` of that: a frozen
-server accepts connections and says nothing, and its regions will soon be elsewhere.
+Every call ends within its `timeout_s`, by default `TIMEOUT_S`. The first attempt gets `ATTEMPT_TIMEOUT_S` of that: a
+frozen server accepts connections and says nothing, and its regions will soon be elsewhere. After each timeout the next
+attempt gets twice as long, for a server may also be slow.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Change = KvChange
 
 TIMEOUT_S: Final = 30.0
-ATTEMPT_TIMEOUT_S: Final = 2.0
+ATTEMPT_TIMEOUT_S: Final = 1.0
 #: Pause before the store is asked again for a region that is nowhere, doubling up to the second figure.
 PAUSE_FIRST_S: Final = 0.01
 PAUSE_MAX_S: Final = 0.2
@@ -217,6 +218,7 @@ class RegionClient:
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         deadline_s = began_s + wait_s
         pause_s = PAUSE_FIRST_S
+        attempt_s = self._attempt_timeout_s
         is_in_doubt = False
         tried: Place | None = None
         for attempt in itertools.count():
@@ -227,7 +229,8 @@ class RegionClient:
                 if tried is not None and place != tried:
                     pause_s = PAUSE_FIRST_S
                 tried = place
-                return self._attempt(place, region, ask, attempt, expect, deadline_s)
+                within_s = max(0.001, min(attempt_s, deadline_s - time.monotonic()))
+                return self._attempt(place, region, ask(place, region, attempt) if place else None, expect, within_s)
             except RpcError as error:
                 problem = error
             except (KazooException, KazooTimeoutError) as error:
@@ -236,6 +239,8 @@ class RegionClient:
                 if problem.code not in _UNKNOWN:
                     raise Refused(problem.code, problem.message)
                 is_in_doubt = True
+                if problem.code == Code.TIMEOUT:
+                    attempt_s *= 2
                 if not is_repeatable:
                     raise OutcomeUnknown(problem.message, may_have_been_done=True)
             has_moved = self._look_again(table, region, tried, problem)
@@ -260,21 +265,18 @@ class RegionClient:
         self,
         place: Place | None,
         region: RegionRecord,
-        ask: Callable[[Place, RegionRecord, int], msgspec.Struct],
-        attempt: int,
+        request: msgspec.Struct | None,
         expect: type[T],
-        deadline_s: float,
+        within_s: float,
     ) -> T:
         code = NOT_SERVING
         try:
-            if place is None:
+            if place is None or request is None:
                 raise RpcError(NOT_SERVING, f"region {region.region_id} is open nowhere")
             server = self.places.server(place.server, place.start_code)
             if server is None:
                 raise RpcError(NOT_SERVING, f"region {region.region_id} is open nowhere: its server is gone")
-            within_s = max(0.001, min(self._attempt_timeout_s, deadline_s - time.monotonic()))
-            address = (server.host, server.port)
-            reply = self._connections.call(address, ask(place, region, attempt), expect, within_s)
+            reply = self._connections.call((server.host, server.port), request, expect, within_s)
             code = ""
         except RpcError as error:
             code = error.code

@@ -1,0 +1,330 @@
+"""Rows of regions on real processes: moves, killed and frozen owners, a cut link, the command line, the example."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.rpc_wire import (
+    PREAMBLE,
+    Failed,
+    FrameReader,
+    Payload,
+    Request,
+    RpcError,
+    call_blocking,
+    encode_body,
+    encode_frame,
+)
+from regions import messages as ms
+from regions.model import ServerRecord
+from regionserver.client import Change, RegionClient, connect
+from regionserver.kv.messages import KvChange, KvRead, KvValues, KvWrite
+from regionserver.load import Load
+from regionserver.serving import Place
+from tests.e2e.masters import Cluster, Process, cluster_on, own_store
+from tests.helpers import daemon, eventually, free_ports, rk
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+SPLITS = [f"k{number:02d}" for number in range(1, 12)]
+TABLE = "rows"
+PACKAGES = ROOT / "examples" / "debian-packages.csv.gz"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One master, three servers, a table of 12 regions; every test leaves all of it running."""
+    folder = tmp_path_factory.mktemp("data")
+    with own_store(folder / "store", 1) as hosts, cluster_on(hosts, folder / "cluster", masters=1) as running:
+        active = running.wait_active()
+        eventually(lambda: len(running.ask(active, ms.ListServers(), ms.Servers).servers) == 3, 20, "three servers")
+        running.ask(active, ms.CreateTable(TABLE, SPLITS, wait_ms=30_000), ms.Tables, 40)
+        yield running
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[RegionClient]:
+    with connect(cluster.hosts) as made:
+        yield made
+
+
+def place_of(client: RegionClient, key: str) -> Place:
+    """Where the region of `key` is open now."""
+
+    def found() -> Place | None:
+        region = client.places.region_of(TABLE, key)
+        assert region is not None
+        return Place.of(client.places.refresh(TABLE, region.region_id) or region)
+
+    return eventually(found, 20, "the region open")  # type: ignore[return-value]
+
+
+def owner_of(cluster: Cluster, client: RegionClient, key: str) -> Process:
+    uuid = place_of(client, key).server
+    return next(one for one in cluster.servers if cluster.uuid_of(one) == uuid)
+
+
+def whole(cluster: Cluster) -> None:
+    """Three servers again, every region open."""
+    active = cluster.wait_active()
+    eventually(lambda: len(cluster.ask(active, ms.ListServers(), ms.Servers).servers) == 3, 30, "three servers")
+    cluster.wait_settled()
+
+
+def test_rows_follow_their_regions(cluster: Cluster, client: RegionClient) -> None:
+    """Put, get, delete, scan over all regions; each region moves, with its rows, and the client finds it."""
+    rows = {f"k{number:03d}": f"value {number}".encode() for number in range(120)}
+    assert client.write(TABLE, [Change(key, value) for key, value in rows.items()]) == 120
+    for region in sorted(cluster.owners()):
+        cluster.ask_active(ms.MoveRegion(region, wait_ms=10_000), ms.Accepted)
+    assert dict(client.scan(TABLE)) == rows
+    client.put(TABLE, "k050", b"new")
+    client.delete(TABLE, "k051")
+    assert (client.get(TABLE, "k050"), client.get(TABLE, "k051")) == (b"new", None)
+    assert [key for key, _ in client.scan(TABLE, "k049", "k06", rows_max=3)] == ["k049", "k050", "k052"]
+    client.write(TABLE, [Change(key, None) for key in rows])
+    assert list(client.scan(TABLE)) == []
+
+
+def test_a_killed_owner_loses_no_acknowledged_write(cluster: Cluster, client: RegionClient) -> None:
+    """RF-01 to RF-03 for the data: SIGKILL under load; another server opens the same files."""
+    load = Load(client, TABLE, rate_per_s=150)
+    load.start()
+    victim = owner_of(cluster, client, "k05")
+    victim.kill()
+    eventually(lambda: load.counts["write ok"] > 300 and not load.busy, 60, "writes everywhere again")
+    report = load.stop()
+    victim.start()
+    assert report.is_sound, report.violations
+    assert report.keys_checked == 4 * 12
+    assert report.regions_disturbed > 0
+    whole(cluster)
+
+
+class _Socket:
+    """A connection over which requests wait: sent while their server is frozen."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address, timeout=20)
+        self.socket.sendall(PREAMBLE)
+        self.reader = FrameReader()
+        self.received: list[Payload] = []
+
+    def send(self, number: int, message: object) -> None:
+        self.socket.sendall(encode_frame(Request(number, encode_body(message))))  # type: ignore[arg-type]
+
+    def answers(self, count: int) -> list[Payload]:
+        while len(self.received) < count:
+            data = self.socket.recv(65536)
+            assert data, "the server closed the connection"
+            self.received += self.reader.feed(data)
+        return self.received
+
+
+def test_a_frozen_owner_serves_nothing_of_its_old_lease(cluster: Cluster, client: RegionClient) -> None:
+    """SIGSTOP amid writes, longer than the lease, then SIGCONT: requests in its socket buffer are refused, its file is
+    nobody's, nothing acknowledged is lost. (Hold, lease, Place: each alone would do here; all are there.)"""
+    load = Load(client, TABLE, rate_per_s=300)
+    load.start()
+    key = "k05x"
+    client.put(TABLE, key, b"before")
+    place = place_of(client, key)
+    victim = owner_of(cluster, client, key)
+    waiting = _Socket(victim.address)
+    waiting.send(1, KvRead(place, [key]))
+    assert not isinstance(waiting.answers(1)[0], Failed)
+    victim.signal(signal.SIGSTOP)
+    try:
+        waiting.send(2, KvRead(place, [key]))
+        waiting.send(3, KvWrite(place, [KvChange(key, b"from the grave")], "w", 1))
+        eventually(lambda: place_of(client, key).server != place.server, 30, "the region is open elsewhere")
+        client.put(TABLE, key, b"after")
+    finally:
+        victim.signal(signal.SIGCONT)
+    answers = waiting.answers(3)[1:]
+    assert [type(answer) for answer in answers] == [Failed, Failed]
+    assert {answer.code for answer in answers if isinstance(answer, Failed)} <= {ms.NO_LEASE, ms.WRONG_SERVER}
+    assert client.get(TABLE, key) == b"after"
+    report = load.stop()
+    assert report.is_sound, report.violations
+    whole(cluster)
+    assert client.get(TABLE, key) == b"after"
+
+
+def test_a_request_for_an_earlier_opening_is_refused(cluster: Cluster, client: RegionClient) -> None:
+    """Away and back: a write that was sent for the former opening is not carried out in the next one."""
+    key = "k07x"
+    client.put(TABLE, key, b"1")
+    before = place_of(client, key)
+    home = owner_of(cluster, client, key)
+    for destination in ("", before.server):
+        region_id = place_of(client, key).region_id
+        cluster.ask_active(ms.MoveRegion(region_id, destination=destination, wait_ms=15_000), ms.Accepted)
+        cluster.wait_settled()
+    assert place_of(client, key).server == before.server
+    with pytest.raises(RpcError) as caught:
+        call_blocking(home.address, KvWrite(before, [KvChange(key, b"late")], "w", 2), expect=KvValues)
+    assert caught.value.code == "not_serving"
+    assert client.get(TABLE, key) == b"1"
+
+
+def test_a_server_cut_off_from_the_store_stops_before_its_regions_can_go(
+    cluster: Cluster, client: RegionClient
+) -> None:
+    """When the store has dropped the registration, and not earlier, regions can be opened elsewhere; by then the server
+    that knows nothing of it answers for none of its own."""
+    folder = cluster.folder / "cut"
+    with _Link(cluster.hosts) as link:
+        (port,) = free_ports(1)
+        command = rk("server", "run", "--store", link.address, "--data-dir", str(folder),
+                     "--shared-dir", str(cluster.folder / "shared"), "--address", f"127.0.0.1:{port}",
+                     "--session-timeout-ms", "2000")  # fmt: skip
+        with daemon(command, log=cluster.folder / "cut.log"):
+            active = cluster.wait_active()
+
+            def fourth() -> ServerRecord | None:
+                servers = cluster.ask(active, ms.ListServers(), ms.Servers).servers
+                return next((one.server for one in servers if one.server.port == port), None)
+
+            mine = eventually(fourth, 30, "the fourth server")
+            assert mine is not None
+            key = "k09x"
+            place = place_of(client, key)
+            cluster.ask_active(ms.MoveRegion(place.region_id, destination=mine.uuid, wait_ms=15_000), ms.Accepted)
+            cluster.wait_settled()
+            place = place_of(client, key)
+            assert place.server == mine.uuid
+            address = ("127.0.0.1", port)
+            assert call_blocking(address, KvRead(place, [key]), expect=KvValues).values == [None]
+            link.cut()
+            path = cluster.layout.server(mine.uuid)
+            eventually(lambda: cluster.zk.exists(path) is None, 20, "the store has dropped it")
+            with pytest.raises(RpcError) as caught:
+                call_blocking(address, KvRead(place, [key]), expect=KvValues)
+            assert caught.value.code == ms.NO_LEASE
+            client.put(TABLE, key, b"elsewhere")
+            assert place_of(client, key).server != mine.uuid
+    eventually(cluster.wait_settled, 30, "settled")
+
+
+class _Link:
+    """A link to the store that can be cut without either end hearing of it."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.partition(",")[0].rpartition(":")
+        self._target = (host, int(port))
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._is_cut = threading.Event()
+        self._sockets: list[socket.socket] = [self._listening]
+
+    def __enter__(self) -> _Link:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def cut(self) -> None:
+        """From now on nothing passes."""
+        self._is_cut.set()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(self._target)
+                self._sockets += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                if not self._is_cut.is_set():
+                    other.sendall(data)
+
+
+# --- the command line ---
+
+
+def _rk(cluster: Cluster, *arguments: str, status: int = 0, given: bytes | None = None) -> str:
+    done = subprocess.run(
+        rk(*arguments, "--store", cluster.hosts), input=given, capture_output=True, timeout=90, check=False
+    )
+    assert done.returncode == status, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    return (done.stdout if status == 0 else done.stderr).decode()
+
+
+def test_rows_from_the_command_line(cluster: Cluster) -> None:
+    """put, get, scan, delete; and what a newcomer gets wrong."""
+    _rk(cluster, "put", TABLE, "cli-1", "one")
+    _rk(cluster, "put", TABLE, "cli-2", "-", given=b"\xff\x00two")
+    assert _rk(cluster, "get", TABLE, "cli-1") == "one\n"
+    assert json.loads(_rk(cluster, "get", TABLE, "cli-2", "--json"))["value"].startswith("base64:")
+    assert _rk(cluster, "scan", TABLE, "--prefix", "cli-").splitlines()[0] == "cli-1\tone"
+    assert _rk(cluster, "scan", TABLE, "--prefix", "cli-", "--count") == "2\n"
+    _rk(cluster, "delete", TABLE, "cli-1")
+    assert "has no row 'cli-1'" in _rk(cluster, "get", TABLE, "cli-1", status=4)
+    assert "there is no table 'nope'" in _rk(cluster, "get", "nope", "k", status=4)
+    assert "1 to 511 bytes" in _rk(cluster, "put", TABLE, "x" * 512, "v", status=1)
+
+
+def test_the_whole_example_file_is_loaded(cluster: Cluster) -> None:
+    """63,664 rows, in parallel; again is no different."""
+    found = json.loads(_rk(cluster, "load", TABLE, str(PACKAGES), "--json"))
+    assert found["rows"] == 63_664
+    assert json.loads(_rk(cluster, "scan", TABLE, "--count", "--json", "--prefix", "python3.11"))["rows"] == 9
+    assert json.loads(_rk(cluster, "get", TABLE, "zzuf"))["section"] == "devel"
+
+
+# --- a service of one's own ---
+
+
+def test_the_example_service_counts_through_the_death_of_a_server(tmp_path: Path) -> None:
+    """examples/counters.py as its docstring says it is used: two servers, a table, adds, a kill, adds."""
+    counters = [sys.executable, str(ROOT / "examples" / "counters.py")]
+
+    def add(hosts: str, key: str, amount: int) -> int:
+        done = subprocess.run(
+            [*counters, "add", "--store", hosts, "hits", key, str(amount)],
+            capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=_ENVIRONMENT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    with own_store(tmp_path / "store", 1) as hosts, contextlib.ExitStack() as running:
+        cluster = running.enter_context(cluster_on(hosts, tmp_path / "cluster", masters=1, servers=0))
+        ports = free_ports(2)
+        processes = []
+        for number, port in enumerate(ports):
+            command = [*counters, "serve", "--store", hosts, "--data-dir", str(tmp_path / f"d{number}"),
+                       "--shared-dir", str(tmp_path / "shared"), "--address", f"127.0.0.1:{port}",
+                       "--session-timeout-ms", "2000"]  # fmt: skip
+            log = tmp_path / f"counters{number}.log"
+            processes.append(running.enter_context(daemon(command, log=log, cwd=ROOT, env=_ENVIRONMENT)))
+        active = cluster.wait_active()
+        eventually(lambda: len(cluster.ask(active, ms.ListServers(), ms.Servers).servers) == 2, 20, "two servers")
+        cluster.ask(active, ms.CreateTable("hits", ["m"], wait_ms=30_000), ms.Tables, 40)
+        assert [add(hosts, "apple", 1), add(hosts, "apple", 2), add(hosts, "zebra", 5)] == [1, 3, 5]
+        processes[0].kill()
+        processes[0].wait()
+        assert [add(hosts, "apple", 1), add(hosts, "zebra", 1)] == [4, 6]
+
+
+_ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
