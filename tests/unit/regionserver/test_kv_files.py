@@ -278,7 +278,7 @@ def old_owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-@pytest.mark.parametrize("acknowledged", [1, 30, 75])
+@pytest.mark.parametrize("acknowledged", [1, 40])
 @pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "slow"])
 def test_what_an_old_owner_acknowledged_is_there_and_nothing_of_it_comes_later(
     folder: Path, acknowledged: int, is_frozen: bool

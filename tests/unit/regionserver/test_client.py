@@ -1,0 +1,212 @@
+"""The client of regions: what it tries again, what it does not, and how it follows a region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kazoo.exceptions import ConnectionLoss, NoNodeError
+
+from coord.rpc_wire import Code, RpcError
+from regions import layout
+from regions.layout import Layout
+from regions.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regionserver.client import Attempt, Change, NoSuchTable, OutcomeUnknown, Places, Refused, RegionClient, Unavailable
+from regionserver.client import client as client_module
+from regionserver.kv.messages import KEYS_MAX, KvRead, KvRow, KvRows, KvScan, KvValues, KvWrite, KvWritten
+
+PATHS = Layout("/rk")
+SPLITS = ["", "f", "m", "t", ""]
+
+
+class Store:
+    """As much of kazoo as is used, over a dict."""
+
+    def __init__(self) -> None:
+        self.znodes: dict[str, bytes] = {}
+        self.reads: list[str] = []
+        self.failures: list[Exception] = []
+        self.znodes[PATHS.name("rows")] = b"t1"
+        self.znodes[PATHS.table("t1")] = layout.encode(TableRecord("t1", "rows"))
+        for number in range(4):
+            self.open(number, "s1")
+        for uuid in ("s1", "s2"):
+            self.znodes[PATHS.server(uuid)] = layout.encode(ServerRecord(uuid, uuid, 1, 7))
+
+    def open(self, number: int, uuid: str, since_ms: int = 1) -> None:
+        """The region is open there."""
+        record = RegionRecord("t1", f"t1.{number}", SPLITS[number], SPLITS[number + 1],
+                              replicas=(ReplicaLocation(0, uuid, 7, since_ms),))  # fmt: skip
+        self.znodes[PATHS.region("t1", record.region_id)] = layout.encode(record)
+
+    def get(self, path: str) -> tuple[bytes, None]:
+        if self.failures:
+            raise self.failures.pop()
+        self.reads.append(path)
+        if path not in self.znodes:
+            raise NoNodeError
+        return self.znodes[path], None
+
+    def get_children(self, path: str) -> list[str]:
+        return [one.rpartition("/")[2] for one in self.znodes if one.startswith(f"{path}/")]
+
+    def get_async(self, path: str) -> Any:
+        found = self.get(path)
+
+        class Answer:
+            def get(self) -> tuple[bytes, None]:
+                return found
+
+        return Answer()
+
+
+class Cluster:
+    """A client whose requests the test answers; time passes only in its pauses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = Store()
+        self.attempts: list[Attempt] = []
+        self.client = RegionClient(Places(self.store, PATHS), timeout_s=10, on_attempt=self.attempts.append)
+        self.asked: list[tuple[str, Any, float]] = []
+        self.answers: list[Any] = []
+        self.now_s = 0.0
+        monkeypatch.setattr(self.client._connections, "call", self._call)
+        monkeypatch.setattr(client_module.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(client_module.time, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def _call(self, address: tuple[str, int], message: Any, expect: Any, timeout_s: float) -> Any:
+        self.asked.append((address[0], message, timeout_s))
+        answer = self.answers.pop(0) if self.answers else RpcError(Code.TIMEOUT, "silence")
+        if isinstance(answer, Callable):  # type: ignore[arg-type]
+            answer = answer()
+        if isinstance(answer, RpcError):
+            if answer.code == Code.TIMEOUT:
+                self.now_s += timeout_s
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+def test_a_key_is_found_by_halves_and_then_known(cluster: Cluster) -> None:
+    """A dozen reads for thousands of regions, none the second time."""
+    cluster.answers = [KvValues([b"1"]), KvValues([b"2"])]
+    assert cluster.client.get("rows", "n") == b"1"
+    regions = [path for path in cluster.store.reads if path.startswith(PATHS.regions)]
+    assert len(regions) <= 3
+    count = len(cluster.store.reads)
+    assert cluster.client.get("rows", "o") == b"2"
+    assert len(cluster.store.reads) == count
+    assert [message.place.region_id for _, message, _ in cluster.asked] == ["t1.2", "t1.2"]
+
+
+def test_a_moved_region_is_followed_at_once(cluster: Cluster) -> None:
+    """The refusal costs a look into the store, no pause."""
+
+    def moved() -> RpcError:
+        cluster.store.open(2, "s2", since_ms=2)
+        return RpcError("not_serving", "gone")
+
+    cluster.answers = [moved, KvValues([b"1"])]
+    assert cluster.client.get("rows", "n") == b"1"
+    assert [host for host, _, _ in cluster.asked] == ["s1", "s2"]
+    assert cluster.now_s == 0
+    assert [one.code for one in cluster.attempts] == ["not_serving", ""]
+
+
+@pytest.mark.parametrize("code", ["not_serving", "wrong_server", "no_lease", "unreachable", "busy", "wrong_region"])
+def test_what_was_certainly_not_done_is_tried_again(cluster: Cluster, code: str) -> None:
+    """Also by calls that may not be repeated."""
+    cluster.answers = [RpcError(code, ""), RpcError(code, ""), KvWritten(1)]
+    reply = cluster.client.call("rows", "n", lambda place, _r, _a: KvRead(place, ["n"]), KvWritten, is_repeatable=False)
+    assert reply == KvWritten(1)
+
+
+@pytest.mark.parametrize("code", ["timeout", "connection_lost", "fenced", "superseded"])
+def test_what_may_have_been_done_is_repeated_only_if_it_may_be(cluster: Cluster, code: str) -> None:
+    """A put is, as the next attempt at the same write; another call is told that nobody knows."""
+    cluster.answers = [RpcError(code, ""), KvWritten(1)]
+    cluster.client.put("rows", "n", b"1")
+    (_, first, _), (_, second, _) = cluster.asked
+    assert isinstance(first, KvWrite)
+    assert (first.writer, first.number) == (second.writer, second.number)
+    assert (first.attempt, second.attempt) == (0, 1)
+    cluster.answers = [RpcError(code, "")]
+    with pytest.raises(OutcomeUnknown) as caught:
+        cluster.client.call("rows", "n", lambda place, _r, _a: KvRead(place, ["n"]), KvWritten, is_repeatable=False)
+    assert caught.value.may_have_been_done
+
+
+def test_a_silent_server_gets_little_time_then_more(cluster: Cluster) -> None:
+    """It may be frozen, it may be slow; the call ends at its deadline, and says so."""
+    with pytest.raises(Unavailable, match=r"'n': no answer within 10 s; last: silence") as caught:
+        cluster.client.put("rows", "n", b"1")
+    assert [round(within_s) for _, _, within_s in cluster.asked] == [1, 2, 4, 3]
+    assert cluster.now_s == pytest.approx(10)
+    assert caught.value.may_have_been_done
+
+
+def test_a_refusal_for_good_is_told_at_once(cluster: Cluster) -> None:
+    """And so is an unknown table."""
+    cluster.answers = [RpcError("region_full", "the region is full")]
+    with pytest.raises(Refused, match="full"):
+        cluster.client.put("rows", "n", b"1")
+    with pytest.raises(NoSuchTable):
+        cluster.client.get("nope", "n")
+    assert cluster.now_s == 0
+
+
+def test_a_region_that_is_open_nowhere_is_waited_for(cluster: Cluster) -> None:
+    """Its server's registration is gone; pauses grow to their limit; nothing was sent, so nothing was done."""
+    del cluster.store.znodes[PATHS.server("s1")]
+    with pytest.raises(Unavailable, match="its server is gone") as caught:
+        cluster.client.put("rows", "n", b"1")
+    assert cluster.asked == []
+    assert not caught.value.may_have_been_done
+    assert 10 / client_module.PAUSE_MAX_S <= len(cluster.attempts) < 60
+
+
+def test_another_start_of_the_server_is_another_server(cluster: Cluster) -> None:
+    """The location names the start; the registration of a later one does not answer for it."""
+    cluster.store.znodes[PATHS.server("s1")] = layout.encode(ServerRecord("s1", "s1", 1, 8))
+    with pytest.raises(Unavailable, match="server is gone"):
+        cluster.client.get("rows", "n")
+    assert cluster.asked == []
+
+
+def test_a_store_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
+    """The session comes back by itself."""
+    cluster.store.failures = [ConnectionLoss(), ConnectionLoss()]
+    cluster.answers = [KvValues([b"1"])]
+    assert cluster.client.get("rows", "n") == b"1"
+
+
+def test_many_changes_go_to_their_regions_in_bounded_writes(cluster: Cluster) -> None:
+    """KEYS_MAX per request, one region per request."""
+    changes = [Change(f"a{number:05}", b"") for number in range(KEYS_MAX + 1)] + [Change("z", b"")]
+    cluster.answers = [KvWritten(1)] * 3
+    assert cluster.client.write("rows", changes) == len(changes)
+    sizes = [(message.place.region_id, len(message.changes)) for _, message, _ in cluster.asked]
+    assert sizes == [("t1.0", KEYS_MAX), ("t1.0", 1), ("t1.3", 1)]
+
+
+def test_a_scan_goes_from_page_to_page_and_region_to_region(cluster: Cluster) -> None:
+    """And ends at its end, or after so many rows."""
+    cluster.answers = [
+        KvRows([KvRow("a", b"1"), KvRow("b", b"2")], "c"),
+        KvRows([KvRow("c", b"3")]),
+        KvRows([]),
+        KvRows([KvRow("n", b"4")]),
+    ]
+    assert [key for key, _ in cluster.client.scan("rows", end="p")] == ["a", "b", "c", "n"]
+    asked = [(message.place.region_id, message.start) for _, message, _ in cluster.asked if isinstance(message, KvScan)]
+    assert asked == [("t1.0", ""), ("t1.0", "c"), ("t1.1", "f"), ("t1.2", "m")]
+    cluster.answers = [KvRows([KvRow("a", b"1"), KvRow("b", b"2")], "c")]
+    assert len(list(cluster.client.scan("rows", rows_max=2))) == 2

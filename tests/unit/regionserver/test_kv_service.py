@@ -1,0 +1,276 @@
+"""Key-value requests from gate to answer: who is admitted, what is done together, limits, late attempts."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from coord.rpc_wire import RpcError
+from regions.messages import NO_LEASE, WRONG_SERVER
+from regions.model import Incarnation, RegionRecord, ReplicaLocation
+from regionserver.kv import files as files_module
+from regionserver.kv import lanes as lanes_module
+from regionserver.kv import service as service_module
+from regionserver.kv.lanes import Lane
+from regionserver.kv.messages import (
+    KEY_BYTES_MAX,
+    KEYS_MAX,
+    PAGE_ROWS_MAX,
+    VALUE_BYTES_MAX,
+    KvChange,
+    KvRead,
+    KvRows,
+    KvScan,
+    KvValues,
+    KvWrite,
+    KvWritten,
+)
+from regionserver.kv.service import KvRegions
+from regionserver.opener import Opening
+from regionserver.serving import Place, Serving
+
+ME = Incarnation("me", 7)
+REGION = RegionRecord("t", "r1", start_key="b", end_key="y")
+PLACE = Place("r1", "me", 7, 1000)
+
+
+class HandWorkers:
+    """A pool whose jobs run when the test says so."""
+
+    def __init__(self, *_arguments: object) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.pending = 0
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.jobs.append((work, done))
+
+    def stop(self, timeout_s: float) -> bool:
+        return True
+
+    def run(self) -> int:
+        """Run what is queued; how many jobs there were."""
+        jobs, self.jobs = self.jobs, []
+        for work, done in jobs:
+            try:
+                result = work()
+            except Exception as error:
+                result = error
+            done(result)
+        return len(jobs)
+
+
+class KvTests(SynchronousTestCase):
+    """One region, open since 1000 ms."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.regions = KvRegions(Path(folder.name))
+        self.pool = HandWorkers()
+        self.has_lease = True
+        self.served: tuple[RegionRecord, ReplicaLocation] | None = (REGION, ReplicaLocation(0, "me", 7, 1000))
+        self.regions.attach(
+            Serving(
+                None,
+                CollectorRegistry(),
+                lambda: ME,
+                lambda: self.has_lease,
+                lambda key: self.served if key == ("r1", 0) else None,
+                lambda *_: self.pool,
+            )
+        )
+        opening = Opening(REGION, 0, ME, 1, None, lambda: None, 5)
+        self.regions.prepare([opening])
+        self.regions.open(opening)
+        self.addCleanup(self.regions.close, REGION, 0)
+
+    def refused(self, request: Any) -> str:
+        with pytest.raises(RpcError) as caught:
+            self.regions.answer(request)
+        return caught.value.code
+
+    def ask(self, request: Any) -> Any:
+        answer = self.regions.answer(request)
+        self.pool.run()
+        return self.successResultOf(answer)
+
+    def code_of(self, answer: Deferred[Any]) -> str:
+        return self.failureResultOf(answer, RpcError).value.code
+
+    def write(self, number: int, attempt: int = 0, **rows: str) -> KvWrite:
+        return KvWrite(PLACE, [KvChange(key, value.encode()) for key, value in rows.items()], "w", number, attempt)
+
+    def test_rows_come_back(self) -> None:
+        """Write, read, scan, delete."""
+        assert self.ask(self.write(1, c="1", d="2")) == KvWritten(2)
+        assert self.ask(KvRead(PLACE, ["d", "c", "e"])) == KvValues([b"2", b"1", None])
+        assert self.ask(KvWrite(PLACE, [KvChange("c", None)], "w", 2)) == KvWritten(1)
+        rows: KvRows = self.ask(KvScan(PLACE))
+        assert [(row.key, row.value) for row in rows.rows] == [("d", b"2")]
+
+    def test_only_this_opening_is_answered_for(self) -> None:
+        """FN-08: another server, another start, another opening, another region, a region that is being opened."""
+        for place, code in (
+            (Place("r1", "other", 7, 1000), WRONG_SERVER),
+            (Place("r1", "me", 6, 1000), WRONG_SERVER),
+            (Place("r1", "me", 7, 999), "not_serving"),
+            (Place("r2", "me", 7, 1000), "not_serving"),
+            (Place("r1", "me", 7, 1000, replica=1), "not_serving"),
+        ):
+            assert self.refused(KvRead(place, ["c"])) == code
+        self.served = None
+        assert self.refused(KvRead(PLACE, ["c"])) == "not_serving"
+
+    def test_without_a_lease_nobody_is_admitted(self) -> None:
+        """What waited in the socket buffer while this process was frozen."""
+        self.has_lease = False
+        assert self.refused(KvRead(PLACE, ["c"])) == NO_LEASE
+        assert self.refused(self.write(1, c="1")) == NO_LEASE
+
+    def test_a_lease_that_ends_meanwhile(self) -> None:
+        """A read is turned back; a write not yet begun is not done; one that is done is not acknowledged."""
+        read, write = self.regions.answer(KvRead(PLACE, ["c"])), self.regions.answer(self.write(1, c="1"))
+        self.has_lease = False
+        self.pool.run()
+        assert (self.code_of(read), self.code_of(write)) == (NO_LEASE, NO_LEASE)
+        self.has_lease = True
+        assert self.ask(KvRead(PLACE, ["c"])) == KvValues([None])
+        late = self.regions.answer(self.write(2, c="2"))
+        (work, done) = self.pool.jobs.pop()
+        result = work()
+        self.has_lease = False
+        done(result)
+        assert self.code_of(late) == "fenced"
+
+    def test_an_attempt_that_comes_after_a_later_one_is_refused(self) -> None:
+        """The first copy of a write, late in some buffer, must not undo what came after the second."""
+        assert self.ask(self.write(1, attempt=1, c="1")) == KvWritten(1)
+        self.ask(self.write(2, c="2"))
+        assert self.refused(self.write(1, attempt=0, c="1")) == "superseded"
+        assert self.ask(self.write(1, attempt=1, c="1")) == KvWritten(1)
+        assert self.refused(self.write(1, attempt=0, c="1")) == "superseded"
+
+    def test_so_many_attempts_are_remembered(self) -> None:
+        """ATTEMPTS_MAX: the oldest are forgotten first."""
+        self.patch(service_module, "ATTEMPTS_MAX", 2)
+        for number in (1, 2, 3):
+            self.regions.answer(self.write(number, attempt=1, c="1"))
+        assert self.refused(self.write(3, c="1")) == "superseded"
+        assert self.refused(self.write(2, c="1")) == "superseded"
+        self.regions.answer(self.write(1, c="1"))
+
+    def test_limits_where_they_begin(self) -> None:
+        """Keys, values, numbers of keys, pages; and a key that is another region's."""
+        longest = "c" * KEY_BYTES_MAX
+        assert self.ask(KvRead(PLACE, [longest])) == KvValues([None])
+        assert self.ask(KvWrite(PLACE, [KvChange("c", bytes(VALUE_BYTES_MAX))], "w", 1)) == KvWritten(1)
+        assert len(self.ask(KvRead(PLACE, ["d"] * KEYS_MAX)).values) == KEYS_MAX
+        for request in (
+            KvRead(PLACE, [longest + "c"]),
+            KvRead(PLACE, []),
+            KvRead(PLACE, ["d"] * (KEYS_MAX + 1)),
+            KvRead(PLACE, ["c\ud800"]),
+            KvWrite(PLACE, [KvChange("c", bytes(VALUE_BYTES_MAX + 1))], "w", 1),
+            KvWrite(PLACE, [KvChange("c", bytes(VALUE_BYTES_MAX))] * 4 + [KvChange("c", b"")], "w", 1),
+            KvScan(PLACE, rows_max=PAGE_ROWS_MAX + 1),
+            KvScan(PLACE, rows_max=0),
+        ):
+            assert self.refused(request) == "bad_request"
+        for key in ("a", "y", "z"):
+            assert self.refused(KvRead(PLACE, [key])) == "wrong_region"
+
+    def test_writes_that_wait_make_one_commit(self) -> None:
+        """Group commit: what arrives while one is under way is the next."""
+        answers = [self.regions.answer(self.write(number, c=str(number))) for number in range(10)]
+        assert self.pool.run() == 1
+        assert [answer.called for answer in answers] == [True] + [False] * 9
+        assert self.pool.run() == 1
+        assert [self.successResultOf(answer) for answer in answers] == [KvWritten(1)] * 10
+        assert self.pool.jobs == []
+        assert self.ask(KvRead(PLACE, ["c"])) == KvValues([b"9"])
+
+    def test_reads_do_not_wait_for_writes(self) -> None:
+        """Two lanes per region."""
+        self.regions.answer(self.write(1, c="1"))
+        self.regions.answer(KvRead(PLACE, ["c"]))
+        assert len(self.pool.jobs) == 2
+
+    def test_close_turns_away_what_still_waits(self) -> None:
+        """Nothing is done for a region that has been given back."""
+        answer = self.regions.answer(self.write(1, c="1"))
+        self.regions.close(REGION, 0)
+        self.pool.run()
+        assert self.code_of(answer) == "not_serving"
+
+    def test_a_full_region_refuses_only_what_does_not_fit(self) -> None:
+        """Of writes that were to be committed together, those pass that can."""
+        self.patch(files_module, "REGION_BYTES_MAX", 64 * 1024)
+        self.regions._regions_open["r1", 0].file._map_bytes = 64 * 1024
+        self.ask(self.write(1, c="1"))
+        first = self.regions.answer(self.write(2, d="2"))
+        huge = self.regions.answer(KvWrite(PLACE, [KvChange("e", bytes(100_000))], "w", 3))
+        small = self.regions.answer(self.write(4, c="9"))
+        while self.pool.run():
+            pass
+        assert self.successResultOf(first) == KvWritten(1)
+        assert self.successResultOf(small) == KvWritten(1)
+        assert self.code_of(huge) == "region_full"
+
+
+class LaneTests(SynchronousTestCase):
+    """The bounds of one lane."""
+
+    def setUp(self) -> None:
+        self.pool = HandWorkers()
+        self.batches: list[int] = []
+
+        def work(requests: list[int]) -> list[Any]:
+            self.batches.append(len(requests))
+            return [KvWritten(one) for one in requests]
+
+        self.lane: Lane[int] = Lane(self.pool.submit, work)
+
+    def test_so_much_is_done_together(self) -> None:
+        """Requests, and bytes."""
+        for number in range(lanes_module.TOGETHER_MAX + 3):
+            self.lane.add(number, 1)
+        while self.pool.run():
+            pass
+        assert self.batches == [1, lanes_module.TOGETHER_MAX, 2]
+        self.batches.clear()
+        for number in range(4):
+            self.lane.add(number, lanes_module.TOGETHER_BYTES_MAX // 2)
+        while self.pool.run():
+            pass
+        assert self.batches == [1, 2, 1]
+
+    def test_so_many_wait(self) -> None:
+        """Beyond it a client is told to come back."""
+        for number in range(lanes_module.WAITING_MAX + 1):
+            self.lane.add(number, 1)
+        with pytest.raises(RpcError) as caught:
+            self.lane.add(0, 1)
+        assert caught.value.code == "busy"
+
+    def test_so_many_bytes_wait(self) -> None:
+        """However few the requests."""
+        self.lane.add(0, 1)
+        self.lane.add(1, lanes_module.WAITING_BYTES_MAX)
+        with pytest.raises(RpcError):
+            self.lane.add(2, 1)
+
+
+def test_threads_are_not_needed_to_import() -> None:
+    """A region opener that was never attached holds no threads."""
+    before = threading.active_count()
+    with tempfile.TemporaryDirectory() as folder:
+        KvRegions(Path(folder))
+    assert threading.active_count() == before
