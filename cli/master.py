@@ -8,7 +8,7 @@ import click
 
 from cli.options import Globals, access_options
 from coord.errors import ConfigError
-from master.settings import ENGINES, Settings
+from master.settings import ENGINES, Settings, limits_of
 from regions.layout import DEFAULT_ROOT
 
 
@@ -40,6 +40,16 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then greedy plans instead of Spark.")
 @click.option("--spark-master", default="local[*]", show_default=True, help="Spark master URL for bulk plans.")
 @click.option("--plan-dir", type=click.Path(path_type=Path), help="Where plans lie; a Spark cluster must see it too.")
+@click.option("--start-timeout-s", default=30.0, show_default=True, help="An ordered open must begin within.")
+@click.option("--open-timeout-s", default=60.0, show_default=True, help="An opening region must show progress within.")
+@click.option("--attempts-max", default=8, show_default=True, help="Failed opens after which a region is parked.")
+@click.option("--close-timeout-s", default=60.0, show_default=True, help="A close that takes longer is a problem.")
+@click.option(
+    "--fence-after-s",
+    default=300.0,
+    show_default=True,
+    help="A server that has not closed a region by then loses all it has; 0: never.",
+)
 @click.option("--spark-min", default=20_000, show_default=True, help="Replicas from which on auto uses Spark.")
 @click.option(
     "--balance-period-s", default=30.0, show_default=True, help="Seconds between rounds of the balancer; 0: never."
@@ -61,6 +71,11 @@ def run(
     plan_dir: Path | None,
     spark_min: int,
     balance_period_s: float,
+    start_timeout_s: float,
+    open_timeout_s: float,
+    attempts_max: int,
+    close_timeout_s: float,
+    fence_after_s: float,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
     from master import service
@@ -83,6 +98,7 @@ def run(
             spark_min=spark_min,
             balance_period_s=balance_period_s,
             access=given.access(),
+            limits=limits_of(start_timeout_s, open_timeout_s, attempts_max, close_timeout_s, fence_after_s),
         )
         status = service.run(settings)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from twisted.internet.defer import Deferred
 
-from coord.errors import CoordError, MultiFailed
+from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc import RpcError
 from master import catalog
 from master.election import Election
@@ -23,7 +23,8 @@ from regions import effects as fx
 from regions import messages as ms
 from regions.explain import explain
 from regions.layout import check_table_name
-from regions.model import RegionSpec, TableIntent, check_ranges, split_ranges
+from regions.model import Move, RegionRecord, RegionSpec, TableIntent, TableState, check_ranges, split_ranges
+from regions.placement import objection
 from regions.world import Region, Replica, Server, Table
 
 #: Nobody waits longer for a table or a move in one request.
@@ -31,6 +32,18 @@ WAIT_MS_MAX: Final = 3_600_000
 REPLICATION_MAX: Final = 7
 RECENT_MAX: Final = 10_000
 PROBLEMS_MAX: Final = 20
+#: Answered from memory, for as long as nobody else can be active.
+READS: Final = (
+    ms.ListTables,
+    ms.DescribeTable,
+    ms.DescribeRegion,
+    ms.ExplainRegion,
+    ms.ListServers,
+    ms.ListRit,
+    ms.RecentTransitions,
+)
+#: Accepted moves that have not begun, all together.
+MOVES_PENDING_MAX: Final = 20_000
 
 
 class Master(Protocol):
@@ -67,10 +80,11 @@ class MasterApi:
         """The answer; raises RpcError."""
         if isinstance(request, ms.GetMasterStatus):
             return self.status()
-        reign = self._reign()
+        reign = self._reign(request)
         try:
             return await self._answer(reign, request)
         except Deposed as error:
+            reign.end("another master is active")
             raise self._not_leader() from error
         except MultiFailed as error:
             raise RpcError(ms.BUSY, f"it has changed meanwhile: {error.error}") from error
@@ -91,6 +105,16 @@ class MasterApi:
                 return self._retry(reign, request)
             case ms.Balance():
                 return await self._balance(reign, request)
+            case ms.DeleteTable():
+                return await self._delete_table(reign, request)
+            case ms.AlterTable():
+                return await self._alter_table(reign, request)
+            case ms.SetRegionIntent():
+                return await self._set_region_intent(reign, request)
+            case ms.DrainServer():
+                return await self._drain(reign, request)
+            case ms.FenceServer():
+                return await self._fence(reign, request)
             case ms.ShutdownCluster():
                 return await self._shutdown(reign)
             case ms.ListTables():
@@ -108,7 +132,8 @@ class MasterApi:
                 return ms.Explanations(found)
             case ms.ListServers():
                 servers = reign.assigner.world.servers
-                return ms.Servers([server_load(servers[uuid]) for uuid in sorted(servers)])
+                shunned = reign.assigner.world.shunned
+                return ms.Servers([server_load(servers[uuid], shunned.get(uuid, 0)) for uuid in sorted(servers)])
             case ms.ListRit():
                 return self._rit(reign, request.limit)
             case ms.RecentTransitions():
@@ -118,12 +143,14 @@ class MasterApi:
 
     # --- who answers --------------------------------------------------------------------------------------------------
 
-    def _reign(self) -> Reign:
+    def _reign(self, request: ms.MasterRequest) -> Reign:
         reign = self._master.reign
         if reign is None:
             raise self._not_leader()
         if not reign.is_open:
             raise RpcError(ms.BUSY, f"this master is becoming active: {reign.phases.current or 'starting'}")
+        if reign.is_paused and not isinstance(request, READS):
+            raise RpcError(ms.BUSY, "this master has no connection with the store at the moment")
         return reign
 
     def _not_leader(self) -> RpcError:
@@ -141,7 +168,7 @@ class MasterApi:
         master = self._master
         reign = master.reign
         is_open = reign is not None and reign.is_open
-        tables = list(reign.assigner.world.tables.values()) if reign is not None and is_open else []
+        tables = list(reign.assigner.world.names.values()) if reign is not None and is_open else []
         return ms.MasterStatus(
             uuid=master.uuid,
             role=master.role,
@@ -157,7 +184,7 @@ class MasterApi:
             rit=0 if reign is None else len(list(reign.assigner.world.rit())),
             parked=sum(table.parked for table in tables),
             phases=master.phases.report(),
-            plan=reign.bulk.report() if reign is not None and reign.bulk is not None else None,
+            plan=reign.bulks.latest.report() if reign is not None and reign.bulks.latest is not None else None,
             problems=[] if reign is None else self._problems(reign),
             uptime_ms=master.uptime_ms(),
         )
@@ -219,8 +246,7 @@ class MasterApi:
         def settled() -> bool:
             if open_wanted:
                 return table.open_replicas + table.parked >= table.replicas
-            replicas = [one for region in table.regions.values() for one in region.replicas]
-            return all(one.transition is None and one.open_on is None for one in replicas)
+            return table.open_replicas == 0 and table.rit == 0
 
         await self._wait(reign, settled, request.wait_ms, lambda: f"{table.open_replicas} replicas are open")
         return ms.Tables([summary(table)])
@@ -230,18 +256,25 @@ class MasterApi:
         source = replica.open_on
         if source is None or replica.transition is not None or replica.order is not None:
             raise RpcError(ms.BUSY, f"{replica.key} is in transition or not open")
+        if reign.assigner.moves_pending >= MOVES_PENDING_MAX:
+            raise RpcError(ms.BUSY, f"{MOVES_PENDING_MAX} moves wait for their turn")
         destination = request.destination
         if destination:
             server = reign.assigner.world.servers.get(destination)
             if server is None:
                 raise RpcError(ms.NOT_FOUND, f"there is no live server {destination!r}")
             if server.draining:
-                raise RpcError(ms.BAD_REQUEST, f"server {destination} is being drained")
+                raise RpcError(ms.BAD_REQUEST, f"server {destination} is being emptied")
+            peers, _ = reign.assigner.world.peers(replica)
+            against = objection(server, group=replica.region.table.record.group, peers=peers)
+            if against:
+                raise RpcError(ms.BAD_REQUEST, f"server {destination} cannot have {replica.key}: {against}")
             if server is source:
                 return ms.Accepted(f"{replica.key} is on {destination} already")
         elif reign.assigner.move_target(replica) is None:
             raise RpcError(ms.BUSY, f"there is no other server for {replica.key}")
-        reign.observe(fx.MoveRequested(replica.key, destination))
+        assert replica.home is not None, f"{replica.key} is open on {source.uuid} and has no home"
+        await reign.accept_moves([Move(replica.key, replica.home, destination)], "move")
 
         def settled() -> bool:
             return replica.transition is None and replica.order is None and replica.move is None
@@ -251,6 +284,106 @@ class MasterApi:
         if request.wait_ms and replica.open_on is source:
             raise RpcError(ms.BUSY, f"the move was given up, {replica.key} is still on {where}")
         return ms.Accepted(f"{replica.key} is open on {where}" if request.wait_ms else f"{replica.key} moves")
+
+    async def _delete_table(self, reign: Reign, request: ms.DeleteTable) -> ms.Tables:
+        """RUNNING or ALTERING to REMOVED, and the name given free, in one write; then the regions are closed."""
+        table = self._table(reign, request.table)
+        removed = msgspec.structs.replace(table.record, state=TableState.REMOVED)
+        version = await catalog.remove_table(reign.fence, removed, table.version)
+        reign.observe(fx.TableSeen(removed, version))
+        await self._wait(
+            reign,
+            lambda: table.open_replicas == 0 and table.rit == 0,
+            request.wait_ms,
+            lambda: f"{removed.name} is deleted; {table.open_replicas} replicas are still open",
+        )
+        return ms.Tables([summary(table)])
+
+    async def _alter_table(self, reign: Reign, request: ms.AlterTable) -> ms.Tables:
+        table = self._table(reign, request.table)
+        former = table.record
+        changed = former
+        if request.schema is not None and request.schema != former.schema:
+            changed = msgspec.structs.replace(changed, schema=request.schema, schema_version=former.schema_version + 1)
+        if request.name and request.name != former.name:
+            try:
+                check_table_name(request.name)
+            except ValueError as error:
+                raise RpcError(ms.BAD_REQUEST, str(error)) from error
+            changed = msgspec.structs.replace(changed, name=request.name)
+            try:
+                version = await catalog.rename_table(reign.fence, changed, table.version, former.name)
+            except catalog.AlreadyExists as error:
+                raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}") from error
+        elif changed != former:
+            version = await catalog.change_table(reign.fence, changed, table.version)
+        else:
+            return ms.Tables([summary(table)])
+        reign.observe(fx.TableSeen(changed, version))
+        return ms.Tables([summary(table)])
+
+    async def _set_region_intent(self, reign: Reign, request: ms.SetRegionIntent) -> ms.Accepted:
+        """Persisted in the region's record, so that it rides over failover as a table's does (FW-04)."""
+        region = self._region(reign, request.region_id)
+        table_id = region.record.table_id
+
+        def change(record: RegionRecord) -> RegionRecord:
+            return msgspec.structs.replace(record, unassigned=not request.assigned)
+
+        try:
+            record, version = await catalog.change_region(reign.fence, table_id, request.region_id, change)
+        except RetryableError:
+            reign.persist(lambda: reign.read_region(table_id, request.region_id))  # it may have been done
+            raise
+        reign.observe(fx.RegionSeen(record, version))
+        wanted = region.wants_open
+
+        def settled() -> bool:
+            return all(
+                (one.transition is None and (one.open_on is not None) == wanted)
+                or (one.transition is not None and one.transition.parked and wanted)
+                for one in region.replicas
+            )
+
+        await self._wait(reign, settled, request.wait_ms, lambda: f"{request.region_id} is not there yet")
+        where = ", ".join("closed" if one.open_on is None else f"open on {one.open_on.uuid}" for one in region.replicas)
+        if request.assigned and not wanted:
+            return ms.Accepted(f"{request.region_id} opens when table {region.table.record.name} is enabled")
+        return ms.Accepted(f"{request.region_id} is {where}" if request.wait_ms else "accepted")
+
+    async def _drain(self, reign: Reign, request: ms.DrainServer) -> ms.Accepted:
+        path = reign.fence.layout.draining_mark(request.uuid)
+        server = reign.assigner.world.servers.get(request.uuid)
+        if server is None and request.uuid not in reign.registry.draining:
+            raise RpcError(ms.NOT_FOUND, f"there is no live server {request.uuid!r}")
+        if request.drain and request.uuid not in reign.registry.draining:
+            await catalog.create_if_missing(reign.fence, path)
+        elif not request.drain:
+            await catalog.delete_if_there(reign.fence, path)
+        if not request.drain:
+            return ms.Accepted(f"{request.uuid} gets regions again")
+
+        def empty() -> bool:
+            now = reign.assigner.world.servers.get(request.uuid)
+            return now is None or (now.marked and not now.open and not now.incoming)
+
+        def so_far() -> str:
+            now = reign.assigner.world.servers.get(request.uuid)
+            return f"{0 if now is None else now.load} replicas are still on {request.uuid}"
+
+        await self._wait(reign, empty, request.wait_ms, so_far)
+        return ms.Accepted(f"{request.uuid} is empty" if request.wait_ms else so_far())
+
+    async def _fence(self, reign: Reign, request: ms.FenceServer) -> ms.Accepted:
+        server = reign.assigner.world.servers.get(request.uuid)
+        if server is None:
+            raise RpcError(ms.NOT_FOUND, f"there is no live server {request.uuid!r}")
+        reign.observe(fx.FenceRequested(request.uuid, request.reason))
+        count = len(server.open)
+        await self._wait(reign, lambda: not server.fencing or server.fenced_until_ms is not None, 10_000, lambda: "")
+        if not server.fencing:
+            raise RpcError(ms.BUSY, f"server {request.uuid} has gone or changed meanwhile")
+        return ms.Accepted(f"{request.uuid} is fenced; its {count} replicas go to other servers when its lease is over")
 
     def _retry(self, reign: Reign, request: ms.RetryRegion) -> ms.Accepted:
         replica = self._replica(reign, request.region_id, request.replica)
@@ -275,9 +408,7 @@ class MasterApi:
     async def _shutdown(self, reign: Reign) -> ms.Accepted:
         """X7's mark: from now on dead servers are not replaced, and the next start knows that it was in order."""
         reign.assigner.suspend()
-        reign.cluster_version = await catalog.mark_run(
-            reign.fence, reign.cluster, reign.cluster_version, clean=True, now_ms=self._master.now_ms()
-        )
+        await catalog.mark_run(reign.fence, clean=True, now_ms=self._master.now_ms())
         return ms.Accepted("the clean mark is written")
 
     async def _wait(self, reign: Reign, holds: Any, wait_ms: int, so_far: Any) -> None:
@@ -377,7 +508,7 @@ def region_status(region: Region) -> ms.RegionStatus:
     return ms.RegionStatus(region.record, replicas)
 
 
-def server_load(server: Server) -> ms.ServerLoad:
+def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
     """A live server and what it has."""
     outgoing = sum(1 for one in server.open.values() if one.transition is not None)
     return ms.ServerLoad(
@@ -387,6 +518,8 @@ def server_load(server: Server) -> ms.ServerLoad:
         len(server.incoming),
         outgoing,
         server.draining,
+        server.fencing,
+        shunned_until_ms,
     )
 
 

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, GetChildren, GetData, SetData, WriteOp
 from coord.client.session import ZkClient
-from coord.errors import ConfigError, MultiFailed, NodeExists, NoNode, OperationError
+from coord.errors import BadVersion, ConfigError, MultiFailed, NodeExists, NoNode, OperationError
 from coord.wire.records import Stat
 from master.aio import gather
 from master.fence import Fence, in_batches
@@ -27,8 +27,10 @@ from regions.layout import (
     CorruptZnode,
     Layout,
     decode_cluster,
+    decode_moves,
     decode_plan,
     decode_region,
+    decode_server,
     decode_table,
     decode_transition,
     encode,
@@ -37,6 +39,8 @@ from regions.messages import CreateTable
 from regions.model import (
     ClusterRecord,
     EpochRecord,
+    FenceRecord,
+    MoveBatch,
     PlanRecord,
     RegionRecord,
     RegionSpec,
@@ -48,8 +52,10 @@ log = Logger()
 
 #: Znodes in one multi-read.
 READ_MAX: Final = 500
-#: A table's regions are the children of one znode, and their list must fit into one reply of the store.
-REGIONS_PER_TABLE_MAX: Final = 30_000
+#: Names of that many regions are about 2 MB in one reply of the store, to clients of ours, which take up to 64 MB.
+REGIONS_PER_TABLE_MAX: Final = 200_000
+#: Moves in one batch: its znode must stay well below the store's limit for one value.
+MOVES_PER_BATCH: Final = 2_000
 
 Found = list[tuple[str, bytes, Stat]]
 T = TypeVar("T")
@@ -64,11 +70,11 @@ class Loaded:
 
     def __init__(self) -> None:
         self.cluster = ClusterRecord("")
-        self.cluster_version = 0
         self.transitions: list[tuple[TransitionRecord, int]] = []
         self.tables: list[tuple[TableRecord, int]] = []
         self.regions: list[tuple[RegionRecord, int]] = []
         self.plans: list[PlanRecord] = []
+        self.moves: list[MoveBatch] = []
         #: Table ids that have a name or a region directory and no table: (table id, name or "").
         self.orphans: list[tuple[str, str]] = []
 
@@ -130,25 +136,62 @@ async def list_all(client: ZkClient, parents: list[str]) -> list[str]:
 async def load(client: ZkClient, layout: Layout) -> Loaded:
     """Read everything that a new reign starts from (MF-02, MF-11)."""
     loaded = Loaded()
-    data, stat = await client.get(layout.cluster)
-    loaded.cluster, loaded.cluster_version = decode_cluster(data, layout.cluster), stat.version
-    loaded.transitions = _decoded(
-        await read_all(client, await list_all(client, layout.shard_paths())), decode_transition
-    )
+    data, _ = await client.get(layout.cluster)
+    loaded.cluster = decode_cluster(data, layout.cluster)
+    loaded.transitions = await load_transitions(client, layout)
     tables, names, directories, plans = await gather(
         client.children(path) for path in (layout.tables, layout.names, layout.regions, layout.plans)
     )
-    found = await read_all(client, [layout.table(table_id) for table_id in sorted(tables)])
-    loaded.tables = _decoded(found, decode_table)
-    known = set(tables)
-    regions = await list_all(client, [layout.table_regions(table_id) for table_id in sorted(known)])
-    loaded.regions = _decoded(await read_all(client, regions), decode_region)
+    loaded.tables = await _load_tables(client, layout, tables)
+    for table, _ in loaded.tables:
+        if not table.finished_ms:
+            loaded.regions += await load_regions(client, layout, table.table_id)
     found = await read_all(client, [layout.plan(plan_id) for plan_id in sorted(plans)])
     loaded.plans = [plan for plan, _ in _decoded(found, decode_plan)]
-    named = {data.decode(): path for path, data, _ in await read_all(client, [layout.name(name) for name in names])}
-    for table_id in sorted((set(named) | set(directories)) - known):
-        loaded.orphans.append((table_id, named.get(table_id, "")))
+    loaded.moves = await load_moves(client, layout)
+    loaded.orphans = await _orphans(client, layout, set(tables), names, directories)
     return loaded
+
+
+async def load_transitions(client: ZkClient, layout: Layout) -> list[tuple[TransitionRecord, int]]:
+    """Every transition with its version."""
+    return _decoded(await read_all(client, await list_all(client, layout.shard_paths())), decode_transition)
+
+
+async def load_tables(client: ZkClient, layout: Layout) -> list[tuple[TableRecord, int]]:
+    """Every table with its version."""
+    return await _load_tables(client, layout, await client.children(layout.tables))
+
+
+async def _load_tables(client: ZkClient, layout: Layout, table_ids: list[str]) -> list[tuple[TableRecord, int]]:
+    return _decoded(await read_all(client, [layout.table(one) for one in sorted(table_ids)]), decode_table)
+
+
+async def load_regions(client: ZkClient, layout: Layout, table_id: str) -> list[tuple[RegionRecord, int]]:
+    """A table's regions with their versions."""
+    paths = await list_all(client, [layout.table_regions(table_id)])
+    return _decoded(await read_all(client, paths), decode_region)
+
+
+async def load_moves(client: ZkClient, layout: Layout) -> list[MoveBatch]:
+    """The batches of moves that are not finished."""
+    found = await read_all(client, await list_all(client, [layout.moves]))
+    return [batch for batch, _ in _decoded(found, decode_moves)]
+
+
+async def load_orphans(client: ZkClient, layout: Layout) -> list[tuple[str, str]]:
+    """Table ids that have a name or a region directory and no table: (table id, path of the name or "")."""
+    tables, names, directories = await gather(
+        client.children(path) for path in (layout.tables, layout.names, layout.regions)
+    )
+    return await _orphans(client, layout, set(tables), names, directories)
+
+
+async def _orphans(
+    client: ZkClient, layout: Layout, tables: set[str], names: list[str], directories: list[str]
+) -> list[tuple[str, str]]:
+    named = {data.decode(): path for path, data, _ in await read_all(client, [layout.name(name) for name in names])}
+    return [(table_id, named.get(table_id, "")) for table_id in sorted((set(named) | set(directories)) - tables)]
 
 
 def _decoded(found: Found, decode: Callable[[bytes, str], T]) -> list[tuple[T, int]]:
@@ -231,9 +274,113 @@ async def change_table(fence: Fence, table: TableRecord, version: int) -> int:
     return stat.version
 
 
-async def mark_run(fence: Fence, cluster: ClusterRecord, version: int, *, clean: bool, now_ms: int) -> int:
-    """Write the clean-shutdown mark (X7); returns the new version of `/cluster`."""
-    record = msgspec.structs.replace(cluster, clean_shutdown=clean, epoch=fence.epoch, at_ms=now_ms)
-    [stat] = await fence.write([SetData(fence.layout.cluster, encode(record), version)])
-    assert isinstance(stat, Stat), fence.layout.cluster
+async def rename_table(fence: Fence, table: TableRecord, version: int, former_name: str) -> int:
+    """Replace a table's record, and with it its name; returns the new version.
+
+    Raises:
+        AlreadyExists: the new name is taken.
+        MultiFailed: the table has moved on.
+    """
+    layout = fence.layout
+    try:
+        _, _, stat = await fence.write(
+            [
+                Create(layout.name(table.name), table.table_id.encode()),
+                Delete(layout.name(former_name)),
+                SetData(layout.table(table.table_id), encode(table), version),
+            ]
+        )
+    except MultiFailed as error:
+        if error.index == 0 and isinstance(error.error, NodeExists):
+            raise AlreadyExists(table.name) from error
+        raise
+    assert isinstance(stat, Stat), table.table_id
     return stat.version
+
+
+async def remove_table(fence: Fence, table: TableRecord, version: int) -> int:
+    """Write the record of a removed table and give its name free, in one step; returns the new version."""
+    layout = fence.layout
+    [stat, _] = await fence.write(
+        [SetData(layout.table(table.table_id), encode(table), version), Delete(layout.name(table.name))]
+    )
+    assert isinstance(stat, Stat), table.table_id
+    return stat.version
+
+
+async def change_region(
+    fence: Fence, table_id: str, region_id: str, change: Callable[[RegionRecord], RegionRecord]
+) -> tuple[RegionRecord, int]:
+    """Read, change and write a region's record until nobody came in between; returns what is there then.
+
+    Servers write these records too, at the end of an open. Raises NoNode for an unknown region.
+    """
+    path = fence.layout.region(table_id, region_id)
+    while True:
+        data, stat = await fence.client.get(path)
+        record = decode_region(data, path)
+        changed = change(record)
+        if changed == record:
+            return record, stat.version
+        try:
+            [written] = await fence.write([SetData(path, encode(changed), stat.version)])
+        except MultiFailed as error:
+            if isinstance(error.error, BadVersion):
+                continue
+            raise
+        assert isinstance(written, Stat), path
+        return changed, written.version
+
+
+async def accept_moves(fence: Fence, batches: list[MoveBatch]) -> None:
+    """Persist accepted moves, all together if they fit into one multi."""
+    layout = fence.layout
+    ops: list[WriteOp] = [Create(layout.move_batch(batch.move_id), encode(batch)) for batch in batches]
+    await gather(fence.send(part) for part in in_batches(ops))
+
+
+async def fence_server(fence: Fence, mark: FenceRecord) -> bool:
+    """Delete a server's registration and leave the mark, in one multi (X10); False if that start is not registered.
+
+    Should the server register again between the look and the write, its new start is fenced: it has nothing yet, and
+    joins again.
+    """
+    layout, server = fence.layout, mark.server
+    path = layout.server(server.uuid)
+    found = await read_all(fence.client, [path])
+    if not found or decode_server(found[0][1], path).incarnation != server.incarnation:
+        return False
+    marked = await fence.client.exists(layout.fence_mark(server.uuid))
+    put = layout.fence_mark(server.uuid)
+    leave: WriteOp = Create(put, encode(mark)) if marked is None else SetData(put, encode(mark), marked.version)
+    try:
+        await fence.write([leave, Delete(path, found[0][2].version)])
+    except MultiFailed:
+        return False
+    return True
+
+
+async def create_if_missing(fence: Fence, path: str) -> None:
+    """Create an empty znode, unless it exists."""
+    try:
+        await fence.write([Create(path)])
+    except MultiFailed as error:
+        if not isinstance(error.error, NodeExists):
+            raise
+
+
+async def delete_if_there(fence: Fence, path: str) -> None:
+    """Delete a znode that has done its work."""
+    try:
+        await fence.write([Delete(path)])
+    except MultiFailed as error:
+        if not isinstance(error.error, NoNode):
+            raise
+
+
+async def mark_run(fence: Fence, *, clean: bool, now_ms: int) -> None:
+    """Write or take away the clean-shutdown mark (X7); may be repeated."""
+    path = fence.layout.cluster
+    data, stat = await fence.client.get(path)
+    record = msgspec.structs.replace(decode_cluster(data, path), clean_shutdown=clean, epoch=fence.epoch, at_ms=now_ms)
+    await fence.write([SetData(path, encode(record), stat.version)])

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.ops import Create, Delete, WriteOp
-from coord.errors import MultiFailed, OperationError
+from coord.errors import MultiFailed, OperationError, RetryableError
 from master import catalog
 from master.fence import OPS_MAX, Fence
 from master.transitions import Write
@@ -66,6 +66,10 @@ class ChroniclePage:
         """Nothing of the multi was done: its own steps were not taken, what servers did is still to be written."""
         self._chronicle.log.put_back(self._seen)
 
+    def lost(self) -> None:
+        """Nobody knows whether the multi was done: that it stands in the store, or not, will tell."""
+        self._chronicle.doubtful.append(self)
+
     def unwritable(self, error: OperationError) -> None:
         """The store refused the page itself: transitions are more important than what is told of them."""
         self._chronicle.give_up(error)
@@ -90,6 +94,8 @@ class Chronicle:
         self._now_ms = now_ms
         self._failed = failed
         self._segments: list[Segment] = []
+        #: Pages whose multi was not answered, while the reign was out of sight of the store.
+        self.doubtful: list[ChroniclePage] = []
         self._number = 0
         self._flushed_ms = 0
         self._tidied_ms = 0
@@ -194,7 +200,7 @@ class Chronicle:
         if self._closed:
             return
         now = self._now_ms()
-        if self.log.unsaved and not self._flushing and now - self._flushed_ms >= FLUSH_MS:
+        if (self.log.unsaved or self.doubtful) and not self._flushing and now - self._flushed_ms >= FLUSH_MS:
             self._flushing = True
             ensureDeferred(self._flush()).addErrback(self._lost)
         if not self._tidying and now - self._tidied_ms >= TIDY_MS:
@@ -213,15 +219,25 @@ class Chronicle:
             self._flushing = False
 
     async def _write_seen(self) -> None:
-        page = self._page([])
-        if page is None:
+        while self.doubtful:
+            page = self.doubtful[0]
+            if await self._fence.client.exists(page.op.path) is None:
+                page.refused()
+            else:
+                page.written()
+            self.doubtful.remove(page)
+        flushed = self._page([])
+        if flushed is None:
             return
         try:
-            await self._fence.write([page.op])
+            await self._fence.write([flushed.op])
+        except RetryableError:
+            flushed.lost()
+            raise
         except MultiFailed as error:
             self.give_up(error.error)
         else:
-            page.written()
+            flushed.written()
 
     async def _tidy(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Who is alive: the ephemerals below `/servers`, and the marks below `/draining`.
+"""Who is alive: the ephemerals below `/servers`, and the marks below `/draining` and `/fenced`.
 
 An event says only that something changed; the whole list is then read again, once however many events came. A
 server counts as dead when its ephemeral is gone or belongs to another start (RF-01).
@@ -7,6 +7,7 @@ server counts as dead when its ephemeral is gone or belongs to another start (RF
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
@@ -15,16 +16,20 @@ from twisted.python.failure import Failure
 from coord.client.session import SessionState, ZkClient
 from master.aio import gather
 from master.catalog import read_all
-from regions.layout import CorruptZnode, Layout, decode_server
-from regions.model import ServerRecord
+from regions.layout import CorruptZnode, Layout, decode_fence, decode_server
+from regions.model import FenceRecord, ServerRecord
 
 log = Logger()
 
-Changed = Callable[[list[ServerRecord], list[str]], None]
+T = TypeVar("T")
+
+#: The live servers, the uuids of those to be emptied, the marks of fenced ones.
+Found = tuple[list[ServerRecord], list[str], list[FenceRecord]]
+Changed = Callable[[list[ServerRecord], list[str], list[FenceRecord]], None]
 
 
 class Registry:
-    """The live servers and the draining ones; `changed(servers, draining)` after every look that found a change."""
+    """The live servers and the draining ones; `changed(...)` after every look that found a change."""
 
     def __init__(self, client: ZkClient, layout: Layout, changed: Changed, failed: Callable[[Failure], None]) -> None:
         self._client = client
@@ -36,20 +41,21 @@ class Registry:
         self._closed = False
         self.servers: list[ServerRecord] = []
         self.draining: list[str] = []
+        self.fences: list[FenceRecord] = []
 
     async def start(self) -> None:
         """Watch, and look for the first time; `changed` is not called for that."""
-        await gather(
-            self._client.add_watch(path, self._event, recursive=True)
-            for path in (self._layout.servers, self._layout.draining)
-        )
-        self.servers, self.draining = await self._read()
+        await gather(self._client.add_watch(path, self._event, recursive=True) for path in self._watched())
+        self.servers, self.draining, self.fences = await self._read()
+
+    def _watched(self) -> tuple[str, str, str]:
+        return self._layout.servers, self._layout.draining, self._layout.fenced
 
     def close(self) -> None:
         """Report nothing any more; a session that lives on need not go on watching for us."""
         self._closed = True
         if self._client.state is SessionState.CONNECTED:
-            for path in (self._layout.servers, self._layout.draining):
+            for path in self._watched():
                 self._client.remove_watch(path, self._event).addErrback(lambda _: None)
 
     def _event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the list tells more
@@ -65,24 +71,30 @@ class Registry:
             while self._again and not self._closed:
                 self._again = False
                 found = await self._read()
-                if not self._closed and found != (self.servers, self.draining):
-                    self.servers, self.draining = found
+                if not self._closed and found != (self.servers, self.draining, self.fences):
+                    self.servers, self.draining, self.fences = found
                     self._changed(*found)
         finally:
             self._reading = False
 
     def _look_failed(self, failure: Failure) -> None:
+        self._again = True  # should the session live on, the gap makes us look again
         if not self._closed:
             self._failed(failure)
 
-    async def _read(self) -> tuple[list[ServerRecord], list[str]]:
-        uuids, draining = await gather(
-            self._client.children(path) for path in (self._layout.servers, self._layout.draining)
-        )
-        servers: list[ServerRecord] = []
-        for path, data, _ in await read_all(self._client, [self._layout.server(uuid) for uuid in sorted(uuids)]):
+    async def _read(self) -> Found:
+        uuids, draining, fenced = await gather(self._client.children(path) for path in self._watched())
+        servers = await self._records([self._layout.server(uuid) for uuid in sorted(uuids)], decode_server)
+        fences = await self._records([self._layout.fence_mark(uuid) for uuid in sorted(fenced)], decode_fence)
+        return servers, sorted(draining), fences
+
+    async def _records(self, paths: list[str], decode: Callable[[bytes, str], T]) -> list[T]:
+        records: list[T] = []
+        if not paths:
+            return records
+        for path, data, _ in await read_all(self._client, paths):
             try:
-                servers.append(decode_server(data, path))
+                records.append(decode(data, path))
             except CorruptZnode as error:
-                log.error("server ignored: {error}", error=error)
-        return servers, sorted(draining)
+                log.error("ignored: {error}", error=error)
+        return records

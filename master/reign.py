@@ -1,33 +1,39 @@
 """One reign: what a master does from the moment its epoch is written until another's could be.
 
 It loads the store into an `Assigner`, then turns the wheel: watch events and answers become events of the assigner,
-its effects become fenced multis, orders and plans. A reign never repairs itself. When it can no longer be sure of
-what it sees or may do (the session lost its connection or ended, the epoch moved on), it ends, and the service
-decides whether this master stands for election again; if its session still lives, the next reign begins at once.
+its effects become fenced multis, orders and plans.
+
+A lost connection pauses the reign: nothing is written, ordered or acknowledged. If the client comes back before this
+master's session may be over by its own monotonic clock, the reign asks whether its epoch still stands, reads again
+what may have changed unseen (the watches report a gap), counts every write of unknown fate as refused, and goes on.
+Otherwise, and whenever it can no longer be sure of what it may do (the session ended, the epoch moved on), it ends, and
+the service decides whether this master stands for election again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
-from twisted.internet.defer import Deferred, DeferredLock, ensureDeferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.ops import Create, Delete, SetData
 from coord.client.session import EVENT_GAP, SessionState
-from coord.errors import CoordError
+from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master import catalog
 from master.balancing import Balancing
+from master.bulk import Bulks
+from master.catchup import missed
 from master.chronicle import Chronicle
 from master.dispatch import Dispatcher
 from master.fence import Deposed, Fence, in_batches
-from master.phases import BulkPlan, Phases
-from master.planning import Planner, snapshot_of
+from master.phases import Phases
+from master.planning import Planner
 from master.registry import Registry
 from master.runs import Runs
 from master.settings import Settings
@@ -35,18 +41,23 @@ from master.transitions import TransitionReader, TransitionWriter, Write, wipe_o
 from regions import effects as fx
 from regions.assigner import Assigner
 from regions.history import SERVER_DOWN, SERVER_UP, StepLog
-from regions.layout import decode_region, encode
-from regions.model import ClusterRecord, PlanRecord, PlanState, RegionState, RunRecord, ServerRecord
-from regions.plan import PlanError
+from regions.layout import decode_region
+from regions.model import (
+    FenceRecord,
+    Move,
+    MoveBatch,
+    RegionState,
+    RunRecord,
+    ServerRecord,
+)
 from regions.recovery import is_cluster_startup
-from regions.states import Cause
 from regions.world import Replica
 
 log = Logger()
 
 TICK_S: Final = 0.5
-#: Plan records that stay in the store.
-PLANS_KEPT: Final = 20
+#: A new reign that finds the mark of an orderly shutdown and live servers leaves everything alone for so long.
+SHUTDOWN_WAIT_S: Final = 60.0
 #: An OPENING region is read after so long, should OPENED not come before.
 OPENING_UNREAD_MS: Final = 1_500
 
@@ -98,24 +109,25 @@ class Reign:
         self.balancing = Balancing(
             fence, self.assigner, settings.balancer, int(settings.balance_period_s * 1000), now_ms, dict
         )
-        self.cluster = ClusterRecord("")
-        self.cluster_version = 0
         #: "startup" or "failover" once it is known.
         self.path = ""
         self.is_open = False
         self.is_over = False
-        #: The latest bulk plan, for the status; those being carried out, by plan id.
-        self.bulk: BulkPlan | None = None
-        self._bulks: dict[str, BulkPlan] = {}
-        self._unfinished: PlanRecord | None = None
+        #: The store is out of sight; see the module docstring.
+        self.is_paused = False
+        self.pauses = 0
+        self.bulks = Bulks(self, planner, now_ms, token)
+        self._lease_over: IDelayedCall | None = None
+        #: Writes to be done again once the store is in sight, and those who wait for that.
+        self._again: list[Callable[[], Any]] = []
+        self._resumed: list[Deferred[None]] = []
+        self._shutdown_until: IDelayedCall | None = None
         self._pump_due = False
         self._ticking: IDelayedCall | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._waiters: list[tuple[Callable[[], bool], Deferred[None]]] = []
         self._servers_seen: Deferred[None] | None = None
         self._beginning: Deferred[None] | None = None
-        #: One plan is made at a time.
-        self._plan_lock = DeferredLock()
 
     # --- beginning and end ------------------------------------------------------------------------------------------
 
@@ -135,13 +147,13 @@ class Reign:
         await self.registry.start()
         await self.balancing.load()
         loaded = await catalog.load(self._client, self._layout)
-        self.cluster, self.cluster_version = loaded.cluster, loaded.cluster_version
         alive = [one.incarnation for one in self.registry.servers]
+        # A fenced server may still be serving: as long as its lease may last, this is no startup.
+        alive += [fence.server.incarnation for fence in self.registry.fences]
         regions = [region for region, _ in loaded.regions]
         startup = is_cluster_startup(regions, [one for one, _ in loaded.transitions], alive)
         self.path = "startup" if startup else "failover"
-        running = [plan for plan in loaded.plans if plan.state in (PlanState.PLANNING, PlanState.APPLYING)]
-        self._unfinished = running[-1] if running else None
+        self.bulks.load(loaded.plans)
         log.info(
             "epoch {epoch}: {path}{mark}, {tables} tables, {regions} regions, {rit} in transition, {servers} servers",
             epoch=self.fence.epoch,
@@ -152,9 +164,9 @@ class Reign:
             rit=len(loaded.transitions),
             servers=len(alive),
         )
-        self.cluster_version = await catalog.mark_run(
-            self.fence, self.cluster, self.cluster_version, clean=False, now_ms=self._now_ms()
-        )
+        stopping = loaded.cluster.clean_shutdown and not startup
+        if not stopping:
+            await self._take_mark_away()
         transitions = loaded.transitions
         found = [] if startup else [record for record, _ in transitions]
         address = f"{self._settings.host}:{self._settings.port}"
@@ -165,15 +177,24 @@ class Reign:
             await self._wait_for_servers()
         self.phases.begin("recover")
         self.assigner.load(
-            loaded.tables, loaded.regions, self.registry.servers, transitions, self.registry.draining, self._now_ms()
+            loaded.tables,
+            loaded.regions,
+            self.registry.servers,
+            transitions,
+            self.registry.draining,
+            self._now_ms(),
+            fences=self.registry.fences,
+            moves=loaded.moves,
         )
         self.is_open = True
+        if stopping:
+            self._stand_by_for_shutdown()
         self.assigner.begin(self._now_ms(), startup=startup)
         self._pump()
         self.phases.end()
         for table_id, name_path in loaded.orphans:
             await catalog.remove_orphan(self.fence, table_id, name_path)
-        await self._prune_plans(loaded.plans)
+        await self.bulks.prune(loaded.plans)
         await self.runs.begin(self._run_facts(len(found)))
 
     def _run_facts(self, found: int) -> dict[str, object]:
@@ -186,6 +207,24 @@ class Reign:
             "replicas": replicas,
             "found": found,
         }
+
+    async def _take_mark_away(self) -> None:
+        """X7: from here on an end is not an orderly one unless it is announced again."""
+        await catalog.mark_run(self.fence, clean=False, now_ms=self._now_ms())
+
+    def _stand_by_for_shutdown(self) -> None:
+        """The mark says that the cluster is being shut down, and servers still live: the former active master has
+        stopped before them. Servers that go are not replaced; but should it all go on, somebody must reign."""
+        log.info("the cluster is being shut down; in {wait} s it is taken to go on", wait=SHUTDOWN_WAIT_S)
+        self.assigner.suspend()
+        self._shutdown_until = self._reactor.callLater(SHUTDOWN_WAIT_S, self._not_shut_down)
+
+    def _not_shut_down(self) -> None:
+        self._shutdown_until = None
+        log.info("the cluster has not been shut down: regions are assigned again")
+        self.persist(self._take_mark_away)
+        self.assigner.unsuspend(self._now_ms())
+        self._pump()
 
     async def _wipe(self, loaded: catalog.Loaded) -> None:
         """RT-04: nothing is open anywhere, so no transition means anything. Fenced, by version, repeatable (X8)."""
@@ -231,6 +270,9 @@ class Reign:
             self._beginning.cancel()
         if self._ticking is not None and self._ticking.active():
             self._ticking.cancel()
+        for timer in (self._lease_over, self._shutdown_until):
+            if timer is not None and timer.active():
+                timer.cancel()
         if self._stop_listening is not None:
             self._stop_listening()
         if self._client.state is SessionState.CONNECTED:
@@ -239,24 +281,118 @@ class Reign:
         for _, waiter in self._waiters:
             waiter.errback(Deposed(reason))
         self._waiters.clear()
+        self._release(Deposed(reason))
         self._ended(reason)
 
     def _failed(self, failure: Failure) -> None:
-        """An answer did not come, or said that we are deposed: end the reign. A fault of ours ends it too, loudly."""
+        """An answer did not come, or said that we are deposed. A fault of ours ends the reign, too, loudly."""
         if self.is_over:
             return
         error = failure.value
+        if isinstance(error, CancelledError):
+            return
         if isinstance(error, Deposed):
             self.end("another master is active")
+        elif isinstance(error, RetryableError) and self.is_open:
+            self._pause()
         elif isinstance(error, CoordError):
             self.end(f"lost sight of the store: {error}")
         else:
             log.failure("the reign ends because of a fault", failure=failure)
             self.end(f"fault: {error}")
 
+    # --- losing sight of the store for a while ------------------------------------------------------------------------
+
     def _session_changed(self, state: SessionState) -> None:
-        if state is not SessionState.CONNECTED:
+        if state is SessionState.CONNECTED:
+            return  # the gap that the watches report comes after they are in force again
+        if state is SessionState.SUSPENDED and self.is_open:
+            self._pause()
+        else:
             self.end(f"session {state.value}")
+
+    def _pause(self) -> None:
+        """Do nothing any more until the store is in sight; no longer than our session surely lives."""
+        if self.is_paused:
+            return
+        left_s = self._client.left_s
+        if left_s <= 0:
+            self.end("out of sight of the store for as long as its session lasts")
+            return
+        self.is_paused = True
+        self.pauses += 1
+        log.info("out of sight of the store; the reign goes on if it is back within {left:.1f} s", left=left_s)
+        self._lease_over = self._reactor.callLater(left_s, self._session_may_be_over)
+
+    def _session_may_be_over(self) -> None:
+        self._lease_over = None
+        self.end("out of sight of the store for as long as its session lasts")
+
+    def _gap(self) -> None:
+        """The watches are in force again, and events may have been missed."""
+        if not self.is_open:
+            self.end("events may have been missed")
+            return
+        self._pause()
+        if not self.is_over:
+            ensureDeferred(self._resume()).addErrback(self._not_resumed)
+
+    async def _resume(self) -> None:
+        """Is the epoch still ours? Then read what may have changed, and go on."""
+        await self.fence.stands()
+        events = await missed(self._client, self._layout, self.assigner.world)
+        orphans = await catalog.load_orphans(self._client, self._layout)
+        if self.is_over or self._client.state is not SessionState.CONNECTED:
+            return
+        self._writer.settle_unknown()
+        for event in events:
+            self._handle(event)
+        self.is_paused = False
+        if self._lease_over is not None:
+            self._lease_over.cancel()
+            self._lease_over = None
+        log.info("the store is in sight again, epoch {epoch} goes on", epoch=self.fence.epoch)
+        again, self._again = self._again, []
+        for write in again:
+            self.persist(write)
+        self._release(None)
+        self._pump()
+        for table_id, name_path in orphans:
+            self.persist(partial(catalog.remove_orphan, self.fence, table_id, name_path))
+
+    def _not_resumed(self, failure: Failure) -> None:
+        """The connection broke again: the next gap tries again, as long as the session lives."""
+        if isinstance(failure.value, RetryableError) and not self.is_over:
+            log.info("still out of sight of the store: {error}", error=failure.value)
+        else:
+            self._failed(failure)
+
+    def _release(self, error: Exception | None) -> None:
+        waiting, self._resumed = self._resumed, []
+        for one in waiting:
+            if error is None:
+                one.callback(None)
+            else:
+                one.errback(error)
+
+    async def insist(self, write: Callable[[], Any]) -> Any:
+        """Do a write that may be repeated, again after each lost connection. Raises Deposed when the reign ends."""
+        while True:
+            if self.is_over:
+                raise Deposed("the reign is over")
+            if self.is_paused:
+                resumed: Deferred[None] = Deferred()
+                self._resumed.append(resumed)
+                await resumed
+            try:
+                return await write()
+            except RetryableError as error:
+                if not self.is_over:
+                    self._failed(Failure(error))  # type: ignore[no-untyped-call]
+
+    def persist(self, write: Callable[[], Any]) -> None:
+        """`insist` for a write that nobody waits for."""
+        ensureDeferred(self.insist(write)).addErrback(self._failed)
 
     def _stale(self, message: str) -> None:
         """A server knows a higher epoch: ask the store, which decides."""
@@ -269,7 +405,7 @@ class Reign:
         if self.is_over:
             return
         if event_type == EVENT_GAP:
-            self.end("events may have been missed")
+            self._gap()
             return
         found = self._layout.parse_transition(path)
         if found is None:
@@ -288,7 +424,7 @@ class Reign:
         self._reader.put(*found)
         self._schedule()
 
-    def _servers_changed(self, servers: list[ServerRecord], draining: list[str]) -> None:
+    def _servers_changed(self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord]) -> None:
         waiting, self._servers_seen = self._servers_seen, None
         if waiting is not None and self._enough_servers():
             waiting.callback(None)
@@ -297,17 +433,22 @@ class Reign:
         if not self.is_open:
             return
         now = self._now_ms()
+        world = self.assigner.world
         alive = {one.uuid: one for one in servers}
-        for uuid, known in list(self.assigner.world.servers.items()):
-            if uuid not in alive:
+        for fence in fences:
+            self.assigner.handle(fx.ServerFenced(fence), now)
+        for uuid, known in list(world.servers.items()):
+            if uuid not in alive and known.fenced_until_ms is None:
                 log.warn("server {server} is gone", server=known.record.name)
                 self.chronicle.membership(known.record, SERVER_DOWN)
                 self.assigner.handle(fx.ServerDown(uuid), now)
         for record in servers:
-            known_server = self.assigner.world.servers.get(record.uuid)
+            known_server = world.servers.get(record.uuid)
             if known_server is None or known_server.incarnation != record.incarnation:
                 log.info("server {server} has registered", server=record.name)
                 self.chronicle.membership(record, SERVER_UP)
+                self.assigner.handle(fx.ServerUp(record, record.uuid in draining), now)
+            elif known_server.record != record:
                 self.assigner.handle(fx.ServerUp(record, record.uuid in draining), now)
         self.assigner.handle(fx.DrainingSeen(draining), now)
         self._pump()
@@ -321,35 +462,20 @@ class Reign:
             self.assigner.handle(event, self._now_ms())
 
     def _written(self, effect: Write, event: fx.WriteDone | fx.WriteFailed) -> None:
-        if self._bulks and isinstance(event, fx.WriteDone):
-            self._count(effect)
+        if isinstance(event, fx.WriteDone):
+            self.bulks.count(effect)
         self.assigner.handle(event, self._now_ms())
-
-    def _count(self, effect: Write) -> None:
-        """Follow the bulk plans' progress through our own writes."""
-        if isinstance(effect, fx.WriteOffline):
-            bulk = self._bulks.get(effect.record.plan_id)
-            if bulk is not None and effect.before is None:
-                bulk.offline += 1
-                if bulk.offline == len(bulk.keys) and bulk is self.bulk:
-                    self.phases.begin("open")
-        elif effect.cause is Cause.DONE:
-            transition = self.assigner.world.replicas[effect.key].transition
-            bulk = self._bulks.get("" if transition is None else transition.plan_id)
-            if bulk is not None:
-                bulk.assigned += 1
-                if bulk.assigned == len(bulk.keys):
-                    self._finish_bulk(bulk)
 
     def _tick(self) -> None:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
-        if self.is_open:
+        if self.is_open and not self.is_paused:
             self.assigner.tick(self._now_ms())
             self._reader.due(self._now_ms())
-            self._finish_stuck_bulks()
             for move in self.balancing.tick():
                 self._handle(move)
             self.chronicle.tick()
+            if self._writer.is_idle:
+                self.bulks.finish_stuck()
             self._pump()
 
     # --- the wheel ----------------------------------------------------------------------------------------------------
@@ -362,7 +488,7 @@ class Reign:
     def _pump(self) -> None:
         """Carry out what the assigner wants, then send what has gathered."""
         self._pump_due = False
-        if not self.is_open:
+        if not self.is_open or self.is_paused:
             return
         try:
             for effect in self.assigner.take(self._now_ms()):
@@ -383,123 +509,40 @@ class Reign:
             case fx.ReadTransition():
                 self._reader.put(effect.region_id, effect.replica)
             case fx.ReadRegion():
-                ensureDeferred(self._read_region(effect)).addErrback(self._failed)
+                self.persist(partial(self.read_region, effect.table_id, effect.region_id))
             case fx.RequestPlan():
-                ensureDeferred(self._bulk(effect)).addErrback(self._failed)
+                ensureDeferred(self.bulks.make(effect)).addErrback(self._failed)
             case fx.Note():
-                log.warn("{region}: {text}", region=effect.region_id, text=effect.text)
+                log.warn("{region}: {text}", region=effect.region_id or "cluster", text=effect.text)
+            case fx.FenceServer():
+                self.persist(partial(self._fence_server, effect))
+            case fx.ForgetFence():
+                self.persist(partial(catalog.delete_if_there, self.fence, self._layout.fence_mark(effect.uuid)))
+            case fx.FinishMoves():
+                self.persist(partial(catalog.delete_if_there, self.fence, self._layout.move_batch(effect.move_id)))
+            case fx.FinishTable():
+                self.persist(partial(self._finish_table, effect))
 
-    async def _read_region(self, effect: fx.ReadRegion) -> None:
-        path = self._layout.region(effect.table_id, effect.region_id)
+    async def _fence_server(self, effect: fx.FenceServer) -> None:
+        server = effect.server
+        mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms())
+        done = await catalog.fence_server(self.fence, mark)
+        self._heard(fx.ServerFenced(mark) if done else fx.FenceFailed(server.uuid))
+
+    async def _finish_table(self, effect: fx.FinishTable) -> None:
+        """Nobody needs to look at the regions of a removed table any more; if it has changed, the next master sees."""
+        record = msgspec.structs.replace(effect.record, finished_ms=self._now_ms())
+        try:
+            await catalog.change_table(self.fence, record, effect.version)
+        except MultiFailed as error:
+            log.info("table {table} is not marked as finished: {error}", table=record.name, error=error)
+
+    async def read_region(self, table_id: str, region_id: str) -> None:
+        """Read a region's record again: what is known of it may be out of date."""
+        path = self._layout.region(table_id, region_id)
         for _, data, stat in await catalog.read_all(self._client, [path]):
             self._handle(fx.RegionSeen(decode_region(data, path), stat.version))
         self._schedule()
-
-    # --- bulk plans --------------------------------------------------------------------------------------------------
-
-    async def _bulk(self, request: fx.RequestPlan) -> None:
-        """RT-06 to RT-08: have a plan made, store its record, hand the placements to the assigner."""
-        bulk = self._new_bulk(request)
-        plan_id = bulk.record.plan_id
-        self.bulk = self._bulks[plan_id] = bulk
-        await self._plan_lock.acquire()
-        try:
-            placements = await self._plan(bulk, request)
-        finally:
-            self._plan_lock.release()
-        if self.is_over:
-            return
-        bulk.stage = ""
-        await self._store_plan(bulk)
-        self._handle(fx.PlanReady(plan_id, request.keys, placements))
-        self._pump()
-
-    async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
-        """Placements, by whichever engine; none at all if no engine can plan: the assigner then places singly."""
-        self.phases.restart_from("plan")
-        self.phases.begin("plan")
-        plan_id = bulk.record.plan_id
-        replicas = [self.assigner.world.replicas[key] for key in request.keys]
-        snapshot = snapshot_of(self.assigner.world, replicas)
-
-        def progress(stage: str) -> None:
-            bulk.stage = stage
-
-        try:
-            made = await self._planner.make(plan_id, self.fence.epoch, snapshot, bulk.record.engine, progress)
-            placements = made.placements
-            note = "; ".join(filter(None, (bulk.record.note, made.note)))
-            bulk.change(engine=made.engine, digest=made.digest, note=note, state=PlanState.APPLYING)
-        except PlanError as error:
-            log.warn("no bulk plan, regions are placed one by one: {error}", error=error)
-            placements = {}
-            bulk.change(engine="single", note=str(error), state=PlanState.APPLYING)
-        if not self.is_over:
-            self.phases.begin("OFFLINE")
-        return placements
-
-    def _new_bulk(self, request: fx.RequestPlan) -> BulkPlan:
-        """A plan's record; one that a former master left unfinished goes on under its id (X8)."""
-        unfinished, self._unfinished = self._unfinished, None
-        engine, note = self._planner.engine_for(len(request.keys))
-        if unfinished is not None:
-            plan_id, note = unfinished.plan_id, f"begun under epoch {unfinished.epoch}"
-        else:
-            plan_id = f"{self.fence.epoch:06d}-{self._token(3).hex()}"
-        record = PlanRecord(
-            plan_id,
-            self.fence.epoch,
-            request.reason,
-            engine=engine,
-            regions=len(request.keys),
-            note=note,
-            created_ms=self._now_ms(),
-        )
-        return BulkPlan(record, request.keys, lambda: self._now_ms() / 1000)
-
-    async def _store_plan(self, bulk: BulkPlan) -> None:
-        path = self._layout.plan(bulk.record.plan_id)
-        exists = await self._client.exists(path) is not None
-        data = encode(bulk.record)
-        await self.fence.write([SetData(path, data) if exists else Create(path, data)])
-
-    def _finish_stuck_bulks(self) -> None:
-        """A plan is over, too, when nothing moves any more although not all of it arrived: parked, disabled."""
-        if not self._bulks or self.assigner.unplaced or not self._writer.is_idle:
-            return
-        if all(one.transition is not None and one.transition.parked for one in self.assigner.world.active.values()):
-            for bulk in list(self._bulks.values()):
-                if bulk.record.state is PlanState.APPLYING and bulk.offline:
-                    self._finish_bulk(bulk)
-
-    def _finish_bulk(self, bulk: BulkPlan) -> None:
-        del self._bulks[bulk.record.plan_id]
-        if bulk is self.bulk:
-            self.phases.end()
-        bulk.change(state=PlanState.DONE, assigned=bulk.assigned, finished_ms=self._now_ms())
-        log.info(
-            "plan {plan} is carried out: {count} replicas, {phases}",
-            plan=bulk.record.plan_id,
-            count=bulk.assigned,
-            phases=", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in self.phases.report()),
-        )
-        ensureDeferred(self._store_plan(bulk)).addErrback(self._failed)
-        facts = {"planned": bulk.record.regions, "engine": bulk.record.engine}
-        ensureDeferred(self.runs.save(facts)).addErrback(self._failed)
-
-    async def _prune_plans(self, plans: list[PlanRecord]) -> None:
-        """Close the record of a plan that left nothing to do, and remove records of long ago."""
-        if self._unfinished is not None:
-            record = msgspec.structs.replace(
-                self._unfinished,
-                state=PlanState.DONE,
-                note="finished by later masters",
-                finished_ms=self._now_ms(),
-            )
-            self._unfinished = None
-            await self.fence.write([SetData(self._layout.plan(record.plan_id), encode(record))])
-        for old in sorted(plans, key=lambda plan: plan.created_ms)[:-PLANS_KEPT]:
-            await self.fence.write([Delete(self._layout.plan(old.plan_id))])
 
     @property
     def multis(self) -> int:
@@ -536,6 +579,24 @@ class Reign:
                 waiter.callback(None)
             else:
                 self._waiters.append((holds, waiter))
+
+    async def accept_moves(self, moves: list[Move], reason: str, plan_id: str = "") -> None:
+        """Persist moves and begin them (FW-03): whoever called may tell that they will happen. As few writes as
+        possible however many they are; raises what a write of unknown or refused outcome raises."""
+        batches = [
+            MoveBatch(
+                f"{self.fence.epoch:06d}-{self._token(4).hex()}",
+                tuple(moves[at : at + catalog.MOVES_PER_BATCH]),
+                reason,
+                plan_id,
+                self.fence.epoch,
+                self._now_ms(),
+            )
+            for at in range(0, len(moves), catalog.MOVES_PER_BATCH)
+        ]
+        await catalog.accept_moves(self.fence, batches)
+        for batch in batches:
+            self.observe(fx.MovesAccepted(batch))
 
     def observe(self, event: fx.Event) -> None:
         """Hand an operator's event to the assigner and act on it before returning."""

@@ -23,7 +23,6 @@ class Runs:
         self._fence = fence
         self._phases = phases
         self._record = record
-        self._exists = False
 
     async def begin(self, facts: dict[str, object]) -> None:
         """Write the record for the first time, and remove those of long ago."""
@@ -39,5 +38,5 @@ class Runs:
         phases = tuple((phase.name, phase.seconds) for phase in self._phases.report() if phase.done)
         self._record = msgspec.structs.replace(self._record, phases=phases, **facts)
         path, data = self._fence.layout.run(self._record.epoch), encode(self._record)
-        exists, self._exists = self._exists, True
+        exists = await self._fence.client.exists(path) is not None
         await self._fence.write([SetData(path, data) if exists else Create(path, data)])

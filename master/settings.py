@@ -15,6 +15,30 @@ from regions.limits import AssignerConfig, BalancerConfig
 ENGINES: Final = ("auto", "greedy", "spark")
 
 
+def limits_of(
+    start_timeout_s: float, open_timeout_s: float, attempts_max: int, close_timeout_s: float, fence_after_s: float
+) -> AssignerConfig:
+    """The assigner's bounds from the command line. Raises ConfigError that names the option."""
+    for option, value in (
+        ("--start-timeout-s", start_timeout_s),
+        ("--open-timeout-s", open_timeout_s),
+        ("--attempts-max", attempts_max),
+        ("--close-timeout-s", close_timeout_s),
+    ):
+        if value <= 0:
+            raise ConfigError(f"{option} {value:g} is not positive")
+    usual = AssignerConfig()
+    if fence_after_s and fence_after_s * 1000 < usual.reask_ms:
+        raise ConfigError(f"--fence-after-s {fence_after_s:g} is neither 0 nor at least {usual.reask_ms / 1000:g}")
+    return AssignerConfig(
+        start_timeout_ms=int(start_timeout_s * 1000),
+        open_timeout_ms=int(open_timeout_s * 1000),
+        attempts_max=attempts_max,
+        close_timeout_ms=int(close_timeout_s * 1000),
+        fence_after_ms=int(fence_after_s * 1000),
+    )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen; an instance that exists is consistent."""
 

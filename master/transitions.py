@@ -49,6 +49,8 @@ class Page(Protocol):
 
     def unwritable(self, error: OperationError) -> None: ...
 
+    def lost(self) -> None: ...
+
 
 class Journal(Protocol):
     """Whoever writes steps down (`master/chronicle.py`)."""
@@ -71,7 +73,8 @@ class TransitionWriter:
     """Carries out WriteOffline and DeleteTransition.
 
     `done(effect, event)` is called for each with WriteDone or WriteFailed, and `turned()` after the last one of an
-    answer; `failed(failure)` for a multi whose fate is not known or that found us deposed.
+    answer; `failed(failure)` for a multi whose fate is not known or that found us deposed. Writes of unknown fate are
+    kept until `settle_unknown`: they count as refused, which makes the assigner look what is there.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class TransitionWriter:
         self._failed = failed
         self._waiting: deque[_Item] = deque()
         self._again: deque[list[_Item]] = deque()
+        self._unknown: list[_Item] = []
         self._in_flight = 0
         self._closed = False
         self.multis = 0
@@ -99,7 +103,7 @@ class TransitionWriter:
     @property
     def is_idle(self) -> bool:
         """Nothing waits, nothing is on its way."""
-        return not self._waiting and not self._again and self._in_flight == 0
+        return not self._waiting and not self._again and not self._unknown and self._in_flight == 0
 
     def put(self, effect: Write) -> None:
         """Queue a write. Raises InvalidTransition for a step that is not in the table."""
@@ -117,11 +121,18 @@ class TransitionWriter:
                 return
             self._send(batch)
 
+    def settle_unknown(self) -> None:
+        """The store is in sight again: report the writes whose answer was lost as refused, so that they are read."""
+        unknown, self._unknown = self._unknown, []
+        for item in unknown:
+            self._done(item.effect, fx.WriteFailed(item.effect.key))
+
     def close(self) -> None:
         """Send and report nothing any more."""
         self._closed = True
         self._waiting.clear()
         self._again.clear()
+        self._unknown.clear()
 
     def _ops(self, effect: Write) -> list[WriteOp]:
         if isinstance(effect, fx.WriteOffline):
@@ -138,6 +149,9 @@ class TransitionWriter:
         if effect.region is not None:
             path = self._layout.region(effect.region.table_id, effect.region_id)
             ops.append(SetData(path, encode(effect.region), effect.region_version))
+        elif effect.region_check is not None:
+            table_id, region_id, version = effect.region_check
+            ops.append(Check(self._layout.region(table_id, region_id), version))
         return ops
 
     def _next_batch(self) -> list[_Item]:
@@ -185,6 +199,9 @@ class TransitionWriter:
             return
         error = failure.value
         if not isinstance(error, MultiFailed):
+            self._unknown.extend(batch)
+            if page is not None:
+                page.lost()
             self._failed(failure)
             return
         self.refused += 1
@@ -265,7 +282,7 @@ class TransitionReader:
             self._in_flight += 1
             self.reads += 1
             reads: list[ReadOp] = [GetData(self._layout.transition(*key)) for key in keys]
-            self._client.multi_read(reads).addCallbacks(self._answered, self._not_answered, (keys,))
+            self._client.multi_read(reads).addCallbacks(self._answered, self._not_answered, (keys,), {}, (keys,))
 
     def close(self) -> None:
         """Read and report nothing any more."""
@@ -295,9 +312,10 @@ class TransitionReader:
             return
         self._seen(fx.TransitionSeen(region_id, replica, record, stat.version))
 
-    def _not_answered(self, failure: Failure) -> None:
+    def _not_answered(self, failure: Failure, keys: list[tuple[str, int]]) -> None:
         self._in_flight -= 1
         if not self._closed:
+            self._dirty.update(dict.fromkeys(keys))
             self._failed(failure)
 
 

@@ -21,12 +21,15 @@ from typing import Final
 import msgspec
 
 from regions import effects as fx
+from regions import writes
+from regions.fleet import Fleet
 from regions.history import StepLog, step_of
 from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
 from regions.model import (
+    FenceRecord,
     Incarnation,
-    Intent,
+    MoveBatch,
     RegionRecord,
     RegionState,
     ReplicaLocation,
@@ -34,11 +37,13 @@ from regions.model import (
     TableRecord,
     TransitionRecord,
 )
+from regions.moves import MoveBook
 from regions.orders import OrderBook
+from regions.problems import problems
 from regions.recovery import Action, Verdict, next_action
 from regions.selection import Selection
 from regions.states import Actor, Cause
-from regions.world import CLOSE, OPEN, Replica, Server, World
+from regions.world import CLOSE, OPEN, Order, Replica, Table, World
 
 _SERVER_STATES: Final = (RegionState.OPENING, RegionState.OPENED, RegionState.CLOSING, RegionState.CLOSED)
 
@@ -58,10 +63,12 @@ class Assigner:
             busy_max=self.config.busy_max,
             closes_max=self.config.closes_max,
             reask_ms=self.config.reask_ms,
+            reask_max_ms=self.config.reask_max_ms,
         )
         self._effects: list[fx.Effect] = []
         self._selection = Selection(self.world, self.config.bulk_min)
-        self._draining: frozenset[str] = frozenset()
+        self._moves = MoveBook(self.world, self._emit)
+        self._fleet = Fleet(self.world, self.config, self._orders, self._selection, self._emit, self._settle)
         self._begun = False
         self._suspended = False
 
@@ -75,18 +82,21 @@ class Assigner:
         transitions: Iterable[tuple[TransitionRecord, int]],
         draining: Iterable[str],
         now_ms: int,
+        *,
+        fences: Iterable[FenceRecord] = (),
+        moves: Iterable[MoveBatch] = (),
     ) -> None:
         """Take over the snapshot (MF-02). Transitions must have been read before regions; nothing is decided yet."""
         assert not self._begun, "a reign loads once"
-        self._draining = frozenset(draining)
-        for server in servers:
-            self.world.servers[server.uuid] = Server(server, server.uuid in self._draining)
+        self._fleet.load(servers, draining, fences, now_ms)
         for table, version in tables:
             self.world.put_table(table, version)
         for region, version in regions:
             self.world.put_region(region, version)
         for record, version in transitions:
             self._seen(fx.TransitionSeen(record.region_id, record.replica, record, version), now_ms)
+        for batch in moves:
+            self._moves.accept(batch)
 
     def begin(self, now_ms: int, *, startup: bool = False) -> None:
         """Start deciding, and settle everything that was loaded (MF-03 onwards).
@@ -95,15 +105,24 @@ class Assigner:
         """
         self._begun = True
         if startup:
+            self._moves.drop_all(self.world.replicas.values())
             for replica in self.world.replicas.values():
                 if replica.open_on is None:
                     replica.home = None
         for replica in self.world.replicas.values():
             self._settle(replica, now_ms)
+        for table in list(self.world.tables.values()):
+            self._finish_table(table)
 
     def suspend(self) -> None:
         """Decide nothing any more: the cluster is shutting down in order."""
         self._suspended = True
+
+    def unsuspend(self, now_ms: int) -> None:
+        """Decide again: the shutdown did not come."""
+        self._suspended = False
+        for replica in list(self.world.replicas.values()):
+            self._settle(replica, now_ms)
 
     def handle(self, event: fx.Event, now_ms: int) -> None:
         """Observe one event and decide what follows from it."""
@@ -116,11 +135,11 @@ class Assigner:
                 for replica, result in self._orders.answered(event, now_ms):
                     self._outcome(replica, result, now_ms)
             case fx.OrdersLost():
-                self._orders.lost(event.batch, now_ms, self.config.reask_max_ms)
+                self._orders.lost(event.batch, now_ms)
             case fx.ServerUp():
-                self._server_up(event, now_ms)
+                self._fleet.up(event, now_ms)
             case fx.ServerDown():
-                self._server_down(event.uuid, now_ms)
+                self._fleet.gone(event.uuid, now_ms)
             case fx.WriteFailed():
                 self._write_failed(event.key)
             case fx.PlanReady():
@@ -128,11 +147,28 @@ class Assigner:
             case fx.TableSeen():
                 self._table_seen(event, now_ms)
             case fx.RegionSeen():
-                self.world.put_region(event.record, event.version)
+                self._region_seen(event, now_ms)
+            case _:
+                self._wish(event, now_ms)
+
+    def _wish(self, event: fx.Event, now_ms: int) -> None:
+        """What operators and balancers want, and what became of fences."""
+        match event:
             case fx.DrainingSeen():
-                self._draining_seen(event.uuids, now_ms)
+                self._fleet.drain(event.uuids, now_ms)
+            case fx.ServerFenced():
+                self._fleet.fenced(event.fence, now_ms)
+            case fx.FenceFailed():
+                self._fleet.fence_failed(event.uuid)
+            case fx.FenceRequested():
+                server = self.world.servers.get(event.uuid)
+                if server is not None:
+                    self._fleet.fence(server, event.reason)
             case fx.MoveRequested():
                 self._move_requested(event, now_ms)
+            case fx.MovesAccepted():
+                for replica in self._moves.accept(event.batch):
+                    self._settle(replica, now_ms)
             case fx.RetryRequested():
                 self._retry_requested(event.key)
 
@@ -140,6 +176,7 @@ class Assigner:
         """Look at deadlines and due questions; call it a few times a second."""
         if self._suspended:
             return
+        self._fleet.tick(now_ms)
         for replica in list(self.world.active.values()):
             self._look_at_clock(replica, now_ms)
 
@@ -157,23 +194,14 @@ class Assigner:
         """Replicas that wait for a destination: for the next `take`, a plan, or an eligible server."""
         return len(self._selection)
 
+    @property
+    def moves_pending(self) -> int:
+        """Accepted moves that have not begun."""
+        return self._moves.pending
+
     def problems(self, now_ms: int, limit: int) -> list[str]:
-        """What an operator should look at: parked replicas, late closes, replicas without an eligible server."""
-        found: list[str] = []
-        for replica in self.world.active.values():
-            transition = replica.transition
-            if len(found) >= limit:
-                break
-            if transition is None:
-                continue
-            if transition.parked:
-                found.append(f"{replica.key} is parked after {transition.attempt} attempts: {transition.last_error}")
-            elif transition.state is RegionState.CLOSING:
-                late_ms = now_ms - replica.seen_ms - self.config.close_timeout_ms
-                if late_ms > 0:
-                    found.append(f"{replica.key} is closing on {transition.source}, {late_ms / 1000:.0f} s late")
-        found.extend(f"{key} has no eligible server" for key in self._selection.stranded_keys())
-        return found[:limit]
+        """What an operator should look at, at most `limit` lines."""
+        return problems(self.world, self._selection.stranded(), self.config, now_ms, limit)
 
     # --- observe --------------------------------------------------------------------------------------------------
 
@@ -209,7 +237,8 @@ class Assigner:
         transition = replica.transition
         if transition is None:
             self._note(f"move given up, the server refused to close: {refusal[1]}", replica.key)
-            replica.move = None
+            replica.last_error = refusal[1]
+            self._moves.drop(replica)
             self._orders.drop(replica)
             self.world.relink(replica)
         elif transition.state in (RegionState.OFFLINE, RegionState.OPENING):
@@ -223,7 +252,9 @@ class Assigner:
         replica.seen_ms = now_ms
         replica.refusal = None
         if record is not None:
-            replica.move = None  # under way; steps between two looks may have been missed
+            self._moves.drop(replica)  # under way; steps between two looks may have been missed
+        if former is None or record is None or former.state is not record.state:
+            replica.last_error = ""
         if record is None:
             self._orders.drop(replica)
             replica.failed = None
@@ -268,6 +299,7 @@ class Assigner:
                 replica.region.record, replica.proposed_region = replica.proposed_region, None
                 replica.region.version += 1
             self._become(replica, None, -1, now_ms)
+            self._finish_table(replica.region.table)
         else:
             self.history.append(step_of(replica, record, Actor.MASTER, cause, now_ms))
             self._become(replica, record, event.version, now_ms)
@@ -287,29 +319,6 @@ class Assigner:
         if deleting:
             self._effects.append(fx.ReadRegion(record.table_id, record.region_id))
 
-    def _server_up(self, event: fx.ServerUp, now_ms: int) -> None:
-        record = event.record
-        known = self.world.servers.get(record.uuid)
-        if known is not None:
-            if known.incarnation == record.incarnation:
-                return
-            self._server_down(record.uuid, now_ms)
-        self.world.servers[record.uuid] = Server(record, event.draining or record.uuid in self._draining)
-        for replica in self._selection.release_stranded():
-            self._settle(replica, now_ms)
-
-    def _server_down(self, uuid: str, now_ms: int) -> None:
-        """RF-01, RF-02: everything that is on the dead server or on its way to it is settled again."""
-        server = self.world.servers.pop(uuid, None)
-        if server is None:
-            return
-        affected = [*server.open.values(), *server.incoming.values()]
-        for replica in affected:
-            self._orders.drop(replica)
-            self.world.relink(replica)
-        for replica in affected:
-            self._settle(replica, now_ms)
-
     def _table_seen(self, event: fx.TableSeen, now_ms: int) -> None:
         table = self.world.put_table(event.record, event.version)
         for record, version in event.regions:
@@ -317,23 +326,26 @@ class Assigner:
         for region in table.regions.values():
             for replica in region.replicas:
                 self._settle(replica, now_ms)
+        self._finish_table(table)
 
-    def _draining_seen(self, uuids: list[str], now_ms: int) -> None:
-        self._draining = frozenset(uuids)
-        for replica in self._selection.release_stranded():
-            self._settle(replica, now_ms)
-        for server in self.world.servers.values():
-            server.marked = server.uuid in self._draining
-            if server.draining:
-                for replica in list(server.open.values()):
-                    self._settle(replica, now_ms)
+    def _finish_table(self, table: Table) -> None:
+        """A removed table whose regions are all closed needs no master any more (DD-06)."""
+        if self._begun and self.world.is_finished(table):
+            self.world.forget_table(table)
+            if not table.record.finished_ms:
+                self._effects.append(fx.FinishTable(table.record, table.version))
+
+    def _region_seen(self, event: fx.RegionSeen, now_ms: int) -> None:
+        region = self.world.put_region(event.record, event.version)
+        if region is not None:
+            for replica in region.replicas:
+                self._settle(replica, now_ms)
 
     def _move_requested(self, event: fx.MoveRequested, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
         if replica is None:
             return
-        replica.move = event.destination
-        replica.move_plan = event.plan_id
+        self._moves.want(replica, event.destination, event.plan_id, event.reason)
         self._settle(replica, now_ms)
 
     def _retry_requested(self, key: str) -> None:
@@ -392,15 +404,19 @@ class Assigner:
 
     def _settle_resting(self, replica: Replica, now_ms: int) -> None:
         """No transition: open where it should be open, closed where it should be closed, or one of the two to come."""
-        table = replica.region.table
         server = replica.open_on
         if server is None:
             self._orders.drop(replica)
-            replica.move = None
-            if table.wants_open:
+            if replica.move is not None:
+                if self.world.servers.get(replica.move) is not None:
+                    replica.last_uuid = replica.move  # its server has died: the move's destination gets it all the same
+                self._moves.drop(replica)
+            if replica.wants_open:
                 replica.cause = Cause.ASSIGN if replica.home is None else Cause.SERVER_DEATH
                 self._selection.add(replica)
-        elif not table.wants_open or replica.move is not None or (server.draining and self._elsewhere(replica)):
+        elif server.fencing:
+            self._orders.drop(replica)
+        elif not replica.wants_open or replica.move is not None or (server.draining and self._elsewhere(replica)):
             if replica.order is None:
                 self._orders.put(replica, CLOSE, server, -1, now_ms, now_ms)
         elif replica.order is not None:
@@ -414,6 +430,8 @@ class Assigner:
         self._orders.drop(replica)
         server = self.world.alive(transition.destination)
         assert server is not None, replica.key
+        if server.fenced_until_ms is not None:
+            return
         self._orders.put(replica, OPEN, server, replica.version, max(now_ms, replica.not_before_ms), now_ms)
 
     def _keep_asking(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
@@ -426,29 +444,16 @@ class Assigner:
         self._orders.drop(replica)
         server = self.world.alive(transition.source if closing else transition.destination)
         assert server is not None, replica.key
+        if server.fenced_until_ms is not None:
+            return
         kind = CLOSE if closing else OPEN
         self._orders.put(replica, kind, server, replica.version, now_ms + self.config.reask_ms, now_ms)
 
     def _delete(self, replica: Replica, transition: TransitionRecord, verdict: Verdict) -> None:
-        """Delete the transition; one that ends with a closed region also takes the location out of the record."""
-        effect = fx.DeleteTransition(
-            replica.key,
-            transition.region_id,
-            transition.replica,
-            transition.state,
-            replica.version,
-            verdict.cause,
-        )
-        if verdict.cause is Cause.DO_NOT_REOPEN:
-            region = replica.region
-            effect.table_check = (region.table.record.table_id, region.table.version)
-            location = region.record.location(replica.number)
-            if location.start_code is not None:
-                closed = msgspec.structs.replace(location, start_code=None)
-                effect.region = replica.proposed_region = region.record.with_location(closed)
-                effect.region_version = region.version
+        effect = writes.delete(replica, transition, verdict.cause)
         replica.writing = verdict.cause
         replica.proposed = None
+        replica.proposed_region = effect.region
         self._effects.append(effect)
 
     def _elsewhere(self, replica: Replica) -> bool:
@@ -475,36 +480,22 @@ class Assigner:
         parked: bool = False,
     ) -> None:
         """Create or force OFFLINE; the order to open follows when the write has committed."""
-        former = replica.transition
-        region = replica.region.record
-        if former is None:
-            source, intent, plan_id, attempts, last_error = replica.home, Intent.OPEN, replica.plan_id, 0, ""
-        else:
-            source, intent, plan_id = former.source, former.intent, former.plan_id
-            attempts, last_error = former.attempt, former.last_error
-        record = TransitionRecord(
-            region.region_id,
-            region.table_id,
-            replica.number,
-            RegionState.OFFLINE,
-            source,
+        effect = writes.offline(
+            replica,
             destination,
-            intent,
-            self.epoch,
-            plan_id,
-            attempts if attempt is None else attempt,
-            cause.value,
-            now_ms,
-            now_ms + self.config.start_timeout_ms,
-            last_error if error is None else error,
-            parked,
+            cause,
+            epoch=self.epoch,
+            now_ms=now_ms,
+            start_timeout_ms=self.config.start_timeout_ms,
+            attempt=attempt,
+            error=error,
+            parked=parked,
         )
         replica.writing = cause
-        replica.proposed = record
+        replica.proposed = effect.record
         self._orders.drop(replica)
         self.world.relink(replica)  # it counts as the destination's load from now on
-        before = None if former is None else former.state
-        self._effects.append(fx.WriteOffline(replica.key, record, before, replica.version, cause))
+        self._effects.append(effect)
 
     # --- outcomes and time ------------------------------------------------------------------------------------------
 
@@ -516,6 +507,7 @@ class Assigner:
             return
         if result.outcome is Outcome.FAILED:
             if order.kind == CLOSE:
+                replica.last_error = result.error
                 self._note(f"close failed on {order.server.uuid}: {result.error}", replica.key)
                 return
             if result.version > replica.version and replica.transition is not None:
@@ -549,34 +541,60 @@ class Assigner:
         self._write_offline(replica, destination, cause, now_ms, attempt=attempt, error=error)
 
     def _look_at_clock(self, replica: Replica, now_ms: int) -> None:
-        if replica.writing is not None:
-            return
         order = replica.order
-        transition = replica.transition
-        if order is None:
+        if replica.writing is not None or order is None or order.server.fencing:
             return
-        config = self.config
-        if transition is not None and order.kind == OPEN:
-            if transition.state is RegionState.OFFLINE:
-                if order.first_sent_ms and now_ms - order.first_sent_ms > config.start_timeout_ms:
-                    self._attempt_failed(replica, Cause.DEADLINE, "the server did not begin to open in time", now_ms)
-                    return
-            elif now_ms - replica.seen_ms > config.open_timeout_ms:
-                self._attempt_failed(replica, Cause.DEADLINE, "the server did not finish opening in time", now_ms)
-                return
-        if order.queued or order.sent or order.next_ms > now_ms:
+        late = self._late_open(replica, order, now_ms) if order.kind == OPEN else self._late_close(replica, now_ms)
+        if late or order.queued or order.sent or order.next_ms > now_ms:
             return
         if order.done:
             record = replica.region.record
-            order.next_ms = now_ms + config.reask_ms
+            order.next_ms = now_ms + self.config.reask_ms
             self._effects.append(fx.ReadTransition(record.region_id, replica.number))
-        elif transition is None and replica.move is not None and order.asks >= config.move_asks_max:
-            self._note("move given up, the server does not answer", replica.key)
-            replica.move = None
-            self._orders.drop(replica)
-            self.world.relink(replica)
+        elif replica.transition is None and replica.move is not None and order.asks >= self.config.move_asks_max:
+            self._give_up_move(replica)
+            self._settle(replica, now_ms)
         else:
             self._orders.enqueue(replica, order)
+
+    def _late_open(self, replica: Replica, order: Order, now_ms: int) -> bool:
+        """RT-11: an open that did not begin, or shows no progress, is taken from the server."""
+        transition = replica.transition
+        if transition is None:
+            return False
+        config = self.config
+        if transition.state is RegionState.OFFLINE:
+            # A server that has taken the order, and waits with it, gets as long as one that opens.
+            limit_ms = config.open_timeout_ms if order.heard else config.start_timeout_ms
+            if order.first_sent_ms and now_ms - order.first_sent_ms > limit_ms:
+                self._attempt_failed(replica, Cause.DEADLINE, "the server did not begin to open in time", now_ms)
+                return True
+        elif now_ms - replica.seen_ms > config.open_timeout_ms:
+            self._attempt_failed(replica, Cause.DEADLINE, "the server did not finish opening in time", now_ms)
+            return True
+        return False
+
+    def _late_close(self, replica: Replica, now_ms: int) -> bool:
+        """X10: nobody but its server can close a region, so a server that does not do it is fenced in the end."""
+        order = replica.order
+        assert order is not None, replica.key
+        since_ms = order.first_sent_ms if replica.transition is None else replica.seen_ms
+        limit_ms = self.config.fence_after_ms
+        if not limit_ms or not since_ms or now_ms - since_ms <= limit_ms:
+            return False
+        if replica.transition is None and replica.move is not None:
+            return False  # a move that has not begun is given up instead
+        begun = "finish" if replica.transition is not None else "begin"
+        said = f": {replica.last_error}" if replica.last_error else ""
+        reason = f"it did not {begun} to close {replica.key} within {limit_ms // 1000} s{said}"
+        self._fleet.fence(order.server, reason)
+        return True
+
+    def _give_up_move(self, replica: Replica) -> None:
+        self._note("move given up, the server does not answer", replica.key)
+        self._moves.drop(replica)
+        self._orders.drop(replica)
+        self.world.relink(replica)
 
     def move_target(self, replica: Replica) -> Incarnation | None:
         """Destination to put into a CLOSE order; None if there is none now (it is chosen again at CLOSED)."""
@@ -584,6 +602,9 @@ class Assigner:
             server = self.world.servers.get(replica.move)
             return None if server is None else server.incarnation
         return self._selection.choose(replica, exclude_home=True)
+
+    def _emit(self, effect: fx.Effect) -> None:
+        self._effects.append(effect)
 
     def _note(self, text: str, subject: str) -> None:
         self._effects.append(fx.Note(text, subject))

@@ -9,7 +9,15 @@ from __future__ import annotations
 import msgspec
 
 from regions.messages import CloseOrder, OpenOrder, OrderResult
-from regions.model import RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
+from regions.model import (
+    FenceRecord,
+    MoveBatch,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TableRecord,
+    TransitionRecord,
+)
 from regions.states import Cause
 
 
@@ -39,6 +47,8 @@ class DeleteTransition(msgspec.Struct):
     table_check: tuple[str, int] | None = None
     region: RegionRecord | None = None
     region_version: int = -1
+    #: (table id, region id, version): checked in the same multi when the legality hangs on the region's own intent.
+    region_check: tuple[str, str, int] | None = None
 
 
 class SendOpen(msgspec.Struct):
@@ -85,7 +95,47 @@ class Note(msgspec.Struct):
     region_id: str = ""
 
 
-Effect = WriteOffline | DeleteTransition | SendOpen | SendClose | ReadTransition | ReadRegion | RequestPlan | Note
+class FenceServer(msgspec.Struct):
+    """Delete the server's registration and leave a mark (X10); answer with `ServerFenced` or `FenceFailed`."""
+
+    server: ServerRecord
+    reason: str
+    lease_ms: int
+
+
+class ForgetFence(msgspec.Struct):
+    """Delete the mark of a fenced server: its former start is known to be dead."""
+
+    uuid: str
+
+
+class FinishMoves(msgspec.Struct):
+    """Delete a batch of moves: all have begun or are over."""
+
+    move_id: str
+
+
+class FinishTable(msgspec.Struct):
+    """The last region of a removed table has been closed: write that down."""
+
+    record: TableRecord
+    version: int
+
+
+Effect = (
+    WriteOffline
+    | DeleteTransition
+    | SendOpen
+    | SendClose
+    | ReadTransition
+    | ReadRegion
+    | RequestPlan
+    | Note
+    | FenceServer
+    | ForgetFence
+    | FinishMoves
+    | FinishTable
+)
 
 
 class TableSeen(msgspec.Struct):
@@ -123,6 +173,25 @@ class ServerDown(msgspec.Struct):
     """A server's registration is gone (RF-01)."""
 
     uuid: str
+
+
+class ServerFenced(msgspec.Struct):
+    """A server's registration was deleted by a master, and the mark says so (X10)."""
+
+    fence: FenceRecord
+
+
+class FenceFailed(msgspec.Struct):
+    """The store refused to fence the server: its registration has changed or gone meanwhile."""
+
+    uuid: str
+
+
+class FenceRequested(msgspec.Struct):
+    """An operator wants a server fenced."""
+
+    uuid: str
+    reason: str
 
 
 class DrainingSeen(msgspec.Struct):
@@ -167,12 +236,18 @@ class PlanReady(msgspec.Struct):
 
 
 class MoveRequested(msgspec.Struct):
-    """An operator or a plan wants a replica elsewhere; `destination` "" means anywhere else."""
+    """A replica is wanted elsewhere; `destination` "" means anywhere else. Not persisted: see MovesAccepted."""
 
     key: str
     destination: str = ""
     plan_id: str = ""
     reason: str = "move"
+
+
+class MovesAccepted(msgspec.Struct):
+    """A batch of moves is in the store."""
+
+    batch: MoveBatch
 
 
 class RetryRequested(msgspec.Struct):
@@ -187,6 +262,9 @@ Event = (
     | TransitionSeen
     | ServerUp
     | ServerDown
+    | ServerFenced
+    | FenceFailed
+    | FenceRequested
     | DrainingSeen
     | WriteDone
     | WriteFailed
@@ -194,5 +272,6 @@ Event = (
     | OrdersLost
     | PlanReady
     | MoveRequested
+    | MovesAccepted
     | RetryRequested
 )

@@ -6,7 +6,7 @@ children list becomes long.
 
     /cluster /epoch /balancer /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
     /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
-    /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id>
+    /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id> /moves/<move_id> /fenced/<uuid>
     /history/<segment> /alarms/<alarm_id> /runs/<epoch>
 """
 
@@ -22,7 +22,9 @@ from regions.model import (
     BalancerRecord,
     ClusterRecord,
     EpochRecord,
+    FenceRecord,
     MasterRecord,
+    MoveBatch,
     PlanRecord,
     RegionRecord,
     RunRecord,
@@ -52,6 +54,8 @@ _transition = msgspec.json.Decoder(TransitionRecord)
 _balancer = msgspec.json.Decoder(BalancerRecord)
 _plan = msgspec.json.Decoder(PlanRecord)
 _run = msgspec.json.Decoder(RunRecord)
+_moves = msgspec.json.Decoder(MoveBatch)
+_fence = msgspec.json.Decoder(FenceRecord)
 
 
 class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
@@ -130,6 +134,16 @@ def decode_run(data: bytes, path: str = "/runs") -> RunRecord:
     return _decode(_run, data, path)
 
 
+def decode_moves(data: bytes, path: str = "/moves") -> MoveBatch:
+    """Value of /moves/<move_id>."""
+    return _decode(_moves, data, path)
+
+
+def decode_fence(data: bytes, path: str = "/fenced") -> FenceRecord:
+    """Value of /fenced/<uuid>."""
+    return _decode(_fence, data, path)
+
+
 def shard(region_id: str) -> str:
     """Directory of a region's transitions below /unassigned: two hexadecimal digits."""
     return SHARDS[zlib.crc32(region_id.encode()) & 0xFF]
@@ -172,6 +186,8 @@ class Layout:
         self.history = f"{root}/history"
         self.alarms = f"{root}/alarms"
         self.runs = f"{root}/runs"
+        self.moves = f"{root}/moves"
+        self.fenced = f"{root}/fenced"
 
     def parents(self) -> list[str]:
         """Directories that must exist before anything else, in creation order; all are persistent and empty."""
@@ -193,8 +209,8 @@ class Layout:
         ]
 
     def records(self) -> list[str]:
-        """Directories of what is kept for people; a cluster made by an older version gets them with its next master."""
-        return [self.history, self.alarms, self.runs]
+        """Directories that came later: a cluster made by an older version gets them with its next master."""
+        return [self.history, self.alarms, self.runs, self.moves, self.fenced]
 
     def shard_paths(self) -> list[str]:
         """The directories that hold the transitions."""
@@ -247,6 +263,14 @@ class Layout:
     def run(self, epoch: int) -> str:
         """How long the phases of a reign took."""
         return f"{self.runs}/{epoch:010d}"
+
+    def move_batch(self, move_id: str) -> str:
+        """A batch of accepted moves."""
+        return f"{self.moves}/{move_id}"
+
+    def fence_mark(self, uuid: str) -> str:
+        """Mark of a server that was fenced."""
+        return f"{self.fenced}/{uuid}"
 
     def parse_transition(self, path: str) -> tuple[str, int] | None:
         """Region id and replica of a transition's path; None for any other path (the directories, say)."""

@@ -200,6 +200,24 @@ class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     wait_ms: int = 0
 
 
+class DeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Delete a table: its name is free when the answer comes; with `wait_ms` its regions are closed, too (DD-06)."""
+
+    table: str  #: name or id
+    wait_ms: int = 0
+
+
+class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Change a table's name, its schema, or both (DD-07); a new schema raises the schema version by one.
+
+    Durable when the answer comes. What is not given stays as it is.
+    """
+
+    table: str  #: name or id
+    name: str = ""
+    schema: str | None = None
+
+
 class ListTables(msgspec.Struct, frozen=True, tag=True):
     """All tables with counts."""
 
@@ -225,6 +243,32 @@ class MoveRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     replica: int = 0
     destination: str = ""
     wait_ms: int = 0
+
+
+class SetRegionIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Have a region closed and left closed (`assigned` False), or opened again; durable when the answer comes."""
+
+    region_id: str
+    assigned: bool
+    wait_ms: int = 0
+
+
+class DrainServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Have a server emptied and kept empty, or let it have regions again (TC-21). The mark outlives the server.
+
+    With `wait_ms` the answer comes when nothing is left there.
+    """
+
+    uuid: str
+    drain: bool = True
+    wait_ms: int = 0
+
+
+class FenceServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Take a live server's regions away: its registration is deleted, and they go elsewhere after its lease (X10)."""
+
+    uuid: str
+    reason: str = "asked for by an operator"
 
 
 class ExplainRegion(msgspec.Struct, frozen=True, tag=True):
@@ -321,6 +365,9 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     incoming: int  #: replicas in transition towards it
     outgoing: int  #: replicas that it is closing
     draining: bool = False
+    #: Why it was fenced, while its lease may last; and until when a server that comes and goes gets nothing.
+    fenced: str = ""
+    shunned_until_ms: int = 0
 
 
 class Servers(msgspec.Struct, frozen=True, tag=True):
@@ -486,12 +533,17 @@ class Accepted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 MasterRequest = (
     CreateTable
     | SetTableIntent
+    | DeleteTable
+    | AlterTable
     | ListTables
     | DescribeTable
     | DescribeRegion
     | ExplainRegion
     | MoveRegion
     | RetryRegion
+    | SetRegionIntent
+    | DrainServer
+    | FenceServer
     | GetMasterStatus
     | ListServers
     | ListRit

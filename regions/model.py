@@ -163,6 +163,8 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: System tables are assigned before all others and never wait behind them (RT-05).
     system: bool = False
     created_ms: int = 0
+    #: When the last region of a removed table was closed; its regions need not be looked at any more.
+    finished_ms: int = 0
 
 
 class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -247,6 +249,36 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def key(self) -> str:
         """`<region_id>-<replica>`: the name of the transition's znode."""
         return f"{self.region_id}-{self.replica}"
+
+
+class FenceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/fenced/<uuid>`: a server whose registration a master has deleted, while its lease may last (X10)."""
+
+    server: ServerRecord
+    #: How long it may go on serving after its registration was deleted, at most.
+    lease_ms: int
+    reason: str = ""
+    epoch: int = 0
+    at_ms: int = 0
+
+
+class Move(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One replica that is to leave `source`, for the server with uuid `destination`, or "" for any other one."""
+
+    key: str
+    source: Incarnation
+    destination: str = ""
+
+
+class MoveBatch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/moves/<move_id>`: moves that were accepted together and have not all begun (FW-03)."""
+
+    move_id: str
+    moves: tuple[Move, ...]
+    reason: str = "move"
+    plan_id: str = ""
+    epoch: int = 0
+    at_ms: int = 0
 
 
 class PlanState(enum.StrEnum):
@@ -374,10 +406,13 @@ __all__ = [
     "BalancerRecord",
     "ClusterRecord",
     "EpochRecord",
+    "FenceRecord",
     "GroupBalance",
     "Incarnation",
     "Intent",
     "MasterRecord",
+    "Move",
+    "MoveBatch",
     "PlanRecord",
     "PlanState",
     "RegionRecord",

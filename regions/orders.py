@@ -27,6 +27,7 @@ class OrderBook:
         busy_max: int,
         closes_max: int,
         reask_ms: int,
+        reask_max_ms: int,
     ) -> None:
         """`move_target` chooses the destination of a move when its CLOSE goes out."""
         self._world = world
@@ -34,6 +35,7 @@ class OrderBook:
         self._busy_max = busy_max
         self._closes_max = closes_max
         self._reask_ms = reask_ms
+        self._reask_max_ms = reask_max_ms
         self._batches: dict[int, list[tuple[Replica, Order]]] = {}
         self._next_batch = 1
         #: Servers with something queued, by uuid.
@@ -77,9 +79,13 @@ class OrderBook:
             return
         pending, self._pending = self._pending, {}
         for server in pending.values():
-            if self._world.servers.get(server.uuid) is server:
-                self._dispatch_closes(server, effects, now_ms)
-                self._dispatch_opens(server, effects, now_ms)
+            if self._world.servers.get(server.uuid) is not server:
+                continue
+            if server.fencing:  # until it is known whether it was fenced
+                self._pending[server.uuid] = server
+                continue
+            self._dispatch_closes(server, effects, now_ms)
+            self._dispatch_opens(server, effects, now_ms)
 
     def answered(self, event: fx.OrdersAnswered, now_ms: int) -> Iterator[tuple[Replica, OrderResult]]:
         """Book an answer; yields the results that belong to orders still current.
@@ -91,21 +97,20 @@ class OrderBook:
             if replica.order is not order:
                 continue
             order.sent = False
-            order.next_ms = now_ms + (self._reask_ms << min(order.asks - 1, 4))
+            order.next_ms = now_ms + min(self._reask_ms << min(order.asks - 1, 10), self._reask_max_ms)
             result = results.get((replica.region.record.region_id, replica.number))
             if result is None:
                 continue
             order.done = result.outcome is Outcome.DONE
-            if result.outcome is Outcome.STARTED:
-                order.first_sent_ms = now_ms  # a sign of life: the deadline for beginning counts from here
+            order.heard = order.heard or result.outcome is Outcome.STARTED
             yield replica, result
 
-    def lost(self, batch: int, now_ms: int, pause_max_ms: int) -> None:
+    def lost(self, batch: int, now_ms: int) -> None:
         """No answer: ask again after a pause that grows with the number of asks."""
         for replica, order in self._batches.pop(batch, []):
             if replica.order is order:
                 order.sent = False
-                order.next_ms = now_ms + min(200 << min(order.asks - 1, 10), pause_max_ms)
+                order.next_ms = now_ms + min(200 << min(order.asks - 1, 10), self._reask_max_ms)
 
     def _take(self, server: Server, kind: int, now_ms: int) -> list[tuple[Replica, Order]]:
         """Up to a batch of current orders from the queue, as far as slots allow."""
@@ -169,8 +174,11 @@ class OrderBook:
                 transition.reason,
             )
         if not replica.wants_open:
-            return CloseOrder(record.region_id, record.table_id, replica.number, intent=Intent.CLOSE, reason="disable")
-        reason = "drain" if replica.move is None else "move"
+            reason = "unassign" if replica.region.table.wants_open else "disable"
+            return CloseOrder(record.region_id, record.table_id, replica.number, intent=Intent.CLOSE, reason=reason)
+        reason = replica.move_reason or "move"
+        if replica.move is None:
+            reason = "server stops" if replica.open_on is not None and replica.open_on.record.leaving else "drain"
         return CloseOrder(
             record.region_id,
             record.table_id,

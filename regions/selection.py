@@ -42,9 +42,9 @@ class Selection:
         stranded, self._stranded = self._stranded, {}
         return list(stranded.values())
 
-    def stranded_keys(self) -> list[str]:
-        """Keys of the replicas without an eligible server that still want one."""
-        return [key for key, replica in self._stranded.items() if self.wants(replica)]
+    def stranded(self) -> list[Replica]:
+        """The replicas without an eligible server that still want one."""
+        return [replica for replica in self._stranded.values() if self.wants(replica)]
 
     def planned(self, keys: list[str]) -> list[Replica]:
         """Take the replicas whose plan is ready and that still want a destination."""
@@ -82,16 +82,20 @@ class Selection:
         return urgent + [one for one in rest if one.key not in self._planning]
 
     def choose(self, replica: Replica, *, exclude_home: bool = False) -> Incarnation | None:
-        """A destination for one replica; `exclude_home`: it is to leave the server that has it."""
-        exclude = set(replica.failed or ())
-        if exclude_home and replica.home is not None:
-            exclude.add(replica.home.uuid)
+        """A destination for one replica; `exclude_home`: it is to leave the server that has it.
+
+        Servers that failed it, and servers that come and go, only get it when there is no other.
+        """
+        home = {replica.home.uuid} if exclude_home and replica.home is not None else set()
+        doubtful = {*(replica.failed or ()), *self._world.shunned}
         peers, racks = self._world.peers(replica) if len(replica.region.replicas) > 1 else ((), ())
         group = replica.region.table.record.group
         prefer = None if exclude_home else replica.last_uuid
         servers = self._world.servers
-        uuid = choose(servers.values(), group=group, prefer=prefer, exclude=exclude, peers=peers, peer_racks=racks)
-        if uuid is None and replica.failed and not exclude_home:
-            # Every server has failed it once: better one of them again than none (the attempts are bounded).
+        uuid = choose(
+            servers.values(), group=group, prefer=prefer, exclude=home | doubtful, peers=peers, peer_racks=racks
+        )
+        if uuid is None and doubtful and not exclude_home:
+            # Better one of them again than none: the attempts are bounded.
             uuid = choose(servers.values(), group=group, peers=peers, peer_racks=racks)
         return None if uuid is None else servers[uuid].incarnation

@@ -32,7 +32,7 @@ CLOSE: Final = 2
 class Order:
     """What a server has been, or is to be, told about a replica; asked again until the store shows the outcome."""
 
-    __slots__ = ("asks", "done", "first_sent_ms", "kind", "next_ms", "queued", "sent", "server", "version")
+    __slots__ = ("asks", "done", "first_sent_ms", "heard", "kind", "next_ms", "queued", "sent", "server", "version")
 
     def __init__(self, kind: int, server: Server, version: int, next_ms: int) -> None:
         self.kind = kind
@@ -43,6 +43,8 @@ class Order:
         self.next_ms = next_ms
         self.asks = 0
         self.first_sent_ms = 0
+        #: The server said that it has taken the order.
+        self.heard = False
         self.queued = False
         self.sent = False
         self.done = False
@@ -51,7 +53,7 @@ class Order:
 class Table:
     """A table, its version, and counts of its replicas."""
 
-    __slots__ = ("open_replicas", "parked", "record", "regions", "replicas", "version")
+    __slots__ = ("open_replicas", "parked", "record", "regions", "replicas", "rit", "version")
 
     def __init__(self, record: TableRecord, version: int) -> None:
         self.record = record
@@ -61,6 +63,8 @@ class Table:
         #: Replicas at rest on a live server.
         self.open_replicas = 0
         self.parked = 0
+        #: Replicas in transition.
+        self.rit = 0
 
     @property
     def wants_open(self) -> bool:
@@ -94,6 +98,7 @@ class Replica:
         "coming_to",
         "counted_open",
         "counted_parked",
+        "counted_rit",
         "failed",
         "home",
         "key",
@@ -101,6 +106,7 @@ class Replica:
         "last_uuid",
         "move",
         "move_plan",
+        "move_reason",
         "not_before_ms",
         "number",
         "open_on",
@@ -139,6 +145,7 @@ class Replica:
         #: Destination uuid of a wanted move, "" for any; None: no move wanted.
         self.move: str | None = None
         self.move_plan = ""
+        self.move_reason = ""
         self.plan_id = ""
         #: Why it waits for a destination.
         self.cause: Cause = Cause.ASSIGN
@@ -153,6 +160,7 @@ class Replica:
         self.coming_to: Server | None = None
         self.counted_open = False
         self.counted_parked = False
+        self.counted_rit = False
 
     @property
     def wants_open(self) -> bool:
@@ -220,6 +228,8 @@ class World:
         self.replicas: dict[str, Replica] = {}
         #: By uuid, in order of arrival.
         self.servers: dict[str, Server] = {}
+        #: Servers that come and go too often, and until when they get nothing.
+        self.shunned: dict[str, int] = {}
         #: Replicas with a transition or an order.
         self.active: dict[str, Replica] = {}
 
@@ -228,12 +238,32 @@ class World:
         table = self.tables.get(record.table_id)
         if table is None:
             table = self.tables[record.table_id] = Table(record, version)
-        elif table.record.name != record.name:
-            self.names.pop(table.record.name, None)
+        elif table.record.name != record.name and self.names.get(table.record.name) is table:
+            del self.names[table.record.name]
         table.record = record
         table.version = version
-        self.names[record.name] = table
+        if record.state is TableState.REMOVED:
+            if self.names.get(record.name) is table:
+                del self.names[record.name]
+        else:
+            self.names[record.name] = table
         return table
+
+    def is_finished(self, table: Table) -> bool:
+        """Whether it is a removed table of which nothing is open or in transition any more."""
+        if table.record.state is not TableState.REMOVED or table.open_replicas or table.rit:
+            return False
+        replicas = (replica for region in table.regions.values() for replica in region.replicas)
+        return self.tables.get(table.record.table_id) is table and all(one.writing is None for one in replicas)
+
+    def forget_table(self, table: Table) -> None:
+        """A removed table is closed everywhere: nothing of it is looked at any more."""
+        for region in table.regions.values():
+            del self.regions[region.record.region_id]
+            for replica in region.replicas:
+                del self.replicas[replica.key]
+                self.active.pop(replica.key, None)
+        del self.tables[table.record.table_id]
 
     def put_region(self, record: RegionRecord, version: int) -> Region | None:
         """Add a region or take over its new record; None if its table is unknown or the region is no more."""
@@ -308,6 +338,9 @@ class World:
         if is_open != replica.counted_open:
             replica.counted_open = is_open
             table.open_replicas += 1 if is_open else -1
+        if (transition is not None) != replica.counted_rit:
+            replica.counted_rit = transition is not None
+            table.rit += 1 if replica.counted_rit else -1
         is_parked = transition is not None and transition.parked
         if is_parked != replica.counted_parked:
             replica.counted_parked = is_parked

@@ -171,6 +171,12 @@ class ZkClient(Requests):
         return max(self._last_contact_ms, proven_ms) / 1000
 
     @property
+    def left_s(self) -> float:
+        """Seconds for which the session surely lives on by this process's own clock, if no more answer comes; not
+        below 0."""
+        return max(0.0, self.last_contact_s + (self.timeout_ms - self._clock.monotonic_ms()) / 1000)
+
+    @property
     def last_zxid(self) -> int:
         """The newest zxid that an answer carried."""
         connection = self._connection

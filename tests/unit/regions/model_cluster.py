@@ -15,8 +15,11 @@ from regions.assigner import Assigner
 from regions.limits import AssignerConfig
 from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
 from regions.model import (
+    FenceRecord,
     Incarnation,
     Intent,
+    Move,
+    MoveBatch,
     RegionRecord,
     RegionState,
     ReplicaLocation,
@@ -78,8 +81,13 @@ class ModelCluster:
         self.plans: list[fx.RequestPlan] = []
         #: uuids of servers that take orders and never answer
         self.silent: set[str] = set()
+        self.draining: list[str] = []
         #: uuid -> error for every open
         self.failing: dict[str, str] = {}
+        self.fences: dict[str, FenceRecord] = {}
+        self.moves: dict[str, MoveBatch] = {}
+        #: uuids of servers that close nothing: they say so each time
+        self.hanging: set[str] = set()
         #: which server has what open, for the one-owner rule
         self.open: dict[str, Incarnation] = {}
 
@@ -101,8 +109,10 @@ class ModelCluster:
             self.regions.values(),
             servers,
             self.unassigned.values(),
-            [],
+            self.draining,
             self.now,
+            fences=list(self.fences.values()),
+            moves=list(self.moves.values()),
         )
         self.assigner.begin(self.now)
         if run:
@@ -157,9 +167,7 @@ class ModelCluster:
         return None if found is None else found[0].state
 
     def set_intent(self, intent: TableIntent) -> None:
-        record, version = self.tables["t1"]
-        self.tables["t1"] = (msgspec.structs.replace(record, intent=intent), version + 1)
-        self.handle(fx.TableSeen(*self.tables["t1"]))
+        self.change_table(intent=intent)
 
     # --- effects --------------------------------------------------------------------------------------------------
 
@@ -182,6 +190,49 @@ class ModelCluster:
                 self.plans.append(effect)
             case fx.Note():
                 self.notes.append(effect.text)
+            case fx.FenceServer():
+                self._fence(effect)
+            case fx.ForgetFence():
+                del self.fences[effect.uuid]
+            case fx.FinishMoves():
+                del self.moves[effect.move_id]
+            case fx.FinishTable():
+                table = effect.record
+                assert self.tables[table.table_id] == (table, effect.version)
+                finished = msgspec.structs.replace(table, finished_ms=self.now)
+                self.tables[table.table_id] = (finished, effect.version + 1)
+
+    def _fence(self, effect: fx.FenceServer) -> None:
+        """One multi: the registration is deleted and the mark is there; the server goes on for a while."""
+        uuid = effect.server.uuid
+        if self.servers.get(uuid) != effect.server:
+            self.assigner.handle(fx.FenceFailed(uuid), self.now)
+            return
+        del self.servers[uuid]
+        fence = FenceRecord(effect.server, effect.lease_ms, effect.reason, self.assigner.epoch, self.now)
+        self.fences[uuid] = fence
+        self.assigner.handle(fx.ServerFenced(fence), self.now)
+        self.assigner.handle(fx.ServerDown(uuid), self.now)
+
+    def stop_serving(self, uuid: str) -> None:
+        """A fenced server has noticed, or its lease has run out: nothing is open there any more."""
+        self.open = {key: owner for key, owner in self.open.items() if owner.uuid != uuid}
+
+    def accept(self, *moves: tuple[str, str, str], move_id: str = "m1") -> None:
+        """(region, source, destination): the batch is written, then the assigner is told."""
+        batch = MoveBatch(move_id, tuple(Move(f"{name}-0", at(source), to) for name, source, to in moves))
+        self.moves[move_id] = batch
+        self.handle(fx.MovesAccepted(batch))
+
+    def change_table(self, **changes: object) -> None:
+        record, version = self.tables["t1"]
+        self.tables["t1"] = (msgspec.structs.replace(record, **changes), version + 1)
+        self.handle(fx.TableSeen(*self.tables["t1"]))
+
+    def set_unassigned(self, name: str, unassigned: bool) -> None:
+        record, version = self.regions[name]
+        self.regions[name] = (msgspec.structs.replace(record, unassigned=unassigned), version + 1)
+        self.handle(fx.RegionSeen(*self.regions[name]))
 
     def see(self, name: str = "r1") -> None:
         record, version = self.unassigned.get(f"{name}-0", (None, -1))
@@ -199,6 +250,8 @@ class ModelCluster:
             return version
         if effect.table_check is not None:
             assert self.tables[effect.table_check[0]][1] == effect.table_check[1]
+        if effect.region_check is not None:
+            assert self.regions[effect.region_check[1]][1] == effect.region_check[2]
         if effect.region is not None:
             assert self.regions[effect.region_id][1] == effect.region_version
             self.regions[effect.region_id] = (effect.region, effect.region_version + 1)
@@ -263,6 +316,8 @@ class ModelCluster:
         )
         found = self.unassigned.get(key)
         version = found[1] if found else self.step(Actor.SERVER, closing, -1, Cause.CLOSE_ORDER)
+        if record.uuid in self.hanging:
+            return OrderResult(order.region_id, 0, Outcome.FAILED, version, "the disk hangs")
         closed = msgspec.structs.replace(closing, state=RegionState.CLOSED)
         version = self.step(Actor.SERVER, closed, version, Cause.CLOSE_DONE)
         del self.open[key]

@@ -54,7 +54,7 @@ def test_no_server_strands_until_one_comes() -> None:
     cluster = ModelCluster()
     cluster.put(region())
     cluster.start()
-    assert cluster.assigner.problems(cluster.now, 5) == ["r1-0 has no eligible server"]
+    assert cluster.assigner.problems(cluster.now, 5) == ["r1-0 has no eligible server: there is no live server"]
     cluster.join(A)
     assert cluster.where() == "a"
     assert cluster.assigner.unplaced == 0

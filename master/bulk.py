@@ -1,0 +1,196 @@
+"""Bulk plans of one reign: have them made, write their records, follow them to the last region (RT-06 to RT-08, X8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+from twisted.internet.defer import DeferredLock
+from twisted.logger import Logger
+
+from coord.client.ops import Create, Delete, SetData
+from master.fence import Fence
+from master.phases import BulkPlan, Phases
+from master.planning import Planner, snapshot_of
+from master.runs import Runs
+from master.transitions import Write
+from regions import effects as fx
+from regions.assigner import Assigner
+from regions.layout import encode
+from regions.model import PlanRecord, PlanState
+from regions.plan import PlanError
+from regions.states import Cause
+
+log = Logger()
+
+#: Plan records that stay in the store.
+PLANS_KEPT: Final = 20
+
+
+class Ruler(Protocol):
+    """What is used of the reign."""
+
+    fence: Fence
+    assigner: Assigner
+    phases: Phases
+    runs: Runs
+    is_over: bool
+
+    def observe(self, event: fx.Event) -> None: ...
+
+    def persist(self, write: Callable[[], Any]) -> None: ...
+
+    async def insist(self, write: Callable[[], Any]) -> Any: ...
+
+
+class Bulks:
+    """The plans under way, and the latest one for the status."""
+
+    def __init__(
+        self, reign: Ruler, planner: Planner, now_ms: Callable[[], int], token: Callable[[int], bytes]
+    ) -> None:
+        self._reign = reign
+        self._planner = planner
+        self._now_ms = now_ms
+        self._token = token
+        self.latest: BulkPlan | None = None
+        self._running: dict[str, BulkPlan] = {}
+        #: A plan that a former master left unfinished.
+        self._unfinished: PlanRecord | None = None
+        #: One plan is made at a time.
+        self._lock = DeferredLock()
+
+    def load(self, plans: list[PlanRecord]) -> None:
+        """Take over the records in the store."""
+        running = [plan for plan in plans if plan.state in (PlanState.PLANNING, PlanState.APPLYING)]
+        self._unfinished = running[-1] if running else None
+
+    async def make(self, request: fx.RequestPlan) -> None:
+        """RT-06 to RT-08: have a plan made, store its record, hand the placements to the assigner."""
+        bulk = self._new(request)
+        plan_id = bulk.record.plan_id
+        self.latest = self._running[plan_id] = bulk
+        await self._lock.acquire()
+        try:
+            placements = await self._plan(bulk, request)
+        finally:
+            self._lock.release()
+        if self._reign.is_over:
+            return
+        bulk.stage = ""
+        await self._reign.insist(lambda: self._store(bulk))
+        self._reign.observe(fx.PlanReady(plan_id, request.keys, placements))
+
+    async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
+        """Placements, by whichever engine; none at all if no engine can plan: the assigner then places singly."""
+        reign = self._reign
+        reign.phases.restart_from("plan")
+        reign.phases.begin("plan")
+        plan_id = bulk.record.plan_id
+        world = reign.assigner.world
+        replicas = [world.replicas[key] for key in request.keys if key in world.replicas]
+        snapshot = snapshot_of(world, replicas)
+
+        def progress(stage: str) -> None:
+            bulk.stage = stage
+
+        try:
+            made = await self._planner.make(plan_id, reign.fence.epoch, snapshot, bulk.record.engine, progress)
+            placements = made.placements
+            note = "; ".join(filter(None, (bulk.record.note, made.note)))
+            bulk.change(engine=made.engine, digest=made.digest, note=note, state=PlanState.APPLYING)
+        except PlanError as error:
+            log.warn("no bulk plan, regions are placed one by one: {error}", error=error)
+            placements = {}
+            bulk.change(engine="single", note=str(error), state=PlanState.APPLYING)
+        if not reign.is_over:
+            reign.phases.begin("OFFLINE")
+        return placements
+
+    def _new(self, request: fx.RequestPlan) -> BulkPlan:
+        """A plan's record; one that a former master left unfinished goes on under its id (X8)."""
+        unfinished, self._unfinished = self._unfinished, None
+        engine, note = self._planner.engine_for(len(request.keys))
+        epoch = self._reign.fence.epoch
+        if unfinished is not None:
+            plan_id, note = unfinished.plan_id, f"begun under epoch {unfinished.epoch}"
+        else:
+            plan_id = f"{epoch:06d}-{self._token(3).hex()}"
+        record = PlanRecord(
+            plan_id,
+            epoch,
+            request.reason,
+            engine=engine,
+            regions=len(request.keys),
+            note=note,
+            created_ms=self._now_ms(),
+        )
+        return BulkPlan(record, request.keys, lambda: self._now_ms() / 1000)
+
+    async def _store(self, bulk: BulkPlan) -> None:
+        fence = self._reign.fence
+        path = fence.layout.plan(bulk.record.plan_id)
+        exists = await fence.client.exists(path) is not None
+        data = encode(bulk.record)
+        await fence.write([SetData(path, data) if exists else Create(path, data)])
+
+    def count(self, effect: Write) -> None:
+        """Follow the plans' progress through our own writes."""
+        if not self._running:
+            return
+        if isinstance(effect, fx.WriteOffline):
+            bulk = self._running.get(effect.record.plan_id)
+            if bulk is not None and effect.before is None:
+                bulk.offline += 1
+                if bulk.offline == len(bulk.keys) and bulk is self.latest:
+                    self._reign.phases.begin("open")
+        elif effect.cause is Cause.DONE:
+            replica = self._reign.assigner.world.replicas.get(effect.key)
+            transition = None if replica is None else replica.transition
+            bulk = self._running.get("" if transition is None else transition.plan_id)
+            if bulk is not None:
+                bulk.assigned += 1
+                if bulk.assigned == len(bulk.keys):
+                    self._finish(bulk)
+
+    def finish_stuck(self) -> None:
+        """A plan is over, too, when nothing moves any more although not all of it arrived: parked, disabled."""
+        if not self._running or self._reign.assigner.unplaced:
+            return
+        active = self._reign.assigner.world.active.values()
+        if all(one.transition is not None and one.transition.parked for one in active):
+            for bulk in list(self._running.values()):
+                if bulk.record.state is PlanState.APPLYING and bulk.offline:
+                    self._finish(bulk)
+
+    def _finish(self, bulk: BulkPlan) -> None:
+        phases = self._reign.phases
+        del self._running[bulk.record.plan_id]
+        if bulk is self.latest:
+            phases.end()
+        bulk.change(state=PlanState.DONE, assigned=bulk.assigned, finished_ms=self._now_ms())
+        log.info(
+            "plan {plan} is carried out: {count} replicas, {phases}",
+            plan=bulk.record.plan_id,
+            count=bulk.assigned,
+            phases=", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in phases.report()),
+        )
+        facts = {"planned": bulk.record.regions, "engine": bulk.record.engine}
+        self._reign.persist(lambda: self._store(bulk))
+        self._reign.persist(lambda: self._reign.runs.save(facts))
+
+    async def prune(self, plans: list[PlanRecord]) -> None:
+        """Close the record of a plan that left nothing to do, and remove records of long ago."""
+        fence = self._reign.fence
+        if self._unfinished is not None:
+            record = msgspec.structs.replace(
+                self._unfinished,
+                state=PlanState.DONE,
+                note="finished by later masters",
+                finished_ms=self._now_ms(),
+            )
+            self._unfinished = None
+            await fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))])
+        for old in sorted(plans, key=lambda plan: plan.created_ms)[:-PLANS_KEPT]:
+            await fence.write([Delete(fence.layout.plan(old.plan_id))])

@@ -1,0 +1,71 @@
+"""The two writes of a master below `/unassigned`, made from what is known of a replica. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from regions import effects as fx
+from regions.model import Incarnation, Intent, RegionState, TransitionRecord
+from regions.states import Cause
+from regions.world import Replica
+
+
+def offline(
+    replica: Replica,
+    destination: Incarnation | None,
+    cause: Cause,
+    *,
+    epoch: int,
+    now_ms: int,
+    start_timeout_ms: int,
+    attempt: int | None = None,
+    error: str | None = None,
+    parked: bool = False,
+) -> fx.WriteOffline:
+    """Create the transition as OFFLINE, or force it there; source, intent, plan and attempts go on unless given."""
+    former = replica.transition
+    region = replica.region.record
+    if former is None:
+        source, intent, plan_id, attempts, last_error = replica.home, Intent.OPEN, replica.plan_id, 0, ""
+    else:
+        source, intent, plan_id = former.source, former.intent, former.plan_id
+        attempts, last_error = former.attempt, former.last_error
+    record = TransitionRecord(
+        region.region_id,
+        region.table_id,
+        replica.number,
+        RegionState.OFFLINE,
+        source,
+        destination,
+        intent,
+        epoch,
+        plan_id,
+        attempts if attempt is None else attempt,
+        cause.value,
+        now_ms,
+        now_ms + start_timeout_ms,
+        last_error if error is None else error,
+        parked,
+    )
+    before = None if former is None else former.state
+    return fx.WriteOffline(replica.key, record, before, replica.version, cause)
+
+
+def delete(replica: Replica, transition: TransitionRecord, cause: Cause) -> fx.DeleteTransition:
+    """Delete the transition. One that ends with a closed region takes the location out of the record in the same multi,
+    which also checks the intents on which its legality hangs (X3)."""
+    effect = fx.DeleteTransition(
+        replica.key, transition.region_id, transition.replica, transition.state, replica.version, cause
+    )
+    if cause is not Cause.DO_NOT_REOPEN:
+        return effect
+    region = replica.region
+    effect.table_check = (region.table.record.table_id, region.table.version)
+    location = region.record.location(replica.number)
+    if location.start_code is not None:
+        closed = msgspec.structs.replace(location, start_code=None)
+        effect.region = region.record.with_location(closed)
+        effect.region_version = region.version
+    elif region.record.unassigned:
+        effect.region_check = (region.record.table_id, region.record.region_id, region.version)
+    return effect
