@@ -21,7 +21,7 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     if value is None:
         return None
     host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise click.BadParameter(f"{value!r} is not host:port", param=parameter)
     return host.strip("[]"), int(port)
 

@@ -96,7 +96,7 @@ def parse_hosts(text: str) -> str:
     hosts = text.removeprefix(OUTSIDE_PREFIX).strip().rstrip("/")
     for part in hosts.split(","):
         host, colon, port = part.strip().rpartition(":")
-        if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
+        if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
             raise UsageFaultError(
                 f"store address {part!r} is not host:port", "Write it as --store 127.0.0.1:21801,127.0.0.1:21802."
             )

@@ -20,7 +20,7 @@ OPENERS: Final = ("kv", "directories", "none")
 def parse_address(text: str, what: str) -> tuple[str, int]:
     """`host:port` (port 0: any free one). Raises ConfigError that names `what`."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535 or not host:
+    if not colon or not port.isdecimal() or int(port) > 65535 or not host:
         raise ConfigError(f"{what} {text!r} is not host:port")
     return host.strip("[]"), int(port)
 

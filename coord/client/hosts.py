@@ -38,7 +38,7 @@ def _address(text: str, hosts: str) -> tuple[str, int]:
     if not colon or text.endswith("]"):
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"{hosts!r}: {text!r} is no host:port")
     return host, int(port)
 

@@ -203,7 +203,7 @@ def parse_address(text: str, what: str) -> Address:
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"{what} {text!r} is not host:port")
     return host, int(port)
 
@@ -213,7 +213,7 @@ def parse_peers(text: str) -> dict[int, Address]:
     peers: dict[int, Address] = {}
     for part in filter(None, text.split(",")):
         number, equals, address = part.strip().partition("=")
-        if not equals or not number.isdigit():
+        if not equals or not number.isdecimal():
             raise ConfigError(f"peer {part!r} is not id=host:port")
         if int(number) in peers:
             raise ConfigError(f"peer {number} is named twice")
@@ -229,7 +229,7 @@ def parse_join(text: str) -> tuple[Address, ...]:
 def parse_observers(text: str) -> frozenset[int]:
     """`4,5`. Raises ConfigError."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    wrong = [part for part in parts if not part.isdigit()]
+    wrong = [part for part in parts if not part.isdecimal()]
     if wrong:
         raise ConfigError(f"observer {wrong[0]!r} is not a node id")
     return frozenset(map(int, parts))

@@ -103,7 +103,7 @@ def parse_server(text: str) -> tuple[Member, str]:
     """`server.N=…`: the member and its role. Raises ValueError."""
     name, equals, rest = text.strip().partition("=")
     prefix, dot, digits = name.strip().partition(".")
-    if not equals or prefix != "server" or not dot or not digits.isdigit():
+    if not equals or prefix != "server" or not dot or not digits.isdecimal():
         raise ValueError(f"{text!r} is not server.N=host:port:port[:role][;[host:]port]")
     return parse_member(int(digits), rest)
 
@@ -116,7 +116,7 @@ def _split(address: str) -> list[str]:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536
 
 
 # --- the attachment -------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def decode_members(attachment: bytes) -> Members:
     members: Members = {}
     for line in attachment.decode().splitlines():
         digits, equals, rest = line.partition("=")
-        if not equals or not digits.isdigit():
+        if not equals or not digits.isdecimal():
             raise ValueError(f"{line!r} is not id=host:port:port")
         members[int(digits)] = parse_member(int(digits), rest)[0]
     return members

@@ -416,7 +416,7 @@ class PeerLinks:
     def meet(self, hello: codec.Hello) -> None:
         """A node that only newer configurations know is answered where it says it is, until this node knows better."""
         host, _, port = hello.address.rpartition(":")
-        if hello.src not in self._links and port.isdigit():
+        if hello.src not in self._links and port.isdecimal():
             self._open(hello.src, (host.strip("[]"), int(port)))
 
     # --- the node's door ----------------------------------------------------------------------------------------------

@@ -32,7 +32,12 @@ PEER_SECRET_BYTES_MIN: Final = 16
 
 def read_jaas(path: Path) -> dict[str, str]:
     """Secrets by user of the section `Server`; none without that section. Raises ConfigError."""
-    tokens = _tokens(path)
+    return parse_jaas(path, _read(path))
+
+
+def parse_jaas(path: Path, text: str) -> dict[str, str]:
+    """The same of what is in the file; `path` is for messages."""
+    tokens = _tokens(path, text)
     at = 0
     while at < len(tokens):
         name = tokens[at][1]
@@ -65,8 +70,7 @@ def _server_section(path: Path, tokens: list[tuple[str, str]]) -> dict[str, str]
     return users
 
 
-def _tokens(path: Path) -> list[tuple[str, str]]:
-    text = _read(path)
+def _tokens(path: Path, text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     at = 0
     while at < len(text):

@@ -54,11 +54,18 @@ _SILENT: Final = frozenset(
 def read_zoo_cfg(path: Path) -> Settings:
     """The settings of the file. Raises ConfigError with file and line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    return parse_zoo_cfg(path, text)
+
+
+def parse_zoo_cfg(path: Path, content: str) -> Settings:
+    """The settings of a file's content; names of other files are relative to `path`. Raises ConfigError."""
+    if "\0" in content:
+        raise ConfigError(f"{path}: holds a null byte: this is no text")
     values: dict[str, tuple[str, int]] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(content.splitlines(), 1):
         text = line.strip()
         if not text or text.startswith(("#", "!")):
             continue
@@ -199,7 +206,7 @@ class _Reader:
         observers: set[int] = set()
         for key, (text, number) in self._values.items():
             name, _, digits = key.partition(".")
-            if name != "server" or not digits.isdigit():
+            if name != "server" or not digits.isdecimal():
                 continue
             self._used.add(key)
             try:
@@ -218,7 +225,7 @@ class _Reader:
             text = path.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; it must hold this node's id") from error
-        if not text.isdigit():
+        if not text.isdecimal():
             raise ConfigError(f"{path}: {text!r} is not a node id")
         if int(text) not in servers:
             raise ConfigError(f"{path}: there is no line server.{text} in {self._path}")

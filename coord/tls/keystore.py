@@ -45,16 +45,24 @@ def read_store(path: Path, password: str) -> KeyStore:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
+    try:
+        return parse_store(data, password)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_store(data: bytes, password: str) -> KeyStore:
+    """The contents of a store of either kind. Raises ValueError."""
     found = KeyStore()
     if b"-----BEGIN " in data:
         found.own = found.trusted = data.decode("latin-1")
         return found
     if not data.startswith(_MAGIC):
-        raise ConfigError(f"{path}: neither PEM nor JKS (of PKCS #12, `openssl pkcs12 -nodes` makes PEM)")
+        raise ValueError("neither PEM nor JKS (of PKCS #12, `openssl pkcs12 -nodes` makes PEM)")
     try:
         _read_jks(data, password, found)
-    except (struct.error, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    except struct.error as error:
+        raise ValueError(str(error)) from error
     return found
 
 

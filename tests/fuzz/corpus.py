@@ -15,6 +15,7 @@ from coord.tree.command import encode_attach, encode_command, encode_create_sess
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from regions import messages
+from tests.fuzz import security
 from tests.fuzz.targets import _MEMBER_KINDS, _OPCODES, _READS, DECODERS, SESSION, TARGETS, filled_machine
 
 REGRESSIONS = Path(__file__).parent / "regressions"
@@ -35,6 +36,7 @@ def seeds(target: str) -> list[bytes]:
         "rpc": _rpc,
         "state": _state,
         "log": _log,
+        **{name: lambda name=name: security.seeds(name) for name in security.TARGETS},  # type: ignore[misc]
         "config": lambda: [Configuration([1, 2, 3], [4], [5], b"x=y").encode(), Configuration([1]).encode()],
     }[target]()
     known = sorted(REGRESSIONS.glob(f"{target}-*.bin")) if REGRESSIONS.is_dir() else []
@@ -228,4 +230,4 @@ def _log() -> list[bytes]:
     return [body, body + _part(0, b"".join(base.parts)), _part(0, header)]
 
 
-assert set(TARGETS) == {"records", "client", "apply", "peer", "node", "rpc", "state", "log", "config"}
+assert all(seeds(name) for name in TARGETS)

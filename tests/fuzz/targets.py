@@ -8,6 +8,8 @@
     rpc        a stream of RegionKeeper's own RPC, and the messages in it
     state      the chunks of a snapshot, each with the checksum it needs
     log        the records of a log, each with the checksum it needs
+    config     a membership as the log has it
+    sasl, guard, der, keystore, jaas, zoocfg   what decides who may come in (tests/fuzz/security.py)
 
 The first byte of a stream says into which pieces it is cut on its way.
 """
@@ -32,6 +34,7 @@ from coord.wire import records as r
 from coord.wire.client_conn import MAX_FRAME_BYTES, PHASE_CLOSED, PHASE_OPEN, ClientConnection
 from regions import messages
 from tests.disks import MemoryDisk
+from tests.fuzz import security
 from tests.store_nodes import Client, StoreNodes
 from tests.unit.coord.tree_store import Store
 
@@ -135,7 +138,7 @@ def filled_machine() -> StateMachine:
     client.create(b"/t", b"", r.CREATE_TTL, opcode=r.OP_CREATE_TTL, ttl_ms=1000)
     client.create(b"/locked", b"", acl=[r.Acl(1, b"digest", b"other:hash")])
     client.create(b"/zookeeper/quota/a", b"")
-    client.create(b"/zookeeper/quota/a/zookeeper_limits", b"count=5,bytes=1000")
+    client.create(b"/zookeeper/quota/a/zookeeper_limits", b"count=5,bytes=1000=;byteHardLimit=1500;countHardLimit=6")
     client.create(b"/zookeeper/quota/a/zookeeper_stats", b"count=0,bytes=0")
     store.client(SESSION + 1)
     return store.machine
@@ -154,7 +157,10 @@ _READS = (
 def fuzz_apply(data: bytes) -> None:
     """Whatever is committed is applied: one zxid each, refused without a trace, and the state stays a state."""
     machine = StateMachine.restore([_FILLED])
-    watches = WatchTable()
+    watches = WatchTable(len(data) % 3)
+    if data[:1] == b"\xfe":
+        machine.tree.enforces_quotas = True
+        machine.tree.is_full = data[-1:] > b"\xf0"
     if data[:1] == b"\xff":
         machine.apply_group(data[1:])
     else:
@@ -403,6 +409,7 @@ TARGETS: dict[str, Target] = {
     "state": fuzz_state,
     "log": fuzz_log,
     "config": fuzz_config,
+    **security.TARGETS,
 }
 
 __all__ = ["DECODERS", "TARGETS", "Target"]
