@@ -124,7 +124,7 @@ def _shape(
     racks: int | None,
     base_port: int | None,
     plan_engine: str | None,
-    opener: str,
+    opener: str = "kv",
 ) -> Shape:
     """What was asked for; what was not said stays as it was in this directory, else takes the default."""
     outside = parse_hosts(given.store) if given.store else None
@@ -369,14 +369,16 @@ def suggestions(data_dir: Path, *, has_regions: bool, own_store: bool) -> list[t
         (f"{rk} status{where}", "what runs, and every table"),
         (f"{rk} watch{where}", "each transition as it happens"),
     ]
+    source = output.shown(Path(__file__).resolve().parent.parent / EXAMPLE)
     if has_regions:
         found += [
+            (f"{rk} load packages {source}{where}", "fill the table"),
+            (f"{rk} scan packages --prefix python3.11{where}", "some of its rows"),
             (f"{rk} region move packages:python3{where}", "move the region that holds a key"),
             (f"{rk} drill master-failover{where}", "kill the active master while regions move"),
             (f"{rk} drill server-crash{where}", "kill a region server"),
         ]
     else:
-        source = output.shown(Path(__file__).resolve().parent.parent / EXAMPLE)
         found.append((f"{rk} table create demo --regions 8 --from {source}{where}", "a table of eight regions"))
     if has_regions and own_store:
         found.append((f"{rk} drill store-leader{where}", "kill the store's leader under writes"))

@@ -29,11 +29,11 @@ HBASE_REGIONS: Final = 10_339
 DEADLINE_S: Final = 300
 
 
-def start_once(data_dir: Path, regions: int, servers: int, engine: str, base_port: int) -> dict[str, Any]:
+def start_once(data_dir: Path, regions: int, servers: int, engine: str, base_port: int, opener: str) -> dict[str, Any]:
     """Run `rk up` until it says that everything is open, then stop it; its own report of the start."""
     command = [sys.executable, "-m", "cli", "up", "--data-dir", str(data_dir), "--json"]
     command += ["--regions", str(regions), "--servers", str(servers), "--base-port", str(base_port)]
-    command += ["--plan-engine", engine]
+    command += ["--plan-engine", engine, "--opener", opener]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert up.stdout is not None
     try:
@@ -77,6 +77,12 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="greedy", choices=("greedy", "spark", "auto"))
+    parser.add_argument(
+        "--opener",
+        default="kv",
+        choices=("kv", "directories", "none"),
+        help="what a region is: none measures the assignment alone",
+    )
     parser.add_argument("--base-port", type=int, default=24_800)
     parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
     parser.add_argument("--json", action="store_true")
@@ -88,7 +94,7 @@ def main() -> int:
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
             data_dir = work / str(number)
-            arguments = (data_dir, options.regions, options.servers, options.engine, options.base_port)
+            arguments = (data_dir, options.regions, options.servers, options.engine, options.base_port, options.opener)
             first.append(start_once(*arguments))
             again.append(start_once(*arguments))
     finally:
@@ -98,7 +104,7 @@ def main() -> int:
         return 0
     print(
         f"{options.regions} regions, {options.servers} servers, 3 store nodes with fsync, 2 masters; "
-        f"planned by {options.engine}"
+        f"planned by {options.engine}; opener {options.opener}"
     )
     for title, reports in (("table made and assigned", first), ("cluster start, all regions again", again)):
         seconds = statistics.median(assignment_seconds(report) for report in reports)

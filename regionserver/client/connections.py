@@ -49,8 +49,8 @@ class _Connection:
     def call(self, message: msgspec.Struct, expect: type[T], deadline_s: float) -> T:
         """Send, and wait for the answer. Raises RpcError, OSError, StreamError; after those it is of no more use."""
         number = next(self._ids)
-        greeting, self._greeting = self._greeting, b""
         frame = encode_frame(Request(number, encode_body(message)))
+        greeting, self._greeting = self._greeting, b""
         self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
         self._socket.sendall(greeting + frame)
         payload = self._receive(number, deadline_s)
@@ -70,6 +70,17 @@ class _Connection:
                 if payload.id == number:
                     return payload
 
+    def is_quiet(self) -> bool:
+        """Whether it looks alive: the server has neither closed it nor said anything unasked."""
+        self._socket.setblocking(False)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def close(self) -> None:
         """Give it up."""
         self._socket.close()
@@ -86,11 +97,7 @@ class Connections:
     def call(self, address: Address, message: msgspec.Struct, expect: type[T], timeout_s: float) -> T:
         """One request to the server at `address`. Raises RpcError; UNREACHABLE says that nothing was sent."""
         deadline_s = time.monotonic() + timeout_s
-        with self._lock:
-            kept = self._idle[address]
-            connection = kept.pop() if kept else None
-        if connection is None:
-            connection = _Connection(address, timeout_s)
+        connection = self._kept(address) or _Connection(address, timeout_s)
         where = f"{address[0]}:{address[1]}"
         try:
             reply = connection.call(message, expect, deadline_s)
@@ -118,6 +125,16 @@ class Connections:
             left = [connection for kept in self._idle.values() for connection in kept]
             self._idle.clear()
         for connection in left:
+            connection.close()
+
+    def _kept(self, address: Address) -> _Connection | None:
+        """A connection that is still good. One that its server closed long ago must not make a call's end unknown."""
+        while True:
+            with self._lock:
+                kept = self._idle[address]
+                connection = kept.pop() if kept else None
+            if connection is None or connection.is_quiet():
+                return connection
             connection.close()
 
     def _keep(self, address: Address, connection: _Connection) -> None:

@@ -153,9 +153,14 @@ class RegionFile:
         Raises:
             RpcError: FENCED and STORAGE leave the outcome open, after all others nothing was done.
         """
-        with self._using(create=True) as env:
-            while not self._commit(env, changes, may_commit):
-                self._grow(env)
+        try:
+            with self._using(create=True) as env:
+                while not self._commit(env, changes, may_commit):
+                    self._grow(env)
+        except RpcError as error:
+            if error.code == STORAGE and self.close_if_idle():
+                self._environments.forget(self)  # LMDB refuses an environment whose disk has failed it once
+            raise
         if not self._is_newest():
             raise RpcError(FENCED, "the region was opened elsewhere while it was being written")
 
