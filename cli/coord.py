@@ -227,6 +227,12 @@ def coord() -> None:
 @click.option("--peer-tls-key", type=_FILE, metavar="PEM", help="Its key, if that is not in the same file.")
 @click.option("--peer-tls-ca", type=_FILE, metavar="PEM", help="Who issues the nodes' certificates, and no others.")
 @click.option(
+    "--peer-tls-host-check",
+    is_flag=True,
+    default=None,
+    help="A node's certificate must name the host of its --peer-address: nobody speaks as another node.",
+)
+@click.option(
     "--peer-secret-file", type=_FILE, metavar="FILE", help="What all nodes know and nobody else, 16 bytes at least."
 )
 @click.option(
@@ -272,9 +278,10 @@ def _gather_tls(given: dict[str, Any]) -> None:
     elif any(found.values()):
         raise ConfigError("--tls-cert is missing")
     peer = {name: given.pop(f"peer_tls_{name}", None) for name in ("cert", "key", "ca")}
+    verify_host = given.pop("peer_tls_host_check", False)
     if peer["cert"] is not None and peer["ca"] is not None:
-        given["peer_tls"] = TlsFiles(**peer, client_auth="need")
-    elif any(peer.values()):
+        given["peer_tls"] = TlsFiles(**peer, client_auth="need", verify_host=verify_host)
+    elif any(peer.values()) or verify_host:
         raise ConfigError("--peer-tls-cert and --peer-tls-ca go together")
 
 

@@ -1,7 +1,9 @@
 """Who may speak as a peer: certificates, a shared secret, both, or (on a network of its own) anybody.
 
 With certificates the whole link is TLS, both ends show one that the cluster's own authority issued, and nothing of the
-peers' protocol is read before that. A shared secret is proved in front of the hello, by both ends, without being sent:
+peers' protocol is read before that. Where that is asked for, each must also be for the host at which the node is known
+to be: who has one node's certificate cannot speak as another. A shared secret is proved in front of the hello, by both
+ends, without being sent:
 
     dialler                                      listener
     CHALLENGE(n1)            ---------------->
@@ -80,14 +82,18 @@ class PeerGuard:
         #: For those that this node dials.
         self.client: ssl.SSLContext | None = client_context(tls) if tls is not None else None
 
+        #: Whether a peer's certificate must name the host where that node is.
+        self.verifies_host: bool = tls is not None and tls.verify_host
+
     def is_open(self) -> bool:
         """Whether anybody may speak as a peer."""
         return not self._secret and self._server is None
 
-    def engine(self, *, is_server: bool) -> Engine | None:
-        """TLS for a new connection, if there is any."""
+    def engine(self, *, is_server: bool, host: str = "") -> Engine | None:
+        """TLS for a new connection, if there is any; `host`: whom this node dials."""
         context = self._server if is_server else self.client
-        return Engine(context, is_server=is_server) if context is not None else None
+        named = host if self.verifies_host and not is_server else ""
+        return Engine(context, is_server=is_server, host=named) if context is not None else None
 
     def handshake(self) -> Handshake | None:
         """The proof of a new connection, if one is asked for."""

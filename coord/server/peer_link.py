@@ -32,6 +32,7 @@ from coord.server import peer_codec as codec
 from coord.server.peer_guard import Handshake, PeerGuard
 from coord.server.reactor import TurnReactor
 from coord.server.stream import Stream, tune
+from coord.tls.context import Engine
 
 log = Logger()
 
@@ -113,7 +114,7 @@ class _Dialled(Stream):
         self._frames = codec.PeerFrames()
         self.is_up = False
         guard = link.owner.guard
-        self.tls = guard.engine(is_server=False) if guard is not None else None
+        self.tls = guard.engine(is_server=False, host=link.address[0]) if guard is not None else None
         self._handshake = guard.handshake() if guard is not None else None
 
     def begin(self) -> None:
@@ -304,7 +305,7 @@ class _Accepted(Stream):
 
     def _introduce(self, hello: codec.Hello) -> None:
         owner = self._owner
-        why = owner.objection(hello)
+        why = owner.objection(hello) or owner.doubt(hello, self.tls)
         if why:
             since = owner.removed_since(hello)
             if why not in owner.told:
@@ -503,6 +504,14 @@ class PeerLinks:
         if hello.src not in self._links and not self._is_newer(hello) and not self._may_return(hello):
             return f"node {hello.src} is not a member"
         return ""
+
+    def doubt(self, hello: codec.Hello, tls: Engine | None) -> str:
+        """Why this connection is not that node's, as its certificate says, "" if it may be."""
+        if self.guard is None or not self.guard.verifies_host or tls is None:
+            return ""
+        link = self._links.get(hello.src)
+        host = link.address[0] if link is not None else hello.address.rpartition(":")[0].strip("[]")
+        return "" if tls.names_host(host) else f"shows a certificate that is not for {host}, where node {hello.src} is"
 
     def _is_newer(self, hello: codec.Hello) -> bool:
         """Whether a stranger has a configuration that this node has not heard of, and an address in it."""

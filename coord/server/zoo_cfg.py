@@ -13,6 +13,7 @@ warning and ignored, so that an existing file works as it is.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -136,7 +137,9 @@ class _Reader:
             options["sasl_users"] = read_jaas(jaas)
             opened = warn_if_open(jaas) if options["sasl_users"] else ()
         if self._flag("sslQuorum"):
-            options["peer_tls"] = self._tls_files("ssl.quorum.", NEED)
+            files = self._tls_files("ssl.quorum.", NEED)
+            verify = self._flag("ssl.quorum.hostnameVerification")
+            options["peer_tls"] = dataclasses.replace(files, verify_host=verify)
         secret = self._path_of("peerSecretFile")
         if secret is not None:
             options["peer_secret"] = read_peer_secret(secret)

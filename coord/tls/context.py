@@ -7,11 +7,12 @@ read, `Engine.seal` what is to leave. TLS 1.2 and later, no renegotiation, no co
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from coord.errors import ConfigError
 from coord.tls.der import subject_of
@@ -40,6 +41,8 @@ class TlsFiles:
     client_auth: str = NONE
     key_password: str = ""
     ca_password: str = ""
+    #: Between peers: whether a certificate must name the host where the node is.
+    verify_host: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
@@ -63,8 +66,10 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """For those we connect to, who must have a certificate of `files.ca`; for which host does not matter."""
-    return _context(ssl.PROTOCOL_TLS_CLIENT, files, ssl.CERT_REQUIRED)
+    """For those we connect to, who must have a certificate of `files.ca`, for their host if `files` says so."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, files, ssl.CERT_REQUIRED)
+    context.check_hostname = files.verify_host
+    return context
 
 
 def caller_context(
@@ -201,6 +206,12 @@ class Engine:
         except ValueError:
             return ""
 
+    def names_host(self, host: str) -> bool:
+        """Whether the peer's verified certificate is for that host, by its alternative names: DNS or IP address."""
+        certificate: Any = self._ssl.getpeercert() or {}
+        names = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+        return any(_is_for(name, host) for name in names)
+
     def _shake(self) -> bool:
         try:
             self._ssl.do_handshake()
@@ -211,6 +222,14 @@ class Engine:
             self._ssl.write(data)
         self._held.clear()
         return True
+
+
+def _is_for(name: str, host: str) -> bool:
+    """Whether a name in a certificate stands for a host; `*.` in front stands for one label."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(name) == ipaddress.ip_address(host)
+    name, host = name.lower().rstrip("."), host.lower().rstrip(".")
+    return name == host or (name.startswith("*.") and name[1:] == host[host.find(".") :] and not host.startswith("."))
 
 
 def why(error: OSError) -> str:

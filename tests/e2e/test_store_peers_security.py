@@ -40,9 +40,9 @@ def secret_file(folder: Path, secret: str) -> tuple[str, str]:
     return "--peer-secret-file", str(path)
 
 
-def certificate(authority: Authority, name: str) -> tuple[str, ...]:
+def certificate(authority: Authority, name: str, hosts: str = "") -> tuple[str, ...]:
     """The options for a certificate."""
-    cert, key = authority.issue(name)
+    cert, key = authority.issue(name, hosts=hosts)
     return "--peer-tls-cert", str(cert), "--peer-tls-key", str(key), "--peer-tls-ca", str(authority.cert)
 
 
@@ -125,6 +125,20 @@ def test_certificates_are_of_the_clusters_authority_or_nobody_gets_in(tmp_path: 
         answer = stranger(cluster, hello_of(cluster))
         assert answer[:1] in (b"", b"\x15"), "nothing, or an alert of TLS"
         eventually(lambda: "refused a connection to the peer port: TLS" in said(cluster, 1), 10, "a line about it")
+
+
+def test_certificates_are_for_the_nodes_hosts_where_that_is_asked_for(tmp_path: Path) -> None:
+    """One of the cluster's own authority, but for another host, is refused: by the listener as by the dialler."""
+    authority = Authority(tmp_path / "ca")
+    check = "--peer-tls-host-check"
+    with running(tmp_path, *certificate(authority, "node", "IP:127.0.0.1"), check) as cluster:
+        cluster.start(3)
+        eventually(lambda: serves(cluster, 3), 20, "node 3 serves")
+        cluster.kill(3)
+        outsider(cluster, *certificate(authority, "elsewhere", "DNS:elsewhere.example,IP:127.0.0.2"))
+        assert "not for 127.0.0.1, where node 3 is" in said(cluster, 1)
+        assert "no link to node 3" in said(cluster, 1)
+        outsider(cluster, *certificate(authority, "nameless"), check)
 
 
 def test_a_node_joins_with_secret_and_certificate(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coord.errors import ConfigError
 from coord.server.config import Settings
 from coord.server.zoo_cfg import read_zoo_cfg
-from coord.tls.context import Engine, TlsError, TlsFiles, client_context, server_context
+from coord.tls.context import Engine, TlsError, TlsFiles, _is_for, client_context, server_context
 from coord.tls.der import oid, subject_of
 from coord.tls.keystore import read_store
 from tests.certificates import Authority, openssl
@@ -52,6 +52,26 @@ def exchange(server: Engine, client: Engine) -> tuple[bytes, bytes]:
         if not to_server and answered:
             break
     return heard, answered
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "is_for"),
+    [
+        ("a.example", "A.example.", True),
+        ("a.example", "b.example", False),
+        ("*.example", "a.example", True),
+        ("*.example", "a.b.example", False),
+        ("*.example", ".example", False),
+        ("*.example", "example", False),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.10", False),
+        ("0:0:0:0:0:0:0:1", "::1", True),
+        ("10.0.0.1", "a.example", False),
+    ],
+)
+def test_names_in_certificates(name: str, host: str, is_for: bool) -> None:
+    """As RFC 6125 has it, but for wildcards within a label."""
+    assert _is_for(name, host) is is_for
 
 
 @pytest.mark.parametrize("auth", ["none", "want", "need"])
