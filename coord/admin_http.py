@@ -63,14 +63,16 @@ class AdminHttp:
         ready: Check,
         status: Callable[[], object],
         actions: Mapping[bytes, Action] | None = None,
+        pages: Mapping[bytes, Callable[[], object]] | None = None,
     ) -> None:
-        """`status` returns anything msgspec can encode. All three are asked anew for every request."""
+        """`status` and further `pages`, by path, return what msgspec can encode. All are asked for every request."""
         self.actions = dict(actions or {})
         self._pages: dict[bytes, Callable[[], Page]] = {
             b"/metrics": lambda: (200, CONTENT_TYPE_LATEST.encode("ascii"), generate_latest(registry)),
             b"/health": lambda: _verdict("healthy", health()),
             b"/ready": lambda: _verdict("ready", ready()),
             b"/status": lambda: (200, _JSON, _json(status())),
+            **{path: _json_page(build) for path, build in (pages or {}).items()},
         }
 
     def listen(self, reactor: Reactor, host: str, port: int) -> IListeningPort:
@@ -101,6 +103,10 @@ class AdminHttp:
 def _verdict(word: str, answer: tuple[bool, Mapping[str, object]]) -> Page:
     holds, facts = answer
     return 200 if holds else 503, _JSON, _json({word: holds, **facts})
+
+
+def _json_page(build: Callable[[], object]) -> Callable[[], Page]:
+    return lambda: (200, _JSON, _json(build()))
 
 
 def _json(value: object) -> bytes:

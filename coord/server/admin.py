@@ -12,6 +12,7 @@ from coord.admin_http import AdminHttp
 from coord.compiled import form
 from coord.server.backups import PATH as BACKUP_PATH
 from coord.server.backups import Backups
+from coord.server.commands import command_pages
 from coord.server.config import Settings
 from coord.server.node import Node
 from coord.server.peer_link import PeerLinks
@@ -61,8 +62,14 @@ def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words, b
             "uptime_ms": node.uptime_ms(),
         }
 
-    actions = {BACKUP_PATH: backups.answer}
-    return AdminHttp(registry=registry, health=health, ready=ready, status=status, actions=actions)
+    return AdminHttp(
+        registry=registry,
+        health=health,
+        ready=ready,
+        status=status,
+        actions={BACKUP_PATH: backups.answer},
+        pages=command_pages(settings, node, words),
+    )
 
 
 class _Figures(Collector):

@@ -10,6 +10,7 @@ import os
 import platform
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
@@ -19,12 +20,39 @@ from coord.server.config import Settings
 from coord.server.members import config_text
 from coord.server.node import Node
 from coord.server.pipeline import Connection
-from coord.wire.opcodes import OPCODE_NAMES
+from coord.wire import opcodes as op
 
 #: What clients and monitors parse as the server's version: the protocol spoken is that of ZooKeeper 3.9.
 VERSION: Final = "3.9.5-regionkeeper-0.1.0, built on 2026-01-01 00:00 UTC"
 LINES_MAX: Final = 10_000
 _NOT_SERVING: Final = "This ZooKeeper instance is not currently serving requests\n"
+#: What `cons` calls the last operation.
+_SHORT: Final = {
+    **dict.fromkeys((op.OP_CREATE, op.OP_CREATE2, op.OP_CREATE_CONTAINER, op.OP_CREATE_TTL), "CREA"),
+    **dict.fromkeys((op.OP_GET_CHILDREN, op.OP_GET_CHILDREN2), "GETC"),
+    **dict.fromkeys((op.OP_DELETE, op.OP_DELETE_CONTAINER), "DELE"),
+    op.OP_EXISTS: "EXIS",
+    op.OP_GET_DATA: "GETD",
+    op.OP_SET_DATA: "SETD",
+    op.OP_GET_ACL: "GETA",
+    op.OP_SET_ACL: "SETA",
+    op.OP_SYNC: "SYNC",
+    op.OP_PING: "PING",
+    op.OP_MULTI: "MULT",
+    op.OP_MULTI_READ: "MLTR",
+    op.OP_RECONFIG: "RECO",
+    op.OP_REMOVE_WATCHES: "REMW",
+    op.OP_CHECK_WATCHES: "CHKW",
+    op.OP_ADD_WATCH: "ADDW",
+    op.OP_SET_WATCHES: "SETW",
+    op.OP_SET_WATCHES2: "STW2",
+    op.OP_GET_EPHEMERALS: "GETE",
+    op.OP_GET_ALL_CHILDREN_NUMBER: "GETACN",
+    op.OP_WHO_AM_I: "WHOA",
+    op.OP_AUTH: "AUTH",
+    op.OP_SASL: "SASL",
+    op.OP_CLOSE_SESSION: "CLOS",
+}
 #: Answered although this node has no leader.
 _ALWAYS: Final = frozenset({"ruok", "conf", "envi", "isro", "crst", "srst"})
 
@@ -85,7 +113,7 @@ class Words:
 
     def _stat(self) -> str:
         clients = "".join(
-            f" /{c.address}:{c.port}[1](queued={len(c.pending)},recved={c.received},sent={c.sent})\n"
+            f" /{c.address}:{c.port}[{1 if c.session else 0}](queued={len(c.pending)},recved={c.received},sent={c.sent})\n"
             for c in self._connections()
         )
         return f"Zookeeper version: {VERSION}\nClients:\n{clients}\n" + self._figures()
@@ -105,7 +133,8 @@ class Words:
             f"Node count: {len(node.machine.tree.nodes)}\n"
         )
 
-    def _mntr(self) -> str:
+    def monitor(self) -> list[tuple[str, object]]:
+        """The figures of mntr, without the prefix of their names."""
         node = self._node
         pipeline = node.pipeline
         tree = node.machine.tree
@@ -122,7 +151,7 @@ class Words:
             ("znode_count", len(tree.nodes)),
             ("watch_count", pipeline.watches.watch_count()),
             ("ephemerals_count", tree.ephemeral_count),
-            ("approximate_data_size", tree.data_bytes + sum(map(len, tree.nodes))),
+            ("approximate_data_size", tree.data_bytes),
             ("global_sessions", len(node.machine.sessions)),
             ("local_sessions", 0),
             ("open_file_descriptor_count", len(os.listdir("/proc/self/fd"))),
@@ -137,7 +166,10 @@ class Words:
                 ("quorum_size", len(node.core.configs.current.voters)),
                 ("leader_uptime", node.leading_ms()),
             ]
-        return "".join(f"zk_{name}\t{value}\n" for name, value in figures)
+        return figures
+
+    def _mntr(self) -> str:
+        return "".join(f"zk_{name}\t{value}\n" for name, value in self.monitor())
 
     def _conf(self) -> str:
         settings = self._settings
@@ -201,7 +233,7 @@ class Words:
                 break
             lines.append(f"{session_id:#x}")
             lines += [f"\t{path.decode(errors='replace')}" for path in paths]
-        return _lines(lines)
+        return _lines(lines) + "\n"
 
     def _wchp(self) -> str:
         lines: list[str] = []
@@ -210,7 +242,7 @@ class Words:
                 break
             lines.append(path.decode(errors="replace"))
             lines += [f"\t{session_id:#x}" for session_id in session_ids]
-        return _lines(lines)
+        return _lines(lines) + "\n"
 
     def _dirs(self) -> str:
         data_dir = self._settings.data_dir
@@ -231,9 +263,11 @@ def _describe(c: Connection) -> str:
     head = f" /{c.address}:{c.port}[{1 if c.session else 0}](queued={len(c.pending)},recved={c.received},sent={c.sent}"
     if c.session is None:
         return head + ")"
+    # When it began is told by the wall clock, as in ZooKeeper; when it was last heard of by the monotonic one.
+    began_ms = c.established_ms + int((time.time() - time.monotonic()) * 1000)
     return head + (
-        f",sid={c.session_id:#x},lop={OPCODE_NAMES.get(c.last_opcode, 'NA')},est={c.established_ms},to={c.timeout_ms}"
-        f",lcxid={c.last_xid & 0xFFFFFFFF:#x},lzxid=0xffffffffffffffff,lresp={c.heard_ms}"
+        f",sid={c.session_id:#x},lop={_SHORT.get(c.last_opcode, 'NA')},est={began_ms}"
+        f",to={c.timeout_ms},lcxid={c.last_xid & 0xFFFFFFFF:#x},lzxid=0xffffffffffffffff,lresp={c.heard_ms}"
         ",llat=0,minlat=0,avglat=0,maxlat=0)"
     )
 

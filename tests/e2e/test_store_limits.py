@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.exceptions import QuotaExceededError
@@ -276,7 +280,7 @@ def test_all_words_answer(node: Cluster) -> None:
     keep.reply()
     for word, wanted in {
         b"ruok": "imok", b"srvr": "Node count: ", b"stat": "Clients:\n /127.0.0.1:", b"mntr": "zk_znode_count\t",
-        b"conf": "clientPort=", b"cons": "lop=exists", b"envi": "zookeeper.version=3.9.5", b"isro": "rw",
+        b"conf": "clientPort=", b"cons": "lop=EXIS,est=1", b"envi": "zookeeper.version=3.9.5", b"isro": "rw",
         b"dump": "Global Sessions(1)", b"wchs": "1 connections watching 1 paths\nTotal watches:1", b"wchc": "\t/w",
         b"wchp": "/w\n\t0x", b"dirs": "datadir_size: ", b"crst": "Connection stats reset.",
         b"srst": "Server stats reset.",
@@ -313,3 +317,25 @@ def test_watches_znodes_and_quotas_at_their_bounds(tmp_path: Path) -> None:
             assert client.exists("/q") is not None
     finally:
         made.kill()
+
+
+def test_commands_of_the_admin_server(node: Cluster) -> None:
+    """ZooKeeper's AdminServer paths that monitors read: its names of fields, our figures; unknown ones are 404."""
+    Raw(node).connect()
+
+    def ask(path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_ports[1]}/commands{path}", timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    commands = ask("")["commands"]
+    assert {"monitor", "configuration", "server_stats", "leader", "ruok"} <= set(commands)
+    for name in commands:
+        found = ask(f"/{name}")
+        assert (found["command"], found["error"]) == (name, None)
+    assert (ask("/mntr")["znode_count"], ask("/monitor")["server_state"]) == (4, "standalone")
+    assert ask("/conf")["client_port"] == node.client_ports[1]
+    assert ask("/lead")["is_leader"] is True
+    assert ask("/srvr")["server_stats"]["packets_received"] >= 0
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        ask("/shutdown")
