@@ -253,7 +253,10 @@ class BringUp:
         if isinstance(news, Restarted):
             daemon.pid = news.pid
             self._display.say(
-                f"{_now()}  {daemon.name} was started again, pid {news.pid}", daemon=daemon.name, pid=news.pid
+                f"{_now()}  {daemon.name} was started again, pid {news.pid}",
+                daemon=daemon.name,
+                pid=news.pid,
+                by_itself=news.by_itself,
             )
             return
         ended = news
@@ -263,8 +266,9 @@ class BringUp:
                 f"{_now()}  {daemon.name} ended ({ended.how}), as asked", daemon=daemon.name, ended=ended.how
             )
             return
-        text = f"{_now()}  {daemon.name} ended by itself: {ended.how}. Its log {daemon.log} ends:"
-        self._display.say(text, daemon=daemon.name, ended=ended.how)
+        again = "" if ended.again_in_s is None else f"; it is started again in {ended.again_in_s:.0f} s"
+        text = f"{_now()}  {daemon.name} ended by itself: {ended.how}{again}. Its log {daemon.log} ends:"
+        self._display.say(text, daemon=daemon.name, ended=ended.how, again_in_s=ended.again_in_s)
         for line in last_lines(Path(daemon.log)):
             self._display.say(f"    {line}", daemon=daemon.name, log=line)
 
@@ -296,6 +300,7 @@ class BringUp:
         Returns whether all ended in time.
         """
         began = time.monotonic()
+        self._supervisor.keep_running(False)
         self._announce()
         late: list[str] = []
         for role in (MASTER, SERVER, STORE):

@@ -44,8 +44,8 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(_LOCAL, "drill", "cli.drill.command:drill", "Kill a part of the cluster; measure, check the invariants."),
     Entry(_LOOK, "status", "cli.status:status", "Store nodes, masters, servers, tables, regions in transition."),
     Entry(_LOOK, "watch", "cli.watch:watch", "Each transition as it happens, one line."),
-    Entry(_CHANGE, "table", "cli.tables:table", "Create, list and describe tables."),
-    Entry(_CHANGE, "region", "cli.regions:region", "List and move regions."),
+    Entry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),
+    Entry(_CHANGE, "region", "cli.regions:region", "List, move, assign, unassign, retry regions."),
     Entry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, a round, or what it would do."),
     Entry(_DATA, "get", "cli.data:get", "The value at a key."),
     Entry(_DATA, "put", "cli.data:put", "Put a value at a key."),
@@ -54,7 +54,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
     Entry(_DAEMON, "coord", "cli.coord:coord", "A node of the store."),
     Entry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
-    Entry(_DAEMON, "server", "cli.server:server", "A region server."),
+    Entry(_DAEMON, "server", "cli.server:server", "Run, list, drain, fence region servers."),
 )
 
 _BY_NAME: Final = {entry.name: entry for entry in ENTRIES}

@@ -1,4 +1,4 @@
-"""`rk region`: list and move regions.
+"""`rk region`: list, move, assign, unassign and retry regions.
 
 A region is named by its id, by the beginning of its id if that fits one region only, or by `TABLE:KEY`: the region of
 that table which holds the key.
@@ -24,7 +24,7 @@ _GRACE_S: Final = 5.0
 @click.group()
 @global_options
 def region() -> None:
-    """List and move regions."""
+    """List, move, assign, unassign and retry regions."""
 
 
 @region.command("list")
@@ -90,6 +90,51 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
         before = names.of(place.server) or "(not open)"
         text = f"{what}: {before} -> {names.of(now.server)}" if now.server is not None else f"{what}: {answer.detail}"
         _report(given, {"region": status.region.region_id, "detail": answer.detail, "after": now}, text.rstrip())
+
+
+@region.command()
+@click.argument("region_name", metavar="REGION")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
+@global_options
+@click.pass_obj
+def assign(given: Globals, region_name: str, wait_s: float) -> None:
+    """Open REGION again after `rk region unassign`."""
+    _set_intent(given, region_name, assigned=True, wait_s=wait_s)
+
+
+@region.command()
+@click.argument("region_name", metavar="REGION")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
+@global_options
+@click.pass_obj
+def unassign(given: Globals, region_name: str, wait_s: float) -> None:
+    """Close REGION and leave it closed, over failures and restarts, until it is assigned again."""
+    _set_intent(given, region_name, assigned=False, wait_s=wait_s)
+
+
+def _set_intent(given: Globals, region_name: str, *, assigned: bool, wait_s: float) -> None:
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        region_id = find_region(cluster, region_name).region.region_id
+        wish = messages.SetRegionIntent(region_id, assigned, int(wait_s * 1000))
+        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=wait_s + _GRACE_S)
+        after = cluster.ask_master(messages.DescribeRegion(region_id), messages.Regions).regions[0]
+    where = ", ".join(names.of(one.server) or "closed" for one in after.replicas)
+    text = f"{region_id}: {where}" if wait_s else f"{region_id}: {answer.detail}"
+    _report(given, {"region": region_id, "assigned": assigned, "after": after.replicas}, text)
+
+
+@region.command()
+@click.argument("region_name", metavar="REGION")
+@click.option("--replica", type=click.IntRange(0), default=0, help="Which copy, for replicated tables.")
+@global_options
+@click.pass_obj
+def retry(given: Globals, region_name: str, replica: int) -> None:
+    """Try a parked REGION again from the beginning, once the cause of its failures is removed."""
+    with open_cluster(given) as cluster:
+        region_id = find_region(cluster, region_name).region.region_id
+        answer = cluster.ask_master(messages.RetryRegion(region_id, replica), messages.Accepted)
+    _report(given, {"region": region_id, "replica": replica, "detail": answer.detail}, answer.detail)
 
 
 def _report(given: Globals, payload: dict[str, object], text: str) -> None:

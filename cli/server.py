@@ -1,19 +1,130 @@
-"""`rk server run`: a region server in this process."""
+"""`rk server`: a region server in this process; list, drain, undrain and fence those of the cluster.
+
+A server is named as elsewhere: `server-2` in a local cluster, host:port, or the beginning of its uuid.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
-from cli.errors import CliError
-from cli.options import Globals, access_options
+from cli import output
+from cli.connect import open_cluster
+from cli.errors import CliError, NotFoundError
+from cli.names import Names
+from cli.options import Globals, access_options, global_options
+from regions import messages
 from regions.layout import DEFAULT_ROOT
+
+#: On top of the time a request may wait in the master: for its way there and back.
+_GRACE_S: Final = 5.0
 
 
 @click.group()
 def server() -> None:
-    """A region server."""
+    """Run, list, drain and fence region servers."""
+
+
+@server.command("list")
+@global_options
+@click.pass_obj
+def list_(given: Globals) -> None:
+    """Live region servers with their load, and those whose drain mark or fence outlives them."""
+    with open_cluster(given) as cluster:
+        found = cluster.ask_master(messages.ListServers(), messages.Servers).servers
+        names = Names(cluster.servers(), cluster.local)
+    if given.json:
+        output.print_json(found)
+        return
+    rows = [
+        (
+            names.of_uuid(one.server.uuid),
+            f"{one.server.host}:{one.server.port}",
+            _standing(one),
+            one.server.group or "-",
+            one.server.rack,
+            one.open,
+            one.incoming,
+            one.outgoing,
+            output.size(one.bytes),
+            one.server.uuid,
+        )
+        for one in found
+    ]
+    columns = ["server", "address", "state", "group", "rack", "#open", "#incoming", "#closing", "#size", "uuid"]
+    console = output.console()
+    console.print(output.table("", columns, rows) if rows else "no region server is registered: rk server run --help")
+
+
+def _standing(load: messages.ServerLoad) -> str:
+    if load.fenced:
+        return "fenced"
+    if load.server.leaving:
+        return "stopping"
+    if load.draining:
+        return "draining" if load.open + load.incoming + load.outgoing else "drained"
+    return "comes and goes" if load.shunned_until_ms else "up"
+
+
+@server.command()
+@click.argument("name", metavar="SERVER")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@global_options
+@click.pass_obj
+def drain(given: Globals, name: str, wait_s: float) -> None:
+    """Move all regions away from SERVER and keep it empty, over restarts, until it is undrained."""
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        uuid = names.find(name).uuid
+        wish = messages.DrainServer(uuid, wait_ms=int(wait_s * 1000))
+        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=wait_s + _GRACE_S)
+    _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
+
+
+@server.command()
+@click.argument("name", metavar="SERVER")
+@global_options
+@click.pass_obj
+def undrain(given: Globals, name: str) -> None:
+    """Let SERVER have regions again; one that is not running is named by its whole uuid."""
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        try:
+            uuid = names.find(name).uuid
+        except NotFoundError:
+            uuid = name
+        answer = cluster.ask_master(messages.DrainServer(uuid, drain=False), messages.Accepted)
+    _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
+
+
+@server.command()
+@click.argument("name", metavar="SERVER")
+@click.option("--reason", default="asked for by an operator", show_default=True, help="Kept until it is over.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@global_options
+@click.pass_obj
+def fence(given: Globals, name: str, reason: str, yes: bool) -> None:
+    """Take all regions away from a SERVER that lives but does not do its work; it may join again afterwards.
+
+    Its regions are not served from now until its lease must have run out: some seconds. `rk server drain` costs less,
+    as long as the server still closes its regions.
+    """
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        uuid = names.find(name).uuid
+        if not yes and not given.json:
+            click.confirm(f"fence {names.of_uuid(uuid)}, which drops all its regions at once?", abort=True)
+        answer = cluster.ask_master(messages.FenceServer(uuid, reason), messages.Accepted, timeout_s=15.0)
+    _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
+
+
+def _say(given: Globals, payload: dict[str, object], text: str) -> None:
+    if given.json:
+        output.print_json(payload)
+    else:
+        click.echo(text)
 
 
 @server.command()
@@ -52,6 +163,12 @@ def server() -> None:
     show_default=True,
     help="What a region is: key-value data, an empty directory, or nothing (for benchmarks).",
 )
+@click.option(
+    "--handover-s",
+    default=30.0,
+    show_default=True,
+    help="When stopped, hand the regions over for at most this long; 0: close them all at once.",
+)
 @access_options
 @click.pass_obj
 def run(
@@ -68,10 +185,11 @@ def run(
     session_timeout_ms: int,
     threads: int,
     opener: str,
+    handover_s: float,
 ) -> int:
     """Open and close regions as the active master orders, until a signal comes.
 
-    SIGTERM closes the regions and ends the session, so that their new servers have them at once.
+    SIGTERM hands the regions over one by one, then ends the session: a rolling restart costs each region its own move.
     """
     from coord.errors import ConfigError
     from regionserver import service
@@ -95,6 +213,7 @@ def run(
             session_timeout_ms=session_timeout_ms,
             threads=threads,
             opener=opener,
+            handover_s=handover_s,
             access=given.access(),
         )
         return service.run(settings)

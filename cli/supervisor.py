@@ -5,6 +5,9 @@ PR_SET_PDEATHSIG, by which the kernel kills the daemons when `rk up` is killed w
 Every daemon leads a process group of its own: so Ctrl-C at the terminal reaches only `rk up`, which then stops them in
 order, and so a stop also reaches what a daemon has started (a Spark job).
 
+A daemon that dies by itself is started again once `keep_running` has been called: after a second, and after twice as
+long each time that it does not last.
+
 The public methods may be called from the main thread; they run on the supervisor's thread and wait for it.
 """
 
@@ -37,6 +40,12 @@ _CONTROL_TIMEOUT_S: Final = 2.0
 #: Bytes of a log's end that are looked at for its last lines.
 _TAIL_BYTES: Final = 8192
 
+#: Pause before a daemon that died by itself is started again; it doubles up to the second figure while none lasts.
+RESTART_S: Final = 1.0
+RESTART_MAX_S: Final = 60.0
+#: One that ran for so long has lasted.
+LASTED_S: Final = 60.0
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,15 +57,20 @@ class _Child:
         self.pidfd = pidfd
         #: True once somebody asked for its end: it is then no news.
         self.end_expected = False
+        self.began_s = time.monotonic()
 
 
 class Ended:
-    """News: a daemon's process has ended; `returncode` as subprocess has it (negative: by that signal)."""
+    """News: a daemon's process has ended; `returncode` as subprocess has it (negative: by that signal).
 
-    def __init__(self, daemon: Daemon, returncode: int, expected: bool) -> None:
+    `again_in_s`: it is started again after so long; None: it is not.
+    """
+
+    def __init__(self, daemon: Daemon, returncode: int, expected: bool, again_in_s: float | None = None) -> None:
         self.daemon = daemon
         self.returncode = returncode
         self.expected = expected
+        self.again_in_s = again_in_s
 
     @property
     def how(self) -> str:
@@ -65,11 +79,12 @@ class Ended:
 
 
 class Restarted:
-    """News: a daemon was started again at the request of another process (a drill)."""
+    """News: a daemon was started again, at the request of another process (a drill) or because it had died."""
 
-    def __init__(self, daemon: Daemon, pid: int) -> None:
+    def __init__(self, daemon: Daemon, pid: int, *, by_itself: bool = False) -> None:
         self.daemon = daemon
         self.pid = pid
+        self.by_itself = by_itself
 
 
 News = Ended | Restarted
@@ -93,6 +108,10 @@ class Supervisor:
         self._tell = tell
         self._children: dict[str, _Child] = {}
         self._last_end: dict[str, str] = {}
+        #: Whether daemons that die are started again; when, and how long the pauses of each are.
+        self._keeps_running = False
+        self._due_s: dict[str, float] = {}
+        self._pause_s: dict[str, float] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         self._calls: list[tuple[Callable[[], Any], Future[Any]]] = []
@@ -117,6 +136,16 @@ class Supervisor:
     def states(self) -> list[DaemonState]:
         """Every daemon and what it does, in the order of starting."""
         return self._call(self._states)
+
+    def keep_running(self, wanted: bool) -> None:
+        """From now on daemons that die by themselves are started again, or (False) no longer are."""
+
+        def change() -> None:
+            self._keeps_running = wanted
+            if not wanted:
+                self._due_s.clear()
+
+        self._call(change)
 
     def signal(self, names: Sequence[str], number: signal.Signals) -> None:
         """Send a signal to the daemons of these names that run; their end is then no news."""
@@ -161,8 +190,11 @@ class Supervisor:
 
     def _loop(self) -> None:
         while not self._closing:
-            for key, _ in self._selector.select():
+            due_s = min(self._due_s.values(), default=None)
+            timeout_s = None if due_s is None else max(0.0, due_s - time.monotonic())
+            for key, _ in self._selector.select(timeout_s):
                 key.data()
+            self._start_again()
             with self._calls_lock:
                 calls, self._calls = self._calls, []
             for function, future in calls:
@@ -191,6 +223,7 @@ class Supervisor:
                 preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - only makes two system calls, no locks, no allocation of note
             )
         child = _Child(process, os.pidfd_open(process.pid))
+        self._due_s.pop(name, None)
         self._children[name] = child
         self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._reap(daemon, child))
         return process.pid
@@ -206,7 +239,24 @@ class Supervisor:
         with self._ended:
             del self._children[daemon.name]
             self._ended.notify_all()
-        self._tell(Ended(daemon, returncode, child.end_expected))
+        self._tell(Ended(daemon, returncode, child.end_expected, self._pause(daemon.name, child)))
+
+    def _pause(self, name: str, child: _Child) -> float | None:
+        """How long to wait before a daemon that died is started again; None: it stays down."""
+        if child.end_expected or not self._keeps_running:
+            return None
+        lasted = time.monotonic() - child.began_s >= LASTED_S
+        pause_s = RESTART_S if lasted else self._pause_s.get(name, RESTART_S)
+        self._pause_s[name] = min(2 * pause_s, RESTART_MAX_S)
+        self._due_s[name] = time.monotonic() + pause_s
+        return pause_s
+
+    def _start_again(self) -> None:
+        now_s = time.monotonic()
+        for name in [name for name, due_s in self._due_s.items() if due_s <= now_s]:
+            del self._due_s[name]
+            if name not in self._children:
+                self._tell(Restarted(self._daemons[name], self._start(name), by_itself=True))
 
     def _signal(self, name: str, number: int) -> None:
         child = self._children[name]

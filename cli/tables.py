@@ -1,4 +1,4 @@
-"""`rk table`: create, list, describe."""
+"""`rk table`: create, list, describe, enable, disable, alter, rename, delete."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from cli.options import Globals, global_options
 from cli.splits import read_keys, split_evenly
 from regions import messages
 from regions.layout import check_table_name
-from regions.model import RegionSpec, split_ranges
+from regions.model import RegionSpec, TableIntent, split_ranges
 
 #: On top of the time a request may wait in the master: for its way there and back.
 _GRACE_S: Final = 5.0
+#: Regions asked for at a time.
+_PAGE: Final = 10_000
 
 
 @click.group()
 @global_options
 def table() -> None:
-    """Create, list and describe tables."""
+    """Create, list, describe, enable, disable, alter and delete tables."""
 
 
 @table.command()
@@ -66,6 +68,77 @@ def create(
     click.echo(
         f"table {made.table.name} ({made.table.table_id}): {made.regions} regions, {made.open} of {made.replicas} open"
     )
+
+
+@table.command()
+@click.argument("name")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@global_options
+@click.pass_obj
+def enable(given: Globals, name: str, wait_s: float) -> None:
+    """Open the regions of the table NAME again, and wait until they are."""
+    wish = messages.SetTableIntent(name, TableIntent.ENABLED, int(wait_s * 1000))
+    _change(given, wish, wait_s, "table {0.table.name} is enabled: {0.open} of {0.replicas} open")
+
+
+@table.command()
+@click.argument("name")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@global_options
+@click.pass_obj
+def disable(given: Globals, name: str, wait_s: float) -> None:
+    """Close all regions of the table NAME and keep them closed, over failures and restarts, until it is enabled."""
+    wish = messages.SetTableIntent(name, TableIntent.DISABLED, int(wait_s * 1000))
+    _change(given, wish, wait_s, "table {0.table.name} is disabled: {0.open} of {0.replicas} still open")
+
+
+@table.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@global_options
+@click.pass_obj
+def delete(given: Globals, name: str, yes: bool, wait_s: float) -> None:
+    """Delete the table NAME: its name is free at once, its regions are closed. There is no way back."""
+    if not yes and not given.json:
+        click.confirm(f"delete table {name}?", abort=True)
+    wish = messages.DeleteTable(name, int(wait_s * 1000))
+    _change(given, wish, wait_s, "table {0.table.name} ({0.table.table_id}) is deleted, {0.open} regions still open")
+
+
+@table.command()
+@click.argument("name")
+@click.option("--schema", required=True, help="The new schema, as text; its version is counted up.")
+@global_options
+@click.pass_obj
+def alter(given: Globals, name: str, schema: str) -> None:
+    """Give the table NAME a new schema."""
+    wish = messages.AlterTable(name, schema=schema)
+    _change(given, wish, 0.0, "table {0.table.name} has schema version {0.table.schema_version}")
+
+
+@table.command()
+@click.argument("name")
+@click.argument("new_name")
+@global_options
+@click.pass_obj
+def rename(given: Globals, name: str, new_name: str) -> None:
+    """Call the table NAME NEW_NAME from now on; nothing is moved or closed."""
+    try:
+        check_table_name(new_name)
+    except ValueError as error:
+        raise UsageFaultError(str(error)) from error
+    _change(given, messages.AlterTable(name, name=new_name), 0.0, "table {0.table.table_id} is {0.table.name} now")
+
+
+def _change(given: Globals, wish: messages.MasterRequest, wait_s: float, words: str) -> None:
+    """Ask for a change of one table and say what is there then."""
+    with open_cluster(given) as cluster:
+        made = cluster.ask_master(wish, messages.Tables, timeout_s=wait_s + _GRACE_S).tables[0]
+    if given.json:
+        output.print_json(made)
+    else:
+        click.echo(words.format(made))
 
 
 def region_specs(
@@ -146,7 +219,7 @@ def summary(found: messages.Tables) -> Group:
 def describe(given: Globals, name: str, limit: int, start_key: str) -> None:
     """The table NAME (or its id): its record, and each region with its range, size and server."""
     with open_cluster(given) as cluster:
-        found = cluster.ask_master(messages.DescribeTable(name, start_key, limit), messages.Regions)
+        found = describe_table(cluster, name, start_key, limit)
         names = Names(cluster.servers(), cluster.local)
     if given.json:
         output.print_json(found)
@@ -202,4 +275,16 @@ def every_region(cluster: Cluster, table_name: str | None = None) -> list[messag
         wanted = [table_name]
     else:
         wanted = [one.table.name for one in cluster.ask_master(messages.ListTables(), messages.Tables).tables]
-    return [cluster.ask_master(messages.DescribeTable(name), messages.Regions) for name in wanted]
+    return [describe_table(cluster, name) for name in wanted]
+
+
+def describe_table(cluster: Cluster, name: str, start_key: str = "", limit: int = 0) -> messages.Regions:
+    """A table's regions from `start_key` on, asked for in pages: one answer has to fit into one frame."""
+    found: list[messages.RegionStatus] = []
+    while True:
+        wanted = min(_PAGE, limit - len(found)) if limit else _PAGE
+        page = cluster.ask_master(messages.DescribeTable(name, start_key, wanted), messages.Regions)
+        found += page.regions
+        if len(page.regions) < wanted or len(found) == limit or page.regions[-1].region.end_key == "":
+            return messages.Regions(page.table, found)
+        start_key = page.regions[-1].region.end_key

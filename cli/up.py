@@ -82,6 +82,7 @@ class StopRequested(BaseException):
     show_default=True,
     help="What a region is: key-value data, an empty directory, or nothing (for benchmarks).",
 )
+@click.option("--restart/--no-restart", default=True, show_default=True, help="Start daemons that die again.")
 @global_options
 @click.pass_obj
 def up(
@@ -97,12 +98,13 @@ def up(
     no_table: bool,
     plan_engine: str | None,
     opener: str,
+    restart: bool,
 ) -> int:
     """Start store nodes, masters and region servers on this machine, and stay until Ctrl-C.
 
-    Data and logs lie below --data-dir; the next `rk up` finds them, keeps the shape it had, and brings every region
-    back to the server that had it. With --store zk://host:port,… the cluster uses that store, an Apache ZooKeeper for
-    instance, instead of nodes of its own.
+    A daemon that dies by itself is started again. Data and logs lie below --data-dir; the next `rk up` finds them,
+    keeps the shape it had, and brings every region back to the server that had it. With --store zk://host:port,… the
+    cluster uses that store, an Apache ZooKeeper for instance, instead of nodes of its own.
     """
     data_dir = given.data_path
     before = read_cluster(data_dir)
@@ -112,7 +114,7 @@ def up(
     specs = [] if no_table else specs_of_csv(source or example_path(), regions)
     with _hold(data_dir, before):
         _check_ports(local)
-        return _run(given, local, shape, data_dir, "" if no_table else table_name, specs)
+        return _run(given, local, shape, data_dir, "" if no_table else table_name, specs, restart=restart)
 
 
 def _shape(
@@ -212,7 +214,16 @@ def _check_ports(local: LocalCluster) -> None:
 # --- the run ---------------------------------------------------------------------------------------------------
 
 
-def _run(given: Globals, local: LocalCluster, shape: Shape, data_dir: Path, table: str, specs: list[RegionSpec]) -> int:
+def _run(
+    given: Globals,
+    local: LocalCluster,
+    shape: Shape,
+    data_dir: Path,
+    table: str,
+    specs: list[RegionSpec],
+    *,
+    restart: bool,
+) -> int:
     (data_dir / "logs").mkdir(exist_ok=True)
     news: queue.Queue[News] = queue.Queue()
     commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
@@ -230,6 +241,7 @@ def _run(given: Globals, local: LocalCluster, shape: Shape, data_dir: Path, tabl
         try:
             local.supervisor_pid = os.getpid()
             _bring_up(local, data_dir, bringup, display, table, specs, given)
+            supervisor.keep_running(restart)
             while True:
                 _follow(local, data_dir, bringup, news.get())
         finally:

@@ -47,6 +47,8 @@ class Settings:
     session_timeout_ms: int = 3000
     #: Threads that open and close regions.
     threads: int = 4
+    #: A stopping server hands its regions over for at most so long before it closes the rest; 0: not at all.
+    handover_s: float = 30.0
     #: What a region is: one of OPENERS.
     opener: str = "kv"
     #: How this server gets into the store.
@@ -62,6 +64,8 @@ class Settings:
             )
         if self.root and (not self.root.startswith("/") or self.root.endswith("/")):
             raise ConfigError(f"root {self.root!r} must begin with a slash and not end with one")
+        if self.handover_s < 0:
+            raise ConfigError(f"handover time {self.handover_s:g} s is negative")
         if not 0 < self.weight <= 1000:
             raise ConfigError(f"weight {self.weight:g} is not above 0 and at most 1000")
         if self.session_timeout_ms < SESSION_TIMEOUT_MS_MIN:

@@ -67,6 +67,8 @@ class Membership:
         self._now_s = now_s
         self._changed = changed
         self._held = False
+        #: Our registration may be gone: nothing renews the lease until a look has shown that it is not.
+        self._in_doubt = False
         self._is_over = False
         self._timers: dict[str, IDelayedCall] = {}
         self._stop_listening = client.on_state(self._state_changed)
@@ -174,12 +176,14 @@ class Membership:
         """Our znode changed, or the watch is void: look, and watch again."""
         if self._is_over:
             return
+        self._in_doubt = True
         looking = self.client.exists(path, self._registration_event)
         looking.addCallbacks(self._looked, self._not_looked, errbackArgs=(path,))
 
     def _looked(self, stat: Stat | None) -> None:
         if stat is None or stat.ephemeral_owner != self.client.session_id:
             self.end("the registration was deleted: this server has been fenced")
+        self._in_doubt = False
 
     def _not_looked(self, failure: Any, path: str) -> None:
         failure.trap(OperationError)
@@ -193,7 +197,7 @@ class Membership:
         sent_at_s = self._now_s()
 
         def answered(_result: object) -> None:
-            if not self._is_over:
+            if not self._is_over and not self._in_doubt:
                 self._lease.renew(sent_at_s)
                 self._look_at_lease()
 

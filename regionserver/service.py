@@ -2,7 +2,8 @@
 
     lock the data directory -> listen -> [ session -> register -> serve under the lease -> session over: close all ]*
 
-SIGTERM and SIGINT: take no more orders, close the regions, end the session (so the masters see it at once), leave.
+SIGTERM and SIGINT: hand the regions over while they are served (`regionserver/handover.py`), then take no more orders,
+close what is left, end the session (so the masters see it at once), leave.
 A region that cannot be closed after its session is gone ends the process: only that gives its files back.
 """
 
@@ -54,6 +55,7 @@ from regions.messages import (
 from regions.model import Incarnation, ServerRecord
 from regionserver.config import Settings
 from regionserver.directory import DirectoryOpener
+from regionserver.handover import hand_over
 from regionserver.host import Host
 from regionserver.instance import Instance
 from regionserver.kv.service import KvRegions
@@ -136,6 +138,7 @@ class RegionServer:
         self._metrics.refresh = self.status
         self._began_s = self._boot_s()
         self._closing_since_s: float | None = None
+        self._is_leaving = False
         self._is_stopping = False
         self._living: Deferred[None] | None = None
         opener.attach(
@@ -186,9 +189,13 @@ class RegionServer:
         return opened, int(address.port)
 
     async def stop(self) -> None:
-        """Close everything, end the session, stop listening."""
-        if self._is_stopping:
+        """Hand everything over, close what is left, end the session, stop listening."""
+        if self._is_leaving:
             return
+        self._is_leaving = True
+        if self._client is not None and self._membership is not None and self._membership.is_joined:
+            patience_s = self._settings.handover_s
+            await hand_over(self._reactor, self._client, self._paths, self._record, self._left, patience_s)
         self._is_stopping = True
         log.info("stopping: {open} regions to close", open=len(self._host.replicas))
         membership, client = self._membership, self._client
@@ -209,6 +216,9 @@ class RegionServer:
                 await stopped
         self._host.stop_workers(1.0)
         self._opener.stop()
+
+    def _left(self) -> int:
+        return len(self._host.replicas)
 
     def _fatal(self, failure: Failure) -> None:
         log.failure("the region server cannot go on", failure=failure)
@@ -244,7 +254,9 @@ class RegionServer:
 
     async def _one_incarnation(self, client: ZkClient) -> None:
         me = self._instance.next_incarnation(self._clock.wall_ms())
-        self._record = msgspec.structs.replace(self._record, start_code=me.start_code)
+        self._record = msgspec.structs.replace(
+            self._record, start_code=me.start_code, session_ms=client.timeout_ms, leaving=False
+        )
         membership = self._membership = Membership(
             self._reactor, client, self._paths, self._lease, self._boot_s, self._lease_changed
         )

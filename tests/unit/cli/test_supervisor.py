@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cli import supervisor
 from cli.control import ControlRequest, ask, listen
 from cli.errors import CliError, UnreachableError
 from cli.local import Daemon
@@ -194,3 +195,42 @@ def test_ends_in_words() -> None:
     assert describe_end(0) == "exit status 0"
     assert describe_end(-9) == "SIGKILL"
     assert describe_end(-99) == "signal 99"
+
+
+def test_a_daemon_that_dies_is_started_again_with_growing_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only once that is wanted, and never one whose end was asked for."""
+    monkeypatch.setattr(supervisor, "RESTART_S", 0.02)
+    with supervised(tmp_path, {"a": "raise SystemExit(3)", "b": SLEEPER}) as (found, news):
+        found.start("a")
+        first = news.get(timeout=DEADLINE_S)
+        assert isinstance(first, Ended)
+        assert first.again_in_s is None
+        found.keep_running(True)
+        found.start("a")
+        found.start("b")
+        pauses = []
+        while len(pauses) < 3:
+            told = news.get(timeout=DEADLINE_S)
+            if isinstance(told, Ended):
+                pauses.append(told.again_in_s)
+            else:
+                assert told.by_itself
+        assert pauses == [0.02, 0.04, 0.08]
+        found.keep_running(False)
+        found.signal(["b"], signal.SIGTERM)
+        assert found.wait_ended(["b"], DEADLINE_S) == []
+
+
+def test_an_end_that_was_asked_for_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "RESTART_S", 0.02)
+    with supervised(tmp_path, {"b": SLEEPER}) as (found, news):
+        found.keep_running(True)
+        found.start("b")
+        log_says(tmp_path, "b", "ready")
+        found.signal(["b"], signal.SIGKILL)
+        told = news.get(timeout=DEADLINE_S)
+        assert isinstance(told, Ended)
+        assert told.expected
+        assert told.again_in_s is None
