@@ -14,8 +14,8 @@ import time
 import numpy as np
 
 from regions.plan import Params, plan, verify
-from regions.plan.engines import per_rack
-from regions.plan.flow import flow_value, solve_flow
+from regions.plan.engines import solve_whole
+from regions.plan.flow import flow_value, solve_exact
 from regions.plan.problem import encode
 from regions.plan.scenarios import SCENARIOS, scenario
 
@@ -41,7 +41,7 @@ def _measure(name: str, seed: int, options: argparse.Namespace) -> None:
     params = Params()
     problem = encode(snapshot, params, {})
     start = time.perf_counter()
-    best = solve_flow(problem, per_rack(problem))
+    best = solve_whole(problem, solve_exact)
     solve_s = time.perf_counter() - start
     most = flow_value(problem, best)
     most_local = float(problem.cand_local[best].astype(np.float64).sum())

@@ -2,7 +2,7 @@
 
     greedy    one pass by benefit over the whole problem; for small and incremental work, and the fallback for all
     flow      the best possible choice of good places, by an exact flow; needs OR-tools
-    sharded   the same pass per shard, as the Spark job does it: the job's plan is this plan, bit for bit
+    sharded   an exact flow per shard and round, as the Spark job does it: the job's plan is this plan, bit for bit
 
 All end in `finish`: leftovers as classes, chains of moves for what clashes, replica numbers, digest.
 """
@@ -10,19 +10,22 @@ All end in `finish`: leftovers as classes, chains of moves for what clashes, rep
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from .digest import plan_digest
-from .flow import solve_flow
+from .flow import solve_exact
 from .greedy import take_best
 from .leftover import LeftoverClass, spread
-from .model import BadInput, Deadline, Ints, Params, Plan, PlanRows, Snapshot, Stats, Texts
+from .model import BadInput, Bools, Deadline, Ints, Params, Plan, PlanRows, Snapshot, Stats, Texts
 from .problem import Problem, encode, is_degraded
 from .repair import Repair
 from .room import Room
-from .shards import Shards, shard_count
+from .shards import ROUNDS, Shards, shard_count
+
+#: `greedy.take_best` or `flow.solve_exact`: which candidates become replicas.
+Choose = Callable[..., Bools]
 
 
 def plan(
@@ -44,9 +47,9 @@ def plan(
     problem = encode(snapshot, params or Params(), ignored)
     stats = first_stats(problem, ignored, blocks=len(snapshot.blocks))
     if engine == "greedy":
-        taken = solve_whole(problem)
+        taken = solve_whole(problem, take_best)
     elif engine == "flow":
-        taken = solve_flow(problem, per_rack(problem))
+        taken = solve_whole(problem, solve_exact)
     elif engine == "sharded":
         stats.shards = shards or shard_count(int(problem.want.sum()), len(problem.fleet))
         taken = solve_shards(problem, stats.shards)
@@ -80,10 +83,10 @@ def per_rack(problem: Problem) -> Ints:
     return allowance
 
 
-def solve_whole(problem: Problem) -> Ints:
-    """Candidates (their numbers, ascending) that one pass over everything takes."""
+def solve_whole(problem: Problem, choose: Choose) -> Ints:
+    """Candidates (their numbers, ascending) that `choose` takes, looking at everything at once."""
     room = Room.whole(problem.quotas, problem.tables.group, problem.fleet.group)
-    taken = take_best(
+    taken = choose(
         problem.table,
         problem.want,
         problem.cand_region,
@@ -97,30 +100,43 @@ def solve_whole(problem: Problem) -> Ints:
     return np.flatnonzero(taken)
 
 
-def solve_shards(problem: Problem, shards: int) -> Ints:
-    """Candidates (their numbers, ascending) that the shards take, one after the other."""
-    cut = Shards(problem.fleet, problem.tables, problem.quotas, shards)
-    shard_of = cut.of_regions(problem.region_ids.tolist(), problem.table)
-    allowance = per_rack(problem)
-    found = []
-    for shard in range(shards):
-        regions = np.flatnonzero(shard_of == shard)
-        number = np.full(len(problem), -1)
-        number[regions] = np.arange(len(regions))
-        rows = np.flatnonzero(number[problem.cand_region] >= 0)
-        taken = take_best(
-            np.searchsorted(cut.tables_of(shard), problem.table[regions]),
-            problem.want[regions],
-            number[problem.cand_region[rows]],
-            problem.cand_server[rows],
-            problem.cand_benefit[rows],
-            problem.fleet.rack,
-            problem.fleet.group,
-            cut.room(shard),
-            per_rack=allowance[regions],
-        )
-        found.append(rows[taken])
-    return np.sort(np.concatenate(found))
+def solve_shards(problem: Problem, shards: int, rounds: int = ROUNDS) -> Ints:
+    """Candidates (their numbers, ascending) of exact flows over shards, cut anew and solved again `rounds` times."""
+    taken = np.zeros(len(problem.cand_region), dtype=np.bool_)
+    for nth_round in range(rounds + 1 if shards > 1 else 1):
+        cut = Shards(problem.fleet, problem.tables, problem.quotas, shards, nth_round)
+        shard_of = cut.of_regions(problem.region_ids.tolist(), problem.table)
+        held = _held_by_shard(problem, taken, shard_of, shards)
+        for shard in range(shards):
+            rows = np.flatnonzero(shard_of[problem.cand_region] == shard)
+            taken[rows] = _solve_shard(problem, cut, shard, shard_of, rows, held)
+    return np.flatnonzero(taken)
+
+
+def _held_by_shard(problem: Problem, taken: Bools, shard_of: Ints, shards: int) -> Ints:
+    """Replicas taken so far, by (shard, table * servers + server)."""
+    servers, cells = len(problem.fleet), len(problem.tables) * len(problem.fleet)
+    region = problem.cand_region[taken]
+    keys = shard_of[region] * cells + problem.table[region] * servers + problem.cand_server[taken]
+    return np.bincount(keys, minlength=shards * cells).reshape(shards, cells)
+
+
+def _solve_shard(problem: Problem, cut: Shards, shard: int, shard_of: Ints, rows: Ints, held: Ints) -> Bools:
+    """Which of the candidates `rows`, all of one shard, it takes."""
+    regions = np.flatnonzero(shard_of == shard)
+    number = np.full(len(problem), -1)
+    number[regions] = np.arange(len(regions))
+    return solve_exact(
+        np.searchsorted(cut.tables_of(shard), problem.table[regions]),
+        problem.want[regions],
+        number[problem.cand_region[rows]],
+        problem.cand_server[rows],
+        problem.cand_benefit[rows],
+        problem.fleet.rack,
+        problem.fleet.group,
+        cut.room(shard, held),
+        per_rack=per_rack(problem)[regions],
+    )
 
 
 def finish(problem: Problem, taken: Ints, deadline: Deadline | None, stats: Stats) -> Plan:

@@ -4,8 +4,9 @@
                                                                                   server -> group -> sink (budget)
     source -> sink: replicas left without a good place
 
-Every bound of `greedy` is a capacity here, so the value of this flow is also the most that any plan can reach (J*).
-OR-tools is needed, and imported only when this engine is asked for.
+Every bound of `greedy` is a capacity here, so over a whole problem the value of this flow is also the most that any
+plan can reach (J*). A region of one replica needs no nodes for racks. The same function solves the whole problem and
+one shard of it. OR-tools is needed, and imported only here and only when it is used.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .model import BadInput, Ints
+from .model import BadInput, Bools, Ints
 from .problem import Problem
 from .room import Room
 
@@ -22,54 +23,88 @@ from .room import Room
 COST_MAX: Final = 2**31
 
 
-def solve_flow(problem: Problem, allowance: Ints) -> Ints:
-    """Candidates (their numbers, ascending) of the flow with the greatest benefit.
-
-    `allowance[r]` is how many replicas of a region a rack may hold. Raises: BadInput without OR-tools.
-    """
+def solver() -> Any:
+    """OR-tools' minimum-cost flow. Raises: BadInput where it is not installed."""
     try:
         from ortools.graph.python import min_cost_flow  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
-        raise BadInput("the engine flow needs ortools, which is not installed") from error
-    if not len(problem.cand_region):
-        return np.zeros(0, dtype=np.int64)
-    network = min_cost_flow.SimpleMinCostFlow()
-    chosen = _build(network, problem, allowance)
+        raise BadInput(
+            "exact plans need ortools, which is not installed: install RegionKeeper with its extra 'plan', "
+            "or choose the engine greedy"
+        ) from error
+    return min_cost_flow
+
+
+def solve_exact(
+    table: Ints,
+    want: Ints,
+    region: Ints,
+    server: Ints,
+    benefit: Ints,
+    rack: Ints,
+    group: Ints,
+    room: Room,
+    *,
+    per_rack: Ints,
+) -> Bools:
+    """Which candidates become replicas, for the greatest benefit within `room`; arguments as of `greedy.take_best`.
+
+    `room` is left as it is. Candidates ascend by (region, server). Raises: BadInput without OR-tools.
+    """
+    module = solver()
+    taken = np.zeros(len(region), dtype=np.bool_)
+    servers = len(rack)
+    fits = np.flatnonzero((room.cell[table[region] * servers + server] > 0) & (want[region] > 0))
+    if not len(fits):
+        return taken
+    network = module.SimpleMinCostFlow()
+    chosen = _build(network, table, want, region[fits], server[fits], benefit[fits], rack, group, room, per_rack)
     status = network.solve()
     assert status == network.OPTIMAL, status
-    taken: Ints = np.flatnonzero(network.flows(chosen) > 0)
+    taken[fits[network.flows(chosen) > 0]] = True
     return taken
 
 
-def _build(network: Any, problem: Problem, allowance: Ints) -> Any:
+def _build(
+    network: Any,
+    table: Ints,
+    want: Ints,
+    region: Ints,
+    server: Ints,
+    benefit: Ints,
+    rack: Ints,
+    group: Ints,
+    room: Room,
+    per_rack: Ints,
+) -> Any:
     """Add all arcs; returns the arcs of the candidates, in their order."""
-    fleet, servers = problem.fleet, len(problem.fleet)
-    room = Room.whole(problem.quotas, problem.tables.group, fleet.group)
-    region, server = problem.cand_region, problem.cand_server
+    servers, racks = len(rack), int(rack.max()) + 1
     regions = np.unique(region)
-    racks = int(fleet.rack.max()) + 1
-    spots, spot = np.unique(region * racks + fleet.rack[server], return_inverse=True)
-    spot_node = 2 + len(regions) + spot
-    cells, cell = np.unique(problem.table[region] * servers + server, return_inverse=True)
-    first_cell = 2 + len(regions) + len(spots)
+    node = 2 + np.searchsorted(regions, region)
+    several = want[region] > 1
+    spots, spot = np.unique(region[several] * racks + rack[server[several]], return_inverse=True)
+    first_spot = 2 + len(regions)
+    tail = node.copy()
+    tail[several] = first_spot + spot
+    cells, cell = np.unique(table[region] * servers + server, return_inverse=True)
+    first_cell = first_spot + len(spots)
     first_server = first_cell + len(cells)
     first_group = first_server + servers
-    want = problem.want[regions]
-    total = int(want.sum())
+    total = int(want[regions].sum())
 
-    def add(tail: Any, head: Any, capacity: Any, cost: Any = 0) -> Any:
-        tails, heads, capacities, costs = np.broadcast_arrays(tail, head, capacity, cost)
-        return network.add_arcs_with_capacity_and_unit_cost(tails, heads, capacities, costs)
+    def add(tails: Any, heads: Any, capacity: Any, cost: Any = 0) -> Any:
+        arcs = np.broadcast_arrays(tails, heads, capacity, cost)
+        return network.add_arcs_with_capacity_and_unit_cost(*arcs)
 
-    add(np.zeros(len(regions), dtype=np.int64), 2 + np.arange(len(regions)), want)
-    spot_region = spots // racks
-    add(2 + np.searchsorted(regions, spot_region), 2 + len(regions) + np.arange(len(spots)), allowance[spot_region])
-    scale = max(1.0, float(problem.cand_benefit.max()) / COST_MAX)
-    chosen = add(spot_node, first_cell + cell, 1, -(problem.cand_benefit / scale).astype(np.int64))
+    add(np.zeros(len(regions), dtype=np.int64), 2 + np.arange(len(regions)), want[regions])
+    of_spot = spots // racks
+    add(2 + np.searchsorted(regions, of_spot), first_spot + np.arange(len(spots)), per_rack[of_spot])
+    scale = max(1.0, float(benefit.max()) / COST_MAX)
+    chosen = add(tail, first_cell + cell, 1, -(benefit / scale).astype(np.int64))
     add(first_cell + np.arange(len(cells)), first_server + cells % servers, room.cell[cells])
-    add(first_server + np.arange(servers), 1, room.below)
-    add(first_server + np.arange(servers), first_group + fleet.group, room.above)
-    add(first_group + np.arange(len(fleet.groups)), 1, room.budget[: len(fleet.groups)])
+    add(first_server + np.arange(servers), 1, np.maximum(room.below, 0))
+    add(first_server + np.arange(servers), first_group + group, np.maximum(room.above, 0))
+    add(first_group + np.arange(len(room.budget)), 1, np.maximum(room.budget, 0))
     add(0, 1, total)
     network.set_node_supply(0, total)
     network.set_node_supply(1, -total)
@@ -77,5 +112,5 @@ def _build(network: Any, problem: Problem, allowance: Ints) -> Any:
 
 
 def flow_value(problem: Problem, taken: Ints) -> float:
-    """The benefit of candidates, in bytes: J* for those of `solve_flow`."""
+    """The benefit of candidates, in bytes: J* for those of an exact flow over the whole problem."""
     return float(problem.cand_benefit[taken].astype(np.float64).sum()) / 1000

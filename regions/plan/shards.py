@@ -19,10 +19,12 @@ from .problem import Fleet, Tables
 from .quota import Quotas
 from .room import Room
 
-#: Replicas that a shard should hold.
-SHARD_REPLICAS: Final = 25_000
+#: Replicas that a shard should hold: an exact flow over so many takes seconds, and ten times as many take minutes.
+SHARD_REPLICAS: Final = 60_000
 #: With fewer regions than this per server in a shard, cutting costs more quality than it saves time.
 REGIONS_PER_SERVER: Final = 25
+#: Times that a plan of several shards is cut anew and solved again, each time keeping what it has.
+ROUNDS: Final = 1
 
 
 def shard_count(replicas: int, servers: int) -> int:
@@ -30,19 +32,23 @@ def shard_count(replicas: int, servers: int) -> int:
     return max(1, min(replicas // SHARD_REPLICAS, replicas // (REGIONS_PER_SERVER * max(servers, 1))))
 
 
-def piece_of(region_id: str, pieces: int) -> int:
-    """The piece of its table that a region belongs to."""
-    return zlib.crc32(region_id.encode()) % pieces
+def piece_of(region_id: str, pieces: int, nth_round: int = 0) -> int:
+    """The piece of its table that a region belongs to in a round."""
+    return zlib.crc32(region_id.encode(), nth_round) % pieces
 
 
 class Shards:
-    """The cut. Table t has `pieces[t]` pieces from `first[t]` on; piece p lies in shard `shard_of_piece[p]`."""
+    """The cut of one round. Table t has `pieces[t]` pieces from `first[t]` on; piece p is in `shard_of_piece[p]`.
 
-    def __init__(self, fleet: Fleet, tables: Tables, quotas: Quotas, shards: int) -> None:
+    Every round cuts otherwise: regions of a cut table go to other pieces, and tables meet other tables.
+    """
+
+    def __init__(self, fleet: Fleet, tables: Tables, quotas: Quotas, shards: int, nth_round: int = 0) -> None:
         self.fleet = fleet
         self.quotas = quotas
         self.table_group = tables.group
         self.shards = shards
+        self.nth_round = nth_round
         demand = quotas.table_replicas
         size = max(1, -(-int(demand.sum()) // shards))
         self.pieces = np.maximum(1, -(-demand // size)) if shards > 1 else np.ones(len(demand), dtype=np.int64)
@@ -50,16 +56,25 @@ class Shards:
         self.shard_of_piece = np.zeros(int(self.pieces.sum()), dtype=np.int64)
         load = [0] * shards
         part = demand / self.pieces
-        for table in np.lexsort((np.arange(len(demand)), -part)).tolist():
+        for table in self._order(part):
             for piece in range(int(self.pieces[table])):
                 shard = min(range(shards), key=lambda i: (load[i], i))
                 load[shard] += int(part[table])
                 self.shard_of_piece[self.first[table] + piece] = shard
 
+    def _order(self, part: Floats) -> list[int]:
+        """Tables in the order of dealing: the largest first, and in later rounds shuffled among those of like size."""
+        numbers = np.arange(len(part))
+        if not self.nth_round:
+            return [int(table) for table in np.lexsort((numbers, -part))]
+        scale = np.floor(np.log2(np.maximum(part, 1)))
+        chance = [zlib.crc32(f"{self.nth_round}.{table}".encode()) for table in numbers.tolist()]
+        return [int(table) for table in np.lexsort((numbers, np.array(chance), -scale))]
+
     def of_regions(self, region_ids: Sequence[str], table: Ints) -> Ints:
         """The shard of each region."""
         pieces = self.pieces[table].tolist()
-        nth = [piece_of(rid, n) if n > 1 else 0 for rid, n in zip(region_ids, pieces, strict=True)]
+        nth = [piece_of(rid, n, self.nth_round) if n > 1 else 0 for rid, n in zip(region_ids, pieces, strict=True)]
         shards: Ints = self.shard_of_piece[self.first[table] + np.array(nth, dtype=np.int64)]
         return shards
 
@@ -68,14 +83,50 @@ class Shards:
         table_of_piece = np.repeat(np.arange(len(self.pieces)), self.pieces)
         return np.unique(table_of_piece[self.shard_of_piece == shard])
 
-    def room(self, shard: int) -> Room:
-        """The shard's part of the room; `cell` has one row per table of `tables_of(shard)`."""
-        whole = Room.whole(self.quotas, self.table_group, self.fleet.group)
-        tables = self.tables_of(shard)
-        cells = whole.cell.reshape(len(self.pieces), len(self.fleet))
+    def room(self, shard: int, held: Ints | None = None) -> Room:
+        """The shard's part of the room; `cell` has one row per table of `tables_of(shard)`.
+
+        `held[k, table * servers + server]` counts the replicas that the regions of shard k have from the round before:
+        a shard keeps what its own use, and gets its part of what nobody uses. So a round never makes a plan worse.
+        """
+        servers, tables = len(self.fleet), self.tables_of(shard)
+        if held is None:
+            held = np.zeros((self.shards, len(self.pieces) * servers), dtype=np.int64)
+        free = Room.beside(self.quotas, self.table_group, self.fleet.group, held.sum(axis=0))
+        own = self._own(shard, held)
+        cells, mine = free.cell.reshape(-1, servers), own.cell.reshape(-1, servers)
         if self.shards == 1:
-            return Room(whole.below, whole.above, whole.budget, cells[tables].reshape(-1))
-        groups = len(whole.budget)
+            return Room(
+                free.below + own.below,
+                free.above + own.above,
+                free.budget + own.budget,
+                (cells + mine)[tables].reshape(-1),
+            )
+        low, high = self._fractions(shard)
+        of_server = self.fleet.group
+        numbers = np.arange(servers)
+        groups = np.zeros(len(free.budget), dtype=np.int64)
+        below = own.below + _part(free.below, low[of_server], high[of_server], numbers)
+        above = own.above + _part(free.above, low[of_server], high[of_server], numbers + servers)
+        budget = own.budget + _part(free.budget, low, high, groups)
+        rows = [mine[table] + self._cell_part(cells[table], table, shard, numbers) for table in tables.tolist()]
+        return Room(below, above, budget, np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64))
+
+    def _own(self, shard: int, held: Ints) -> Room:
+        """What the shard's regions use: a server's replicas fill its floor shard by shard, the rest is above it."""
+        servers = len(self.fleet)
+        per_server = held.reshape(self.shards, -1, servers).sum(axis=1)
+        before = per_server[:shard].sum(axis=0)
+        after = before + per_server[shard]
+        floor = self.quotas.floor
+        below = np.minimum(after, floor) - np.minimum(before, floor)
+        above = per_server[shard] - below
+        budget = np.bincount(self.fleet.group, weights=above, minlength=len(self.quotas.budget)).astype(np.int64)
+        return Room(below, above, budget, held[shard])
+
+    def _fractions(self, shard: int) -> tuple[Floats, Floats]:
+        """From which to which part of each group's free room is the shard's, by the replicas it has to place."""
+        groups = len(self.quotas.budget)
         weight = np.zeros((groups, self.shards + 1))
         table_of_piece = np.repeat(np.arange(len(self.pieces)), self.pieces)
         part = (self.quotas.table_replicas / self.pieces)[table_of_piece]
@@ -83,17 +134,10 @@ class Shards:
         known = group >= 0
         np.add.at(weight, (group[known], self.shard_of_piece[known] + 1), part[known])
         upto = np.cumsum(weight, axis=1) / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
-        low, high = upto[:, shard], upto[:, shard + 1]
-        of_server = self.fleet.group
-        servers = np.arange(len(of_server))
-        below = _part(whole.below, low[of_server], high[of_server], servers)
-        above = _part(whole.above, low[of_server], high[of_server], servers + len(servers))
-        budget = _part(whole.budget, low, high, np.zeros(groups, dtype=np.int64))
-        rows = [self._cell_part(cells[table], table, shard, servers) for table in tables.tolist()]
-        return Room(below, above, budget, np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64))
+        return upto[:, shard], upto[:, shard + 1]
 
     def _cell_part(self, cells: Ints, table: int, shard: int, servers: Ints) -> Ints:
-        """The part of a table's bounds that belongs to the shard's pieces of it."""
+        """The part of a table's free bounds that belongs to the shard's pieces of it."""
         pieces = int(self.pieces[table])
         first = int(self.first[table])
         mine = np.flatnonzero(self.shard_of_piece[first : first + pieces] == shard)

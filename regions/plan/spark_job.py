@@ -1,17 +1,10 @@
 """Plans by Spark, from files to files: `python -m regions.plan.spark_job --input DIR --output DIR`.
 
 Spark reads, checks and groups what may be too much for one process: region rows, block rows, former places. Each shard
-(`shards`) is solved where its rows are (`kernel`); leftovers, repair, numbering and the manifest are the driver's, by
-the code that the engine `sharded` uses, so both give the same plan, bit for bit. The command line, the progress lines
-and the exit status are in docs/planning.md.
-
-    regions + blocks + last -> one row per region   (one shuffle, by region_id)
-    -> counts per table, and what is bad             (to the driver: quotas, shards)
-    -> one group per shard, solved                   (one shuffle, by shard)
-    -> candidates with their fate                    (to the driver)
-
-Nothing depends on arrival order, partitions or chance: kernels sort, ids alone decide the shard. This is the only
-module that knows Spark; it is imported only when a job starts.
+is solved where its rows are (`spark_rows`, `kernel`); leftovers, repair, numbering and the manifest are the driver's,
+by the code that the engine `sharded` uses, so both give the same plan, bit for bit. The command line, the progress
+lines and the exit status are in docs/planning.md. This is the only module that imports Spark, and only when a job
+starts.
 """
 
 # ruff: noqa: N818
@@ -20,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import ctypes
 import io
 import os
@@ -39,7 +31,6 @@ import numpy as np
 from .engines import finish, first_stats
 from .files import (
     COLUMNS,
-    DEFAULTS,
     PARAMS,
     Progress,
     find_table,
@@ -53,19 +44,18 @@ from .files import (
 from .model import (
     BadInput,
     BlockRow,
-    ConflictingRegion,
     LastRow,
     NoServers,
     Params,
+    Plan,
     PlanError,
     RegionRow,
     ServerRow,
     Servers,
     Snapshot,
-    Stats,
 )
-from .problem import SIZE_MAX, Candidates, Fleet, Problem, Tables, count, make_quotas
-from .shards import Shards, shard_count
+from .problem import Fleet
+from .spark_rows import Solved, Sources, solve_on_spark
 from .verify import judge
 
 EXIT_BAD_INPUT: Final = 3
@@ -76,8 +66,6 @@ EXIT_SPARK_FAILED: Final = 6
 JAVA_MIN: Final = 17
 #: Up to this many bytes of input a job is over before the JVM's optimising compiler has paid for itself.
 SMALL_INPUT_BYTES: Final = 2 * 2**20
-#: Above this, block rows are summed before they are grouped by region.
-LARGE_BLOCKS_BYTES: Final = 256 * 2**20
 STAGES: Final = ("check", "session", "tables", "shards", "leftovers", "verify", "write")
 #: Linux: the signal that a process gets when its parent dies.
 _PR_SET_PDEATHSIG: Final = 1
@@ -156,9 +144,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
             progress.stage("warm-up")
         for key, value in sql_settings(options, given.size).items():
             spark.conf.set(key, value)
-        problem, taken, block_rows = solve_on_spark(spark, options, given, progress)
-        stats = first_stats(problem, given.ignored, blocks=block_rows)
-        _deliver(options, given.params, problem, taken, stats, progress)
+        _deliver(options, given, solve(spark, given, progress, options.shards), progress)
 
 
 def _await_input(options: argparse.Namespace) -> None:
@@ -183,24 +169,32 @@ def _warm_up(spark: Any, options: argparse.Namespace) -> None:
         given = read_input(Path(scratch))
         for key, value in sql_settings(options, given.size).items():
             spark.conf.set(key, value)
-        solve_on_spark(spark, argparse.Namespace(shards=1), given, Progress(io.StringIO(), 0))
+        solve(spark, given, Progress(io.StringIO(), 0), shards=1)
         spark.catalog.clearCache()
 
 
-def _deliver(
-    options: argparse.Namespace, params: Params, problem: Problem, taken: Any, stats: Stats, progress: Progress
-) -> None:
+def solve(spark: Any, given: Input, progress: Progress, shards: int = 0) -> Solved:
+    """Spark's half of the work; `shards` 0: by the size."""
+    return solve_on_spark(spark, given.sources, given.params, given.fleet, given.ignored, progress, shards=shards)
+
+
+def _deliver(options: argparse.Namespace, given: Input, solved: Solved, progress: Progress) -> None:
     """The driver's half: leftovers, repair, verdict, files."""
-    stats.engine = "spark"
-    stats.shards = options.shards
-    plan = finish(problem, taken, None, stats)
+    plan = finished(given, solved)
     progress.stage("leftovers")
-    plan.stats.violations = judge(problem, plan.rows).violations
+    plan.stats.violations = judge(solved.problem, plan.rows).violations
     progress.stage("verify")
     plan_id = options.plan_id or f"plan-{plan.digest[:16]}"
-    manifest = write_plan(options.output, plan, plan_id=plan_id, params=params, seconds=progress.seconds)
+    manifest = write_plan(options.output, plan, plan_id=plan_id, params=given.params, seconds=progress.seconds)
     progress.stage("write")
     progress.finished(manifest)
+
+
+def finished(given: Input, solved: Solved) -> Plan:
+    """The complete plan."""
+    stats = first_stats(solved.problem, given.ignored, blocks=solved.block_rows)
+    stats.engine, stats.shards = "spark", solved.shards
+    return finish(solved.problem, solved.taken, None, stats)
 
 
 # --- before anything is started -------------------------------------------------------------------------------------
@@ -230,9 +224,6 @@ def _check_pyspark() -> None:
         import pyspark  # noqa: F401
     except ImportError as error:
         raise NoSpark(f"{error.name} is not installed: install RegionKeeper with its extra 'spark'") from error
-
-
-Sources = dict[str, tuple[str, list[Path]]]
 
 
 class Input:
@@ -358,265 +349,6 @@ def _first_line(error: Exception) -> str:
     """What an error says, without the Java stack below it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:500] if lines else type(error).__name__
-
-
-# --- the job --------------------------------------------------------------------------------------------------------
-
-
-def solve_on_spark(
-    spark: Any, options: argparse.Namespace, given: Input, progress: Progress
-) -> tuple[Problem, Any, int]:
-    """The problem with all candidates, the numbers of those taken, and how many block rows there were."""
-    import pyarrow.compute as pc
-
-    from .kernel import OUTPUT, shard_solver
-
-    params, fleet, ignored = given.params, given.fleet, given.ignored
-    rows = _one_row_per_region(spark, given.sources).persist()
-    tables, replicas, asked, block_rows = _count_tables(rows, fleet, ignored)
-    progress.stage("tables")
-    options.shards = options.shards or shard_count(replicas, len(fleet))
-    cut = Shards(fleet, tables, make_quotas(params, fleet, tables), options.shards)
-    good = _with_shard(spark, rows.filter("rows > 0 and region_id <> ''"), tables, cut)
-    solved = good.groupBy("shard").applyInArrow(shard_solver(params, fleet, tables, cut), OUTPUT)
-    result = solved.toArrow().combine_chunks()
-    progress.stage("shards")
-    problem, taken = _problem_of(result, params, fleet, tables)
-    count(ignored, "last_server", pc.sum(result.column("gone")).as_py() or 0)
-    count(ignored, "block_host", pc.sum(result.column("strange")).as_py() or 0)
-    problem.under_replicated = sum(asked.values()) - int(problem.want.sum())
-    return problem, taken, block_rows
-
-
-def _frame(spark: Any, sources: Sources, name: str) -> Any:
-    """One input table with the columns of COLUMNS, typed; missing optional columns have their defaults."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    kinds = {"text": "string", "int": "bigint", "float": "double", "bool": "boolean"}
-    columns = COLUMNS[name]
-    kind, paths = sources[name]
-    if not paths:
-        return spark.createDataFrame([], ", ".join(f"{c} {kinds[k]}" for c, k in columns.items()))
-    found = _columns_of(paths[0], kind)
-    missing = [c for c in columns if c not in found and c not in DEFAULTS]
-    if missing:
-        raise BadInput(f"{paths[0]}: no column {', '.join(missing)}")
-    if kind == "csv":
-        schema = ", ".join(f"`{c}` {kinds[columns[c]] if c in columns else 'string'}" for c in found)
-        reader = spark.read.schema(schema).options(header=True, mode="FAILFAST", escape='"', multiLine=True)
-        frame = reader.csv([str(path) for path in paths])
-    else:
-        frame = spark.read.parquet(*[str(path) for path in paths])
-    return frame.select(
-        *[
-            (F.col(c).cast(kinds[k]) if c in found else F.lit(DEFAULTS[c]).cast(kinds[k])).alias(c)
-            for c, k in columns.items()
-        ]
-    )
-
-
-def _columns_of(path: Path, kind: str) -> list[str]:
-    """Column names of a file, from its header or footer. Raises: BadInput."""
-    try:
-        if kind == "csv":
-            with path.open(newline="", encoding="utf-8") as file:
-                return next(csv.reader(file), [])
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            return list(pq.read_schema(path).names)
-        except pa.ArrowException as error:
-            raise BadInput(f"{path}: {error}") from error
-    except OSError as error:
-        raise BadInput(f"{path}: {error}") from error
-
-
-def _one_row_per_region(spark: Any, sources: Sources) -> Any:
-    """Everything known about each region id, also about ids that no region row has; all bad rows counted beside."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    empty_text = F.lit("")
-    facts = F.struct("table_id", "start_key", "size_bytes", "load", "replicas", "grp")
-    regions = _frame(spark, sources, "regions").fillna("", ["table_id", "start_key", "grp"])
-    parts = [regions.select(F.coalesce("region_id", empty_text).alias("region_id"), facts.alias("facts"))]
-    if sources["blocks"][1]:
-        parts.append(_block_parts(spark, sources))
-    if sources["last"][1]:
-        last = _frame(spark, sources, "last")
-        place = F.struct(
-            F.coalesce("replica", F.lit(-1)).alias("replica"), F.coalesce("server_id", empty_text).alias("id")
-        )
-        parts.append(last.select(F.coalesce("region_id", empty_text).alias("region_id"), place.alias("place")))
-    united = parts[0]
-    for part in parts[1:]:
-        united = united.unionByName(part, allowMissingColumns=True)
-    for column, kind in (
-        ("block", "struct<host:string,bytes:bigint,rows:bigint>"),
-        ("place", "struct<replica:bigint,id:string>"),
-    ):
-        if column not in united.columns:
-            united = united.withColumn(column, F.lit(None).cast(kind))
-    for column in ("good_blocks", "bad_bytes"):
-        if column not in united.columns:
-            united = united.withColumn(column, F.lit(0).cast("bigint"))
-    return united.groupBy("region_id").agg(
-        F.count("facts").alias("rows"),
-        F.min("facts").alias("facts"),
-        (F.count("facts") > 0).__and__(F.min("facts") != F.max("facts")).alias("differs"),
-        F.collect_list("block").alias("blocks"),
-        F.collect_list("place").alias("places"),
-        F.coalesce(F.sum("good_blocks"), F.lit(0)).alias("good_blocks"),
-        F.coalesce(F.sum("bad_bytes"), F.lit(0)).alias("bad_bytes"),
-    )
-
-
-def _block_parts(spark: Any, sources: Sources) -> Any:
-    """Usable block rows, and how many are not. Large inputs are summed per region and host before they travel."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    blocks = _frame(spark, sources, "blocks").fillna("", ["region_id", "host"])
-    good = F.col("bytes").isNotNull() & (F.col("bytes") > 0)
-    blocks = blocks.select(
-        "region_id",
-        F.when(good, F.col("host")).alias("host"),
-        F.least("bytes", F.lit(SIZE_MAX)).alias("bytes"),
-        good.cast("bigint").alias("good_blocks"),
-        (~good).cast("bigint").alias("bad_bytes"),
-    )
-    if sum(path.stat().st_size for path in sources["blocks"][1]) > LARGE_BLOCKS_BYTES:
-        sums = [F.sum(c).alias(c) for c in ("bytes", "good_blocks", "bad_bytes")]
-        blocks = blocks.groupBy("region_id", "host").agg(*sums)
-    block = F.struct("host", F.least("bytes", F.lit(SIZE_MAX)).alias("bytes"), F.col("good_blocks").alias("rows"))
-    return blocks.select(
-        "region_id", F.when(F.col("host").isNotNull(), block).alias("block"), "good_blocks", "bad_bytes"
-    )
-
-
-def _count_tables(rows: Any, fleet: Fleet, ignored: dict[str, int]) -> tuple[Tables, int, dict[str, int], int]:
-    """Regions per table and replica count, and everything that was set aside. Raises: ConflictingRegion.
-
-    Returns the tables, all replicas that can exist, replicas asked for per group with servers, and the block rows.
-    """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    known = (F.col("rows") > 0) & (F.col("region_id") != "")
-    number = F.expr("transform(filter(places, p -> p.replica >= 0), p -> p.replica)")
-    size, replicas = F.col("facts.size_bytes"), F.col("facts.replicas")
-    bad_size = size.isNull() | (size < 0) | (size > SIZE_MAX)
-    counted = rows.groupBy(
-        known.alias("known"),
-        F.when(known, F.col("facts.grp")).alias("grp"),
-        F.when(known, F.col("facts.table_id")).alias("table_id"),
-        F.when(known, F.greatest(F.coalesce(replicas, F.lit(1)), F.lit(1))).alias("replicas"),
-    ).agg(
-        F.count("*").alias("regions"),
-        F.sum("rows").alias("rows"),
-        F.sum((known & F.col("differs")).cast("bigint")).alias("differ"),
-        F.sum((known & bad_size).cast("bigint")).alias("size"),
-        F.sum((known & (replicas.isNull() | (replicas < 1))).cast("bigint")).alias("wrong_replicas"),
-        F.sum("good_blocks").alias("good_blocks"),
-        F.sum("bad_bytes").alias("bad_bytes"),
-        F.sum(F.size("places")).alias("places"),
-        F.sum(F.size(number)).alias("numbered"),
-        F.sum(F.size(F.array_distinct(number))).alias("distinct"),
-    )
-    counts = counted.collect()
-    if sum(c["differ"] for c in counts):
-        some = rows.filter(known & F.col("differs")).select("region_id").orderBy("region_id").limit(20).collect()
-        raise ConflictingRegion([row["region_id"] for row in some], sum(c["differ"] for c in counts))
-    demands: dict[tuple[str, str], dict[int, int]] = {}
-    asked: dict[str, int] = {}
-    limit = {g: int(n) for g, n in zip(fleet.groups, fleet.group_servers, strict=True)}
-    for c in counts:
-        count(ignored, "block_bytes", c["bad_bytes"])
-        if not c["known"]:
-            count(ignored, "region_without_id", c["rows"])
-            count(ignored, "block_region", c["good_blocks"])
-            count(ignored, "last_region", c["places"])
-            continue
-        count(ignored, "region_duplicate", c["rows"] - c["regions"])
-        count(ignored, "region_size", c["size"])
-        count(ignored, "region_replicas", c["wrong_replicas"])
-        count(ignored, "last_replica", c["places"] - c["numbered"])
-        count(ignored, "last_duplicate", c["numbered"] - c["distinct"])
-        demand = demands.setdefault((c["grp"], c["table_id"]), {})
-        want = min(c["replicas"], limit.get(c["grp"], 0))
-        if want:
-            demand[want] = demand.get(want, 0) + c["regions"]
-            asked[c["grp"]] = asked.get(c["grp"], 0) + c["replicas"] * c["regions"]
-    pairs = sorted(demands)
-    tables = Tables(pairs, [demands[pair] for pair in pairs], fleet)
-    block_rows = sum(c["good_blocks"] + c["bad_bytes"] for c in counts)
-    return tables, sum(w * n for d in demands.values() for w, n in d.items()), asked, block_rows
-
-
-def _with_shard(spark: Any, rows: Any, tables: Tables, cut: Shards) -> Any:
-    """The kernel's input: cleaned columns, and the shard of each region."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    shard = F.lit(0)
-    if cut.shards > 1:
-        pieces = [(grp, table, int(cut.first[i]), int(cut.pieces[i])) for i, (grp, table) in enumerate(tables.pairs)]
-        known = spark.createDataFrame(pieces, "piece_grp string, piece_table string, first bigint, pieces bigint")
-        same = (F.col("facts.grp") == F.col("piece_grp")) & (F.col("facts.table_id") == F.col("piece_table"))
-        rows = rows.join(F.broadcast(known), same)
-        of_piece = F.array(*[F.lit(int(s)) for s in cut.shard_of_piece])
-        piece = F.col("first") + F.crc32(F.col("region_id").cast("binary")) % F.col("pieces")
-        shard = F.element_at(of_piece, (piece + 1).cast("int"))
-    size = F.greatest(F.least(F.coalesce("facts.size_bytes", F.lit(0)), F.lit(SIZE_MAX)), F.lit(0))
-    return rows.select(
-        shard.alias("shard"),
-        "region_id",
-        F.col("facts.table_id").alias("table_id"),
-        F.col("facts.grp").alias("grp"),
-        size.alias("size"),
-        F.greatest(F.coalesce("facts.replicas", F.lit(1)), F.lit(1)).alias("replicas"),
-        F.col("blocks.host").alias("host"),
-        F.col("blocks.bytes").alias("bytes"),
-        F.col("blocks.rows").alias("block_rows"),
-        F.col("places.replica").alias("held_replica"),
-        F.col("places.id").alias("held_server"),
-    )
-
-
-def _problem_of(result: Any, params: Params, fleet: Fleet, tables: Tables) -> tuple[Problem, Any]:
-    """The problem as `encode` would have made it, and the candidates that the shards took."""
-    import pyarrow.compute as pc
-
-    result = result.take(pc.sort_indices(result, sort_keys=[("region_id", "ascending")])).combine_chunks()
-
-    def column(name: str) -> Any:
-        return result.column(name).to_numpy()
-
-    region = pc.list_parent_indices(result.column("server")).to_numpy().astype(np.int64)
-    flat = {name: pc.list_flatten(result.column(name)).to_numpy() for name in ("server", "local", "held", "taken")}
-    held = flat["held"] >= 0
-    candidates = Candidates(
-        params,
-        column("size"),
-        region,
-        flat["server"],
-        flat["local"],
-        region[held],
-        flat["server"][held],
-        flat["held"][held],
-        len(fleet),
-    )
-    problem = Problem(
-        params,
-        fleet,
-        tables,
-        column("region_id").astype(object),
-        column("table"),
-        column("want"),
-        column("size"),
-        candidates,
-    )
-    grp_of = np.array([grp for grp, _ in tables.pairs], dtype=object)[problem.table[problem.want == 0]]
-    for grp in sorted(set(grp_of.tolist())):
-        problem.unassignable[grp] = int((grp_of == grp).sum())
-    return problem, np.flatnonzero(flat["taken"].astype(np.bool_))
 
 
 if __name__ == "__main__":

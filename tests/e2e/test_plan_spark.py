@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from regions.plan import BlockRow, ConflictingRegion, LastRow, Params, RegionRow, ServerRow, Snapshot, plan, verify
-from regions.plan.engines import finish, first_stats
 from regions.plan.files import Progress, read_manifest, read_plan, write_snapshot
 from regions.plan.model import Plan
 from regions.plan.scenarios import scenario, shuffled
@@ -82,10 +81,8 @@ def _planned(spark: object, directory: Path, shards: int) -> Plan:
     """The plan of one input directory in a running session."""
     from regions.plan import spark_job
 
-    options = spark_job.parse(["--input", str(directory), "--output", str(directory), "--shards", str(shards)])
     given = spark_job.read_input(directory)
-    problem, taken, block_rows = spark_job.solve_on_spark(spark, options, given, Progress(io.StringIO(), 1))
-    return finish(problem, taken, None, first_stats(problem, given.ignored, blocks=block_rows))
+    return spark_job.finished(given, spark_job.solve(spark, given, Progress(io.StringIO(), 1), shards))
 
 
 def _run(module: str, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, list[dict[str, object]], str]:

@@ -37,10 +37,10 @@ def test_scenario_breaks_no_rule_and_ignores_row_order(name: str, engine: str) -
     assert plan_digest(made.rows) == made.digest
 
 
-def test_one_shard_is_the_greedy_plan() -> None:
-    """The fallback gives the bytes that the Spark job would have given (N9)."""
+def test_one_shard_is_the_exact_plan() -> None:
+    """One process gives the bytes that the Spark job would have given (N9)."""
     snapshot = scenario("mixed", regions=1500, servers=40, seed=3)
-    assert plan(snapshot, engine="sharded", shards=1).digest == plan(snapshot, engine="greedy").digest
+    assert plan(snapshot, engine="sharded", shards=1).digest == plan(snapshot, engine="flow").digest
 
 
 @st.composite
