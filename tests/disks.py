@@ -62,7 +62,7 @@ class MemoryDisk:
 
     def names(self, path: str) -> list[str]:
         prefix = f"{path}/" if path else ""
-        return sorted(n[len(prefix) :] for n in self.files if n.startswith(prefix) and "/" not in n[len(prefix) :])
+        return sorted({n[len(prefix) :].partition("/")[0] for n in self.files if n.startswith(prefix)})
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         if create:
@@ -80,6 +80,8 @@ class MemoryDisk:
 
     def remove(self, path: str) -> None:
         self.maybe_fail("remove")
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, path)
         del self.files[path]
 
     def sync_folder(self, path: str) -> None:

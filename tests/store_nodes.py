@@ -13,7 +13,7 @@ from coord.server.joining import MARK, Joining
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.pipeline import Connection
-from coord.server.recovery import recover
+from coord.server.repair import recover_or_repair
 from coord.server.snapshot_job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
 from coord.wire import records
@@ -133,7 +133,8 @@ class Client:
 class StoreNodes:
     """A cluster of nodes."""
 
-    def __init__(self, count: int = 3, seed: int = 1, **settings: Any) -> None:
+    def __init__(self, count: int = 3, seed: int = 1, segment_bytes: int = 100_000, **settings: Any) -> None:
+        self.segment_bytes = segment_bytes
         self.clock = StepClock()
         self.count = count
         self.options = settings
@@ -158,7 +159,7 @@ class StoreNodes:
         disk = self.disks[i]
         self.incarnations[i] += 1
         rng = SeededRng(self.seed * 100 + i * 10 + self.incarnations[i])
-        found = recover(disk, i, self.began[i], rng, segment_bytes=100_000)
+        found = recover_or_repair(disk, i, self.began[i], rng, segment_bytes=self.segment_bytes)
         writer = InlineWriter(found.wal)
         job = InlineSnapshotJob(found.snapshots)
         node = Node(
@@ -175,6 +176,7 @@ class StoreNodes:
             applied=found.position,
         )
         job.written = node.snapshot_written
+        job.damaged = node.on_failed
         writer.start(node)
         self.nodes[i] = node
         for j in self.nodes:

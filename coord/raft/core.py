@@ -104,6 +104,9 @@ class RaftCore:
         #: The leader of `term`, 0 while unknown.
         self.leader: int = 0
         self.leadership: Leadership | None = None
+        #: Set by the shell while this node may have forgotten what it promised: it does not stand for election. The
+        #: shell gives it no requests for votes either.
+        self.abstains: bool = False
         #: Ticks since the leader was heard, a vote was granted or an election began.
         self.elapsed: int = 0
         #: At how many of them this node stands for election.
@@ -390,6 +393,8 @@ class RaftCore:
         A voter may. So may one that its newest, uncommitted configuration removes: it may be the only one that holds
         that entry and everything before it. Its own vote does not count then. Dissertation §4.2.2.
         """
+        if self.abstains:
+            return False
         configs = self.configs
         if configs.current.is_voter(self.id):
             return True

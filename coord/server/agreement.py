@@ -62,6 +62,8 @@ class Agreement:
         self._own: list[tuple[int, int, int]] = [(0, 0, 0)] * REMEMBERED
         self._last = 0
         self._rounds: dict[int, _Round] = {}
+        #: Highest index that this node has spoken about.
+        self._answered = 0
         self._began_ms = 0
         self._began_at = 0
         #: Peers that the log has named, until they agree again.
@@ -92,8 +94,8 @@ class Agreement:
 
     def heard(self, peer: int, index: int, zxid: int, digest: int, now_ms: int) -> None:
         """A peer says what it has behind the entry at `index`. Raises StateDiverged."""
-        if index not in self._rounds and index <= self._last - REMEMBERED:
-            return
+        if index <= self._answered and index not in self._rounds:
+            return  # that round is over; to begin it again would never end
         found = self._round(index, now_ms)
         if found is not None:
             found.said[peer] = (zxid, digest)
@@ -111,6 +113,7 @@ class Agreement:
     def _answer(self, index: int, found: _Round) -> None:
         """Say what this node has there; it has applied that much."""
         found.is_answered = True
+        self._answered = max(self._answered, index)
         kept, zxid, digest = self._own[index % REMEMBERED]
         if kept != index:
             # It came past there with a snapshot, or long ago.

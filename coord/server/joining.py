@@ -38,7 +38,7 @@ class Joining:
             log.info("this node is empty and its peers are not: it votes once it has caught up")
 
     def leader_spoke(self, commit: int) -> None:
-        """A leader sent an append with its commit index."""
+        """A leader sent an append with its commit index, behind which nothing can be that this node helped commit."""
         if self.is_joining and self._target < 0:
             self._target = commit
 

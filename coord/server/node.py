@@ -27,7 +27,7 @@ from typing import Final, Protocol
 from twisted.logger import Logger
 
 from coord.env import Clock, Entropy
-from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, StateDiverged, StorageError
+from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, StateDiverged
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import (
@@ -54,7 +54,7 @@ from coord.server.node_settings import NodeSettings
 from coord.server.pipeline import Pipeline
 from coord.server.proposals import Forwarded, Proposals, Sent
 from coord.server.syncs import Syncs
-from coord.server.transfer import SnapshotInbox, SnapshotOutbox
+from coord.server.transfer import Arrival, Dismantling, SnapshotInbox, SnapshotOutbox
 from coord.storage import snapshot as files
 from coord.storage.wal import Batch
 from coord.storage.writer import LogWriter
@@ -72,6 +72,8 @@ GROUP_BYTES_MAX: Final = 1 << 20
 TURN_MS_MAX: Final = 50
 #: Containers and TTL znodes that the leader proposes to end at a time.
 REAPED_PER_ROUND: Final = 1000
+#: A snapshot that failed, or that a peer could not use, is written again after this.
+SNAPSHOT_AGAIN_MS: Final = 30_000
 #: Events of the core that the line about a changed role already tells.
 _TOLD_BY_CHANGE: Final = ("role", "leader")
 
@@ -158,6 +160,7 @@ class Node:
         self.agreement = Agreement(settings.node_id, peers.send)
         self.agreement.applied(applied.index, machine.last_zxid, machine.digest())
         self.joining = joining
+        core.abstains = joining.is_joining
         self.snapshots = snapshots
         self._writer = writer
         self._snapshot_job = snapshot_job
@@ -165,6 +168,9 @@ class Node:
         self._clock = clock
         self._inbox = SnapshotInbox(snapshots)
         self._outbox = SnapshotOutbox(snapshots, peers)
+        #: A state from the leader that the core has just been told of.
+        self._arrived: Arrival | None = None
+        self._dismantling = Dismantling()
         # As of the last Ready.
         self.role = 0
         self.term = 0
@@ -177,6 +183,9 @@ class Node:
         self.snapshot_index = applied.index
         self._bytes_since_snapshot = 0
         self.is_snapshotting = False
+        #: Why the last one could not be written, "" if it was.
+        self.snapshot_error = ""
+        self._snapshot_began_ms = 0
         #: Where the last attempt at a snapshot was; a failed one is not repeated at once.
         self._snapshot_tried = applied.index
         #: Peers to which the link is newer than what was last forwarded over it.
@@ -212,7 +221,7 @@ class Node:
         self.membership.tick()
         self._compare(now_ms)
         self._tick_sessions(now_ms)
-        self._outbox.pump()
+        self._outbox.pump(self.core)
         if self.core.leader != 0:
             self._leaderless_since_ms = now_ms
             self.pipeline.read_only.end()
@@ -246,6 +255,7 @@ class Node:
             # Who knows a term has a disk that remembers its votes. Without this, a first leader whose voters have got
             # nothing of its log yet would make all of them joining, and nobody could ever be elected.
             self.joining.peer_introduced(peer_has_log=has_log, has_log=self.has_log() or self.core.term > 0)
+            self.core.abstains = self.joining.is_joining
         except OSError as error:
             self.on_failed(error)
 
@@ -273,7 +283,9 @@ class Node:
                 for session_id in codec.decode_touch(block, at, end):
                     self.expiry.touch(session_id, now_ms)
         elif kind == codec.CHUNK:
-            self._inbox.take(peer, codec.decode_chunk(block, at, end))
+            chunk = codec.decode_chunk(block, at, end)
+            if not self._inbox.take(peer, chunk, self._clock.monotonic_ms()):
+                self._peers.send(peer, codec.encode_received(chunk.name, False))
         elif kind == codec.RECEIVED:
             name, ok = codec.decode_received(block, at, end)
             self._outbox.ended(peer, name, ok, self.core)
@@ -293,20 +305,52 @@ class Node:
         if message.src != peer or message.dst != self.settings.node_id:
             raise RemoteProtocolError(f"peer {peer} sent a message from {message.src} to {message.dst}")
         if message.kind == SNAPSHOT and message.snapshot is not None:
-            name = message.snapshot.handle
-            try:
-                self._inbox.finish(peer, name, message.snapshot.index)
-            except (StorageError, OSError) as error:
-                log.error("snapshot {name} from node {peer} is not usable: {error}", name=name, peer=peer, error=error)
-                self._peers.send(peer, codec.encode_received(name, False))
-                return
-            self._peers.send(peer, codec.encode_received(name, True))
-        if self.joining.is_joining:
-            if message.kind in (PRE_VOTE, VOTE):
-                return
-            if message.kind == APPEND and message.term >= self.core.term:
+            refused = self._inbox.complete(peer, message)
+            if refused is not None:
+                self._snapshot_arrived(refused)
+            return
+        if not self.joining.is_joining:
+            self.core.step(message)
+        elif message.kind not in (PRE_VOTE, VOTE):
+            self.core.step(message)
+            if message.kind == APPEND and self._says_what_is_committed(message):
                 self.joining.leader_spoke(message.commit)
-        self.core.step(message)
+                self._maybe_joined()
+
+    def _says_what_is_committed(self, append: Message) -> bool:
+        """Whether nothing that its leader does not know of, or not count rightly, can have been committed with this
+        node's help before it lost its memory.
+
+        The leader's own first entry is committed, so that it knows of everything older (Raft §8). And this node holds
+        what the append follows: a leader that still believes in what it held before asks about that first, and until
+        it is refused it may commit with an acknowledgement that nobody stands for.
+        """
+        core = self.core
+        return (
+            append.term == core.term
+            and core.log.term_at(append.prev_index) == append.prev_term
+            and core.log.term_at(append.commit) == append.term
+        )
+
+    def _maybe_joined(self) -> None:
+        self.joining.applied(self.applied_index)
+        self.core.abstains = self.joining.is_joining
+
+    def _snapshot_arrived(self, arrival: Arrival) -> None:
+        """A snapshot from a peer is durable and read, or of no use: tell the peer, and the core if it is there."""
+        assert arrival.message.snapshot is not None, "SNAPSHOT message without a snapshot"
+        name = arrival.message.snapshot.handle
+        self._peers.send(arrival.peer, codec.encode_received(name, arrival.machine is not None))
+        if arrival.machine is None:
+            log.error(
+                "snapshot {name} from node {peer} is not usable: {error}",
+                name=name,
+                peer=arrival.peer,
+                error=arrival.error,
+            )
+            return
+        self._arrived = arrival
+        self.core.step(arrival.message)
 
     def _take_forward(self, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
         core = self.core
@@ -356,7 +400,12 @@ class Node:
             return False
         core = self.core
         now_ms = self.pipeline.now_ms = self._clock.monotonic_ms()
-        has_more = False
+        has_more = self._dismantling.step()
+        if self._inbox.is_restoring():
+            has_more = True
+            arrival = self._inbox.step(now_ms)
+            if arrival is not None:
+                self._snapshot_arrived(arrival)
         while True:
             self._submit_commands()
             if self.membership.is_busy():
@@ -367,6 +416,11 @@ class Node:
                 has_more = True
                 break
             self._perform(core.ready())
+        if not core.has_ready() and self._arrived is not None:
+            # The core has something newer.
+            if self._arrived.machine is not None:
+                self._dismantling.add(self._arrived.machine)
+            self._arrived = None
         self._peers.flush()
         return has_more
 
@@ -456,7 +510,7 @@ class Node:
                 log.warn("{note}", note=note)
             machine.tree.quotas.notes.clear()
         if self.joining.is_joining:
-            self.joining.applied(self.applied_index)
+            self._maybe_joined()
         if self.role == LEADER and self.expiry is None and entries[-1].term == self.core.term:
             # Everything of earlier terms is applied: the table is complete, and every session begins anew.
             self._restart_expiry()
@@ -603,6 +657,9 @@ class Node:
         settings = self.settings
         grown = self.applied_index - self._snapshot_tried
         due = grown >= settings.snapshot_entries or self._bytes_since_snapshot >= settings.snapshot_bytes
+        if self.snapshot_error or self._outbox.is_doubtful:
+            due = self._clock.monotonic_ms() - self._snapshot_began_ms >= SNAPSHOT_AGAIN_MS
+            grown = self.applied_index
         if due and grown > 0 and not self.is_snapshotting and not self.is_full:
             self.take_snapshot()
 
@@ -610,6 +667,8 @@ class Node:
         """Begin to write the state at the applied index."""
         meta = self.core.snapshot_meta(self.applied_index)
         self.is_snapshotting = True
+        self._outbox.is_doubtful = False
+        self._snapshot_began_ms = self._clock.monotonic_ms()
         self._snapshot_tried = self.applied_index
         self._bytes_since_snapshot = 0
         machine = self.machine
@@ -621,6 +680,7 @@ class Node:
     def snapshot_written(self, meta: files.SnapshotMeta, error: str) -> None:
         """The job has ended; `error` is "" when the snapshot is durable. The log behind it may go."""
         self.is_snapshotting = False
+        self.snapshot_error = error
         if error:
             log.error("snapshot at {index} failed: {error}", index=meta.index, error=error)
             return
@@ -631,18 +691,17 @@ class Node:
         saved.handle = meta.name()
         self.core.snapshot_saved(saved)
         self.core.compacted(max(0, meta.index - self.settings.keep_entries))
-        self.snapshots.retain()
-        self._writer.prune(self.snapshots.log_floor())
+        self._drop_old_files()
         log.info("snapshot at {index} written", index=meta.index)
 
     def _install(self, meta: SnapshotMeta) -> None:
         """Take over the state that the leader sent. Clients go: nobody can say what became of their requests."""
-        reader = self.snapshots.open_named(meta.handle)
-        try:
-            machine = StateMachine.restore(reader.chunks())
-        finally:
-            reader.close()
+        arrived, self._arrived = self._arrived, None
+        assert arrived is not None, f"the core wants {meta.handle}, which nobody brought"
+        machine = arrived.machine
+        assert machine is not None, meta.handle
         self.close_clients()
+        self._dismantling.add(self.machine)
         self.proposals.forget()
         # The leader must hear that some numbers will not come.
         self._fresh_links.add(self.core.leader)
@@ -652,9 +711,17 @@ class Node:
         self.applied_index = self.snapshot_index = self._snapshot_tried = meta.index
         self._bytes_since_snapshot = 0
         self.agreement.applied(meta.index, machine.last_zxid, machine.digest())
-        self.snapshots.retain()
-        self._writer.prune(self.snapshots.log_floor())
+        self._drop_old_files()
         log.info("took over the state at {index} from the leader", index=meta.index)
+
+    def _drop_old_files(self) -> None:
+        """What newer snapshots have made superfluous goes. What cannot be removed now is tried again next time."""
+        try:
+            self.snapshots.retain()
+        except OSError as error:
+            log.warn("old snapshots are not removed: {error}", error=error.strerror or str(error))
+            return
+        self._writer.prune(self.snapshots.log_floor())
 
     # --- leadership and the end ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.env import Disk, Rng
-from coord.errors import StorageError
+from coord.errors import CorruptRecord, StorageError
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import Entry, HardState, bootstrap
@@ -26,6 +26,10 @@ log = Logger()
 
 WAL_FOLDER: Final = "wal"
 SNAPSHOT_FOLDER: Final = "snap"
+
+
+class GapInLogError(StorageError):
+    """Between the newest whole snapshot and the log there are entries that are nowhere."""
 
 
 class Recovery:
@@ -54,9 +58,9 @@ def recover(
         log.warn("{what}", what=recovered.cut)
     machine, position = _newest_state(snapshots)
     if position.index < recovered.base_index:
-        raise StorageError(
-            f"the log begins behind {recovered.base_index}, the newest whole snapshot is at {position.index}:"
-            " take this node's state from the others (empty the directory)"
+        raise GapInLogError(
+            f"{disk.where(WAL_FOLDER)}: the log begins behind entry {recovered.base_index}, the newest whole snapshot"
+            f" in {disk.where(SNAPSHOT_FOLDER)} is at {position.index}"
         )
     if position.index:
         _align(wal, recovered, position)
@@ -107,4 +111,7 @@ def _newest_state(snapshots: Snapshots) -> tuple[StateMachine, SnapshotMeta]:
                 reader.close()
         except StorageError as error:
             log.error("{error}; trying an older snapshot", error=str(error))
+            if isinstance(error, CorruptRecord):
+                # It must not count as one of those that are kept.
+                snapshots.set_aside(name)
     return StateMachine(), SnapshotMeta(0, 0, b"")

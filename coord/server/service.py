@@ -37,7 +37,8 @@ from coord.server.peer_guard import PeerGuard
 from coord.server.peer_link import PeerLinks
 from coord.server.pipeline import Limits
 from coord.server.reactor import TurnReactor
-from coord.server.recovery import WAL_FOLDER, recover
+from coord.server.recovery import WAL_FOLDER
+from coord.server.repair import recover_or_repair
 from coord.server.snapshot_job import ForkSnapshotJob
 from coord.server.stderr_log import StderrLog
 from coord.server.stream import listening_socket
@@ -115,7 +116,8 @@ class Service:
         trace = TraceFile(settings.trace) if settings.trace is not None else None
         is_new = META not in disk.names("")
         meta = self._read_meta(disk)
-        found = recover(disk, settings.node_id, _began_with(meta), OsRng(), segment_bytes=settings.segment_bytes)
+        began = _began_with(meta)
+        found = recover_or_repair(disk, settings.node_id, began, OsRng(), segment_bytes=settings.segment_bytes)
         is_thread = settings.fsync == "thread"
         self._writer = ThreadWriter(found.wal, self._is_alone) if is_thread else InlineWriter(found.wal)
         entropy = OsEntropy()
@@ -149,6 +151,7 @@ class Service:
         self._know_members(bytes.fromhex(meta["cluster"]))
         backups = Backups(self.node, disk, meta["cluster"], self.clock, entropy)
         self._job.written = backups.snapshot_written
+        self._job.damaged = self.node.on_failed
         words = Words(settings, self.node)
         self.clients = ClientListener(self.reactor, self.node, self.clock, _client_limits(settings), words.answer)
         self._serve_admin(words, backups)

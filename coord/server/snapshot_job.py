@@ -12,17 +12,21 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from coord.errors import StateDamaged
 from coord.server.reactor import TurnReactor
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.tree.machine import StateMachine
 
 Written = Callable[[SnapshotMeta, str], None]
+Damaged = Callable[[Exception], None]
 
 #: Priority of the child: the node's own work goes first.
 NICE: Final = 10
 #: Descriptors above this are not looked for when the child closes what it inherited.
 FD_MAX: Final = 1 << 16
 MESSAGE_BYTES_MAX: Final = 4096
+#: How the child ends when it found that the state is not what it was.
+STATUS_DAMAGED: Final = 3
 
 
 class InlineSnapshotJob:
@@ -31,12 +35,17 @@ class InlineSnapshotJob:
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
         self.written: Written = _nobody
+        #: Told when the state in memory turns out to be damaged: the node must stop.
+        self.damaged: Damaged = _nobody_stops
 
     def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
         """See `SnapshotJob.begin`."""
         error = ""
         try:
             self._snapshots.write(meta, machine.snapshot_chunks())
+        except StateDamaged as failure:
+            self.damaged(failure)
+            return
         except OSError as failure:
             error = failure.strerror or str(failure)
         self.written(meta, error)
@@ -49,6 +58,8 @@ class ForkSnapshotJob:
         self._reactor = reactor
         self._snapshots = snapshots
         self.written: Written = _nobody
+        #: Told when the state in memory turns out to be damaged: the node must stop.
+        self.damaged: Damaged = _nobody_stops
         self._child = 0
 
     def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
@@ -85,6 +96,9 @@ class ForkSnapshotJob:
             os.nice(NICE)
             self._snapshots.write(meta, machine.snapshot_chunks())
             status = 0
+        except StateDamaged as error:
+            os.write(writing, error.what.encode()[:MESSAGE_BYTES_MAX])
+            status = STATUS_DAMAGED
         except BaseException as error:  # the child's last word: the parent logs it
             os.write(writing, f"{type(error).__name__}: {error}".encode()[:MESSAGE_BYTES_MAX])
         finally:
@@ -97,7 +111,14 @@ class ForkSnapshotJob:
         _, status = os.waitpid(self._child, 0)
         self._child = 0
         code = os.waitstatus_to_exitcode(status)
+        if code == STATUS_DAMAGED:
+            self.damaged(StateDamaged(message))
+            return
         self.written(meta, "" if code == 0 else message or f"the writing process ended with {code}")
+
+
+def _nobody_stops(error: Exception) -> None:
+    """The default of `damaged`."""
 
 
 def _nobody(meta: SnapshotMeta, error: str) -> None:

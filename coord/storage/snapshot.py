@@ -15,6 +15,7 @@ which is why the log is pruned only behind the oldest snapshot kept (`Snapshots.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -130,7 +131,10 @@ class SnapshotReader:
         return data
 
     def _read(self, offset: int, size: int) -> bytes:
-        data = self._file.read_at(offset, size)
+        try:
+            data = self._file.read_at(offset, size)
+        except OSError as error:
+            raise StorageError(f"{self._where}: cannot be read at byte {offset}: {error.strerror or error}") from error
         if len(data) != size:
             raise CorruptRecord(self._where, offset, f"{size} bytes", f"{len(data)} bytes")
         return data
@@ -172,7 +176,7 @@ class Snapshots:
         return None
 
     def write(self, meta: SnapshotMeta, chunks: Iterable[bytes]) -> None:
-        """Write a snapshot, durable on return. Raises OSError; nothing but a `.tmp` is left then."""
+        """Write a snapshot, durable on return. Raises OSError, or what `chunks` raises; nothing of it is left then."""
         draft = SnapshotDraft(self._disk, self._folder, f"{meta.name()}.tmp")
         try:
             waiting: list[bytes] = []
@@ -186,14 +190,23 @@ class Snapshots:
                     size = 0
             draft.append(b"".join(waiting))
             draft.finish(meta.name())
-        finally:
-            draft.close()
+        except Exception:
+            draft.discard()
+            raise
 
-    def receive(self, name: str) -> SnapshotDraft:
-        """Begin to collect a snapshot that a peer sends; an unfinished earlier one of that name is dropped."""
+    def receive(self, name: str, peer: int) -> SnapshotDraft:
+        """Begin to collect a snapshot that a peer sends; an unfinished earlier one of its is dropped.
+
+        Raises StorageError for something that is no snapshot's name, OSError.
+        """
         if not _NAME.fullmatch(name):
             raise StorageError(f"{name!r} is not the name of a snapshot")
-        return SnapshotDraft(self._disk, self._folder, f"{name}.recv.tmp")
+        return SnapshotDraft(self._disk, self._folder, f"{name}.{peer}.tmp")
+
+    def set_aside(self, name: str) -> None:
+        """A snapshot that cannot be read gets another name, `….damaged`: it is none any more. Raises OSError."""
+        self._disk.rename(f"{self._folder}/{name}", f"{self._folder}/{name}.damaged")
+        self._disk.sync_folder(self._folder)
 
     def retain(self) -> None:
         """Remove all but the newest `keep`."""
@@ -223,15 +236,14 @@ class SnapshotDraft:
         self._file.write_at(self.size, data)
         self.size += len(data)
 
-    def verify(self) -> SnapshotMeta:
-        """Read the draft back from beginning to end. Raises CorruptRecord or StorageError if it is not whole."""
-        reader = SnapshotReader(self._disk, f"{self._folder}/{self._temporary}")
-        try:
-            for _ in reader.chunks():
-                pass
-            return reader.meta
-        finally:
-            reader.close()
+    def sync(self) -> None:
+        """Make durable what is there so far, so that `finish` need not do it all at once. Raises OSError."""
+        assert self._file is not None, "draft is closed"
+        self._file.sync()
+
+    def reader(self) -> SnapshotReader:
+        """Read the draft back. Raises CorruptRecord, StorageError, OSError."""
+        return SnapshotReader(self._disk, f"{self._folder}/{self._temporary}")
 
     def finish(self, name: str) -> None:
         """Make the draft durable under its final name."""
@@ -240,6 +252,13 @@ class SnapshotDraft:
         self.close()
         self._disk.rename(f"{self._folder}/{self._temporary}", f"{self._folder}/{name}")
         self._disk.sync_folder(self._folder)
+
+    def discard(self) -> None:
+        """Give up: on a full disk nothing needs its room more than the log. Whatever cannot be removed now is at the
+        next start."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self._disk.remove(f"{self._folder}/{self._temporary}")
 
     def close(self) -> None:
         """Close the file; an unfinished draft stays as a `.tmp` and is removed at the next start."""

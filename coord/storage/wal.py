@@ -30,9 +30,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from crc32c import crc32c
+from twisted.logger import Logger
 
 from coord.env import Disk, DiskFile
 from coord.errors import CorruptRecord, StorageError
+
+log = Logger()
 
 MAGIC: Final = b"RKW1"
 VERSION: Final = 1
@@ -252,13 +255,22 @@ class Wal:
     def prune(self, index: int) -> int:
         """Remove leading segments with nothing above `index`, which a durable snapshot covers. Returns how many.
 
-        One after the other: a crash must not leave a gap, which a later removal without an earlier one would be.
+        One after the other: a crash must not leave a gap, which a later removal without an earlier one would be. A
+        segment that cannot be removed stays until the next time; a failed sync raises SyncFailed.
         """
         removed = 0
         while len(self._segments) > 1 and self._segments[0].index_max <= index:
-            self._disk.remove(f"{self._folder}/{self._segments[0].name}")
-            self._disk.sync_folder(self._folder)
+            path = f"{self._folder}/{self._segments[0].name}"
+            try:
+                self._disk.remove(path)
+            except OSError as error:
+                log.warn("{path} is not needed any more and cannot be removed: {error}", path=path, error=str(error))
+                break
             del self._segments[0]
+            try:
+                self._disk.sync_folder(self._folder)
+            except OSError as error:
+                raise SyncFailed(self._disk.where(self._folder), error) from error
             removed += 1
         return removed
 
@@ -414,6 +426,8 @@ class SegmentReader:
         file = disk.open(path)
         try:
             self._data = file.read_at(0, file.size())
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be read: {error.strerror or error}") from error
         finally:
             file.close()
         self.number = 0

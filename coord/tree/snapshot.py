@@ -27,7 +27,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from coord.errors import CorruptRecord, RemoteProtocolError
+from coord.errors import CorruptRecord, RemoteProtocolError, StateDamaged
 from coord.tree.acl import AccessList
 from coord.tree.datatree import DataTree
 from coord.tree.node import KIND_TTL, STAT, Node
@@ -63,7 +63,10 @@ _KIND_TRAILER: Final = ord("T")
 def write_snapshot(
     tree: DataTree, sessions: SessionTable, last_zxid: int, time_ms: int, digest: int
 ) -> Iterator[bytes]:
-    """The state's chunks in order. The state must not change while they are drawn."""
+    """The state's chunks in order. The state must not change while they are drawn.
+
+    Every znode is checked on the way against the digest that has been kept along with it. Raises StateDamaged.
+    """
     yield _chunk(_KIND_HEADER, _HEADER.pack(_MAGIC, VERSION, last_zxid, time_ms))
     lists = list(tree.acls.values())
     # By identity: a list's object is its content, see DataTree.share.
@@ -89,8 +92,14 @@ def _sessions(sessions: SessionTable) -> Iterator[bytes]:
 
 
 def _nodes(tree: DataTree, numbers: dict[int, int]) -> Iterator[bytes]:
+    total = 0
     for path, node in tree.nodes.items():
+        if not node.is_intact(path):
+            raise StateDamaged(f"the znode {path.decode(errors='replace')!r}")
+        total += node.mark
         yield _encode_node(path, node, numbers[id(node.acl)])
+    if total != tree.digest_sum:
+        raise StateDamaged(f"the digest of {len(tree.nodes)} znodes, {tree.digest_sum:#x}, they add up to {total:#x},")
 
 
 def _chunk(kind: int, payload: bytes) -> bytes:
@@ -151,6 +160,8 @@ class SnapshotReader:
         self._offset: int = 0
         self._lists: list[AccessList] = []
         self._has_header: bool = False
+        #: Znodes whose children have not all come yet.
+        self._incomplete: int = 0
         self._digest: int = -1
 
     def feed(self, piece: bytes) -> None:
@@ -177,10 +188,8 @@ class SnapshotReader:
         """Raise CorruptRecord unless the snapshot has been fed to its end and every znode has its children."""
         if self._digest < 0 or self._buffer:
             raise self._corrupt("a trailer", "the end" if self._digest < 0 else "bytes behind it")
-        for path, node in self.tree.nodes.items():
-            children = len(node.children) if node.children is not None else 0
-            if node.num_children != children:
-                raise self._corrupt(f"{node.num_children} children of {path!r}", children)
+        if self._incomplete:
+            raise self._corrupt("all children of every znode", f"{self._incomplete} znodes that miss some")
 
     def check_digest(self, digest: int) -> None:
         """Raise CorruptRecord unless the state that was built has the digest of the one that was written."""
@@ -263,5 +272,14 @@ class SnapshotReader:
         node.aversion = fields[6]
         node.num_children, node.pzxid = fields[9:]
         self.tree.plant(path, node)
+        if node.num_children:
+            self._incomplete += 1
+        if path != ROOT:
+            parent = self.tree.nodes[parent_of(path)]
+            missing = parent.num_children - (len(parent.children) if parent.children is not None else 0)
+            if missing < 0:
+                raise self._corrupt(f"{parent.num_children} children of the parent of {path!r}", "one more")
+            if missing == 0:
+                self._incomplete -= 1
         if node.stat != stat:
             raise self._corrupt(f"the Stat of {path!r}", "another")

@@ -234,7 +234,7 @@ class SimDisk:
 
     def names(self, path: str) -> list[str]:
         prefix = f"{path}/" if path else ""
-        return sorted(n[len(prefix) :] for n in self.files if n.startswith(prefix) and "/" not in n[len(prefix) :])
+        return sorted({n[len(prefix) :].partition("/")[0] for n in self.files if n.startswith(prefix)})
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         if create:
@@ -260,6 +260,8 @@ class SimDisk:
     def remove(self, path: str) -> None:
         self.step()
         self.trouble("remove")
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, path)
         self._changed("remove", path, "", self.files.pop(path))
 
     def sync_folder(self, path: str) -> None:

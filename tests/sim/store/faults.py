@@ -32,6 +32,7 @@ LOGGED: Final = {
     "node {id} is a member again": "member_again",
     "members are to change": "change_begun",
     "members stay as they are": "change_given_up",
+    "the log is set aside": "repaired",
 }
 
 

@@ -53,7 +53,7 @@ RARE = [
     "pause",
     "power_cut",
     "power_cut_all",
-    "refused_corrupt",
+    "repaired",
     "resent",
     "reset",
     "session_expired",

@@ -31,7 +31,7 @@ from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
 from coord.server.pipeline import Limits
-from coord.server.recovery import recover
+from coord.server.repair import IrreparableError, recover_or_repair
 from coord.server.snapshot_job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
 from tests.sim.chance import Chance
@@ -110,7 +110,7 @@ class Process:
         disk = host.disk
         is_new = META not in disk.names("")
         began = host.began_with()
-        self.found = found = recover(disk, host.id, began, chance, segment_bytes=world.segment_bytes)
+        self.found = found = recover_or_repair(disk, host.id, began, chance, segment_bytes=world.segment_bytes)
         writer = InlineWriter(found.wal) if host.writes_inline else ThreadedWriter(self, found.wal)
         self.links = PeerLinks(
             self.reactor,  # type: ignore[arg-type]
@@ -413,6 +413,8 @@ class Host:
             return
         if not self.is_flipped:
             raise Violation(f"{self.id} does not start on a sound disk: {error!r}") from error
+        if isinstance(error, IrreparableError):
+            error = error.error
         if isinstance(error, CorruptRecord) and not (error.path.startswith(self.disk.name) and error.offset >= 0):
             raise Violation(f"{self.id} does not say where the damage is: {error}") from error
         world.counts["refused_corrupt"] += 1

@@ -83,5 +83,5 @@ def test_gap_between_snapshot_and_log_is_refused() -> None:
     batch.set_base(50, 2)
     batch.add_entry(2, 51, 1, b"")
     wal.write([batch])
-    with pytest.raises(StorageError, match="begins behind 50"):
+    with pytest.raises(StorageError, match="begins behind entry 50"):
         opened(disk)

@@ -124,25 +124,26 @@ def test_received_file_is_checked_before_it_counts() -> None:
     data = reader.read_raw(0, reader.size())
     for content, is_good in ((data, True), (data[:-1], False), (data[:50] + b"!" + data[51:], False)):
         snapshots = Snapshots(MemoryDisk(), "snap")
-        draft = snapshots.receive(name)
+        draft = snapshots.receive(name, 2)
         for start in range(0, len(content), 100):
             draft.append(content[start : start + 100])
         if is_good:
-            assert draft.verify().index == 10
+            assert [*draft.reader().chunks()] == CHUNKS
             draft.finish(name)
             assert read(snapshots, name) == CHUNKS
         else:
             with pytest.raises(StorageError):
-                draft.verify()
-            draft.close()
+                list(draft.reader().chunks())
+            draft.discard()
             assert snapshots.names() == []
+            assert snapshots._disk.names("snap") == []
 
 
 @pytest.mark.parametrize("name", ["../evil.snap", "x.snap", "", "0000000000000001-0000000000000001.snap/../a"])
 def test_names_from_peers_are_not_paths(name: str) -> None:
     """Only the names this program makes."""
     with pytest.raises(StorageError):
-        Snapshots(MemoryDisk(), "snap").receive(name)
+        Snapshots(MemoryDisk(), "snap").receive(name, 2)
 
 
 def test_full_disk_leaves_the_older_snapshot() -> None:
