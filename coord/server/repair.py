@@ -59,6 +59,12 @@ def recover_or_repair(
         return recover(disk, node_id, began, rng, segment_bytes=segment_bytes)
 
 
+def has_forgotten(disk: Disk) -> bool:
+    """Whether this node was repaired and has not caught up since: what it promised before is void."""
+    names = disk.names("")
+    return MARK in names and ASIDE in names
+
+
 class IrreparableError(StorageError):
     """Damage (`error`) that the other nodes cannot mend, and why."""
 

@@ -38,7 +38,7 @@ from coord.server.peer_link import PeerLinks
 from coord.server.pipeline import Limits
 from coord.server.reactor import TurnReactor
 from coord.server.recovery import WAL_FOLDER
-from coord.server.repair import recover_or_repair
+from coord.server.repair import has_forgotten, recover_or_repair
 from coord.server.snapshot_job import ForkSnapshotJob
 from coord.server.stderr_log import StderrLog
 from coord.server.stream import listening_socket
@@ -145,7 +145,7 @@ class Service:
             applied=found.position,
         )
         if trace is not None:
-            trace.begin(found.core, is_new=is_new)
+            trace.begin(found.core, is_new=is_new or has_forgotten(disk))
             self.node.tracer = trace
         self._leaving = Leaving(self.node, self.reactor.callLater, self._left, str(settings.data_dir))
         self._know_members(bytes.fromhex(meta["cluster"]))

@@ -42,6 +42,8 @@ def test_odd_replica_stops_and_only_that_one(seed: int, size: int) -> None:
     `Process.failed` makes a violation of every other node that stops for this reason.
     """
     world = World(seed, size)
+    # Emptying the odd one is only right where the others are a majority, which moving members would change.
+    world.members_move = False
     world.at(2 * SECOND, _change_one, world)
     Story(world, 4).run()
     assert world.counts["made_odd"] == 1

@@ -31,7 +31,7 @@ from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
 from coord.server.pipeline import Limits
-from coord.server.repair import IrreparableError, recover_or_repair
+from coord.server.repair import IrreparableError, has_forgotten, recover_or_repair
 from coord.server.snapshot_job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
 from tests.sim.chance import Chance
@@ -135,7 +135,7 @@ class Process:
             applied=found.position,
         )
         job.written = self.node.snapshot_written
-        self.node.tracer = NodeTracer(self, is_new=is_new)
+        self.node.tracer = NodeTracer(self, is_new=is_new or has_forgotten(disk))
         self.node.membership.cluster = CLUSTER
         self.links.members = self.node.membership
         self.node.on_members_changed = self._follow_members
