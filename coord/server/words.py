@@ -112,10 +112,7 @@ class Words:
         return f"Zookeeper version: {VERSION}\n" + self._figures()
 
     def _stat(self) -> str:
-        clients = "".join(
-            f" /{c.address}:{c.port}[{1 if c.session else 0}](queued={len(c.pending)},recved={c.received},sent={c.sent})\n"
-            for c in self._connections()
-        )
+        clients = "".join(f"{_head(c)})\n" for c in self._connections())
         return f"Zookeeper version: {VERSION}\nClients:\n{clients}\n" + self._figures()
 
     def _figures(self) -> str:
@@ -258,9 +255,14 @@ class Words:
         return "Server stats reset.\n"
 
 
+def _head(c: Connection) -> str:
+    """What `stat` and `cons` both say of a connection."""
+    return f" /{c.address}:{c.port}[{1 if c.session else 0}](queued={len(c.pending)},recved={c.received},sent={c.sent}"
+
+
 def _describe(c: Connection) -> str:
     """One connection as `cons` shows it; without a session only the counters are there."""
-    head = f" /{c.address}:{c.port}[{1 if c.session else 0}](queued={len(c.pending)},recved={c.received},sent={c.sent}"
+    head = _head(c)
     if c.session is None:
         return head + ")"
     # When it began is told by the wall clock, as in ZooKeeper; when it was last heard of by the monotonic one.
