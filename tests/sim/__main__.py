@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import Counter
 
 from tests.sim.checks import Violation
@@ -24,6 +25,7 @@ def main() -> int:
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.count)
     counts: Counter[str] = Counter()
     simulated_us = 0
+    began = time.process_time()
     for seed in seeds:
         simulation = Simulation(seed, args.nodes, trace=args.trace)
         violation: Violation | None = None
@@ -40,7 +42,11 @@ def main() -> int:
         counts["committed"] += simulation.check.commit
         counts["reads_answered"] += simulation.check.reads_answered
         simulated_us += simulation.now
-    sys.stdout.write(f"{len(seeds)} seeds, {simulated_us // SECOND} simulated seconds, every invariant held\n")
+    spent = time.process_time() - began
+    sys.stdout.write(
+        f"{len(seeds)} seeds, every invariant held; {simulated_us // SECOND} simulated seconds in {spent:.1f} s"
+    )
+    sys.stdout.write(f" of CPU, {simulated_us / SECOND / spent * 60:.0f} in a minute of it\n")
     for name in sorted(counts):
         sys.stdout.write(f"  {name} {counts[name]}\n")
     return 0

@@ -50,6 +50,9 @@ class Bug:
     favours: tuple[str, ...] = ()
     #: Numbers of first members to try.
     sizes: tuple[int, ...] = (3, 5)
+    #: Its place in the list of famous bugs, and where it was seen.
+    number = 0
+    known = ""
 
 
 class SimNode:

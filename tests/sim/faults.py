@@ -13,6 +13,8 @@ from tests.sim.cluster import SECOND, Bug, SimNode, Simulation
 #: Everybody is reachable and up again: a leader, a new commit and equal replicas within this many seconds. Two lost
 #: elections of at most 24 ticks of 65 ms each, and the time to catch up; seen in practice: below 4 s.
 RECOVERY_S: Final = 15
+#: Longer than the longest election timeout: 24 ticks of 65 ms.
+QUIET_S: Final = 2
 
 
 class Story:
@@ -65,6 +67,11 @@ class Story:
         if not sim.run_until(sim.now + RECOVERY_S * SECOND, lambda: self._recovered(before)):
             nodes = "\n  ".join(f"{n.core_now().configs.current} {n.core_now().log.last}" for n in sim.nodes.values())
             raise sim.failure(f"no recovery within {RECOVERY_S} s:\n  {nodes}")
+        # Nobody may disturb a leader that all hear.
+        terms = len(sim.check.leaders)
+        sim.run_until(sim.now + QUIET_S * SECOND)
+        if len(sim.check.leaders) != terms or not sim.leaders():
+            raise sim.failure(f"a leader was unseated within {QUIET_S} s of peace: {sim.check.leaders}")
         try:
             sim.check.at_the_end()
         except Violation as violation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from coord.raft.core import RaftCore
 from coord.raft.leadership import Leadership
 from coord.raft.messages import APPEND_RESP, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, Message
+from coord.raft.progress import Progress
 from coord.raft.quorum import committed_index
 from tests.sim.cluster import Bug
 
@@ -16,12 +17,16 @@ from tests.sim.cluster import Bug
 class AckBeforeSync(Bug):
     """Votes and acknowledgements leave before the disk has what they promise."""
 
+    number = 3
+    known = "etcd #14370, dragonboat #201"
     ack_before_sync = True
 
 
 class VoteForgotten(Bug):
     """The term is stored, the vote is not: after a restart the node votes again."""
 
+    number = 2
+    known = "PySyncObj #202"
     favours = ("_crash", "_crash_leader", "_one_way")
     forgets_vote = True
 
@@ -40,6 +45,8 @@ class _OldTermCore(RaftCore):
 class OldTermCounted(Bug):
     """Figure 8: an entry of an older term is committed by counting replicas."""
 
+    number = 1
+    known = "Raft figure 8, LogCabin #44"
     core_class = _OldTermCore
 
 
@@ -52,6 +59,8 @@ class _UnverifiedCore(RaftCore):
 class UnverifiedCommitted(Bug):
     """A follower commits up to the leader's commit index what it holds, verified by the append or not."""
 
+    number = 6
+    known = "followers that commit their own stale entries"
     core_class = _UnverifiedCore
 
 
@@ -67,6 +76,8 @@ class _ShorterCore(RaftCore):
 class ShorterAppendTruncates(Bug):
     """A late, shorter append cuts the log behind its end although it does not conflict."""
 
+    number = 5
+    known = "delayed, shorter appends"
     core_class = _ShorterCore
 
 
@@ -80,6 +91,8 @@ class _OldAnswerCore(RaftCore):
 class OldAnswerCounted(Bug):
     """An acknowledgement of an earlier term counts in this one."""
 
+    number = 7
+    known = "CCF #5674"
     favours = ("_echo", "_isolate_leader", "_partition", "_crash_leader")
     core_class = _OldAnswerCore
 
@@ -93,6 +106,8 @@ class _EarlyChangeCore(RaftCore):
 class EarlyConfigChange(Bug):
     """A new leader changes the membership before it knows what is committed."""
 
+    number = 9
+    known = "Ongaro, raft-dev 2015"
     favours = ("_rival_changes",)
     sizes = (4,)  # two majorities of an odd group overlap even then
     core_class = _EarlyChangeCore
@@ -106,6 +121,8 @@ class _TwoChangesCore(RaftCore):
 class TwoConfigChanges(Bug):
     """A change begins while another one is not committed."""
 
+    number = 9
+    known = "Raft dissertation §4.1"
     favours = ("_change_members", "_isolate_leader", "_partition", "_crash_leader")
     core_class = _TwoChangesCore
 
@@ -125,6 +142,8 @@ class _UnconfirmedCore(RaftCore):
 class ReadWithoutQuorum(Bug):
     """A leader answers reads without asking whether it still leads."""
 
+    number = 12
+    known = "leases and clocks; reads of a deposed leader"
     core_class = _UnconfirmedCore
 
 
@@ -147,6 +166,8 @@ class _EarlyReadCore(RaftCore):
 class ReadBeforeOwnCommit(Bug):
     """A new leader answers reads before an entry of its term has shown it what is committed."""
 
+    number = 12
+    known = "read index before the term's first commit"
     core_class = _EarlyReadCore
 
 
@@ -159,6 +180,8 @@ class _StaleLogCore(RaftCore):
 class AnyLogElected(Bug):
     """Votes are given without comparing the logs."""
 
+    number = 1
+    known = "votes without comparing logs"
     core_class = _StaleLogCore
 
 
@@ -172,6 +195,8 @@ class _SecondVoteCore(RaftCore):
 class SecondVote(Bug):
     """The first vote of a term does not keep a node from giving another."""
 
+    number = 2
+    known = "two votes in one term"
     core_class = _SecondVoteCore
 
 
@@ -185,6 +210,8 @@ class _SelfAckCore(RaftCore):
 class LeaderCountsUnsynced(Bug):
     """The leader counts its own copy before it is on disk."""
 
+    number = 3
+    known = "etcd #14370"
     core_class = _SelfAckCore
 
 
@@ -200,6 +227,8 @@ class _NoRevertCore(RaftCore):
 class ConfigNotReverted(Bug):
     """A configuration stays in force although its entry was truncated."""
 
+    number = 10
+    known = "configurations that outlive their entry"
     core_class = _NoRevertCore
 
 
@@ -221,6 +250,8 @@ class _LearnerVotesLeadership(Leadership):
 class LearnerCounted(Bug):
     """Learners count like voters when an entry is committed."""
 
+    number = 10
+    known = "a learner counted as a voter"
     core_class = _LearnerVotesCore
 
 
@@ -240,6 +271,8 @@ class _HeartbeatCommitLeadership(Leadership):
 class HeartbeatCommitsAll(Bug):
     """Heartbeats carry the commit index whatever the follower is known to hold."""
 
+    number = 6
+    known = "commit index of a heartbeat taken as it is"
     core_class = _HeartbeatCommitCore
 
 
@@ -255,6 +288,8 @@ class _BlindSnapshotCore(RaftCore):
 class SnapshotWithoutConfig(Bug):
     """A snapshot replaces the log, but not the membership."""
 
+    number = 10
+    known = "snapshots that forget the configuration"
     core_class = _BlindSnapshotCore
 
 
@@ -269,8 +304,60 @@ class StaleLeaderIgnored(Bug):
     """Messages of older terms are dropped in silence: with pre-vote and quorum check a group may stay without a
     leader."""
 
+    number = 11
+    known = "etcd raft #8501, Cloudflare 2020"
     favours = ("_transfer_to_mute",)
     core_class = _DeafCore
+
+
+class _BelowSnapshotCore(RaftCore):
+    def _new_leadership(self) -> Leadership:
+        return _BelowSnapshotLeadership(*_arguments(self))
+
+
+class _BelowSnapshotLeadership(Leadership):
+    def _offer_snapshot(self, peer: Progress) -> None:
+        peer.become_probe(self.log.offset + 1)
+        peer.waiting = True
+
+
+class NextBelowSnapshot(Bug):
+    """Whoever is behind the leader's snapshot is sent what comes after it, again and again."""
+
+    number = 8
+    known = "next index below the snapshot: loops and panics in many"
+    core_class = _BelowSnapshotCore
+
+
+class _RestlessCore(RaftCore):
+    def _hears_leader(self) -> bool:
+        return False
+
+    def _pre_campaign(self) -> None:
+        self._campaign(False)
+
+
+class RemovedDisturb(Bug):
+    """Nobody asks first, and everybody listens: a node that was removed or cut off unseats sound leaders."""
+
+    number = 10
+    known = "Raft dissertation §4.2.3"
+    favours = ("_change_members", "_partition", "_crash")
+    core_class = _RestlessCore
+
+
+class _HeldTimerCore(RaftCore):
+    def step(self, m: Message) -> None:
+        super().step(m)
+        self.elapsed = 0
+
+
+class TimerHeldByAnything(Bug):
+    """Every message restarts the election timer, whoever sends it."""
+
+    number = 15
+    known = "timers reset on any call"
+    core_class = _HeldTimerCore
 
 
 def _arguments(core: RaftCore) -> tuple[object, ...]:

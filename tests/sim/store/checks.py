@@ -299,6 +299,10 @@ class Checks:
             self._compare(process)
             if process.host.id not in self.members():
                 continue
+            if process.node.core.configs.current != self.config():
+                raise Violation(
+                    f"{process.host.id} has {process.node.core.configs.current} in force, not {self.config()}"
+                )
             nodes = process.node.machine.tree.nodes
             views = {path: node.view() for path, node in self.model.nodes.items()}
             for path in sorted({*nodes, *views}):

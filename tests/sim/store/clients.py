@@ -139,9 +139,13 @@ class Client:
         self.synced = 0
         self.done_writes = 0
         self._owes_sync = False
-        world.at(world.now + chance.below(SECOND), self._act)
+        self._begins_us = chance.below(SECOND)
 
     # --- life ---------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """It comes to life some time in the first second."""
+        self.world.at(self.world.now + self._begins_us, self._act)
 
     def _act(self, _a: None, _b: None) -> None:
         if self.is_gone:

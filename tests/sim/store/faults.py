@@ -12,6 +12,7 @@ from twisted.logger import LogEvent, globalLogPublisher
 from coord.raft import core as core_module
 from tests.sim.chance import Chance
 from tests.sim.checks import Violation
+from tests.sim.plan import Failure, Plan
 from tests.sim.store.clients import Client
 from tests.sim.store.machinery import SECOND
 from tests.sim.store.operators import Operator
@@ -39,11 +40,15 @@ LOGGED: Final = {
 class Story:
     """One simulated history: trouble for a while, then peace."""
 
-    def __init__(self, world: World, trouble_s: float) -> None:
+    def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
-        self.trouble_us = int(trouble_s * SECOND)
-        # Their own, so that leaving one fault out changes as little as can be of the rest.
-        chance = self.chance = Chance(world.seed * 1_000_003)
+        self.plan = plan
+        self.trouble_us = int(plan.length_s() * SECOND)
+        #: (number, kind) of the faults that happened.
+        self.happened: list[tuple[int, str]] = []
+        self._number = 0
+        # Of its own, and each fault has its own again, so that leaving one out changes as little as can be of the rest.
+        self._schedule = chance = self.chance = Chance(world.seed * 1_000_003)
         self.fault_gap_us = chance.pick([150_000, 400_000, 1_000_000])
         kinds: list[Callable[[], None]] = [
             self._power_cut,
@@ -78,6 +83,9 @@ class Story:
         self.clients = [Client(world, number) for number in range(1, 4 + chance.below(4))]
         if world.members_move:
             self.clients += [Operator(world, 20 + number) for number in range(1, 2 + chance.below(2))]
+        self.clients = [client for client in self.clients if client.number not in plan.absent]
+        for client in self.clients:
+            client.begin()
         self._has_flipped = False
         self._peace_ms = 0
 
@@ -124,9 +132,15 @@ class Story:
     def _next_fault(self, _a: None, _b: None) -> None:
         world = self.world
         if world.faulty:
-            world.at(world.now + 1 + self.chance.below(2 * self.fault_gap_us), self._next_fault)
-            fault = self.chance.pick(self.faults)
-            world.note(f"fault {fault.__name__}")
+            schedule = self._schedule
+            world.at(world.now + 1 + schedule.below(2 * self.fault_gap_us), self._next_fault)
+            self._number += 1
+            fault = schedule.pick(self.faults)
+            if fault.__name__ in self.plan.without or self._number in self.plan.skip:
+                return
+            self.chance = Chance((world.seed * 1_000_003 + self._number) * 7919)
+            self.happened.append((self._number, fault.__name__))
+            world.note(f"fault {self._number} {fault.__name__}")
             fault()
 
     def _up(self) -> list[Host]:
@@ -428,14 +442,39 @@ def is_interpreted() -> bool:
     return str(core_module.__file__).endswith(".py")
 
 
-def run_one(seed: int, size: int = 3, trouble_s: float = 6, bug: type[Bug] = Bug, trace: bool = False) -> World:
+def run_plan(plan: Plan, bug: type[Bug] = Bug, trace: bool = False) -> World:
+    """Simulate one history to its end.
+
+    Raises: Violation.
+    """
+    world = World(plan.seed, plan.nodes, bug, trace)
+    world.plan = plan
+    with ExitStack() as stack:
+        for patch in world.bug.patches():
+            stack.enter_context(patch)
+        Story(world, plan).run()
+    return world
+
+
+def run_one(seed: int, size: int = 3, trouble_s: float = 0, bug: type[Bug] = Bug, trace: bool = False) -> World:
     """Simulate one seed to its end.
 
     Raises: Violation.
     """
-    world = World(seed, size, bug, trace)
+    return run_plan(Plan(seed, size, trouble_s), bug, trace)
+
+
+def failure_of(plan: Plan, bug: type[Bug] = Bug) -> Failure | None:
+    """How this history fails, None if it does not."""
+    world = World(plan.seed, plan.nodes, bug)
+    world.plan = plan
     with ExitStack() as stack:
         for patch in world.bug.patches():
             stack.enter_context(patch)
-        Story(world, trouble_s).run()
-    return world
+        story = Story(world, plan)
+        try:
+            story.run()
+        except Violation as violation:
+            numbers = [client.number for client in story.clients]
+            return Failure(str(violation), world.now / SECOND, story.happened, numbers)
+    return None

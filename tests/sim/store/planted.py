@@ -6,21 +6,27 @@ the simulation was designed against (docs/simulation.md repeats it in words).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
 from coord.errors import OK, CorruptRecord
-from coord.raft.messages import Entry
-from coord.server import joining, node, pipeline, proposals, recovery, syncs
+from coord.raft import core as core_module
+from coord.raft.membership import ConfigLog
+from coord.raft.messages import LEADER, Entry
+from coord.server import joining, membership, node, pipeline, proposals, read_only, recovery, syncs
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
 from coord.storage.wal import Batch
 from coord.storage.writer import InlineWriter
 from coord.tree import machine as machine_module
 from coord.tree import snapshot as tree_snapshot
+from coord.tree.acl import OPEN
+from coord.tree.datatree import DataTree
 from coord.tree.machine import StateMachine
+from coord.tree.node import DeleteDelta
 from coord.tree.plan import PlannedMulti
 from coord.tree.sessions import SessionTable
 from coord.wire.records import encode_reply_frame
@@ -43,6 +49,7 @@ class TermForgotten(Bug):
     """Term and vote are not stored."""
 
     number = 2
+    known = "PySyncObj #202"
     favours = ("_power_cut", "_power_cut_leader", "_one_way", "_kill")
 
     def patches(self) -> list[Patch]:
@@ -57,6 +64,7 @@ class AckBeforeSync(Bug):
     """The log reports as durable what it has not synced yet."""
 
     number = 3
+    known = "etcd #14370, dragonboat #201"
     favours = CRASHES
 
     def patches(self) -> list[Patch]:
@@ -85,6 +93,7 @@ class ResentAtOnce(Bug):
     """After a leader change commands are sent again before an entry of the new term says that they are dead."""
 
     number = 14
+    known = "retries inside of the store; ZooKeeper has none for this reason"
     favours = LEADERS
 
     def patches(self) -> list[Patch]:
@@ -100,7 +109,8 @@ class ResentAtOnce(Bug):
 class ForwardedTwice(Bug):
     """The leader takes what comes again over a new connection as new."""
 
-    number = 14
+    number = 16
+    known = "data of an older connection behind that of a newer one"
     favours = ("_flap", "_reset")
 
     def patches(self) -> list[Patch]:
@@ -114,6 +124,7 @@ class AttachedLocally(Bug):
     """A server lets a client re-attach without asking the log."""
 
     number = 20
+    known = "ZooKeeper's session moves"
     favours = ("_lose_client", "_reset", "_isolate_leader")
 
     def patches(self) -> list[Patch]:
@@ -135,6 +146,7 @@ class ExpiryNotRestarted(Bug):
     """A node that leads again goes on with the timers of its former reign."""
 
     number = 20
+    known = "sessions ended by a new leader too early"
     favours = ("_isolate_leader", "_transfer", "_pause_leader", "_heal")
 
     def patches(self) -> list[Patch]:
@@ -153,6 +165,7 @@ class EventBehindData(Bug):
     """Answers of a group leave before its events."""
 
     number = 24
+    known = "etcd #15271, #20221"
 
     def patches(self) -> list[Patch]:
         def applied(self: pipeline.Pipeline, outcomes: list[Any]) -> None:
@@ -172,6 +185,7 @@ class WatchesOutliveConnection(Bug):
     """A connection's watches stay behind, and fire for the next one of the session."""
 
     number = 24
+    known = "watches fired twice on reconnect"
 
     def patches(self) -> list[Patch]:
         def lost(self: pipeline.Pipeline, connection: Any) -> None:
@@ -186,6 +200,7 @@ class WatchBeforeRead(Bug):
     """A watch is left when the request arrives, not when the read is answered."""
 
     number = 24
+    known = "watches lost between read and registration"
 
     def patches(self) -> list[Patch]:
         def wait(self: pipeline.Pipeline, connection: Any, waiting: Any) -> None:
@@ -201,6 +216,7 @@ class ReadDoesNotWait(Bug):
     """A read overtakes the writes of its own session."""
 
     number = 24
+    known = "ZooKeeper's CommitProcessor"
 
     def patches(self) -> list[Patch]:
         def wait(self: pipeline.Pipeline, connection: Any, waiting: Any) -> None:
@@ -219,6 +235,7 @@ class EphemeralsLeft(Bug):
     """A session ends and its ephemerals stay."""
 
     number = 19
+    known = "ZOOKEEPER-5010, -2184"
 
     def patches(self) -> list[Patch]:
         def end(self: StateMachine, outcome: Any, session: Any) -> None:
@@ -231,6 +248,7 @@ class SessionlessSnapshot(Bug):
     """Snapshots leave the session table out."""
 
     number = 13
+    known = "ZooKeeper's fuzzy snapshots"
 
     def patches(self) -> list[Patch]:
         def chunks(self: StateMachine) -> Iterator[bytes]:
@@ -246,6 +264,7 @@ class CounterlessSnapshot(Bug):
     """Snapshots leave the sequence counters out."""
 
     number = 13
+    known = "counters missing from snapshots"
 
     def patches(self) -> list[Patch]:
         def chunks(self: StateMachine) -> Iterator[bytes]:
@@ -263,6 +282,7 @@ class PartialSnapshot(Bug):
     """Snapshots are written under their final name, and what can be read of one is taken for all of it."""
 
     number = 13
+    known = "half a snapshot taken for a whole one"
     favours = ("_drift",)
     crash_in_step = 0.001
 
@@ -304,7 +324,8 @@ class PartialSnapshot(Bug):
 class AppliedTwice(Bug):
     """After a restart the first entry behind the snapshot is applied twice."""
 
-    number = 14
+    number = 3
+    known = "etcd #13766, #14685"
     favours = (*CRASHES, "_kill")
 
     def patches(self) -> list[Patch]:
@@ -321,6 +342,7 @@ class MultiNotRolledBack(Bug):
     """A multi that is refused keeps what its first parts did."""
 
     number = 21
+    known = "ZooKeeper's multi"
 
     def patches(self) -> list[Patch]:
         def multi(self: StateMachine, outcome: Any, session: Any, data: bytes, at: int, end: int) -> None:
@@ -343,6 +365,7 @@ class SyncWithoutQuorum(Bug):
     """A server answers a sync from what it knows itself."""
 
     number = 12
+    known = "ZOOKEEPER-1675, -2136, -3991"
     favours = ("_isolate_leader", "_partition", "_pause", "_one_way")
 
     def patches(self) -> list[Patch]:
@@ -356,6 +379,7 @@ class FolderNotSynced(Bug):
     """Snapshots are renamed into place and the folder is not synced."""
 
     number = 13
+    known = "etcd #13766 and others"
     favours = CRASHES
 
     def patches(self) -> list[Patch]:
@@ -371,6 +395,7 @@ class NothingSynced(Bug):
     """Syncs of the log return at once and do nothing."""
 
     number = 3
+    known = "fsync of the wrong file"
     favours = CRASHES
 
     def patches(self) -> list[Patch]:
@@ -387,6 +412,7 @@ class CleanPagesTrusted(Bug):
     """After a failed sync and a restart, what the page cache shows is taken to be on the disk."""
 
     number = 17
+    known = "PostgreSQL's fsync of 2018"
     favours = ("_failed_sync", "_power_cut_all")
 
     def patches(self) -> list[Patch]:
@@ -401,6 +427,7 @@ class WipedNodeVotes(Bug):
     """A node that lost its disk votes as if it had promised nothing."""
 
     number = 17
+    known = "Raft users of every kind"
     favours = ("_flip", "_kill", "_power_cut", "_isolate_leader", "_partition")
 
     def patches(self) -> list[Patch]:
@@ -411,10 +438,303 @@ class SnapshotNotInLog(Bug):
     """The log is not told of a state that came from the leader; after a crash the two contradict each other."""
 
     number = 13
+    known = "raft-rs users"
     favours = (*CRASHES, "_isolate_leader", "_pause")
 
     def patches(self) -> list[Patch]:
         return [
             instead(Batch, "set_base", lambda *_: None),
             instead(recovery, "_align", lambda *_: None),
+        ]
+
+
+class VoteForgotten(Bug):
+    """The term is stored, the vote is not: after a restart the node votes again."""
+
+    number = 2
+    known = "PySyncObj #202"
+    favours = ("_power_cut", "_power_cut_leader", "_one_way", "_kill")
+
+    def patches(self) -> list[Patch]:
+        def forget(batch: Batch, term: int, vote: int) -> None:
+            real(batch, term, 0)
+
+        real = Batch.set_hard_state
+        return [instead(Batch, "set_hard_state", forget)]
+
+
+class TermLagsEntries(Bug):
+    """Term and vote are written with the next batch: a crash leaves entries of a term that the node has forgotten."""
+
+    number = 4
+    known = "raft-rs users, hard state and entries in two writes"
+    favours = CRASHES
+
+    def patches(self) -> list[Patch]:
+        def perform(self: Any, ready: Any) -> None:
+            if ready.must_persist():
+                late, self.__dict__["late_state"] = self.__dict__.get("late_state"), ready.hard_state
+                ready.hard_state = late
+            real(self, ready)
+
+        real = node.Node._perform
+        return [instead(node.Node, "_perform", perform)]
+
+
+class TornTailKept(Bug):
+    """What a torn write left behind the log's end stays there, and nothing is written over it ahead of time."""
+
+    number = 13
+    known = "write-ahead logs that overwrite in place"
+
+    def patches(self) -> list[Patch]:
+        def reopen(wal: Any, disk: Any, folder: str, offset: int, record: bytes) -> None:
+            file = disk.open(f"{folder}/{wal._segments[-1].name}")
+            with mock.patch.object(file, "truncate"):
+                real(wal, disk, folder, offset, record)
+
+        real = wal_module._reopen_last
+        return [instead(wal_module, "_reopen_last", reopen), mock.patch.object(wal_module, "RESERVE_BYTES", 0)]
+
+
+class ForwardOfAnotherTerm(Bug):
+    """A leader takes commands that were sent to the leader of another term."""
+
+    number = 16
+    known = "commands that outlive a connection or a leader"
+    favours = ("_one_way", "_transfer", "_transfer", "_heal")
+
+    def patches(self) -> list[Patch]:
+        def take(self: Any, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
+            if self.core.role == LEADER and term != self.core.term:
+                self._add_to_group(self.core.term, commands)
+                return
+            real(self, peer, incarnation, term, first, commands)
+
+        real = node.Node._take_forward
+        return [instead(node.Node, "_take_forward", take)]
+
+
+class ProposalsOutliveState(Bug):
+    """Commands whose fate a snapshot hides are kept and sent again."""
+
+    number = 14
+    known = "retries without deduplication"
+    favours = ("_isolate_leader", "_pause", "_partition", "_one_way")
+
+    def patches(self) -> list[Patch]:
+        return [instead(proposals.Proposals, "forget", lambda _: None)]
+
+
+class FailedWriteIgnored(Bug):
+    """A write or sync that fails is taken for done: the node goes on from memory."""
+
+    number = 17
+    known = "stores that go on with a full disk"
+    favours = ("_disk_error", "_failed_sync", "_power_cut_all", "_disk_full")
+
+    def patches(self) -> list[Patch]:
+        def report(writer: ThreadedWriter, count: int, error: Exception | None) -> None:
+            real(writer, count, None)
+
+        real = ThreadedWriter._report
+        return [instead(ThreadedWriter, "_report", report)]
+
+
+class UncommittedApplied(Bug):
+    """A follower performs what it holds, committed or not."""
+
+    number = 18
+    known = "ZOOKEEPER-1154, -2832, -3911"
+    favours = LEADERS
+
+    def patches(self) -> list[Patch]:
+        def on_append(self: Any, m: Any) -> None:
+            real(self, m)
+            self.log.commit_to(self.log.last)
+
+        real = core_module.RaftCore._on_append
+        return [instead(core_module.RaftCore, "_on_append", on_append)]
+
+
+class OwnClock(Bug):
+    """A replica stamps znodes with its own clock."""
+
+    number = 25
+    known = "etcd #14571 and every store that asked a clock at apply"
+
+    def patches(self) -> list[Patch]:
+        def advance(self: StateMachine, time_ms: int) -> None:
+            own = self.__dict__.setdefault("skew", next(skews))
+            self.applied_time_ms = max(self.applied_time_ms, time_ms + own)
+
+        skews = itertools.count()
+        return [instead(StateMachine, "_advance_time", advance)]
+
+
+class RightsNotReplicated(Bug):
+    """Who a session is counts on the node that it told, and on no other."""
+
+    number = 25
+    known = "etcd #14571 (rights checked differently at apply)"
+
+    def patches(self) -> list[Patch]:
+        def authenticate(self: StateMachine, session: Any, data: bytes, at: int, end: int) -> int:
+            return 0 if next(calls) % 2 else int(real(self, session, data, at, end))
+
+        calls = itertools.count()
+        real = StateMachine._authenticate
+        return [instead(StateMachine, "_authenticate", authenticate)]
+
+
+class RightlessSnapshot(Bug):
+    """Snapshots leave the access lists out."""
+
+    number = 13
+    known = "ZOOKEEPER-4689 (cache of access lists)"
+
+    def patches(self) -> list[Patch]:
+        def chunks(self: StateMachine) -> Iterator[bytes]:
+            copy = StateMachine.restore(list(real(self)))
+            for path, each in copy.tree.nodes.items():
+                each.acl = copy.tree.share(OPEN)
+                each.resalt(path)
+                copy.tree.digest_sum += each.refresh()
+            return real(copy)
+
+        real = StateMachine.snapshot_chunks
+        return [instead(StateMachine, "snapshot_chunks", chunks)]
+
+
+class OldOwnerHeard(Bug):
+    """Requests of a connection that its session has left are performed."""
+
+    number = 20
+    known = "ZooKeeper's SessionMoved"
+
+    def patches(self) -> list[Patch]:
+        def apply(self: StateMachine, session_id: int, owner: int, *rest: Any) -> Any:
+            session = self.sessions.find(session_id)
+            return real(self, session_id, owner if session is None else session.owner, *rest)
+
+        real = StateMachine._apply
+        return [instead(StateMachine, "_apply", apply)]
+
+
+class MissedNotTold(Bug):
+    """A client that comes back with its watches is not told what it has missed."""
+
+    number = 24
+    known = "ZooKeeper's lost watches, etcd #17529"
+
+    def patches(self) -> list[Patch]:
+        def set_watches(self: StateMachine, *args: Any, **named: Any) -> Any:
+            return real(self, *args, **named)[0], []
+
+        real = StateMachine.set_watches
+        return [instead(StateMachine, "set_watches", set_watches)]
+
+
+class WatchBlindToRights(Bug):
+    """Watchers hear of znodes that they may not read."""
+
+    number = 24
+    known = "CVE-2024-23944"
+
+    def patches(self) -> list[Patch]:
+        return [instead(StateMachine, "_may_read", lambda *_: True)]
+
+
+class RemoverDeaf(Bug):
+    """A node shuts out whoever its newest configuration removes, committed or not."""
+
+    number = 10
+    known = "this store, found by simulated operators"
+    members_move = True
+    favours = ("_isolate_leader", "_partition", "_one_way", "_heal")
+
+    def patches(self) -> list[Patch]:
+        return [instead(membership.Membership, "may_return", lambda *_: False)]
+
+
+class JoinerNotAwaited(Bug):
+    """reconfig says "done" of a participant that does not vote yet."""
+
+    number = 10
+    known = "this store, found by simulated operators"
+    members_move = True
+
+    def patches(self) -> list[Patch]:
+        return [instead(membership._Work, "waits", lambda _: False)]
+
+
+class ConfigNotReverted(Bug):
+    """A configuration stays in force although its entry was replaced."""
+
+    number = 10
+    known = "Raft users who forget that a configuration can be taken back"
+    members_move = True
+    favours = ("_isolate_leader", "_partition", "_power_cut_leader", "_heal")
+
+    def patches(self) -> list[Patch]:
+        def truncate(self: ConfigLog, index: int) -> bool:
+            current = self.current
+            reverted = real(self, index)
+            self.current = current
+            return reverted
+
+        real = ConfigLog.truncate
+        return [instead(ConfigLog, "truncate", truncate)]
+
+
+class SnapshotWithoutMembers(Bug):
+    """A state that comes from the leader brings no members with it."""
+
+    number = 10
+    known = "snapshots that forget the configuration"
+    members_move = True
+
+    def patches(self) -> list[Patch]:
+        def restart(self: ConfigLog, index: int, config: Any) -> None:
+            real(self, index, self.current)
+
+        real = ConfigLog.restart
+        return [instead(ConfigLog, "restart", restart)]
+
+
+class StaleNodeBuries(Bug):
+    """A node without a leader tells a client that a session it has not heard of is gone."""
+
+    number = 20
+    known = "this store, found by the simulation"
+    favours = ("_isolate_leader", "_partition", "_pause", "_power_cut")
+
+    def patches(self) -> list[Patch]:
+        def open_session(self: Any, connection: Any, request: Any, new_id: int) -> None:
+            known = self._pipeline.machine.sessions.find(request.session_id)
+            if request.read_only and request.session_id and known is None:
+                self._pipeline.refuse_session(connection)
+                return
+            real(self, connection, request, new_id)
+
+        real = read_only.ReadOnly.open_session
+        return [instead(read_only.ReadOnly, "open_session", open_session)]
+
+
+class ReapedUnchecked(Bug):
+    """A container goes although somebody has put something into it since the leader looked."""
+
+    number = 22
+    known = "deletes replayed on newer state"
+
+    def patches(self) -> list[Patch]:
+        def plan(view: Any, identities: Any, path: bytes, time_ms: int) -> Any:
+            if identities is None and view.find(path) is not None and not view.find(path).num_children:
+                return DeleteDelta(path)
+            return real(view, identities, path, time_ms)
+
+        real = machine_module.plan_delete_container
+        return [
+            instead(machine_module, "plan_delete_container", plan),
+            instead(DataTree, "reap_candidates", lambda tree, _: sorted([*tree.containers, *tree.ttls])),
         ]

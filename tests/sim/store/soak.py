@@ -1,7 +1,8 @@
 """Fresh seeds for as long as wanted: `python -m tests.sim.store.soak --minutes 60`.
 
-Goes on after a violation and names every failing seed at the end; the exit code is 1 if there was one. The bare Raft
-groups of `tests.sim` take every fourth turn.
+Goes on after a violation, makes its history smaller and prints it as a line for `seeds.txt`; the exit code is 1 if
+there was one, and also if one of the situations of `tests.sim.rare` was never met on enough seeds. The bare Raft groups
+of `tests.sim` take every fourth turn.
 """
 
 from __future__ import annotations
@@ -14,21 +15,33 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
 from tests.sim.checks import Violation
 from tests.sim.faults import run_one as run_group
-from tests.sim.store.faults import run_one
+from tests.sim.plan import Plan, shrink
+from tests.sim.rare import ENOUGH, GROUP_MET, STORE_MET, STORE_RARE, missed
+from tests.sim.store.faults import failure_of, run_plan
 
 SIZES = (3, 3, 5)
+#: A failing history is made smaller by so many runs at most.
+SHRINK_RUNS = 80
 
 
-def run(seed: int) -> tuple[str, Counter[str]]:
-    """One history: what was violated, or "", and what was counted."""
+def run(seed: int) -> tuple[str, Counter[str], Counter[str]]:
+    """One history: what was violated, or "", and what was counted of a store or of a group."""
     size = SIZES[seed % len(SIZES)]
+    if seed % 4 == 0:
+        try:
+            group = run_group(seed, size)
+        except Violation as violation:
+            return str(violation), Counter(), Counter()
+        group.counts["competing_candidates"] += sum(1 for each in group.check.candidates.values() if len(each) > 1)
+        return "", Counter(), group.counts
+    # Every tenth history is a long one.
+    plan = Plan(seed, size, 60 if seed % 10 == 1 else 8)
     try:
-        if seed % 4 == 0:
-            return "", run_group(seed, size).counts
-        # Every tenth history is a long one.
-        return "", run_one(seed, size, 60 if seed % 10 == 1 else 8).counts
+        return "", run_plan(plan).counts, Counter()
     except Violation as violation:
-        return str(violation), Counter()
+        failure = failure_of(plan)
+        small = shrink(plan, failure, failure_of, SHRINK_RUNS) if failure is not None else plan
+        return f"{violation}\n  for tests/sim/store/seeds.txt: {small}", Counter(), Counter()
 
 
 def main() -> int:
@@ -40,8 +53,10 @@ def main() -> int:
     args = parser.parse_args()
     first = args.first if args.first is not None else int(time.time()) * 100
     ends = time.monotonic() + 60 * args.minutes
-    counts: Counter[str] = Counter()
+    stores: Counter[str] = Counter()
+    groups: Counter[str] = Counter()
     failures: list[str] = []
+    seeds = 0
     seed = first
     said = time.monotonic()
     with ProcessPoolExecutor(args.processes) as pool:
@@ -50,9 +65,10 @@ def main() -> int:
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                violation, counted = future.result()
-                counts["seeds"] += 1
-                counts.update(counted)
+                violation, store, group = future.result()
+                seeds += 1
+                stores.update(store)
+                groups.update(group)
                 if violation:
                     failures.append(violation)
                     sys.stdout.write(f"VIOLATION {violation}\n")
@@ -61,14 +77,19 @@ def main() -> int:
                     seed += 1
             if time.monotonic() - said > 60:
                 said = time.monotonic()
-                sys.stdout.write(f"{counts['seeds']} seeds, {len(failures)} with violations\n")
+                sys.stdout.write(f"{seeds} seeds, {len(failures)} with violations\n")
                 sys.stdout.flush()
-    sys.stdout.write(f"{counts['seeds']} seeds from {first}, {len(failures)} with violations\n")
-    for name in sorted(counts):
-        sys.stdout.write(f"  {name} {counts[name]}\n")
+    sys.stdout.write(f"{seeds} seeds from {first}, {len(failures)} with violations\n")
+    for title, counts in (("whole stores", stores), ("bare groups", groups)):
+        sys.stdout.write(f"{title}:\n")
+        for name in sorted(counts):
+            sys.stdout.write(f"  {name} {counts[name]}\n")
     for violation in failures:
         sys.stdout.write(f"VIOLATION {violation}\n")
-    return 1 if failures else 0
+    unmet = missed(stores, STORE_MET + STORE_RARE) + [f"{name} (groups)" for name in missed(groups, GROUP_MET)]
+    if unmet:
+        sys.stdout.write(f"never met: {', '.join(unmet)}\n")
+    return 1 if failures or (unmet and seeds >= ENOUGH) else 0
 
 
 if __name__ == "__main__":

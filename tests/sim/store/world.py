@@ -36,6 +36,7 @@ from coord.server.snapshot_job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
 from tests.sim.chance import Chance
 from tests.sim.checks import Violation
+from tests.sim.plan import Plan
 from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import SECOND, ForkedJob, NodeTracer, PeerEvents, PowerCut, SimReactor, ThreadedWriter
 from tests.sim.store.net import Listening, Network, SimSocket
@@ -84,8 +85,9 @@ class Bug:
     crash_in_step = 0.0
     #: Whether the members change; None: as the seed says.
     members_move: bool | None = None
-    #: Its place in the list of famous bugs.
+    #: Its place in the list of famous bugs, and where it was seen.
     number = 0
+    known = ""
 
     def patches(self) -> list[AbstractContextManager[Any]]:
         """What stands in for the real code during the run."""
@@ -454,6 +456,7 @@ class World:
 
         self.seed = seed
         self.size = size
+        self.plan = Plan(seed, size)
         self.bug = bug()
         self.chance = chance = Chance(seed * 1000 + size)
         self.now = 0
@@ -569,7 +572,7 @@ class World:
         text = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
         return Violation(
             f"{text}\n  at {self.now / SECOND:.6f} s of seed {self.seed}, {self.size} nodes; replay:"
-            f" python -m tests.sim.store --seed {self.seed} --nodes {self.size} --trace"
+            f" {self.plan.replay()}\n  smaller: the same with --shrink for --trace"
         )
 
     def note(self, text: str) -> None:

@@ -1,0 +1,48 @@
+"""Situations that bugs hide in. A simulation that never gets there proves nothing about them, so each is counted.
+
+`make test` reaches those of MET on its own seeds; a soak of `ENOUGH` seeds or more fails if one of all stays at 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+#: So many seeds are enough to expect every situation.
+ENOUGH: Final = 400
+
+#: What happens to bare Raft groups (`tests.sim`).
+GROUP_MET: Final = (
+    *("bridge", "change", "change_refused", "compaction", "competing_candidates", "config_reverted", "crash_in_step"),
+    *("deafened", "echo", "election_lost", "isolation", "lost", "old_messages", "one_way_cut", "partition", "pause"),
+    *("promote", "quorum_lost", "rejected", "repeated", "slow_sync", "snapshot_install", "torn_write", "transfer"),
+    *("transfer_failed", "transfer_lost", "truncate", "vote_ignored"),
+)
+
+#: What happens to whole stores and their clients (`tests.sim.store`).
+STORE_MET: Final = (
+    # faults
+    *("bit_flip", "bridge", "client_cut", "client_vanished", "clock_drift", "clock_jump", "crash_in_step"),
+    *("disk_error", "disk_full", "failed_sync", "flap", "given_up", "hand_over", "isolation", "kill", "late_bytes"),
+    *("leader_lost", "one_way_cut", "partition", "pause", "power_cut", "power_cut_all", "reset", "slow_sync"),
+    "torn_write",
+    # sessions and clients
+    *("attached", "auth", "closed", "connection_loss", "createContainer", "createTTL", "events", "expired", "getACL"),
+    *("moved", "read_only", "reaped", "session_expired", "setACL", "setWatches2", "sync", "two_connections"),
+    # Raft in whole nodes
+    *("competing_candidates", "election_lost", "joined", "quorum_lost", "rejected", "resent", "snapshot"),
+    *("snapshot_install", "snapshot_offer", "state_taken_over", "transfer", "truncate", "vote_ignored"),
+    # damage that a node finds at its start, and what becomes of it
+    *("repaired", "stopped_by_disk", "torn_tail"),
+    # members
+    *("change_begun", "configurations", "found_nobody", "promote", "removal_noticed", "wiped_outsider"),
+    *("wish_granted", "wish_refused"),
+)
+
+#: Rarer: only a soak is sure to meet them.
+STORE_RARE: Final = ("change_given_up", "config_reverted", "left", "member_again", "start_failed", "transfer_failed")
+
+
+def missed(counts: Counter[str], names: tuple[str, ...]) -> list[str]:
+    """Those of `names` that never occurred."""
+    return [name for name in names if not counts[name]]

@@ -1,0 +1,81 @@
+"""Histories that failed once, and how a failing one is made smaller."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.sim.faults import run_one as run_group
+from tests.sim.plan import GROUP, Failure, Plan, parse_plan, shrink
+from tests.sim.rare import STORE_MET, STORE_RARE, missed
+from tests.sim.store import planted
+from tests.sim.store.faults import failure_of, is_interpreted, run_plan
+
+SEEDS = Path(__file__).with_name("seeds.txt")
+
+pytestmark = pytest.mark.skipif(
+    not is_interpreted(), reason="sockets are put in by a patch, which compiled code ignores; RK_PURE=1 runs it"
+)
+
+
+def kept() -> list[Plan]:
+    """The plans of the file."""
+    lines = SEEDS.read_text().splitlines()
+    return [parse_plan(line) for line in lines if line.strip() and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("plan", kept(), ids=str)
+def test_what_failed_once_holds(plan: Plan) -> None:
+    """Each plan of the file."""
+    if plan.what == GROUP:
+        run_group(plan.seed, plan.nodes)
+    else:
+        run_plan(plan)
+
+
+def test_a_plan_is_a_line() -> None:
+    """There and back; what it does not know is refused."""
+    plan = Plan(17, 5, 2.5, ("_flip", "_kill"), (3, 7), (2,), GROUP)
+    assert parse_plan(str(plan)) == plan
+    assert parse_plan("seed=1") == Plan(1)
+    with pytest.raises(ValueError, match="colour"):
+        parse_plan("seed=1 colour=red")
+
+
+def test_a_failing_history_is_made_smaller() -> None:
+    """What is left out does not matter to the failure; what is kept does."""
+
+    def run(plan: Plan) -> Failure | None:
+        if "_a" in plan.without or 9 in plan.skip or plan.length_s() < 2:
+            return None
+        happened = [(n, kind) for n, kind in ((3, "_b"), (9, "_a"), (12, "_c")) if n not in plan.skip]
+        happened = [(n, kind) for n, kind in happened if kind not in plan.without]
+        return Failure("7 is wrong", 1.95, happened, [each for each in (1, 2) if each not in plan.absent])
+
+    first = run(Plan(1))
+    assert first is not None
+    small = shrink(Plan(1), first, run)
+    assert small.length_s() <= 2.1
+    assert set(small.without) == {"_b", "_c"}
+    assert small.absent == (1, 2)
+
+
+def test_a_real_failure_says_how_to_see_it_again_and_gets_smaller() -> None:
+    """A planted bug, from its violation to a history with less in it that still shows it."""
+    bug = planted.EphemeralsLeft
+    plan = next(plan for plan in map(Plan, range(1, 10)) if failure_of(plan, bug) is not None)
+    failure = failure_of(plan, bug)
+    assert failure is not None
+    assert f"--plan '{plan}' --trace" in failure.text
+    small = shrink(plan, failure, lambda each: failure_of(each, bug), 5)
+    again = failure_of(small, bug)
+    assert again is not None
+    assert small.length_s() < plan.length_s()
+
+
+def test_a_situation_that_never_occurred_is_named() -> None:
+    """What a soak fails for, and `make test` too."""
+    assert missed(Counter(a=3, b=0), ("a", "b", "c")) == ["b", "c"]
+    assert len(set(STORE_MET + STORE_RARE)) == len(STORE_MET) + len(STORE_RARE)
