@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord.tree.node import SetDataDelta
+from tests.sim.plan import Plan
 from tests.sim.store.faults import Story, is_interpreted
 from tests.sim.store.machinery import SECOND
 from tests.sim.store.world import World
@@ -45,6 +46,6 @@ def test_odd_replica_stops_and_only_that_one(seed: int, size: int) -> None:
     # Emptying the odd one is only right where the others are a majority, which moving members would change.
     world.members_move = False
     world.at(2 * SECOND, _change_one, world)
-    Story(world, 4).run()
+    Story(world, Plan(seed, size, 4)).run()
     assert world.counts["made_odd"] == 1
     assert world.run_until(world.now + 4 * SECOND, lambda: not _odd_ones(world))
