@@ -15,6 +15,8 @@ from coord.tree.command import encode_attach, encode_command, encode_create_sess
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from regions import messages
+from regionserver.kv import messages as kv
+from regionserver.serving import Place
 from tests.fuzz import security
 from tests.fuzz.targets import _MEMBER_KINDS, _OPCODES, _READS, DECODERS, SESSION, TARGETS, filled_machine
 
@@ -191,10 +193,19 @@ def _node() -> list[bytes]:
 
 
 def _rpc() -> list[bytes]:
-    requests = [messages.ListTables(), messages.GetMasterStatus(), messages.GetServerStatus()]
+    place = Place("r", "uuid", 7, 1000)
+    requests = [
+        messages.ListTables(),
+        messages.GetMasterStatus(),
+        messages.GetServerStatus(),
+        kv.KvRead(place, ["c", "d"]),
+        kv.KvWrite(place, [kv.KvChange("c", b"1"), kv.KvChange("d", None)], "writer", 1, 2),
+        kv.KvScan(place, "c", "d", 10),
+    ]
     payloads = [
         *(rpc_wire.Request(1, rpc_wire.encode_body(message)) for message in requests),
         rpc_wire.Reply(2, rpc_wire.encode_body(messages.Accepted("yes"))),
+        rpc_wire.Reply(4, rpc_wire.encode_body(kv.KvRows([kv.KvRow("c", b"1")], "d"))),
         rpc_wire.Failed(3, "busy", "later", "elsewhere"),
     ]
     frames = [rpc_wire.encode_frame(payload) for payload in payloads]

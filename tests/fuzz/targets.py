@@ -33,6 +33,8 @@ from coord.tree.watches import WatchTable
 from coord.wire import records as r
 from coord.wire.client_conn import MAX_FRAME_BYTES, PHASE_CLOSED, PHASE_OPEN, ClientConnection
 from regions import messages
+from regions.model import RegionRecord
+from regionserver.kv import messages as kv
 from tests.disks import MemoryDisk
 from tests.fuzz import security
 from tests.store_nodes import Client, StoreNodes
@@ -298,8 +300,9 @@ def innermost_file(error: BaseException) -> str:
 
 # --- RPC -------------------------------------------------------------------------------------------------------------
 
-_REQUESTS = (messages.MasterRequest, messages.ServerRequest)
-_REPLIES = (messages.MasterReply, messages.ServerReply)
+_REQUESTS = (messages.MasterRequest, messages.ServerRequest, kv.KvRequest)
+_REPLIES = (messages.MasterReply, messages.ServerReply, kv.KvReply)
+_REGION = RegionRecord("t", "r", start_key="b", end_key="y")
 
 
 def fuzz_rpc(data: bytes) -> None:
@@ -317,7 +320,9 @@ def _rpc_body(payload: rpc_wire.Payload) -> None:
     if isinstance(payload, rpc_wire.Request):
         for union in _REQUESTS:
             try:
-                rpc_wire.decode_request(payload, union)
+                request = rpc_wire.decode_request(payload, union)
+                if isinstance(request, kv.KvRequest):
+                    kv.check_request(request, _REGION)
             except rpc_wire.RpcError:
                 continue
     for union in _REPLIES:
