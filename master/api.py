@@ -209,6 +209,11 @@ class MasterApi:
             raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}") from error
         finally:
             self._creating.discard(request.name)
+        if reign.is_over:
+            # Another master opens the regions; the table is there whoever that is (OC-06).
+            if request.wait_ms > 0:
+                raise RpcError(ms.TIMED_OUT, f"table {request.name} exists; another master is about to open it")
+            return ms.Tables([ms.TableSummary(record, len(regions), len(regions) * record.replication, 0, 0, 0)])
         reign.observe(fx.TableSeen(record, 0, [(region, 0) for region in regions]))
         table = reign.assigner.world.tables[record.table_id]
         await self._wait(

@@ -149,9 +149,6 @@ class TransitionWriter:
         if effect.region is not None:
             path = self._layout.region(effect.region.table_id, effect.region_id)
             ops.append(SetData(path, encode(effect.region), effect.region_version))
-        elif effect.region_check is not None:
-            table_id, region_id, version = effect.region_check
-            ops.append(Check(self._layout.region(table_id, region_id), version))
         return ops
 
     def _next_batch(self) -> list[_Item]:

@@ -261,7 +261,7 @@ class Assigner:
             replica.plan_id = ""
         elif record.state is RegionState.OPENED:
             self._orders.drop(replica)
-            self._opened(replica, record, now_ms)
+            self._opened(replica, record)
         elif record.state is RegionState.CLOSED:
             self._orders.drop(replica)
             replica.last_uuid = record.source.uuid if record.source is not None else replica.last_uuid
@@ -274,14 +274,16 @@ class Assigner:
                 replica.failed = None
         self.world.relink(replica)
 
-    def _opened(self, replica: Replica, record: TransitionRecord, now_ms: int) -> None:
+    def _opened(self, replica: Replica, record: TransitionRecord) -> None:
         """The server wrote the location in the same multi as OPENED, so the region's version went up by one."""
         if record.destination is None or replica.home == record.destination:
             return
         replica.home = record.destination
         replica.last_uuid = record.destination.uuid
         region = replica.region
-        location = ReplicaLocation(replica.number, record.destination.uuid, record.destination.start_code, now_ms)
+        # To the letter what the server wrote: it recognises its own open by it.
+        home = record.destination
+        location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms)
         region.record = region.record.with_location(location)
         region.version += 1
 

@@ -47,8 +47,6 @@ class DeleteTransition(msgspec.Struct):
     table_check: tuple[str, int] | None = None
     region: RegionRecord | None = None
     region_version: int = -1
-    #: (table id, region id, version): checked in the same multi when the legality hangs on the region's own intent.
-    region_check: tuple[str, str, int] | None = None
 
 
 class SendOpen(msgspec.Struct):

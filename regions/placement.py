@@ -35,11 +35,13 @@ class Candidate(Protocol):
     def load(self) -> int: ...
 
 
-def is_eligible(server: Candidate, *, group: str, exclude: Collection[str], peers: Collection[str]) -> bool:
+def is_eligible(
+    server: Candidate, *, group: str, exclude: Collection[str], peers: Collection[str], even_draining: bool = False
+) -> bool:
     """Whether `server` may take a replica at all."""
     return (
         server.weight > 0
-        and not server.draining
+        and (even_draining or not server.draining)
         and server.group == group
         and server.uuid not in exclude
         and server.uuid not in peers
@@ -71,17 +73,18 @@ def choose(
     exclude: Collection[str] = (),
     peers: Collection[str] = (),
     peer_racks: Collection[str] = (),
+    even_draining: bool = False,
 ) -> str | None:
     """Uuid of the server to open a replica on, None if none is eligible.
 
     `prefer` is the server that had it last, `exclude` those that must not have it, `peers` and `peer_racks` the
-    servers and racks of the region's other replicas.
+    servers and racks of the region's other replicas. `even_draining`: servers that are to be emptied count, too.
     """
     best: str | None = None
     best_rank: tuple[bool, bool, float, str] | None = None
     for server in servers:
         uuid = server.uuid
-        if not is_eligible(server, group=group, exclude=exclude, peers=peers):
+        if not is_eligible(server, group=group, exclude=exclude, peers=peers, even_draining=even_draining):
             continue
         rank = (uuid != prefer, server.rack in peer_racks, (server.load + 1) / server.weight, uuid)
         if best_rank is None or rank < best_rank:

@@ -62,10 +62,10 @@ def delete(replica: Replica, transition: TransitionRecord, cause: Cause) -> fx.D
     region = replica.region
     effect.table_check = (region.table.record.table_id, region.table.version)
     location = region.record.location(replica.number)
+    # Written even if nothing changes: the region's next transition begins with the versions of this one, and what a
+    # server still has on its way for this one must not fit it (its steps name the record's version).
+    effect.region = region.record
     if location.start_code is not None:
-        closed = msgspec.structs.replace(location, start_code=None)
-        effect.region = region.record.with_location(closed)
-        effect.region_version = region.version
-    elif region.record.unassigned:
-        effect.region_check = (region.record.table_id, region.record.region_id, region.version)
+        effect.region = region.record.with_location(msgspec.structs.replace(location, start_code=None))
+    effect.region_version = region.version
     return effect

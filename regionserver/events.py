@@ -19,8 +19,10 @@ Key = tuple[str, int]
 class WriteStep(msgspec.Struct):
     """Take one step of a transition by compare-and-set.
 
-    `before` None: create the znode; else set it at `version`. `region`, when there, is written at `region_version` in
-    the same multi. Answered by `step_done` or `step_failed`.
+    `before` None: create the znode; else set it at `version`. The versions of a znode that is deleted and created anew
+    begin again, so that alone does not tell one transition of a region from the next. Therefore the region's record is
+    part of every step: `region`, when there, is written at `region_version` in the same multi, else it must still have
+    that version (-1: any). With `epoch`, the fencing epoch must be that. Answered by `step_done` or `step_failed`.
     """
 
     key: Key
@@ -31,6 +33,7 @@ class WriteStep(msgspec.Struct):
     version: int
     region: RegionRecord | None = None
     region_version: int = -1
+    epoch: int = -1
 
 
 class ReadBack(msgspec.Struct):

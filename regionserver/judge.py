@@ -32,8 +32,8 @@ def judge(
 ) -> Verdict:
     """Compare what the step for `cause` wanted with `found`.
 
-    `same_version`: `found` is still at the version that the step named. `region` and `location` matter for OPEN_DONE
-    alone: the region's record as read, and the location that the step wanted to write into it.
+    `same_version`: `found` is still at the version that the step named. `region` is the region's record as read,
+    `location` what OPEN_DONE wanted to write into it, or has written.
     """
     state = None if found is None else found.state
     to_me = found is not None and found.destination == me
@@ -56,7 +56,9 @@ def judge(
     if cause is Cause.CLOSE_ORDER:
         if state is RegionState.CLOSING and from_me:
             return Verdict.TAKEN
-        return Verdict.AGAIN if found is None else Verdict.LOST
+        # Only what the store, too, says is open here may be closed: a region that went elsewhere is not ours to mark.
+        is_here = region is None or location is None or region.location(location.replica).incarnation == me
+        return Verdict.AGAIN if found is None and is_here else Verdict.LOST
     assert cause is Cause.CLOSE_DONE, f"a region server takes no step for {cause}"
     if state is RegionState.CLOSED and from_me:
         return Verdict.TAKEN

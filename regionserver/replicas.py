@@ -35,6 +35,8 @@ DROPS_MAX: Final = 3
 #: Failed and finished orders remembered for masters that ask again.
 PAST_MAX: Final = 20_000
 STORY_MAX: Final = 2_000
+#: Steps that do not write the region's record, and are refused if it has changed.
+_PINNED: Final = (Cause.OPEN_ORDER, Cause.PROGRESS, Cause.CLOSE_ORDER)
 #: A long open may write its progress this often within the time it has.
 PROGRESS_PER_TIMEOUT: Final = 4
 
@@ -437,6 +439,10 @@ class Replicas:
         states.check(Actor.SERVER, before, record.state, cause, subject=record.key)
         replica.step_number = self._number()
         step = WriteStep(replica.key, replica.step_number, cause, before, record, replica.version)
+        if cause in (Cause.OPEN_ORDER, Cause.CLOSE_ORDER):
+            step.epoch = replica.epoch
+        if cause in _PINNED:
+            step.region_version = replica.region_version
         if cause is Cause.OPEN_DONE:
             assert replica.location is not None, f"{replica.key} is announced without a location"
             step.region = replica.region.with_location(replica.location)

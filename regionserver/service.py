@@ -152,6 +152,11 @@ class RegionServer:
             )
         )
 
+    @property
+    def lease(self) -> Lease:
+        """To be asked before any request for a region is answered."""
+        return self._lease
+
     # --- start and stop ---
 
     def start(self) -> None:

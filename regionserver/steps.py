@@ -1,5 +1,8 @@
 """Takes steps of transitions in the store: many in one multi, each by compare-and-set.
 
+A step's multi also holds it to the world it was decided in: the region's record must not have changed, and for the
+first step of an order the master that gave it must not have been replaced (FW-11, checked by the store itself).
+
 Steps that come in one turn of the reactor, or while `IN_FLIGHT_MAX` multis are on their way, travel together: the
 busier the store, the larger the multis. A multi is all or nothing, so when one is refused its steps are sent again one
 by one, all at once: one bad region never holds the others.
@@ -19,7 +22,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.ops import Create, ReadOp, ReadResult, SetData, WriteOp, WriteResult
+from coord.client.ops import Check, Create, ReadOp, ReadResult, SetData, WriteOp, WriteResult
 from coord.errors import OperationError, RetryableError, SessionExpired
 from coord.wire.records import Stat
 from regions import layout
@@ -94,6 +97,7 @@ class StepWriter:
     def write(self, step: WriteStep) -> None:
         """Send the step with the others of this turn."""
         operations = self._operations(step)
+        # Checks cost little, and come on top of this.
         size = sum(len(one.data) for one in operations if isinstance(one, Create | SetData))
         self._queue.append((step, operations, size))
         if not self._is_flush_due:
@@ -108,13 +112,18 @@ class StepWriter:
     def _operations(self, step: WriteStep) -> list[WriteOp]:
         path = self._paths.transition(*step.key)
         value = layout.encode(step.record)
-        if step.before is None:
-            return [Create(path, value)]
-        operations: list[WriteOp] = [SetData(path, value, step.version)]
+        operations: list[WriteOp] = [Create(path, value) if step.before is None else SetData(path, value, step.version)]
+        region = self._paths.region(step.record.table_id, step.record.region_id)
         if step.region is not None:
-            region = self._paths.region(step.region.table_id, step.region.region_id)
             operations.append(SetData(region, layout.encode(step.region), step.region_version))
+        elif step.region_version >= 0:
+            operations.append(Check(region, step.region_version))
         return operations
+
+    def _fences(self, steps: list[WriteStep]) -> list[WriteOp]:
+        """One check for each epoch that steps were ordered under: one, but in the moment of a failover."""
+        epochs = dict.fromkeys(step.epoch for step in steps if step.epoch >= 0)
+        return [Check(self._paths.epoch, epoch) for epoch in epochs]
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -133,16 +142,17 @@ class StepWriter:
         self._in_flight += 1
         self.multis += 1
         self.steps += len(steps)
-        sent = self._store.multi(operations)
-        sent.addCallbacks(self._taken, self._not_taken, callbackArgs=(steps, len(operations)), errbackArgs=(steps,))
+        fences = self._fences(steps)
+        sent = self._store.multi([*fences, *operations])
+        taken = (steps, len(fences), len(fences) + len(operations))
+        sent.addCallbacks(self._taken, self._not_taken, callbackArgs=taken, errbackArgs=(steps,))
         sent.addErrback(self._fatal)
 
-    def _taken(self, results: list[WriteResult], steps: list[WriteStep], count: int) -> None:
+    def _taken(self, results: list[WriteResult], steps: list[WriteStep], at: int, count: int) -> None:
         self._in_flight -= 1
         if self._is_stopped:
             return
         assert len(results) == count, f"{count} operations, {len(results)} results"
-        at = 0
         for step in steps:
             stat = results[at]
             version, zxid = (stat.version, stat.mzxid) if isinstance(stat, Stat) else (0, 0)
@@ -152,6 +162,8 @@ class StepWriter:
                 region_stat = results[at]
                 assert isinstance(region_stat, Stat), f"a set is answered by a Stat, not by {region_stat!r}"
                 region_version = region_stat.version
+                at += 1
+            elif step.region_version >= 0:
                 at += 1
             self._outcomes.step_done(step, version, region_version, zxid)
         self._settle()

@@ -250,8 +250,6 @@ class ModelCluster:
             return version
         if effect.table_check is not None:
             assert self.tables[effect.table_check[0]][1] == effect.table_check[1]
-        if effect.region_check is not None:
-            assert self.regions[effect.region_check[1]][1] == effect.region_check[2]
         if effect.region is not None:
             assert self.regions[effect.region_id][1] == effect.region_version
             self.regions[effect.region_id] = (effect.region, effect.region_version + 1)

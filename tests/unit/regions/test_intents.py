@@ -200,7 +200,7 @@ def test_an_unassigned_region_stays_closed_through_death_and_failover() -> None:
 
 
 def test_a_close_is_not_deleted_after_the_region_is_wanted_again() -> None:
-    """X3: the delete checks the region's own intent as well, in the same multi."""
+    """X3: the delete names the version of the record that has the region's own intent, in the same multi."""
     cluster = ModelCluster()
     record = msgspec.structs.replace(region(), unassigned=True)
     cluster.put(record)
@@ -208,7 +208,8 @@ def test_a_close_is_not_deleted_after_the_region_is_wanted_again() -> None:
     cluster.start(A, B, run=False)
     [effect] = cluster.assigner.take(cluster.now)
     assert isinstance(effect, fx.DeleteTransition)
-    assert effect.region_check == ("t1", "r1", 0)
+    assert effect.region is not None
+    assert effect.region_version == 0
     assert effect.table_check == ("t1", 0)
 
 

@@ -11,13 +11,13 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from coord.client.ops import Create, GetData, SetData
+from coord.client.ops import Check, Create, GetData, SetData
 from coord.env_os import OsClock
 from coord.errors import BadVersion, ConnectionLoss, MultiFailed, NodeExists, NoNode
 from coord.wire.records import Stat
 from regions import layout
 from regions.messages import CloseOrder, OpenOrder, OrderResults, Outcome
-from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, ServerRecord, TransitionRecord
 from regionserver import host as host_module
 from regionserver import steps as steps_module
 from regionserver import workers as workers_module
@@ -48,7 +48,7 @@ class MemoryStore:
     """Znodes as path -> (data, version); multis wait until the test lets them through."""
 
     def __init__(self) -> None:
-        self.znodes: dict[str, tuple[bytes, int]] = {}
+        self.znodes: dict[str, tuple[bytes, int]] = {PATHS.epoch: (b"", 4)}
         self.waiting: list[tuple[list[Any], Deferred[Any]]] = []
         self.sizes: list[int] = []
         self.is_cut = False
@@ -107,9 +107,12 @@ class MemoryStore:
                 after[one.path] = (one.data, 0)
                 results.append(one.path)
                 continue
-            assert isinstance(one, SetData)
             if there is None or there[1] != one.version:
                 return MultiFailed(at, BadVersion(one.path), [])
+            if isinstance(one, Check):
+                results.append(None)
+                continue
+            assert isinstance(one, SetData)
             after[one.path] = (one.data, one.version + 1)
             stat = Stat()
             stat.version = one.version + 1
@@ -206,9 +209,9 @@ class HostTests(SynchronousTestCase):
         answer = self.host.open_regions(self.orders(1000), 4, 5000)
         self.settle()
         assert set(self.outcomes(answer)) == {Outcome.DONE}
-        assert self.store.sizes[:10] == [100] * 10
+        assert self.store.sizes[:10] == [201] * 10
         assert len(self.store.sizes) < 40
-        assert max(self.store.sizes) <= 2 * steps_module.STEPS_MAX
+        assert max(self.store.sizes) <= 2 * steps_module.STEPS_MAX + 1
         assert sum(self.opener.prepared) == 1000
 
     def test_no_more_multis_under_way_than_the_bound(self) -> None:
@@ -236,6 +239,38 @@ class HostTests(SynchronousTestCase):
         assert outcomes.pop(7) is Outcome.REFUSED
         assert set(outcomes) == {Outcome.DONE}
         assert "r7" not in self.opener.opened
+
+    def test_an_order_of_an_earlier_transition_does_not_fit_the_next(self) -> None:
+        """RT-28, RT-30: versions begin again when a znode is created anew, the record of the region has moved on."""
+        orders = self.orders(1)
+        other = TransitionRecord("r0", "t", 0, RegionState.CLOSING, source=Incarnation("other", 1))
+        self.store.znodes[PATHS.transition("r0", 0)] = (layout.encode(other), 3)
+        self.store.znodes[PATHS.region("t", "r0")] = (layout.encode(RegionRecord("t", "r0")), 2)
+        answer = self.host.open_regions(orders, 4, 5000)
+        self.settle()
+        assert self.outcomes(answer) == [Outcome.REFUSED]
+        assert self.state("r0") is RegionState.CLOSING
+        assert self.opener.opened == []
+
+    def test_an_order_of_a_replaced_master_is_refused_by_the_store(self) -> None:
+        """FW-11: even a server that has not heard of the new master does nothing for the old one."""
+        self.store.znodes[PATHS.epoch] = (b"", 5)
+        answer = self.host.open_regions(self.orders(2), 4, 5000)
+        self.settle()
+        assert self.outcomes(answer) == [Outcome.REFUSED] * 2
+        assert self.state("r0") is RegionState.OFFLINE
+
+    def test_a_region_that_the_store_knows_elsewhere_is_not_closed_here(self) -> None:
+        """RT-26: CLOSING is created by the server that has the region open, and by no other."""
+        self.host.open_regions(self.orders(1), 4, 5000)
+        self.settle()
+        del self.store.znodes[PATHS.transition("r0", 0)]
+        moved = RegionRecord("t", "r0", replicas=(ReplicaLocation(0, "other", 1),))
+        self.store.znodes[PATHS.region("t", "r0")] = (layout.encode(moved), 7)
+        answer = self.host.close_regions([CloseOrder("r0", "t", 0)], 4, 5000)
+        self.settle()
+        assert self.outcomes(answer) == [Outcome.REFUSED]
+        assert PATHS.transition("r0", 0) not in self.store.znodes
 
     def test_lost_answers_are_settled_by_reading(self) -> None:
         """The claims were taken, the answers lost, and the first reads found no connection either."""
@@ -304,6 +339,7 @@ class HostTests(SynchronousTestCase):
         self.opened(2)
         for number in range(2):
             del self.store.znodes[PATHS.transition(f"r{number}", 0)]
+        self.store.znodes[PATHS.epoch] = (b"", 5)
         answer = self.host.close_regions([CloseOrder(f"r{number}", "t", 0) for number in range(2)], 5, 5000)
         self.settle()
         assert self.outcomes(answer) == [Outcome.DONE] * 2

@@ -1,0 +1,150 @@
+"""Drills: what happens to a simulated cluster, from a single named event to everything at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from simulation.timeline import SECOND
+from simulation.world import UP_WITHIN_S, World
+
+
+def come_up(world: World) -> None:
+    """A first table is created and open."""
+    world.operator.create(world.regions)
+    until = world.timeline.now + UP_WITHIN_S * SECOND
+    while world.timeline.now < until:
+        world.run_for(0.25)
+        if world.observer.shadow.tables and not world.why_unsettled():
+            return
+    world.observer.violated(f"liveness: the cluster did not come up in {UP_WITHIN_S} s: {world.why_unsettled()}")
+
+
+def _trouble(world: World) -> None:
+    """The operator at work, openers that are slow, hang or fail, planners that fail or are late."""
+    chance, work = world.timeline.chance, world.setting.work
+    work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    work.locks = chance.happens(0.6)
+    for name in ("slow_open", "hanging_open", "failing_open", "slow_close", "hanging_close", "failing_close"):
+        if chance.happens(0.3):
+            setattr(work, name, chance.pick((0.02, 0.1, 0.3)))
+    if chance.happens(0.15):
+        work.poisoned = [region_id for region_id in world.observer.shadow.regions if chance.happens(0.2)]
+    if chance.happens(0.3):
+        world.setting.plan_fails = 0.5
+    if chance.happens(0.3):
+        world.setting.plan_late_s = 5.0
+
+
+def operate(world: World, pause_s: float) -> None:
+    """One thing after the other, until the faults are over."""
+    chance, operator = world.timeline.chance, world.operator
+    until = world.setting.work.until
+    acts: list[Callable[[], None]] = [
+        operator.switch,
+        operator.move,
+        operator.move,
+        operator.drain,
+        operator.retry_parked,
+        lambda: operator.create(1 + chance.below(12), chance.pick((1, 1, 2)), system=chance.happens(0.2)),
+    ]
+    acts = [act for act in acts if chance.happens(0.6)]
+    left = [6]
+
+    def next_act() -> None:
+        if world.timeline.now >= until or not acts:
+            return
+        act = chance.pick(acts)
+        if act is acts[-1]:
+            left[0] -= 1
+        if left[0] > 0 or act is not acts[-1]:
+            act()
+        world.timeline.later(chance.between(0, 2 * pause_s) * SECOND, next_act)
+
+    next_act()
+
+
+def random(world: World) -> None:
+    """A part of all faults, with the operator at work; the cluster need not have come up before."""
+    chance = world.timeline.chance
+    if chance.happens(0.8):
+        come_up(world)
+    else:
+        world.operator.create(world.regions)
+    _trouble(world)
+    world.faults.choose()
+    world.faults.pause_s = chance.pick((0.4, 1.0, 2.5))
+    world.faults.start()
+    operate(world, chance.pick((0.3, 1.0, 3.0)))
+    world.run_for(world.options.duration_s)
+
+
+def master_failover(world: World) -> None:
+    """The active master is killed, again and again."""
+    _with(world, ["kill-active"], 3.0)
+
+
+def server_crash(world: World) -> None:
+    """Servers are killed and start again under the same uuid."""
+    _with(world, ["kill-server"], 3.0)
+
+
+def server_freeze(world: World) -> None:
+    """Servers stand still, for longer than their lease or not, and go on with what they had in hand."""
+    _with(world, ["freeze-server"], 2.0)
+
+
+def _with(world: World, kinds: list[str], pause_s: float) -> None:
+    come_up(world)
+    world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    world.faults.choose(kinds)
+    world.faults.pause_s = pause_s
+    world.faults.start()
+    operate(world, 1.0)
+    world.run_for(world.options.duration_s)
+
+
+def master_during_bulk(world: World) -> None:
+    """The active master dies while a bulk plan is made or carried out; the next one finishes it (X8)."""
+    chance = world.timeline.chance
+    come_up(world)
+    world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    world.setting.work.slow_open = 0.2
+    world.setting.plan_late_s = 2.0
+    while world.timeline.now < world.setting.work.until:
+        world.operator.create(12 + chance.below(20))
+        world.run_for(chance.between(0, 1.5))
+        world.faults.kill(world.faults.active() or world.masters[0])
+        world.run_for(chance.between(0, 4))
+
+
+def rolling_restart(world: World) -> None:
+    """Every process in turn is stopped in order and started again."""
+    come_up(world)
+    world.setting.work.until = world.timeline.now
+    for machine in world.machines:
+        machine.stop()
+        world.run_for(4)
+        machine.start()
+        world.run_for(4)
+
+
+def kill_everything(world: World) -> None:
+    """All masters and servers die at once and start again, and once more while they recover."""
+    chance = world.timeline.chance
+    come_up(world)
+    world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    while world.timeline.now < world.setting.work.until:
+        world.faults.kill_everything()
+        world.run_for(chance.between(0.2, world.options.duration_s / 2))
+
+
+DRILLS: Final[dict[str, Callable[[World], None]]] = {
+    "random": random,
+    "master-failover": master_failover,
+    "server-crash": server_crash,
+    "server-freeze": server_freeze,
+    "master-during-bulk": master_during_bulk,
+    "rolling-restart": rolling_restart,
+    "kill-everything": kill_everything,
+}

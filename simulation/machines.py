@@ -1,0 +1,288 @@
+"""Masters and region servers: the real services, on simulated machines.
+
+A machine keeps what a disk keeps: the uuid and the last start code. Its process may be killed and started again any
+number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, ensureDeferred
+
+from coord.env import System
+from master.identity import Identity
+from master.planning import Made, Planner
+from master.service import MasterService
+from master.settings import Settings as MasterSettings
+from regions.limits import AssignerConfig
+from regions.messages import CloseRegions, OpenRegions, ServerRequest
+from regions.model import Incarnation
+from regions.plan import Params, PlanError, Snapshot, plan
+from regionserver.config import Settings as ServerSettings
+from regionserver.instance import FORMAT, Instance, InstanceRecord
+from regionserver.service import RegionServer
+from simulation.network import Network
+from simulation.region_work import Holds, Opener, Threads, Work
+from simulation.store import Store
+from simulation.timeline import Process, Timeline
+
+RPC_PORT: Final = 9000
+_NOWHERE: Final = Path("/simulated")
+
+
+class Setting:
+    """What all machines of a run share."""
+
+    def __init__(self, timeline: Timeline, network: Network, store: Store, root: str) -> None:
+        self.timeline = timeline
+        self.network = network
+        self.store = store
+        self.root = root
+        self.holds = Holds()
+        self.work = Work()
+        self.session_timeout_ms = 3_000
+        self.master_timeout_ms = 3_000
+        self.min_servers = 1
+        self.limits = AssignerConfig()
+        #: How plans go wrong: probability of failing, and of being late by up to so many seconds.
+        self.plan_fails = 0.0
+        self.plan_late_s = 0.0
+        #: Told of what must never happen.
+        self.violated: Callable[[str], None] = _nothing
+
+
+def _nothing(_: str) -> None:
+    pass
+
+
+class Machine:
+    """One machine: at most one process at a time."""
+
+    kind = ""
+
+    def __init__(self, setting: Setting, host: str, rate: float) -> None:
+        self.setting = setting
+        self.host = host
+        self.rate = rate
+        self.uuid = f"{host}-{setting.timeline.chance.below(1 << 20):05x}"
+        self.start_code = 0
+        self.starts = 0
+        self.process: Process | None = None
+        self.service: Any = None
+        self._former: list[Any] = []
+
+    @property
+    def is_up(self) -> bool:
+        """A process runs, or is frozen."""
+        return self.process is not None and not self.process.is_dead
+
+    @property
+    def is_awake(self) -> bool:
+        """A process runs and is not frozen."""
+        return self.process is not None and not self.process.is_dead and not self.process.is_frozen
+
+    def start(self) -> None:
+        """Start a process, unless there is one: the lock on its directory would refuse it."""
+        if self.is_up:
+            return
+        if self.process is not None:
+            # Kept: what a dead process left unfinished must not unwind while others live.
+            self._former.append(self.service)
+        self.starts += 1
+        setting = self.setting
+        process = self.process = Process(setting.timeline, setting.network, self.host, self.starts, self.rate)
+        setting.timeline.note(f"{process.name} starts")
+        self.begin(process)
+
+    def begin(self, process: Process) -> None:
+        """Run the service on `process`."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """SIGTERM: end in order."""
+        process = self.process
+        if process is not None and not process.is_dead:
+            self.setting.timeline.note(f"{process.name} is asked to stop")
+            process.turn(self._stop, process)
+
+    def _stop(self, process: Process) -> None:
+        ended: Deferred[None] = ensureDeferred(self.end())
+        ended.addBoth(lambda _: setattr(process.reactor, "running", False) or process.reactor.stop())
+
+    async def end(self) -> None:
+        """The service's own way to end."""
+        raise NotImplementedError
+
+
+class SimulatedIdentity(Identity):
+    """A master's directory."""
+
+    def __init__(self, uuid: str, start_code: int) -> None:
+        self.uuid = uuid
+        self.start_code = start_code
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+class SimulatedPlanner(Planner):
+    """The greedy engine; it takes its time, and may fail or be late."""
+
+    def __init__(self, process: Process, setting: Setting) -> None:
+        super().__init__(None, _NOWHERE, engine="greedy", deadline_s=120, spark_master="", spark_min=1 << 30)
+        self._process = process
+        self._setting = setting
+
+    async def make(
+        self,
+        plan_id: str,
+        epoch: int,
+        snapshot: Snapshot,
+        engine: str,
+        progress: Callable[[str], None],
+    ) -> Made:
+        """See Planner.make."""
+        progress(engine)
+        chance, setting = self._process.chance, self._setting
+        is_faulty = self._process.timeline.now < setting.work.until
+        pause: Deferred[None] = Deferred()
+        span = chance.between(0.001, 0.1) + (chance.between(0, setting.plan_late_s) if is_faulty else 0)
+        self._process.reactor.callLater(span, pause.callback, None)
+        await pause
+        if is_faulty and chance.happens(setting.plan_fails):
+            raise PlanError("the simulation lets this plan fail")
+        made = plan(snapshot, Params(snapshot_id=plan_id, master_epoch=epoch), lambda: 100.0, engine="greedy")
+        placements = {f"{region_id}-{replica}": server_id for region_id, replica, server_id in made.rows}
+        return Made(placements, "greedy", made.digest)
+
+
+class MasterMachine(Machine):
+    """A machine with a master."""
+
+    kind = "master"
+    service: MasterService
+
+    def begin(self, process: Process) -> None:
+        """See Machine.begin."""
+        setting = self.setting
+        self.start_code = max(process.wall_ms(), self.start_code + 1)
+        settings = MasterSettings(
+            store=setting.store.address,
+            data_dir=_NOWHERE,
+            host=self.host,
+            port=RPC_PORT,
+            root=setting.root,
+            session_timeout_ms=setting.master_timeout_ms,
+            min_servers=setting.min_servers,
+            limits=setting.limits,
+        )
+        self.service = MasterService(
+            process.reactor,
+            settings,
+            SimulatedIdentity(self.uuid, self.start_code),
+            system=System(process, process.chance, process.chance),
+            planner=SimulatedPlanner(process, setting),
+        )
+        process.turn(self.service.start)
+
+    async def end(self) -> None:
+        """See Machine.end."""
+        await self.service.stop()
+
+
+class SimulatedInstance(Instance):
+    """A region server's directory: its start codes are the machine's."""
+
+    def __init__(self, machine: ServerMachine) -> None:
+        super().__init__(_NOWHERE, -1, InstanceRecord(FORMAT, machine.uuid, machine.start_code))
+        self._machine = machine
+
+    def _write(self) -> None:
+        self._machine.start_code = self._record.start_code
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ObservedServer(RegionServer):
+    """A region server that says which orders it took."""
+
+    setting: Setting
+    highest_epoch = -1
+
+    def dispatch(self, request: ServerRequest) -> Any:
+        """See RegionServer.dispatch; FW-11: no order of a master older than one that was obeyed already."""
+        answer = super().dispatch(request)
+        if isinstance(request, OpenRegions | CloseRegions):
+            if request.epoch < self.highest_epoch:
+                self.setting.violated(
+                    f"FW-11: server {request.recipient} obeys epoch {request.epoch} after epoch {self.highest_epoch}"
+                )
+            self.highest_epoch = max(self.highest_epoch, request.epoch)
+        return answer
+
+
+class ServerMachine(Machine):
+    """A machine with a region server."""
+
+    kind = "server"
+    service: ObservedServer
+    opener: Opener
+    rack = "default"
+
+    def begin(self, process: Process) -> None:
+        """See Machine.begin."""
+        setting = self.setting
+        opener = self.opener = Opener(process, setting.holds, setting.work)
+        settings = ServerSettings(
+            store=setting.store.address,
+            data_dir=_NOWHERE,
+            shared_dir=_NOWHERE / "shared",
+            host=self.host,
+            port=RPC_PORT,
+            rack=self.rack,
+            root=setting.root,
+            session_timeout_ms=setting.session_timeout_ms,
+        )
+        self.service = ObservedServer(
+            process.reactor,
+            settings,
+            SimulatedInstance(self),
+            opener,
+            died=lambda reason: self._died(process, reason),
+            system=System(process, process.chance, process.chance),
+            boot_s=process.monotonic_s,
+            workers=lambda _reactor, threads, delivered, fatal: Threads(process, opener, threads, delivered, fatal),
+        )
+        self.service.setting = setting
+        process.turn(self.service.start)
+
+    def _died(self, process: Process, reason: str) -> None:
+        setting = self.setting
+        setting.timeline.note(f"{process.name} ends itself: {reason}")
+        if "cannot be closed" not in reason or not setting.work.failing_close:
+            setting.violated(f"{process.name} ended itself: {reason}")
+        process.reactor.stop()
+
+    async def end(self) -> None:
+        """See Machine.end."""
+        await self.service.stop()
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The latest start of its server."""
+        return Incarnation(self.uuid, self.start_code)
+
+    def may_serve(self) -> bool:
+        """Whether a request that came now would be answered: alive, awake, told to serve, and by its own lease."""
+        process = self.process
+        return (
+            process is not None
+            and not process.is_dead
+            and not process.is_frozen
+            and self.opener.is_serving
+            and self.service.lease.holds(process.monotonic_s())
+        )

@@ -1,0 +1,389 @@
+"""The observer of everything: what must hold after every event, whoever was killed, frozen or cut off.
+
+It sees each command the moment the store commits it, with the session it came from, and asks: was this step legal, was
+it that process's to take, and do the znodes around it agree? Its rules are written down here anew, from the documents
+and not from the code of masters and servers; only the table of legal steps is shared (`regions/states.py`).
+
+Between commits it watches the servers: a replica may be served by one of them at a time, by their own clocks and
+leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from coord.errors import OK
+from coord.tree.machine import Outcome, StateMachine
+from coord.wire.opcodes import OP_CREATE_SESSION
+from regions.layout import (
+    Layout,
+    decode_active,
+    decode_region,
+    decode_server,
+    decode_table,
+    decode_transition,
+)
+from regions.model import (
+    Incarnation,
+    RegionRecord,
+    RegionSpec,
+    RegionState,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TransitionRecord,
+    check_ranges,
+)
+from regions.recovery import is_cluster_startup
+from regions.states import Actor, is_legal
+from simulation.timeline import Timeline
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+MASTER: Final = "m"
+SERVER: Final = "s"
+#: What only the active master writes, and servers where the table of steps says so.
+FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans"))
+
+
+class Violation(AssertionError):
+    """Something happened that must never happen."""
+
+
+class Shadow:
+    """The store's content below the root, decoded, as of the last commit."""
+
+    def __init__(self) -> None:
+        self.transitions: dict[str, TransitionRecord] = {}
+        self.regions: dict[str, RegionRecord] = {}
+        self.tables: dict[str, TableRecord] = {}
+        self.servers: dict[str, ServerRecord] = {}
+        self.draining: set[str] = set()
+        self.names: dict[str, str] = {}
+        self.epoch = -1
+        self.active_session = 0
+
+    def is_alive(self, incarnation: Incarnation | None) -> bool:
+        """Whether exactly that start of a server is registered."""
+        if incarnation is None:
+            return False
+        record = self.servers.get(incarnation.uuid)
+        return record is not None and record.incarnation == incarnation
+
+    def wants_open(self, table_id: str) -> bool:
+        """Whether the table's regions are to be open."""
+        table = self.tables.get(table_id)
+        return (
+            table is not None
+            and table.intent == TableIntent.ENABLED
+            and table.state in (TableState.RUNNING, TableState.ALTERING)
+        )
+
+    def wants_region(self, region_id: str) -> bool:
+        """Whether a region is to be open: its table is, and it was not unassigned by itself."""
+        region = self.regions.get(region_id)
+        return region is not None and self.wants_open(region.table_id) and not region.unassigned
+
+    def home(self, record: TransitionRecord) -> Incarnation | None:
+        """Where the store says that a transition's replica is open."""
+        region = self.regions.get(record.region_id)
+        return None if region is None else region.location(record.replica).incarnation
+
+
+class Observer:
+    """Checks every commit; see the module docstring."""
+
+    def __init__(self, timeline: Timeline, layout: Layout) -> None:
+        self._timeline = timeline
+        self._layout = layout
+        self.shadow = Shadow()
+        self.violations: list[str] = []
+        #: How often each kind of thing happened, to see that a run was not an idle one.
+        self.counts: dict[str, int] = {}
+        #: Host of every session ever.
+        self.hosts: dict[int, str] = {}
+        #: The session that raised the epoch last: the only one that may write as a master.
+        self.reigning = 0
+        #: uuid of the server on each host.
+        self.uuids: dict[str, str] = {}
+        self._root = layout.root.encode()
+        #: Told of every change of the picture, with the path.
+        self.changed: Callable[[str], None] = lambda _: None
+
+    def violated(self, what: str) -> None:
+        """Note a violation; the run ends with it."""
+        self.violations.append(f"at {self._timeline.now / 1e6:.6f} s: {what}")
+        self._timeline.note(f"VIOLATION {what}")
+        raise Violation(what)
+
+    def count(self, what: str) -> None:
+        """One more of those."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    # --- commits ------------------------------------------------------------------------------------------------------
+
+    def committed(self, machine: StateMachine, outcome: Outcome) -> None:
+        """The store has performed a command (`simulation.store.Witness`)."""
+        if outcome.opcode == OP_CREATE_SESSION and outcome.err == OK:
+            session = machine.sessions.find(outcome.session_id)
+            assert session is not None, "a session that was created is there"
+            self.hosts[outcome.session_id] = session.identities[0][1].decode()
+            self._timeline.note(f"commit {outcome.zxid} session {self.hosts[outcome.session_id]}")
+            return
+        if not outcome.events:
+            return
+        touched = dict.fromkeys(path for _, path, _ in outcome.events if path.startswith(self._root + b"/"))
+        before = self.shadow
+        changes: list[tuple[str, str, bytes | None]] = []
+        for path in touched:
+            node = machine.tree.nodes.get(path)
+            name = path[len(self._root) + 1 :].decode()
+            kind, _, rest = name.partition("/")
+            if rest or kind in ("epoch", "active"):
+                changes.append((kind, rest, None if node is None else node.data or b""))
+        host = self.hosts.get(outcome.session_id, "?")
+        changes = [one for one in changes if self._is_news(one)]
+        if changes:
+            self._timeline.note(f"commit {outcome.zxid} by {host}: {' '.join(f'{k}/{r}' for k, r, _ in changes)}")
+        for kind, rest, data in changes:
+            self._check(before, kind, rest, data, changes, outcome, host, machine)
+        for kind, rest, data in changes:
+            self._remember(kind, rest, data, outcome)
+            self.changed(f"{kind}/{rest}")
+
+    def _is_news(self, change: tuple[str, str, bytes | None]) -> bool:
+        """Whether a touched znode is of interest: lists of children are not."""
+        kind, rest, data = change
+        if kind == "unassigned":
+            return "/" in rest
+        if kind == "regions":
+            return "/" in rest
+        return data is not None or kind not in ("masters", "plans")
+
+    def _check(
+        self,
+        before: Shadow,
+        kind: str,
+        rest: str,
+        data: bytes | None,
+        changes: list[tuple[str, str, bytes | None]],
+        outcome: Outcome,
+        host: str,
+        machine: StateMachine,
+    ) -> None:
+        session = outcome.session_id
+        if kind == "epoch":
+            self._check_epoch(machine, session, data)
+            return
+        if kind not in FENCED:
+            return
+        actor = Actor.SERVER if host.startswith(SERVER) else Actor.MASTER
+        if actor is Actor.MASTER and session != self.reigning:
+            self.violated(f"FN-01: {kind}/{rest} written by {host}, whose epoch is over ({self.shadow.epoch} stands)")
+        if kind == "unassigned":
+            key = rest.partition("/")[2]
+            old = before.transitions.get(key)
+            new = None if data is None else decode_transition(data, key)
+            self._check_step(actor, host, key, old, new, changes)
+        elif kind == "regions":
+            self._check_region(actor, rest, data, changes)
+        elif actor is Actor.SERVER:
+            self.violated(f"{host} wrote {kind}/{rest}, which is the masters'")
+        elif kind == "tables":
+            self._check_table(rest, data, changes)
+
+    def _check_epoch(self, machine: StateMachine, session: int, data: bytes | None) -> None:
+        node = machine.tree.nodes.get(self._layout.epoch.encode())
+        if data is None or node is None:
+            self.violated("FW-11: the epoch was deleted")
+            return
+        if node.version <= self.shadow.epoch:
+            self.violated(f"FW-11: the epoch went from {self.shadow.epoch} to {node.version}")
+        if node.version > 0:
+            if session != self.shadow.active_session:
+                self.violated(f"the epoch was raised by {self.hosts.get(session)}, which does not hold /active")
+            self.count("reigns")
+            self.reigning = session
+        self.shadow.epoch = node.version
+
+    # --- transitions --------------------------------------------------------------------------------------------------
+
+    def _check_step(
+        self,
+        actor: Actor,
+        host: str,
+        key: str,
+        old: TransitionRecord | None,
+        new: TransitionRecord | None,
+        changes: list[tuple[str, str, bytes | None]],
+    ) -> None:
+        """RT-21 to RT-30, X1, X3, X5: the table of legal steps, and what it says in words."""
+        before = None if old is None else old.state
+        after = None if new is None else new.state
+        step = f"{before.value if before else '(none)'} -> {after.value if after else '(deleted)'}"
+        self.count(f"{actor.value}: {step}")
+        self._timeline.note(f"  {key} {step} by {host}")
+        if not is_legal(actor, before, after):
+            self.violated(f"RT-21: {key} {step} by {host} is no legal step")
+        if actor is Actor.SERVER:
+            assert new is not None, "no row of the table lets a server delete"
+            self._check_server_step(host, key, old, new, changes)
+        elif new is not None:
+            self._check_offline(key, old, new)
+        elif old is not None:
+            self._check_delete(key, old)
+
+    def _check_server_step(
+        self,
+        host: str,
+        key: str,
+        old: TransitionRecord | None,
+        new: TransitionRecord,
+        changes: list[tuple[str, str, bytes | None]],
+    ) -> None:
+        uuid = self.uuids.get(host, "")
+        closing = new.state in (RegionState.CLOSING, RegionState.CLOSED)
+        own = new.source if closing else new.destination
+        if own is None or own.uuid != uuid:
+            self.violated(f"RT-28: {host} wrote {key} {new.state} in the name of {own}")
+        if old is not None and (old.source if closing else old.destination) != own:
+            self.violated(f"RT-30: {host} took {key} from {old.source if closing else old.destination}")
+        if old is None and self.shadow.home(new) != own:
+            self.violated(f"RT-26: {own} closes {key}, which is open on {self.shadow.home(new)}")
+        if new.state is RegionState.OPENED:
+            region = self._region_in(changes, new)
+            if region is None or region.location(new.replica).incarnation != own:
+                self.violated(f"RT-29: {key} OPENED without its location in the same write")
+
+    @staticmethod
+    def _region_in(changes: list[tuple[str, str, bytes | None]], record: TransitionRecord) -> RegionRecord | None:
+        name = f"{record.table_id}/{record.region_id}"
+        for kind, rest, data in changes:
+            if kind == "regions" and rest == name and data is not None:
+                return decode_region(data, name)
+        return None
+
+    def _check_offline(self, key: str, old: TransitionRecord | None, new: TransitionRecord) -> None:
+        shadow = self.shadow
+        if new.epoch != shadow.epoch:
+            self.violated(f"FW-11: {key} OFFLINE of epoch {new.epoch} while {shadow.epoch} stands")
+        if old is None and shadow.is_alive(shadow.home(new)):
+            self.violated(f"RF-03: {key} OFFLINE while it is open on {shadow.home(new)}, which is alive")
+        if old is not None and old.state is RegionState.CLOSING and shadow.is_alive(old.source):
+            self.violated(f"X1: {key} forced from CLOSING to OFFLINE while its source {old.source} is alive")
+        if old is not None and old.state is RegionState.OPENED and shadow.is_alive(old.destination):
+            self.violated(f"X5: {key} forced from OPENED to OFFLINE while {old.destination} is alive")
+        if old is None and not shadow.wants_region(new.region_id):
+            self.violated(f"X6: {key} is to be opened although it shall be closed")
+
+    def _check_delete(self, key: str, old: TransitionRecord) -> None:
+        shadow = self.shadow
+        if old.state is RegionState.OPENED and shadow.home(old) == old.destination:
+            return
+        is_gone = old.region_id not in shadow.regions
+        if old.state in (RegionState.OFFLINE, RegionState.CLOSED) and (is_gone or not shadow.wants_region(old.region_id)):
+            return
+        alive = [record.incarnation for record in shadow.servers.values()]
+        if not is_cluster_startup(shadow.regions.values(), shadow.transitions.values(), alive):
+            reason = "X3" if old.state in (RegionState.OFFLINE, RegionState.CLOSED) else "RT-24, RT-25"
+            self.violated(f"{reason}: {key} {old.state} deleted, and this is no cluster startup")
+
+    # --- the catalogue ------------------------------------------------------------------------------------------------
+
+    def _check_region(
+        self, actor: Actor, rest: str, data: bytes | None, changes: list[tuple[str, str, bytes | None]]
+    ) -> None:
+        table_id, _, region_id = rest.partition("/")
+        old = self.shadow.regions.get(region_id)
+        if data is None:
+            table = self.shadow.tables.get(table_id)
+            if table is not None and table.state is not TableState.REMOVED:
+                self.violated(f"region {region_id} of table {table.name} was deleted")
+            return
+        if old is None:
+            if actor is Actor.SERVER:
+                self.violated(f"a server created region {region_id}")
+            return
+        new = decode_region(data, rest)
+        if (new.start_key, new.end_key) != (old.start_key, old.end_key):
+            self.violated(f"the range of region {region_id} changed")
+        steps = {one.partition("/")[2]: value for kind, one, value in changes if kind == "unassigned"}
+        for number in {one.replica for one in (*old.replicas, *new.replicas)}:
+            was, now = old.location(number).incarnation, new.location(number).incarnation
+            key = f"{region_id}-{number}"
+            if was != now and key not in steps:
+                self.violated(f"RT-29: {key} moved from {was} to {now} in the catalogue, apart from its transition")
+            if was != now and now is None and self.shadow.is_alive(was):
+                transition = self.shadow.transitions.get(key)
+                if transition is None or transition.state not in (RegionState.OFFLINE, RegionState.CLOSED):
+                    self.violated(f"{key} is no longer on {was}, which has not closed it")
+
+    def _check_table(self, table_id: str, data: bytes | None, changes: list[tuple[str, str, bytes | None]]) -> None:
+        """OC-01, OC-08: a table exists with all its regions; they cover the key space."""
+        if data is None:
+            return
+        new = decode_table(data, table_id)
+        if table_id in self.shadow.tables:
+            return
+        written = [
+            decode_region(value, one)
+            for kind, one, value in changes
+            if kind == "regions" and value is not None and one.startswith(f"{table_id}/")
+        ]
+        known = [one for one in self.shadow.regions.values() if one.table_id == table_id]
+        self._check_cover(new, known + written)
+
+    def _check_cover(self, table: TableRecord, regions: list[RegionRecord]) -> None:
+        regions.sort(key=lambda one: one.start_key)
+        if len(regions) != table.regions:
+            self.violated(f"table {table.name} has {len(regions)} of its {table.regions} regions")
+        try:
+            check_ranges([RegionSpec(one.start_key, one.end_key) for one in regions])
+        except ValueError as error:
+            self.violated(f"table {table.name} does not cover the key space: {error}")
+
+    # --- the picture --------------------------------------------------------------------------------------------------
+
+    def _remember(self, kind: str, rest: str, data: bytes | None, outcome: Outcome) -> None:
+        shadow = self.shadow
+        if kind == "unassigned":
+            _put(shadow.transitions, rest.partition("/")[2], data, lambda raw: decode_transition(raw, rest))
+        elif kind == "regions":
+            _put(shadow.regions, rest.partition("/")[2], data, lambda raw: decode_region(raw, rest))
+        elif kind == "tables":
+            _put(shadow.tables, rest, data, lambda raw: decode_table(raw, rest))
+        elif kind == "servers":
+            _put(shadow.servers, rest, data, lambda raw: decode_server(raw, rest))
+            if data is not None:
+                record = shadow.servers[rest]
+                self.uuids[record.host] = record.uuid
+                self.count("registrations")
+        elif kind == "draining":
+            (shadow.draining.discard if data is None else shadow.draining.add)(rest)
+        elif kind == "names":
+            if data is None:
+                shadow.names.pop(rest, None)
+            else:
+                shadow.names[rest] = data.decode()
+        elif kind == "active":
+            if data is None:
+                shadow.active_session = 0
+            elif decode_active(data).epoch == 0:
+                shadow.active_session = outcome.session_id
+
+    def check_all(self) -> None:
+        """At the end: no region lost, every table whole."""
+        for table_id, table in self.shadow.tables.items():
+            if table.state is not TableState.REMOVED:
+                self._check_cover(table, [one for one in self.shadow.regions.values() if one.table_id == table_id])
+
+
+def _put(into: dict[str, T], key: str, data: bytes | None, decode: Callable[[bytes], T]) -> None:
+    if data is None:
+        into.pop(key, None)
+    else:
+        into[key] = decode(data)

@@ -1,0 +1,220 @@
+"""The operator of a simulated cluster: creates, changes and moves things while everything breaks, and checks answers.
+
+It asks as `rk` does, over RPC, with time-outs and unknown outcomes. What it is told is held against the store at the
+moment it is told (OC-08).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred, ensureDeferred
+
+from coord.client.session import SessionState, ZkClient
+from coord.errors import CoordError, NodeExists, NoNode
+from coord.rpc import RpcClient, RpcError
+from regions import messages as ms
+from regions.layout import Layout
+from regions.model import TableIntent, TableRecord
+from simulation.machines import RPC_PORT, MasterMachine, ServerMachine
+from simulation.observer import Observer
+from simulation.timeline import Process
+
+CALL_S: Final = 8.0
+PAUSE_S: Final = 0.15
+TABLES_MAX: Final = 4
+
+
+class Operator:
+    """One operator at work; `is_idle` while nothing it asked for is unanswered."""
+
+    def __init__(
+        self,
+        process: Process,
+        layout: Layout,
+        store: str,
+        observer: Observer,
+        masters: list[MasterMachine],
+        servers: list[ServerMachine],
+    ) -> None:
+        self._process = process
+        self._chance = process.chance
+        self._layout = layout
+        self._observer = observer
+        self._masters = masters
+        self._servers = servers
+        self._clients = [RpcClient(process.reactor, one.host, RPC_PORT, replies=ms.MasterReply) for one in masters]
+        self._next = 0
+        self._zk = ZkClient(process.reactor, store, 10_000, name="operator", clock=process, rng=process.chance)
+        self._tables = 0
+        self._under_way = 0
+        #: How often each table's intent was to be changed, and those of which a lost request may still do so.
+        self._changes: dict[str, int] = {}
+        self._changing: dict[str, int] = {}
+        self._unsure: set[str] = set()
+        self.what: dict[str, int] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is unanswered."""
+        return self._under_way == 0
+
+    def start(self) -> None:
+        """Connect with the store, for what is done there."""
+        self._process.turn(self._start)
+
+    def _start(self) -> None:
+        self._zk.on_state(self._session_changed)
+        self._zk.connect().addErrback(lambda _: None)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._process.reactor.callLater(0, lambda: self._zk.connect().addErrback(lambda _: None))
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    async def ask(self, message: msgspec.Struct, patience_s: float = 20.0) -> Any:
+        """The active master's answer. Raises RpcError: its refusal, or that nobody answered."""
+        until = self._process.monotonic_s() + patience_s
+        while True:
+            client = self._clients[self._next % len(self._clients)]
+            try:
+                return await client.call(message, CALL_S)
+            except RpcError as error:
+                is_lost = error.is_outcome_unknown
+                if is_lost or error.code not in (ms.NOT_LEADER, ms.BUSY, "unreachable"):
+                    raise
+                if self._process.monotonic_s() > until:
+                    raise
+            self._next += 1
+            await self._pause(PAUSE_S)
+
+    def _pause(self, seconds: float) -> Deferred[None]:
+        pause: Deferred[None] = Deferred()
+        self._process.reactor.callLater(seconds, pause.callback, None)
+        return pause
+
+    def do(self, what: str, act: Callable[[], Any]) -> None:
+        """Begin something; failures are a part of an operator's life."""
+        self._under_way += 1
+        self.what[what] = self.what.get(what, 0) + 1
+        self._process.timeline.note(f"operator: {what}")
+
+        def ended(result: Any) -> None:
+            self._under_way -= 1
+            failure = getattr(result, "value", None)
+            if isinstance(failure, CoordError):
+                self._process.timeline.note(f"operator: {what}: {failure}")
+                return None
+            return result
+
+        def begin() -> None:
+            ensureDeferred(act()).addBoth(ended).addErrback(self._fault)
+
+        self._process.turn(begin)
+
+    def _fault(self, failure: Any) -> None:
+        self._observer.violations.append(f"operator: {failure.value!r}")
+        self._process.timeline.note(f"operator: {failure.getTraceback()}")
+
+    # --- what there is to do ------------------------------------------------------------------------------------------
+
+    def create(self, regions: int, replication: int = 1, *, system: bool = False) -> None:
+        """A new table."""
+        self._tables += 1
+        name = f"table{self._tables}"
+        self.do(f"create {name} with {regions} regions", lambda: self._create(name, regions, replication, system))
+
+    async def _create(self, name: str, regions: int, replication: int, system: bool) -> None:
+        splits = [f"{number:04d}" for number in range(1, regions)]
+        try:
+            answer = await self.ask(ms.CreateTable(name, splits, replication=replication, system=system))
+        except RpcError as error:
+            if error.code != ms.ALREADY_EXISTS:
+                raise
+            return  # an earlier attempt of ours, whose answer was lost
+        table_id = answer.tables[0].table.table_id
+        shadow = self._observer.shadow
+        if shadow.names.get(name) != table_id or table_id not in shadow.tables:
+            self._observer.violated(f"OC-08: table {name} was acknowledged and is not there")
+
+    def random_table(self) -> TableRecord | None:
+        """Some table."""
+        tables = list(self._observer.shadow.tables.values())
+        return self._chance.pick(tables) if tables else None
+
+    def switch(self) -> None:
+        """Enable a table or disable it."""
+        table = self.random_table()
+        if table is not None:
+            intent = self._chance.pick((TableIntent.ENABLED, TableIntent.DISABLED))
+            self.set_intent(table.name, intent)
+
+    def set_intent(self, name: str, intent: TableIntent) -> None:
+        """Enable or disable a table."""
+        self.do(f"{name} shall be {intent.value}", lambda: self._set_intent(name, intent))
+
+    async def _set_intent(self, name: str, intent: TableIntent) -> None:
+        is_alone = not self._changing.get(name)
+        mine = self._changes[name] = self._changes.get(name, 0) + 1
+        self._changing[name] = self._changing.get(name, 0) + 1
+        try:
+            await self.ask(ms.SetTableIntent(name, intent))
+        except RpcError:
+            self._unsure.add(name)
+            raise
+        finally:
+            self._changing[name] -= 1
+        if name in self._unsure or not is_alone or self._changes[name] != mine:
+            return
+        shadow = self._observer.shadow
+        found = shadow.tables.get(shadow.names.get(name, ""))
+        if found is None or found.intent is not intent:
+            self._observer.violated(f"FW-04: table {name} was said to be {intent.value}; the store says otherwise")
+
+    def move(self) -> None:
+        """Move a region somewhere, or anywhere else."""
+        regions = list(self._observer.shadow.regions.values())
+        if not regions:
+            return
+        region = self._chance.pick(regions)
+        server = self._chance.pick([None, *self._servers])
+        destination = "" if server is None else server.uuid
+        replica = 0
+        self.do(
+            f"move {region.region_id} to {destination or 'any'}",
+            lambda: self.ask(ms.MoveRegion(region.region_id, replica, destination), 3.0),
+        )
+
+    def drain(self) -> None:
+        """Empty a server, as long as another one is left, or take the mark away."""
+        draining = self._observer.shadow.draining
+        server = self._chance.pick(self._servers)
+        if server.uuid in draining:
+            self.undrain(server.uuid)
+        elif len(draining) + 2 < len(self._servers):
+            self.do(f"drain {server.uuid}", lambda: self._mark(server.uuid))
+
+    def undrain(self, uuid: str) -> None:
+        """Take the mark away."""
+        self.do(f"undrain {uuid}", lambda: self._unmark(uuid))
+
+    async def _mark(self, uuid: str) -> None:
+        try:
+            await self._zk.create(self._layout.draining_mark(uuid))
+        except NodeExists:
+            return
+
+    async def _unmark(self, uuid: str) -> None:
+        try:
+            await self._zk.delete(self._layout.draining_mark(uuid))
+        except NoNode:
+            return
+
+    def retry_parked(self) -> None:
+        """Ask for everything that was parked to be tried again."""
+        for record in list(self._observer.shadow.transitions.values()):
+            if record.parked:
+                self.do(f"retry {record.key}", lambda one=record: self.ask(ms.RetryRegion(one.region_id, one.replica)))

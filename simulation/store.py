@@ -1,0 +1,364 @@
+"""The store, as its clients see it: nodes that serve the real client protocol from the real state machine.
+
+In place of Raft stands one list of committed groups. A node hands its clients' commands to the leader and performs what
+is committed when it hears of it, each after delays of its own, so nodes are behind each other as real ones are. The
+leader may pause, be lost (what had not reached it is lost, and sessions begin anew), be cut off from a node, or find a
+session silent; nodes may restart. What a client may see of all that, Raft itself included, is the business of
+`tests/sim/store`; here it is the ground that masters and region servers must not slip on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from coord.server.pipeline import Connection, Limits, Pending, Pipeline
+from coord.server.proposals import Proposals
+from coord.tree.command import decode_group, encode_command, encode_group
+from coord.tree.machine import Outcome, StateMachine
+from coord.tree.sessions import ExpiryQueue
+from coord.wire.client_conn import PHASE_CLOSED, PHASE_START, ClientConnection
+from coord.wire.opcodes import OP_EXPIRE
+from simulation.chance import Chance
+from simulation.network import End, Network
+from simulation.timeline import EPOCH_MS, TURN_US, Timeline
+
+PORT: Final = 2181
+#: How often the leader looks for silent sessions, and hears from the nodes about their clients.
+TICK_US: Final = 100_000
+#: A node that has no leader for so long sends its clients away.
+ALONE_US: Final = 1_500_000
+
+#: Told of every command that is committed, once, with the state behind it.
+Witness = Callable[[StateMachine, Outcome], None]
+
+
+class Client:
+    """A client's connection to a node (a pipeline's `Transport`)."""
+
+    def __init__(self, node: StoreNode, end: End) -> None:
+        self._node = node
+        self.end = end
+        self._wire = ClientConnection()
+        self._has_begun = False
+        self.is_dirty = False
+        self._ends_when_sent = False
+        self.connection: Connection = node.pipeline.connect(self, end.peer.host, 0, node.store.now_ms())
+        end.receive = self._received
+        end.lost = self._lost
+
+    def _received(self, data: bytes) -> None:
+        pipeline = self._node.pipeline
+        frames = self._wire.receive_data(data)
+        if not self._has_begun and self._wire.phase != PHASE_START:
+            self._has_begun = True
+            request = self._wire.take_connect()
+            if request is not None:
+                pipeline.open_session(self.connection, request)
+        if frames:
+            pipeline.receive(self.connection, self._wire.take_block(), frames)
+        if self._wire.phase == PHASE_CLOSED:
+            pipeline.close(self.connection, flush=True)
+        self._node.turn_ends()
+
+    def _lost(self, _reason: str) -> None:
+        self._node.pipeline.connection_lost(self.connection)
+
+    def wake(self) -> None:
+        """There is output."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._node.dirty.append(self)
+
+    def set_reading(self, is_reading: bool) -> None:
+        """Clients of a simulated cluster do not ask for more than may wait."""
+
+    def close(self, *, flush: bool) -> None:
+        """Close, behind the output if `flush`."""
+        if flush:
+            self._ends_when_sent = True
+            self.wake()
+        else:
+            self.end.close()
+
+    def send(self) -> None:
+        """Send what has gathered."""
+        self.is_dirty = False
+        output = self.connection.output
+        if output:
+            self.end.send(b"".join(output))
+            output.clear()
+        if self._ends_when_sent:
+            self.end.close()
+
+
+class StoreNode:
+    """One node. `applied` groups of the store's list are in its tree."""
+
+    def __init__(self, store: Store, number: int) -> None:
+        self.store = store
+        self.host = f"n{number}"
+        self.number = number
+        self.machine = StateMachine()
+        self.applied = 0
+        self.is_up = True
+        #: Cut off from the leader since, or -1.
+        self.alone_since = -1
+        self.dirty: list[Client] = []
+        self.incarnation = 0
+        self._heard_of = 0
+        self._syncs: list[tuple[int, Connection, Pending]] = []
+        self._is_turn_due = False
+        self._start()
+
+    def _start(self) -> None:
+        self.proposals = Proposals()
+        self.pipeline = Pipeline(
+            self.number, self.machine, self.proposals, Limits(), self.store.chance.token, self._ask_read_index
+        )
+        self.pipeline.on_session_opened = self.store.session_opened
+        self.store.network.listen(self.host, PORT, None, self._accept)
+
+    def _accept(self, end: End) -> None:
+        Client(self, end)
+
+    def restart(self, down_us: int) -> None:
+        """The process ends; its tree is on its disk. Commands that had not left are lost."""
+        self.is_up = False
+        self.incarnation += 1
+        self.store.network.unlisten(self.host, PORT)
+        self._syncs.clear()
+        for connection in list(self.pipeline.connections.values()):
+            self.pipeline.close(connection)
+        self.store.timeline.later(down_us, self._start_again)
+
+    def _start_again(self) -> None:
+        self.is_up = True
+        self.dirty.clear()
+        self._start()
+        self.hear(len(self.store.log))
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def turn_ends(self) -> None:
+        """Answer, and hand commands on, at the end of this turn."""
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self.store.timeline.later(TURN_US, self._turn)
+
+    def _turn(self) -> None:
+        self._is_turn_due = False
+        if not self.is_up:
+            return
+        if self.proposals.waiting and self.alone_since < 0:
+            _, taken = self.proposals.take(1)
+            if taken:
+                self.store.forward(self, [one.command for one in taken])
+        dirty, self.dirty = self.dirty, []
+        for client in dirty:
+            client.send()
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def hear(self, length: int) -> None:
+        """So many groups are committed."""
+        self._heard_of = max(self._heard_of, length)
+        if not self.is_up or self.alone_since >= 0:
+            return
+        pipeline = self.pipeline
+        while self.applied < self._heard_of:
+            group = self.store.log[self.applied]
+            self.applied += 1
+            if pipeline.waiting_reads:
+                time_ms, commands = decode_group(group)
+                for command in commands:
+                    pipeline.applied([self.machine.apply(command, time_ms)])
+            else:
+                pipeline.applied(self.machine.apply_group(group))
+        self._release_syncs()
+        self.turn_ends()
+
+    def _ask_read_index(self, connection: Connection, waiting: Pending) -> None:
+        self.store.read_index(self, connection, waiting)
+
+    def may_answer(self, index: int, connection: Connection, waiting: Pending) -> None:
+        """A sync may be answered once so many groups are applied."""
+        self._syncs.append((index, connection, waiting))
+        self._release_syncs()
+        self.turn_ends()
+
+    def _release_syncs(self) -> None:
+        while self._syncs and self._syncs[0][0] <= self.applied:
+            _, connection, waiting = self._syncs.pop(0)
+            self.pipeline.release_sync(connection, waiting)
+
+    # --- the leader ---------------------------------------------------------------------------------------------------
+
+    def cut_off(self) -> None:
+        """The leader cannot be reached from here."""
+        if self.alone_since < 0:
+            self.alone_since = self.store.timeline.now
+            self.store.timeline.later(ALONE_US, self._send_away, self.alone_since)
+
+    def rejoin(self) -> None:
+        """The leader can be reached again."""
+        if self.alone_since >= 0:
+            self.alone_since = -1
+            self.hear(len(self.store.log))
+
+    def _send_away(self, since: int) -> None:
+        if self.alone_since == since and self.is_up:
+            for connection in list(self.pipeline.connections.values()):
+                self.pipeline.close(connection)
+
+
+class Store:
+    """All nodes, and the list of what is committed."""
+
+    def __init__(self, timeline: Timeline, network: Network, nodes: int, witness: Witness) -> None:
+        self.timeline = timeline
+        self.network = network
+        self.chance = Chance(f"store {timeline.chance.below(1 << 62)}")
+        #: What an observer of everything knows: performed the moment it is committed.
+        self.truth = StateMachine()
+        self.log: list[bytes] = []
+        self._witness = witness
+        self._paused_until = 0
+        self._era = 0
+        self._waiting: list[bytes] = []
+        self._is_commit_due = False
+        self._last_time_ms = 0
+        self.nodes = [StoreNode(self, number) for number in range(nodes)]
+        #: When what is sent now arrives at the earliest: to the leader and from it, per node.
+        self._to_leader = [0] * nodes
+        #: Commands on their way to the leader, in order, per node.
+        self._on_their_way: list[deque[list[bytes]]] = [deque() for _ in range(nodes)]
+        self._to_node = [0] * nodes
+        self._expiry = ExpiryQueue(self.truth.sessions, TICK_US // 1000, self.now_ms())
+        timeline.later(TICK_US, self._tick)
+
+    @property
+    def address(self) -> str:
+        """What clients are told."""
+        return ",".join(f"{node.host}:{PORT}" for node in self.nodes)
+
+    def now_ms(self) -> int:
+        """The store's own clock, against which the others' rates are counted."""
+        return self.timeline.now // 1000
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def _lag(self) -> int:
+        lag = 300 + self.chance.below(1_500)
+        if self.network.heavy and self.chance.happens(self.network.heavy):
+            lag += self.chance.below(400_000)
+        return lag
+
+    def forward(self, node: StoreNode, commands: list[bytes]) -> None:
+        """A node's commands go to the leader."""
+        arrival = max(self.timeline.now + self._lag(), self._to_leader[node.number])
+        self._to_leader[node.number] = arrival
+        self._on_their_way[node.number].append(commands)
+        self.timeline.at(arrival, self._arrive, node, self._era)
+
+    def _arrive(self, node: StoreNode, era: int) -> None:
+        if era == self._era:
+            self._waiting.extend(self._on_their_way[node.number].popleft())
+            self._commit_soon()
+
+    def _commit_soon(self) -> None:
+        if not self._is_commit_due and self._waiting:
+            self._is_commit_due = True
+            due = max(self.timeline.now + 200 + self.chance.below(600), self._paused_until)
+            self.timeline.at(due, self._commit)
+
+    def _commit(self) -> None:
+        if self.timeline.now < self._paused_until:
+            self.timeline.at(self._paused_until, self._commit)
+            return
+        self._is_commit_due = False
+        commands, self._waiting = self._waiting, []
+        self._last_time_ms = max(self._last_time_ms, EPOCH_MS + self.now_ms())
+        group = encode_group(self._last_time_ms, commands)
+        self.log.append(group)
+        time_ms, decoded = decode_group(group)
+        for command in decoded:
+            self._witness(self.truth, self.truth.apply(command, time_ms))
+        for node in self.nodes:
+            arrival = max(self.timeline.now + self._lag(), self._to_node[node.number])
+            self._to_node[node.number] = arrival
+            self.timeline.at(arrival, node.hear, len(self.log))
+        self._commit_soon()
+
+    def read_index(self, node: StoreNode, connection: Connection, waiting: Pending) -> None:
+        """A round trip to the leader tells how much a sync must see."""
+        self.timeline.later(self._lag(), self._read_index_at_leader, node, node.incarnation, connection, waiting)
+
+    def _read_index_at_leader(
+        self, node: StoreNode, incarnation: int, connection: Connection, waiting: Pending
+    ) -> None:
+        if self.timeline.now < self._paused_until or node.alone_since >= 0:
+            again = max(self._paused_until, self.timeline.now + TICK_US)
+            self.timeline.at(again, self._read_index_at_leader, node, incarnation, connection, waiting)
+            return
+        # Syncs of one node are answered in the order of their round trips, which keep the order of the link.
+        arrival = max(self.timeline.now + self._lag(), self._to_node[node.number])
+        self._to_node[node.number] = arrival
+        self.timeline.at(arrival, self._read_index_known, node, incarnation, len(self.log), connection, waiting)
+
+    @staticmethod
+    def _read_index_known(
+        node: StoreNode, incarnation: int, index: int, connection: Connection, waiting: Pending
+    ) -> None:
+        if node.is_up and node.incarnation == incarnation:
+            node.may_answer(index, connection, waiting)
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def session_opened(self, session_id: int) -> None:
+        """A session was created or moved: it is alive."""
+        self._expiry.touch(session_id, self.now_ms())
+
+    def _tick(self) -> None:
+        self.timeline.later(TICK_US, self._tick)
+        now_ms = self.now_ms()
+        for node in self.nodes:
+            if node.is_up and node.alone_since < 0:
+                for session_id in node.pipeline.take_heard():
+                    self._expiry.touch(session_id, now_ms)
+        if self.timeline.now < self._paused_until:
+            return
+        for session_id, owner in self._expiry.expired(now_ms):
+            self.timeline.note(f"store: session {session_id:x} is silent")
+            self._waiting.append(encode_command(session_id, owner, 0, OP_EXPIRE, b""))
+        self._commit_soon()
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def pause(self, span_us: int) -> None:
+        """The leader stands still; sessions get their whole time again when it goes on."""
+        self.timeline.note(f"store: the leader pauses for {span_us} us")
+        self._paused_until = max(self._paused_until, self.timeline.now + span_us)
+        self.timeline.at(self._paused_until, self._restart_expiry)
+
+    def change_leader(self, span_us: int) -> None:
+        """Another node leads after a pause: what is on its way to the old one has to be sent again."""
+        self._era += 1
+        for node in self.nodes:
+            # The node knows that these were not performed, and sends them again before anything newer.
+            lost = [command for commands in self._on_their_way[node.number] for command in commands]
+            self._on_their_way[node.number].clear()
+            if lost:
+                self.forward(node, lost)
+        self.pause(span_us)
+
+    def _restart_expiry(self) -> None:
+        self._expiry = ExpiryQueue(self.truth.sessions, TICK_US // 1000, self.now_ms())
+
+    def end_session(self, session_id: int) -> None:
+        """The store ends a session although its client is alive: its process may know nothing for a while."""
+        session = self.truth.sessions.find(session_id)
+        if session is not None:
+            self._waiting.append(encode_command(session_id, session.owner, 0, OP_EXPIRE, b""))
+            self._commit_soon()

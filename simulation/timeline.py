@@ -1,0 +1,327 @@
+"""Simulated time: one queue of events for everything, and processes that have a reactor and a clock of their own.
+
+A process runs in turns: one event, one callback. It may be killed between any two of them and after any number of
+bytes it sends within one, or be frozen: what would have happened meanwhile then happens when it wakes, its timers first
+and then what its sockets received, as in a real reactor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.error import AlreadyCalled, AlreadyCancelled
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from simulation.chance import Chance
+
+if TYPE_CHECKING:
+    from simulation.network import Network
+
+log = Logger()
+
+SECOND: Final = 1_000_000
+#: What a callback costs, at least: nothing happens at the same time as its cause.
+TURN_US: Final = 20
+#: 2026-01-01 00:00:00 UTC, when every run begins.
+EPOCH_MS: Final = 1_767_225_600_000
+
+Callback = Callable[..., object]
+
+
+class Event:
+    """Something that will happen, unless it is called off."""
+
+    __slots__ = ("arguments", "at", "number", "what")
+
+    def __init__(self, at: int, number: int, what: Callback, arguments: tuple[Any, ...]) -> None:
+        self.at = at
+        self.number = number
+        self.what: Callback | None = what
+        self.arguments = arguments
+
+    def __lt__(self, other: Event) -> bool:
+        return (self.at, self.number) < (other.at, other.number)
+
+    def call_off(self) -> None:
+        """It will not happen."""
+        self.what = None
+        self.arguments = ()
+
+
+class Timeline:
+    """The queue of events, the present, and the digest of everything that was noted down."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0
+        self.chance = Chance(seed)
+        self.events = 0
+        #: Told of every line that is noted, for `--trace`.
+        self.tell: Callable[[str], None] | None = None
+        #: The process whose turn it is, for the log.
+        self.current = ""
+        #: Called after every event.
+        self.after: Callable[[], None] = _nothing
+        self._queue: list[Event] = []
+        self._number = 0
+        self._digest = hashlib.blake2b(digest_size=12)
+
+    def at(self, when: int, what: Callback, *arguments: Any) -> Event:
+        """Have `what(*arguments)` happen at `when` (microseconds), after all that was planned for that moment."""
+        self._number += 1
+        event = Event(max(when, self.now), self._number, what, arguments)
+        heapq.heappush(self._queue, event)
+        return event
+
+    def later(self, span_us: float, what: Callback, *arguments: Any) -> Event:
+        """`at`, counted from now."""
+        return self.at(self.now + int(span_us), what, *arguments)
+
+    def note(self, line: str) -> None:
+        """Something happened: it becomes part of the digest."""
+        self._digest.update(b"%d %s\n" % (self.now, line.encode()))
+        if self.tell is not None:
+            self.tell(f"{self.now / SECOND:12.6f}  {line}")
+
+    @property
+    def digest(self) -> str:
+        """Equal for runs in which the same things happened at the same times."""
+        return self._digest.hexdigest()
+
+    def run_until(self, when: int) -> None:
+        """Let everything happen up to and including `when`."""
+        queue = self._queue
+        while queue and queue[0].at <= when:
+            event = heapq.heappop(queue)
+            what = event.what
+            if what is None:
+                continue
+            self.now = event.at
+            self.events += 1
+            what(*event.arguments)
+            self.after()
+        self.now = when
+
+
+def _nothing() -> None:
+    pass
+
+
+class Process:
+    """One process on its machine: alive, frozen or dead; its clock may be wrong and run at a rate of its own."""
+
+    def __init__(self, timeline: Timeline, network: Network, host: str, number: int, rate: float) -> None:
+        self.timeline = timeline
+        self.network = network
+        self.host = host
+        #: `m1.2` is the second process on the machine m1.
+        self.name = f"{host}.{number}"
+        self.rate = rate
+        self.chance = Chance(f"{self.name} {timeline.chance.below(1 << 62)}")
+        self.is_dead = False
+        self.frozen_until = 0
+        self.reactor = Reactor(self)
+        #: Dies when it has sent that many more times; None: does not.
+        self.sends_left: int | None = None
+        #: Told once when it is dead.
+        self.on_death: list[Callable[[], None]] = []
+        self._zero = timeline.now - timeline.chance.below(10_000 * SECOND)
+        self._wall_offset_ms = int(timeline.chance.between(-2_000, 2_000))
+        self._missed_timers: list[tuple[int, Callback, tuple[Any, ...]]] = []
+        self._missed: list[tuple[Callback, tuple[Any, ...]]] = []
+
+    # --- its clock (coord.env.Clock) ----------------------------------------------------------------------------------
+
+    def monotonic_s(self) -> float:
+        """Seconds since some moment, by this machine; frozen processes do not stop their clock."""
+        return (self.timeline.now - self._zero) * self.rate / SECOND
+
+    def monotonic_ms(self) -> int:
+        """See `coord.env.Clock`."""
+        return int((self.timeline.now - self._zero) * self.rate) // 1000
+
+    def wall_ms(self) -> int:
+        """See `coord.env.Clock`."""
+        return EPOCH_MS + self._wall_offset_ms + self.timeline.now // 1000
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_frozen(self) -> bool:
+        """Stopped, to go on later."""
+        return self.timeline.now < self.frozen_until
+
+    def kill(self, *, silent: bool = False) -> None:
+        """kill -9; `silent`: its machine went away, and nobody is told that its connections are gone."""
+        if self.is_dead:
+            return
+        self.is_dead = True
+        self._missed.clear()
+        self._missed_timers.clear()
+        self.timeline.note(f"{self.name} dead")
+        self.network.process_gone(self, silent=silent)
+        for told in self.on_death:
+            told()
+
+    def freeze(self, span_us: int) -> None:
+        """Stop for a while."""
+        until = self.timeline.now + span_us
+        if self.is_dead or until <= self.frozen_until:
+            return
+        self.timeline.note(f"{self.name} frozen for {span_us / SECOND:.3f} s")
+        self.frozen_until = until
+        self.timeline.at(until, self._thaw)
+
+    def _thaw(self) -> None:
+        if self.is_dead or self.is_frozen:
+            return
+        self.timeline.note(f"{self.name} goes on")
+        timers, self._missed_timers = sorted(self._missed_timers, key=lambda one: one[0]), []
+        missed, self._missed = self._missed, []
+        for _, what, arguments in timers:
+            self.timeline.later(0, self.timer, self.timeline.now, what, arguments)
+        for what, arguments in missed:
+            self.timeline.later(0, self.turn, what, *arguments)
+
+    def turn(self, what: Callback, *arguments: Any) -> None:
+        """Let the process do something now, or when it wakes; a fault in it is logged, as its reactor would."""
+        if self.is_dead:
+            return
+        if self.is_frozen:
+            self._missed.append((what, arguments))
+            return
+        timeline = self.timeline
+        timeline.current = self.name
+        try:
+            what(*arguments)
+        except Exception:
+            log.failure("unhandled in {process}", process=self.name)
+        timeline.current = ""
+
+    def timer(self, due: int, what: Callback, arguments: tuple[Any, ...]) -> None:
+        """A timer is due."""
+        if self.is_frozen and not self.is_dead:
+            self._missed_timers.append((due, what, arguments))
+        else:
+            self.turn(what, *arguments)
+
+    def may_send(self) -> bool:
+        """Count a send; False if the process is dead, or dies now."""
+        if self.sends_left is not None and not self.is_dead:
+            self.sends_left -= 1
+            if self.sends_left < 0:
+                self.kill()
+        return not self.is_dead
+
+
+@implementer(IDelayedCall)
+class Timer:
+    """What `callLater` returns."""
+
+    def __init__(
+        self, reactor: Reactor, when: float, what: Callback, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        self._reactor = reactor
+        self._when = when
+        self._what = what
+        self._arguments = arguments
+        self._named = named
+        self._is_called = self._is_cancelled = False
+        self._event = reactor.plan(when, self._fire)
+
+    def getTime(self) -> float:
+        """When it is due, in the reactor's seconds."""
+        return self._when
+
+    def active(self) -> bool:
+        """Neither called nor cancelled."""
+        return not (self._is_called or self._is_cancelled)
+
+    def _check(self) -> None:
+        if self._is_cancelled:
+            raise AlreadyCancelled
+        if self._is_called:
+            raise AlreadyCalled
+
+    def cancel(self) -> None:
+        """Raises AlreadyCalled or AlreadyCancelled."""
+        self._check()
+        self._is_cancelled = True
+        self._event.call_off()
+
+    def reset(self, secondsFromNow: float) -> None:
+        """Count anew from now."""
+        self._check()
+        self._event.call_off()
+        self._when = self._reactor.seconds() + secondsFromNow
+        self._event = self._reactor.plan(self._when, self._fire)
+
+    def delay(self, secondsLater: float) -> None:
+        """Wait longer."""
+        self._check()
+        self._event.call_off()
+        self._when += secondsLater
+        self._event = self._reactor.plan(self._when, self._fire)
+
+    def _fire(self) -> None:
+        if self.active():  # a frozen process may have called off a timer that was due
+            self._is_called = True
+            self._what(*self._arguments, **self._named)
+
+
+class Reactor:
+    """What masters, region servers and their clients use of Twisted's reactor."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.running = True
+
+    def seconds(self) -> float:
+        """The machine's monotonic clock."""
+        return self._process.monotonic_s()
+
+    def plan(self, when: float, what: Callback) -> Event:
+        """Have a timer fire at `when` of this reactor's seconds."""
+        process = self._process
+        span = (when - process.monotonic_s()) / process.rate * SECOND
+        due = process.timeline.now + max(TURN_US, int(span) + 1)
+        return process.timeline.at(due, process.timer, due, what, ())
+
+    def callLater(self, delay: float, f: Callback, *args: Any, **kw: Any) -> Timer:
+        """IReactorTime."""
+        assert delay >= 0, delay
+        return Timer(self, self.seconds() + delay, f, args, kw)
+
+    def callFromThread(self, f: Callback, *args: Any) -> None:
+        """IReactorFromThreads; the threads are simulated, too."""
+        process = self._process
+        process.timeline.later(TURN_US, process.turn, f, *args)
+
+    def callWhenRunning(self, f: Callback, *args: Any) -> None:
+        """It is running."""
+        self.callLater(0, f, *args)
+
+    def connectTCP(self, host: str, port: int, factory: Any, timeout: float = 30, **_: Any) -> Any:
+        """IReactorTCP."""
+        return self._process.network.connect_twisted(self._process, host, port, factory, timeout)
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Any:  # noqa: ARG002
+        """IReactorTCP."""
+        return self._process.network.listen_twisted(self._process, port, factory)
+
+    def stop(self) -> None:
+        """The process ends."""
+        self.running = False
+        self._process.timeline.later(0, self._process.kill)
+
+
+def fault_of(failure: Failure) -> str:
+    """One line about an unexpected exception."""
+    frames = failure.getTraceback().strip().splitlines()  # type: ignore[no-untyped-call]
+    where = next((line.strip() for line in reversed(frames) if line.strip().startswith("File ")), "")
+    return f"{failure.type.__name__ if failure.type else '?'}: {failure.value} ({where})"

@@ -1,0 +1,243 @@
+"""One simulated cluster and its history: built from a seed, troubled, healed, and asked whether it recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from regions.layout import Layout
+from regions.limits import AssignerConfig
+from regions.messages import ListOpen
+from regions.model import Incarnation
+from simulation.faults import Faults
+from simulation.machines import Machine, MasterMachine, ServerMachine, Setting
+from simulation.network import Network
+from simulation.observer import Observer, Violation
+from simulation.operator import Operator
+from simulation.region_work import Key, Opener
+from simulation.store import Store
+from simulation.timeline import SECOND, Process, Timeline
+
+#: How often it is asked whether the cluster has recovered, and for how long it must stay so.
+LOOK_US: Final = 250_000
+STEADY_LOOKS: Final = 8
+#: How long a cluster may take to come up before the faults begin.
+UP_WITHIN_S: Final = 60
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What decides a run, together with the code."""
+
+    seed: int
+    drill: str = "random"
+    #: 0: drawn from the seed.
+    regions: int = 0
+    servers: int = 0
+    masters: int = 0
+    store_nodes: int = 0
+    #: Seconds of trouble.
+    duration_s: float = 15.0
+
+
+class World:
+    """A cluster: a store, masters, servers, an operator, faults, and an observer of everything."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        timeline = self.timeline = Timeline(options.seed)
+        chance = timeline.chance
+        self.layout = Layout()
+        self.network = Network(timeline)
+        self.observer = Observer(timeline, self.layout)
+        nodes = options.store_nodes or chance.pick((1, 1, 2, 3))
+        self.store = Store(timeline, self.network, nodes, self.observer.committed)
+        setting = self.setting = Setting(timeline, self.network, self.store, self.layout.root)
+        setting.violated = self.observer.violated
+        masters = options.masters or chance.pick((1, 2, 2, 3))
+        servers = options.servers or chance.pick((2, 3, 4, 5))
+        self.masters = [MasterMachine(setting, f"m{number}", self._rate()) for number in range(masters)]
+        self.servers = [ServerMachine(setting, f"s{number}", self._rate()) for number in range(servers)]
+        for number, server in enumerate(self.servers):
+            server.rack = f"rack{number % 3}"
+        self.machines: list[Machine] = [*self.masters, *self.servers]
+        desk = Process(timeline, self.network, "op", 1, 1.0)
+        self.operator = Operator(desk, self.layout, self.store.address, self.observer, self.masters, self.servers)
+        self.faults = Faults(self)
+        self._draw_settings(servers)
+        #: What the first table has.
+        self.regions = options.regions or chance.pick((1, 4, 9, 16))
+        timeline.after = self._check_owners
+        self.recovered_s = -1.0
+        #: Why the cluster does not count as recovered.
+        self.missing = ""
+
+    def _rate(self) -> float:
+        chance = self.timeline.chance
+        return chance.pick((1.0, 1.0, chance.between(0.7, 1.3)))
+
+    def _draw_settings(self, servers: int) -> None:
+        chance, setting = self.timeline.chance, self.setting
+        setting.session_timeout_ms = chance.pick((1_500, 3_000, 3_000, 6_000))
+        setting.master_timeout_ms = chance.pick((1_000, 3_000, 3_000))
+        setting.min_servers = chance.pick((1, 1, max(1, servers - 1)))
+        if chance.happens(0.7):
+            slots = chance.pick((3, 800))
+            setting.limits = AssignerConfig(
+                start_timeout_ms=chance.pick((2_000, 5_000, 10_000)),
+                open_timeout_ms=chance.pick((3_000, 8_000, 15_000)),
+                reask_ms=chance.pick((500, 1_500, 3_000)),
+                reask_max_ms=5_000,
+                retry_base_ms=chance.pick((50, 300)),
+                retry_max_ms=3_000,
+                attempts_max=chance.pick((2, 8)),
+                batch_max=min(slots, chance.pick((3, 200))),
+                busy_max=slots,
+                closes_max=chance.pick((1, 200)),
+                bulk_min=chance.pick((2, 8, 1_000)),
+            )
+
+    # --- a run --------------------------------------------------------------------------------------------------------
+
+    def run(self, script: Callable[[World], None]) -> None:
+        """Live through everything; raises Violation."""
+        self.operator.start()
+        for machine in self.machines:
+            self.timeline.later(self.timeline.chance.below(2 * SECOND), machine.start)
+        script(self)
+        self.heal()
+        self.settle()
+        self.observer.check_all()
+
+    def run_for(self, seconds: float) -> None:
+        """Let time pass; raises Violation."""
+        self.timeline.run_until(self.timeline.now + int(seconds * SECOND))
+        self._raise_if_violated()
+
+    def _raise_if_violated(self) -> None:
+        if self.observer.violations:
+            raise Violation(self.observer.violations[0])
+
+    def heal(self) -> None:
+        """Everything is repaired, started and awake; nothing goes wrong from here on."""
+        self.timeline.note("healed")
+        self.faults.stop()
+        self.setting.work.until = self.timeline.now
+        self.setting.work.poisoned = []
+        self.network.heavy = 0.0
+        self.network.heal()
+        for node in self.store.nodes:
+            node.rejoin()
+        for machine in self.machines:
+            process = machine.process
+            if process is not None:
+                process.sends_left = None
+            machine.start()
+
+    @property
+    def patience_s(self) -> float:
+        """How long a healed cluster may take: every bound of the masters once, plus what was still under way."""
+        limits = self.setting.limits
+        bounds = (limits.start_timeout_ms, limits.open_timeout_ms, limits.reask_max_ms, limits.retry_max_ms)
+        return 60 + 2 * sum(bounds) / 1000
+
+    def settle(self) -> None:
+        """Wait until everything is as it is wanted, and stays so; raises Violation when it takes too long."""
+        began = self.timeline.now
+        steady = 0
+        while steady < STEADY_LOOKS:
+            self.run_for(LOOK_US / SECOND)
+            self.missing = self.why_unsettled()
+            steady = 0 if self.missing else steady + 1
+            if self.missing:
+                for machine in self.machines:
+                    machine.start()
+                if self.operator.is_idle:
+                    self.operator.retry_parked()
+            if self.timeline.now - began > self.patience_s * SECOND:
+                self.observer.violated(f"liveness: {self.patience_s:.0f} s after the last fault {self.missing}")
+        self.recovered_s = (self.timeline.now - began) / SECOND - STEADY_LOOKS * LOOK_US / SECOND
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+
+    def server_of(self, opener: Opener) -> ServerMachine | None:
+        """The machine whose present process has this opener."""
+        for server in self.servers:
+            if server.is_up and server.opener is opener:
+                return server
+        return None
+
+    def _is_announced(self, server: ServerMachine, key: Key) -> bool:
+        """Whether the server itself counts the replica as open."""
+        found = server.service.dispatch(ListOpen("", 0))
+        return any((one.region_id, one.replica) == key and one.state == "OPEN" for one in found.replicas)
+
+    def _check_owners(self) -> None:
+        """At most one server serves a replica. Where regions are locked, opening is serving; else being OPEN is."""
+        contended = self.setting.holds.contended
+        if not contended:
+            return
+        for key in contended:
+            serving = []
+            for opener in self.setting.holds.open[key]:
+                server = self.server_of(opener)
+                if server is None or not server.may_serve():
+                    continue
+                if self.setting.work.locks or self._is_announced(server, key):
+                    serving.append(server.host)
+            if len(serving) > 1:
+                self.observer.violated(f"two servers serve {key[0]}-{key[1]}: {' and '.join(serving)}")
+
+    def why_unsettled(self) -> str:
+        """The first thing that is not as it is wanted; empty if all is well."""
+        shadow = self.observer.shadow
+        reigning = [
+            one for one in self.masters if one.is_up and one.service.reign is not None and one.service.reign.is_open
+        ]
+        if len(reigning) != 1:
+            return f"{len(reigning)} masters are active"
+        if not self.operator.is_idle:
+            return "the operator waits for an answer"
+        for key, record in shadow.transitions.items():
+            state = f"{record.state.value}, parked" if record.parked else record.state.value
+            return f"{key} is {state}: {record.last_error or 'no error'}"
+        for server in self.servers:
+            if not server.is_up or not shadow.is_alive(server.incarnation):
+                return f"{server.uuid} is not registered"
+        wanted: dict[Key, Incarnation] = {}
+        for region in shadow.regions.values():
+            table = shadow.tables.get(region.table_id)
+            if table is None:
+                return f"region {region.region_id} has no table"
+            if not shadow.wants_region(region.region_id):
+                continue
+            for number in range(table.replication):
+                home = region.location(number).incarnation
+                if home is None or not shadow.is_alive(home):
+                    return f"{region.region_id}-{number} is not open: the store names {home}"
+                wanted[region.region_id, number] = home
+        return self._why_not_as_stored(wanted) or self._why_not_empty(wanted)
+
+    def _why_not_as_stored(self, wanted: dict[Key, Incarnation]) -> str:
+        """Compare the store with what the servers really have open."""
+        for server in self.servers:
+            opened = [key for key, openers in self.setting.holds.open.items() if server.opener in openers]
+            for key in opened:
+                if wanted.get(key) != server.incarnation:
+                    return f"{key[0]}-{key[1]} is open on {server.host}, the store names {wanted.get(key)}"
+            for key, home in wanted.items():
+                if home == server.incarnation and not (key in opened and self._is_announced(server, key)):
+                    return f"{key[0]}-{key[1]} is not open on {server.host}, which the store names"
+            if not server.may_serve():
+                return f"{server.host} does not serve"
+        return ""
+
+    def _why_not_empty(self, wanted: dict[Key, Incarnation]) -> str:
+        shadow = self.observer.shadow
+        places = sum(server.uuid not in shadow.draining for server in self.servers)
+        for key, home in wanted.items():
+            replication = shadow.tables[shadow.regions[key[0]].table_id].replication
+            if home.uuid in shadow.draining and places >= replication:
+                return f"{key[0]}-{key[1]} is on {home.uuid}, which is drained"
+        return ""
