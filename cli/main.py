@@ -42,6 +42,7 @@ _DAEMON: Final = "Daemons, one process each"
 ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(_LOCAL, "up", "cli.up:up", "Start store, masters and region servers; stay until Ctrl-C."),
     Entry(_LOCAL, "drill", "cli.drill.command:drill", "Kill a part of the cluster; measure, check the invariants."),
+    Entry(_LOCAL, "simulate", "cli.simulate:simulate", "Clusters in simulated time: faults by seed, invariants."),
     Entry(_LOOK, "status", "cli.status:status", "Store nodes, masters, servers, tables, regions in transition."),
     Entry(_LOOK, "watch", "cli.watch:watch", "Each transition as it happens, one line."),
     Entry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),

@@ -99,8 +99,6 @@ class Selection:
             # Better one of them again than none: the attempts are bounded.
             uuid = choose(servers.values(), group=group, peers=peers, peer_racks=racks)
         if uuid is None and not exclude_home:
-            # Open on a server that is to be emptied is better than open nowhere; it moves on as soon as there is a place.
-            uuid = choose(
-                servers.values(), group=group, exclude=exclude, peers=peers, peer_racks=racks, even_draining=True
-            )
+            # Open on a server that is to be emptied is better than open nowhere; it moves on once there is a place.
+            uuid = choose(servers.values(), group=group, peers=peers, peer_racks=racks, even_draining=True)
         return None if uuid is None else servers[uuid].incarnation

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: every run takes a part of these, so that some stay away, and draws the rest from its seed."""
+"""What goes wrong, and when: every run takes a part of these, so that some stay away; the seed draws the rest."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Faults:
         process = machine.process
         if process is not None and not process.is_dead:
             process.sends_left = self._chance.below(30)
-            process.on_death.append(lambda: self._timeline.later(self._down(), machine.start) and None)
+            process.on_death.append(lambda: self._timeline.later(self._down(), machine.start))
 
     def freeze(self, machine: Machine) -> None:
         """Stop a process for a while: shorter than its session lives, or longer."""
@@ -137,7 +137,7 @@ class Faults:
         machine = self._some_machine()
         process = machine.process
         if process is not None and not process.is_dead:
-            process.on_death.append(lambda: self._timeline.later(self._down(), machine.start) and None)
+            process.on_death.append(lambda: self._timeline.later(self._down(), machine.start))
             machine.stop()
 
     def kill_everything(self) -> None:

@@ -110,7 +110,11 @@ class Machine:
 
     def _stop(self, process: Process) -> None:
         ended: Deferred[None] = ensureDeferred(self.end())
-        ended.addBoth(lambda _: setattr(process.reactor, "running", False) or process.reactor.stop())
+
+        def stop(_: object) -> None:
+            process.reactor.stop()
+
+        ended.addBoth(stop)
 
     async def end(self) -> None:
         """The service's own way to end."""

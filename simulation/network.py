@@ -246,6 +246,18 @@ class Network:
         return Port(self, process.host, port)
 
 
+def _failure(error: Exception) -> Failure:
+    return Failure(error)  # type: ignore[no-untyped-call]
+
+
+def _timed_out() -> Exception:
+    return ConnectTimeout()  # type: ignore[no-untyped-call]
+
+
+def _refusal(why: str) -> Exception:
+    return ConnectError(string=why)  # type: ignore[no-untyped-call]
+
+
 class Address:
     """Host and port, as Twisted's IPv4Address."""
 
@@ -300,12 +312,12 @@ class Transport:
             self._is_over = True
             if self._end.is_closed or self._process.may_send():
                 self._end.close()
-            self._process.timeline.later(TURN_US, self._process.turn, self._protocol.connectionLost, Failure(reason))
+            self._process.timeline.later(TURN_US, self._process.turn, self._protocol.connectionLost, _failure(reason))
 
     def _lost(self, reason: str) -> None:
         if not self._is_over:
             self._is_over = True
-            self._protocol.connectionLost(Failure(ConnectionLost(reason)))
+            self._protocol.connectionLost(_failure(ConnectionLost(reason)))
 
     def getPeer(self) -> Address:
         """The other end."""
@@ -325,7 +337,7 @@ class Connector:
         self._factory = factory
         self._transport: Transport | None = None
         self._is_decided = False
-        self._timer = process.reactor.callLater(timeout, self._fail, ConnectTimeout())
+        self._timer = process.reactor.callLater(timeout, self._fail, _timed_out())
         self._end = network.connect(process, process.host, *address, self._connected, self._refused)
 
     def _connected(self, end: End) -> None:
@@ -338,7 +350,7 @@ class Connector:
             self._transport._lost("closed at once")
 
     def _refused(self, _is_refused: bool) -> None:
-        self._fail(ConnectError(string="connection refused"))
+        self._fail(_refusal("connection refused"))
 
     def _decide(self) -> None:
         self._is_decided = True
@@ -349,11 +361,11 @@ class Connector:
         if not self._is_decided:
             self._decide()
             self._end.close()
-            self._factory.clientConnectionFailed(self, Failure(error))
+            self._factory.clientConnectionFailed(self, _failure(error))
 
     def disconnect(self) -> None:
         """Give the attempt up, or close the connection."""
         if self._transport is not None:
             self._transport.loseConnection()
         elif not self._is_decided:
-            self._process.reactor.callLater(0, self._fail, ConnectError(string="given up"))
+            self._process.reactor.callLater(0, self._fail, _refusal("given up"))

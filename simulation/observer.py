@@ -50,7 +50,7 @@ SERVER: Final = "s"
 FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans"))
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - what it is about, not a fault of the simulator
     """Something happened that must never happen."""
 
 
@@ -285,7 +285,9 @@ class Observer:
         if old.state is RegionState.OPENED and shadow.home(old) == old.destination:
             return
         is_gone = old.region_id not in shadow.regions
-        if old.state in (RegionState.OFFLINE, RegionState.CLOSED) and (is_gone or not shadow.wants_region(old.region_id)):
+        if old.state in (RegionState.OFFLINE, RegionState.CLOSED) and (
+            is_gone or not shadow.wants_region(old.region_id)
+        ):
             return
         alive = [record.incarnation for record in shadow.servers.values()]
         if not is_cluster_startup(shadow.regions.values(), shadow.transitions.values(), alive):

@@ -17,7 +17,7 @@ from coord.errors import CoordError, NodeExists, NoNode
 from coord.rpc import RpcClient, RpcError
 from regions import messages as ms
 from regions.layout import Layout
-from regions.model import TableIntent, TableRecord
+from regions.model import TableIntent, TableRecord, TransitionRecord
 from simulation.machines import RPC_PORT, MasterMachine, ServerMachine
 from simulation.observer import Observer
 from simulation.timeline import Process
@@ -107,11 +107,11 @@ class Operator:
             failure = getattr(result, "value", None)
             if isinstance(failure, CoordError):
                 self._process.timeline.note(f"operator: {what}: {failure}")
-                return None
-            return result
+            elif failure is not None:
+                self._fault(result)
 
         def begin() -> None:
-            ensureDeferred(act()).addBoth(ended).addErrback(self._fault)
+            ensureDeferred(act()).addBoth(ended)
 
         self._process.turn(begin)
 
@@ -217,4 +217,8 @@ class Operator:
         """Ask for everything that was parked to be tried again."""
         for record in list(self._observer.shadow.transitions.values()):
             if record.parked:
-                self.do(f"retry {record.key}", lambda one=record: self.ask(ms.RetryRegion(one.region_id, one.replica)))
+                self._retry(record)
+
+    def _retry(self, record: TransitionRecord) -> None:
+        request = ms.RetryRegion(record.region_id, record.replica)
+        self.do(f"retry {record.key}", lambda: self.ask(request))

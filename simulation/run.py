@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-import sys
+import hashlib
 import time
 from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from twisted.logger import LogLevel, globalLogPublisher
+from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
+from zope.interface import implementer
 
 from simulation.drills import DRILLS
 from simulation.observer import Violation
 from simulation.timeline import SECOND, fault_of
 from simulation.world import Options, World
 
-#: Log lines of the services that are kept for the verdict.
-LINES_MAX: Final = 30
+#: Packages whose code decides what happens in a run.
+CODE: Final = ("coord", "regions", "master", "regionserver", "simulation")
 
 
 class Verdict(msgspec.Struct, omit_defaults=True):
@@ -40,6 +44,7 @@ class Verdict(msgspec.Struct, omit_defaults=True):
         return not self.violation
 
 
+@implementer(ILogObserver)
 class _Log:
     """Listens to the services' log: a fault that is logged is a fault that happened."""
 
@@ -98,6 +103,71 @@ def run(options: Options, tell: Callable[[str], None] | None = None) -> Verdict:
     )
 
 
-if __name__ == "__main__":
-    verdict = run(Options(int(sys.argv[1])), print if len(sys.argv) > 2 else None)
-    print(verdict)
+# --- files -------------------------------------------------------------------------------------------------------------
+
+
+class Recording(msgspec.Struct, omit_defaults=True):
+    """Content of a file that repeats a run."""
+
+    options: Options
+    violation: str
+    digest: str
+    events: int
+    simulated_s: float
+    #: Version of the package, and a digest of the code that decides what happens: another one has other histories.
+    version: str
+    code: str
+    format: int = 1
+
+
+class BadRecordingError(Exception):
+    """The file cannot be replayed; the message says why."""
+
+
+@functools.cache
+def code_digest() -> str:
+    """Of the sources of everything that takes part."""
+    here = Path(__file__).resolve().parent.parent
+    digest = hashlib.blake2b(digest_size=8)
+    for package in CODE:
+        for path in sorted((here / package).rglob("*.py")):
+            digest.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def version() -> str:
+    """Of the installed package."""
+    try:
+        return metadata.version("regionkeeper")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def record(verdict: Verdict, folder: Path) -> Path:
+    """Write a run's file into `folder`; returns its path. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{verdict.options.drill}-{verdict.options.seed}.json"
+    made = Recording(
+        verdict.options,
+        verdict.violation,
+        verdict.digest,
+        verdict.events,
+        verdict.simulated_s,
+        version(),
+        code_digest(),
+    )
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+    return path
+
+
+def read_recording(path: Path) -> Recording:
+    """A run's file. Raises BadRecordingError."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Recording)
+    except OSError as error:
+        raise BadRecordingError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise BadRecordingError(f"{path} is no recording of a simulation: {error}") from error
+    if found.options.drill not in DRILLS:
+        raise BadRecordingError(f"{path} is of the drill {found.options.drill!r}, which this version does not know")
+    return found

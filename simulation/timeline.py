@@ -129,7 +129,7 @@ class Process:
         #: Dies when it has sent that many more times; None: does not.
         self.sends_left: int | None = None
         #: Told once when it is dead.
-        self.on_death: list[Callable[[], None]] = []
+        self.on_death: list[Callable[[], object]] = []
         self._zero = timeline.now - timeline.chance.below(10_000 * SECOND)
         self._wall_offset_ms = int(timeline.chance.between(-2_000, 2_000))
         self._missed_timers: list[tuple[int, Callback, tuple[Any, ...]]] = []
@@ -254,14 +254,14 @@ class Timer:
         self._is_cancelled = True
         self._event.call_off()
 
-    def reset(self, secondsFromNow: float) -> None:
+    def reset(self, secondsFromNow: float) -> None:  # noqa: N803 - Twisted's name
         """Count anew from now."""
         self._check()
         self._event.call_off()
         self._when = self._reactor.seconds() + secondsFromNow
         self._event = self._reactor.plan(self._when, self._fire)
 
-    def delay(self, secondsLater: float) -> None:
+    def delay(self, secondsLater: float) -> None:  # noqa: N803 - Twisted's name
         """Wait longer."""
         self._check()
         self._event.call_off()
@@ -322,6 +322,6 @@ class Reactor:
 
 def fault_of(failure: Failure) -> str:
     """One line about an unexpected exception."""
-    frames = failure.getTraceback().strip().splitlines()  # type: ignore[no-untyped-call]
+    frames = failure.getTraceback().strip().splitlines()
     where = next((line.strip() for line in reversed(frames) if line.strip().startswith("File ")), "")
     return f"{failure.type.__name__ if failure.type else '?'}: {failure.value} ({where})"

@@ -1,0 +1,204 @@
+"""`rk simulate`: whole clusters in simulated time, from seeds; a failing one becomes a file that others can repeat."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NoReturn
+
+import click
+import msgspec
+from twisted.logger import globalLogBeginner
+
+from cli.errors import EXIT_REFUSED, CliError, UsageFaultError
+from cli.options import Globals, global_options
+from cli.output import console, count, invocation, print_json, shown
+from simulation.drills import DRILLS
+from simulation.run import BadRecordingError, Recording, Verdict, code_digest, read_recording, record, run
+from simulation.world import Options
+
+#: Seeds of a run that names none.
+SEEDS_DEFAULT: Final = range(1, 21)
+SEEDS_MAX: Final = 1_000_000
+#: A word about the progress this often.
+SAY_EVERY_S: Final = 2.0
+FOLDER: Final = Path("rk-simulations")
+
+
+class Report(msgspec.Struct):
+    """What `--json` prints."""
+
+    ok: bool
+    drill: str
+    seeds: int
+    failed: list[Verdict]
+    #: Files of the failed runs, in the order of `failed`.
+    files: list[str]
+    simulated_s: float
+    took_s: float
+    #: What happened, over all runs: steps of transitions, faults, operators' requests.
+    counts: dict[str, int]
+
+
+def _seeds(text: str) -> range:
+    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text.strip())
+    if found is None:
+        raise UsageFaultError(f"--seeds {text!r} is no range", "Write it as --seeds 1..100.")
+    first = int(found[1])
+    last = int(found[2] or found[1])
+    if last < first or last - first >= SEEDS_MAX:
+        raise UsageFaultError(f"--seeds {text} is empty or too long", "Write it as --seeds 1..100, the smaller first.")
+    return range(first, last + 1)
+
+
+@click.command()
+@click.option("--seed", type=click.IntRange(0), help="One run, from this seed.")
+@click.option("--seeds", metavar="A..B", help="A run from each of these seeds.  [default: 1..20]")
+@click.option(
+    "--drill", type=click.Choice(list(DRILLS)), default="random", show_default=True, help="What is done to the cluster."
+)
+@click.option("--regions", type=click.IntRange(1, 500), help="Regions of the first table.  [default: by the seed]")
+@click.option("--servers", type=click.IntRange(1, 50), help="Region servers.  [default: by the seed]")
+@click.option("--masters", type=click.IntRange(1, 7), help="Masters.  [default: by the seed]")
+@click.option(
+    "--duration",
+    type=click.FloatRange(1, 3600),
+    default=15.0,
+    show_default=True,
+    help="Simulated seconds of trouble; then the cluster has to recover.",
+)
+@click.option("--replay", type=click.Path(path_type=Path, dir_okay=False), help="Repeat the run of such a file.")
+@click.option("--trace", is_flag=True, help="Print everything that happens. For one run.")
+@click.option("--keep-going", is_flag=True, help="Go on with the other seeds after one that failed.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=FOLDER,
+    show_default=True,
+    help="Where the files of failed runs go.",
+)
+@global_options
+@click.pass_context
+def simulate(
+    context: click.Context,
+    seed: int | None,
+    seeds: str | None,
+    drill: str,
+    regions: int | None,
+    servers: int | None,
+    masters: int | None,
+    duration: float,
+    replay: Path | None,
+    trace: bool,
+    keep_going: bool,
+    folder: Path,
+) -> int:
+    """Simulate whole clusters: store, masters and servers on a clock and a network that do not exist.
+
+    The masters and region servers are the real ones. A seed decides everything: who is killed, frozen or cut off and
+    when, what is delayed or lost, whose clock is wrong. After every event the invariants are checked, and once the
+    faults stop, everything must become as it is wanted.
+
+    \b
+    Examples:
+      rk simulate                                  20 seeds of everything at once
+      rk simulate --drill server-freeze --seeds 1..200
+      rk simulate --seed 17 --trace | less         every event of one run
+      rk simulate --replay rk-simulations/random-17.json
+
+    Exit status 1 when something was violated, or a replay differs from its file.
+    """
+    as_json = context.ensure_object(Globals).json
+    if sum(one is not None for one in (seed, seeds, replay)) > 1:
+        raise UsageFaultError("--seed, --seeds and --replay exclude each other", "Give one of them.")
+    # The services' log lines are part of the trace; nothing else is to print them.
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
+    if replay is not None:
+        return _replay(replay, trace=trace, as_json=as_json)
+    wanted: Iterable[int] = SEEDS_DEFAULT if seeds is None else _seeds(seeds)
+    if seed is not None:
+        wanted = (seed,)
+    if trace and seed is None:
+        raise UsageFaultError("--trace is for one run", "Add --seed with the number of the run.")
+    base = Options(0, drill, regions or 0, servers or 0, masters or 0, duration_s=duration)
+    runs = [msgspec.structs.replace(base, seed=number) for number in wanted]
+    report = _run_all(runs, trace=trace, keep_going=keep_going, folder=folder)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    return 0 if report.ok else EXIT_REFUSED
+
+
+def _run_all(runs: list[Options], *, trace: bool, keep_going: bool, folder: Path) -> Report:
+    talk = console(stderr=True)
+    report = Report(True, runs[0].drill, 0, [], [], 0.0, 0.0, {})
+    began = said = time.monotonic()
+    for options in runs:
+        verdict = run(options, click.echo if trace else None)
+        report.seeds += 1
+        report.simulated_s = round(report.simulated_s + verdict.simulated_s, 3)
+        for what, often in verdict.counts.items():
+            report.counts[what] = report.counts.get(what, 0) + often
+        if not verdict.ok:
+            report.ok = False
+            report.failed.append(verdict)
+            try:
+                report.files.append(shown(record(verdict, folder)))
+            except OSError as error:
+                raise CliError(
+                    f"seed {options.seed} failed ({verdict.violation}), and {folder} cannot be written: "
+                    f"{error.strerror}",
+                    "Give another --folder.",
+                ) from error
+            if not keep_going:
+                break
+        if time.monotonic() - said >= SAY_EVERY_S:
+            said = time.monotonic()
+            talk.print(f"{report.seeds} of {count(len(runs), 'run')}, {len(report.failed)} failed")
+    report.took_s = round(time.monotonic() - began, 3)
+    return report
+
+
+def _show(report: Report) -> None:
+    out = console()
+    steps = sum(often for what, often in report.counts.items() if " -> " in what)
+    faults = sum(often for what, often in report.counts.items() if what.startswith("fault "))
+    for verdict, file in zip(report.failed, report.files, strict=True):
+        out.print(f"seed {verdict.options.seed}: {verdict.violation}", markup=False)
+        out.print(f"    again: {invocation()} simulate --replay {file} --trace", markup=False)
+    what = "held" if report.ok else f"did not hold in {count(len(report.failed), 'run')}"
+    out.print(
+        f"{report.drill}: {count(report.seeds, 'run')}, {report.simulated_s:.0f} s simulated in {report.took_s:.1f} s, "
+        f"{count(faults, 'fault')}, {count(steps, 'step')} of transitions; the invariants {what}"
+    )
+
+
+def _replay(path: Path, *, trace: bool, as_json: bool) -> int:
+    try:
+        wanted = read_recording(path)
+    except BadRecordingError as error:
+        _complain(str(error))
+    verdict = run(wanted.options, click.echo if trace else None)
+    is_same = verdict.digest == wanted.digest
+    if as_json:
+        print_json({"same": is_same, "verdict": verdict, "recording": wanted})
+    else:
+        out = console()
+        out.print(f"seed {wanted.options.seed}: {verdict.violation or 'the invariants held'}", markup=False)
+        out.print(_comparison(wanted, verdict))
+    return 0 if is_same and verdict.ok else EXIT_REFUSED
+
+
+def _comparison(wanted: Recording, verdict: Verdict) -> str:
+    if verdict.digest == wanted.digest:
+        return f"the same history as recorded: {verdict.events} events, digest {verdict.digest}"
+    if wanted.code != code_digest():
+        return "another history than recorded: the code is another one (a seed means the same only to the same code)"
+    return "another history than recorded, by the same code: please report this, with the file"
+
+
+def _complain(message: str) -> NoReturn:
+    raise UsageFaultError(message, "Such files are written by rk simulate, for runs that failed.")
