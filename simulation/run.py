@@ -103,7 +103,7 @@ def run(options: Options, tell: Callable[[str], None] | None = None) -> Verdict:
     )
 
 
-# --- files -------------------------------------------------------------------------------------------------------------
+# --- files ---
 
 
 class Recording(msgspec.Struct, omit_defaults=True):
