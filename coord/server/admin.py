@@ -25,7 +25,7 @@ def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words, b
     registry.register(_Figures(node))
 
     def health() -> tuple[bool, Mapping[str, object]]:
-        why = str(node.failure) if node.failure is not None else "disk full" if node.is_full else ""
+        why = str(node.failure) if node.failure is not None else node.trouble()
         return node.failure is None, {"problem": why}
 
     def ready() -> tuple[bool, Mapping[str, object]]:

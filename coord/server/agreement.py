@@ -4,9 +4,10 @@ All nodes apply the same log, so behind the same entry all have the same zxid an
 bug, a flipped bit in its memory or a file that was tampered with has changed what clients read there. A round finds
 out:
 
-- every `COMPARE_MS` the leader says what it has behind the last entry it applied, to every peer;
-- whoever hears of an index for the first time says to every peer what it has there itself, now if it has applied it
-  already (the last `REMEMBERED` entries are kept), else as soon as it has;
+- every `COMPARE_MS`, if something was applied or a peer has come, the leader says what it has behind the last entry it
+  applied, to every peer, and asks;
+- whoever is asked says to every peer what it has there itself, now if it has applied it already (the last `REMEMBERED`
+  entries are kept), else as soon as it has;
 - each node judges itself. If a majority of the voters has one state there and this node another, the node stops. A
   majority that agrees never stops, whoever leads and whoever is missing. Without a majority (two voters that differ)
   nobody can tell who is right: both say so in their logs and go on.
@@ -27,7 +28,7 @@ from coord.server.peer_codec import encode_digest
 
 log = Logger()
 
-#: The leader begins a round this often, if anything was applied since the last.
+#: The leader begins a round this often, if there is a reason.
 COMPARE_MS: Final = 1000
 #: A round ends after this, whoever has not spoken.
 PATIENCE_MS: Final = 30_000
@@ -66,6 +67,7 @@ class Agreement:
         self._answered = 0
         self._began_ms = 0
         self._began_at = 0
+        self._has_newcomer = False
         #: Peers that the log has named, until they agree again.
         self._named: dict[int, None] = {}
         #: Index of the newest round in which a majority of the voters, this node among them or not, agreed with it.
@@ -87,30 +89,44 @@ class Agreement:
                 self._answer(index, found)
             elif now_ms - found.since_ms > PATIENCE_MS:
                 self._end(index, found)
-        if leads and now_ms - self._began_ms >= COMPARE_MS and self._last > self._began_at:
+        has_reason = self._last > self._began_at or self._has_newcomer
+        if leads and has_reason and self._last and now_ms - self._began_ms >= COMPARE_MS:
             self._began_ms = now_ms
             self._began_at = self._last
-            self._round(self._last, now_ms)
+            self._has_newcomer = False
+            found = self._round(self._last, now_ms)
+            if found is not None:
+                self._answer(self._last, found, asks=True)
 
-    def heard(self, peer: int, index: int, zxid: int, digest: int, now_ms: int) -> None:
+    def peer_arrived(self) -> None:
+        """A peer has (again) a connection: whatever it has is to be compared, even if nothing is ever applied again."""
+        self._has_newcomer = True
+
+    def heard(self, peer: int, index: int, zxid: int, digest: int, asks: bool, now_ms: int) -> None:
         """A peer says what it has behind the entry at `index`. Raises StateDiverged."""
-        if index <= self._answered and index not in self._rounds:
-            return  # that round is over; to begin it again would never end
-        found = self._round(index, now_ms)
-        if found is not None:
-            found.said[peer] = (zxid, digest)
-            if self._id in found.said:
-                self._judge(index, found)
+        found = self._rounds.get(index)
+        if found is None:
+            if not asks and index <= self._answered:
+                return  # that round is over
+            found = self._round(index, now_ms)
+            if found is None:
+                return
+        found.said[peer] = (zxid, digest)
+        if asks:
+            found.is_answered = False
+        if not found.is_answered and index <= self._last:
+            self._answer(index, found)
+        elif self._id in found.said:
+            self._judge(index, found)
 
     def _round(self, index: int, now_ms: int) -> _Round | None:
+        """The round about this index, None if there are too many others."""
         found = self._rounds.get(index)
         if found is None and len(self._rounds) < ROUNDS_MAX:
             found = self._rounds[index] = _Round(now_ms)
-            if index <= self._last:
-                self._answer(index, found)
         return found
 
-    def _answer(self, index: int, found: _Round) -> None:
+    def _answer(self, index: int, found: _Round, *, asks: bool = False) -> None:
         """Say what this node has there; it has applied that much."""
         found.is_answered = True
         self._answered = max(self._answered, index)
@@ -120,7 +136,7 @@ class Agreement:
             del self._rounds[index]
             return
         found.said[self._id] = (zxid, digest)
-        frame = encode_digest(index, zxid, digest)
+        frame = encode_digest(index, zxid, digest, asks)
         for peer in self._members:
             if peer != self._id:
                 self._send(peer, frame)

@@ -249,6 +249,7 @@ class Node:
 
     def peer_introduced(self, peer: int, has_log: bool) -> None:
         """`peer` said hello, over whichever connection."""
+        self.agreement.peer_arrived()
         # How a transfer to it ended may have been said over a connection that is gone: find out where it stands.
         self._outbox.peer_lost(peer, self.core)
         try:
@@ -746,6 +747,12 @@ class Node:
     def is_serving(self) -> bool:
         """Whether this node has a leader, so that requests get somewhere."""
         return self.core.leader != 0 and self.failure is None
+
+    def trouble(self) -> str:
+        """What keeps this node from doing its work as it should although it goes on, "" for nothing."""
+        if self.is_full:
+            return "disk full: no writes until there is room"
+        return f"the last snapshot failed: {self.snapshot_error}" if self.snapshot_error else ""
 
     def role_name(self) -> str:
         """follower, pre-candidate, candidate or leader."""

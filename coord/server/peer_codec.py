@@ -19,7 +19,7 @@ of it in order. All numbers big-endian:
     removed  := frame kind 10: config:u64                             instead of a hello: no member since that index
     who      := frame kind 11: magic version:u16                      instead of a hello: which cluster is this?
     cluster  := frame kind 12: cluster:16 bytes config:u64 configuration              the answer to that
-    digest   := frame kind 16: index:u64 zxid:u64 digest:u64          the state behind an entry (`agreement`)
+    digest   := frame kind 16: index:u64 zxid:u64 digest:u64 asks:u8  the state behind an entry (`agreement`)
     challenge, counter, proof := frame kinds 13, 14, 15: before the hello, where there is a secret (`peer_guard`)
 
 A frame that cannot be read is a RemoteProtocolError and costs the connection: between peers of one version and one
@@ -74,7 +74,7 @@ _SNAPSHOT: Final = struct.Struct(">QQHI")
 _FORWARD: Final = struct.Struct(">QQ")
 _CHUNK: Final = struct.Struct(">QQIH")
 _LENGTH: Final = struct.Struct(">I")
-_DIGEST: Final = struct.Struct(">QQQ")
+_DIGEST: Final = struct.Struct(">QQQ?")
 _FLAG_GRANTED: Final = 1
 _FLAG_SNAPSHOT: Final = 2
 
@@ -328,17 +328,17 @@ def decode_received(data: bytes, at: int, end: int) -> tuple[str, bool]:
     return data[at + 1 : end].decode(errors="replace"), data[at] == 1
 
 
-def encode_digest(index: int, zxid: int, digest: int) -> bytes:
-    """What the sender has behind the entry at `index`."""
-    return frame(DIGEST, _DIGEST.pack(index, zxid, digest))
+def encode_digest(index: int, zxid: int, digest: int, asks: bool) -> bytes:
+    """What the sender has behind the entry at `index`; `asks`: it wants to hear what the receiver has."""
+    return frame(DIGEST, _DIGEST.pack(index, zxid, digest, asks))
 
 
-def decode_digest(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """(index, zxid, digest). Raises RemoteProtocolError."""
+def decode_digest(data: bytes, at: int, end: int) -> tuple[int, int, int, bool]:
+    """(index, zxid, digest, asks). Raises RemoteProtocolError."""
     if end - at != _DIGEST.size:
         raise RemoteProtocolError(f"digest of {end - at} bytes")
-    index, zxid, digest = _DIGEST.unpack_from(data, at)
-    return index, zxid, digest
+    index, zxid, digest, asks = _DIGEST.unpack_from(data, at)
+    return index, zxid, digest, asks
 
 
 class PeerFrames:

@@ -154,6 +154,8 @@ class Words:
             ("open_file_descriptor_count", len(os.listdir("/proc/self/fd"))),
             ("max_file_descriptor_count", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             ("uptime", node.uptime_ms()),
+            ("disk_full", int(node.is_full)),
+            ("snapshot_failed", int(node.snapshot_error != "")),
         ]
         if self.mode() == "leader":
             followers = node.followers()

@@ -165,7 +165,7 @@ def test_entry_that_is_not_remembered_any_more_is_not_judged() -> None:
         group.parts[1].tick(0, leads=False, voters=[1, 2, 3], members=[1, 2, 3])
         for peer in (2, 3):
             try:
-                group.parts[1].heard(peer, index, index, 2, 0)
+                group.parts[1].heard(peer, index, index, 2, True, 0)
             except StateDiverged:
                 group.stopped[1] = StateDiverged(0, (0, 0), (0, 0), [])
         assert bool(group.stopped) == judged
@@ -214,6 +214,23 @@ def test_idle_cluster_compares_what_it_has_last_applied() -> None:
     nodes.run(2 * COMPARE_MS // TICK_MS)
     for node in nodes.nodes.values():
         assert node.agreement.agreed_index == node.applied_index
+
+
+def test_node_that_comes_back_to_an_idle_store_with_another_state_stops() -> None:
+    """Nothing is applied any more, and still it finds out."""
+    nodes = StoreNodes(3)
+    written(nodes, 4)
+    nodes.run(12 * COMPARE_MS // TICK_MS)
+    for node in nodes.nodes.values():
+        node.take_snapshot()
+    odd = nodes.follower().settings.node_id
+    nodes.crash(odd)
+    node = nodes.start(odd)
+    node.machine.tree.apply(SetDataDelta(b"/n3", b"changed", 1), node.machine.last_zxid, 0, [])
+    node.agreement.applied(node.applied_index, node.machine.last_zxid, node.machine.digest())
+    nodes.may_stop = StateDiverged
+    nodes.run(3 * COMPARE_MS // TICK_MS)
+    assert list(nodes.stopped) == [odd]
 
 
 def test_state_taken_over_by_snapshot_is_compared(lines: list[str]) -> None:

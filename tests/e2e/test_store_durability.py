@@ -1,0 +1,157 @@
+"""Real nodes on real disks that are full, damaged or tampered with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.env_os import OsDisk
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.tree.machine import StateMachine
+from coord.tree.node import SetDataDelta
+from tests.e2e.test_store_cluster import Cluster
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+SMALL_DISK = "6m"
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of SMALL_DISK at `folder`; skips where nobody may mount one."""
+    folder.mkdir(mode=0o700)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK},mode=0700", "tmpfs", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("may not mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room that is left."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 12))
+    return filler
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one bit."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 0x10]))
+
+
+def health(cluster: Cluster, node: int) -> dict[str, object]:
+    """The health page."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[node]}/health", timeout=2) as answer:
+        found: dict[str, object] = json.load(answer)
+        return found
+
+
+def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None:
+    """One node: what was asked for while there was no room is done when there is, without a restart."""
+    with small_disk(tmp_path / "n1") as folder:
+        cluster = Cluster(tmp_path, count=1)
+        cluster.start()
+        try:
+            cluster.leader()
+            # Sessions are in the log, too: a new one would have to wait.
+            with cluster.client() as reader, cluster.client() as client:
+                client.create("/before", b"x")
+                filler = fill(folder)
+                waiting = [client.create_async(f"/big{number}", bytes(400_000)) for number in range(6)]
+                eventually(lambda: cluster.status(1)["disk_full"], 10, "the disk to be found full")
+                assert reader.get("/before")[0] == b"x"
+                assert health(cluster, 1)["problem"] == "disk full: no writes until there is room"
+                assert "zk_disk_full\t1\n" in cluster.word(1, b"mntr")
+                assert not all(each.ready() for each in waiting)
+                filler.unlink()
+                assert [each.get(timeout=20) for each in waiting] == [f"/big{number}" for number in range(6)]
+            assert not cluster.status(1)["disk_full"]
+            assert "disk full" in (tmp_path / "1.log").read_text()
+            assert "the disk has room again" in (tmp_path / "1.log").read_text()
+        finally:
+            cluster.kill()
+
+
+def test_log_damaged_in_the_middle_is_brought_by_the_others(tmp_path: Path) -> None:
+    """The node says where the damage is, sets its log aside, and has everything again; nobody does anything."""
+    cluster = Cluster(tmp_path)
+    cluster.start()
+    try:
+        leader = cluster.leader()
+        with cluster.client() as client:
+            for number in range(50):
+                client.create(f"/k{number}", b"x" * 50)
+        victim = next(node for node in cluster.ids if node != leader)
+        cluster.kill(victim)
+        [segment] = (tmp_path / f"n{victim}" / "wal").iterdir()
+        flip(segment, 300)
+        cluster.start(victim)
+        eventually(lambda: not cluster.status(victim)["joining"], 20, "the node to have caught up")
+        cluster.assert_agreed()
+        text = (tmp_path / f"{victim}.log").read_text()
+        assert f"the log is set aside in {tmp_path / f'n{victim}' / 'damaged'}: {segment}: record at byte " in text
+        assert (tmp_path / f"n{victim}" / "damaged" / segment.name).stat().st_size > 0
+        assert "Traceback" not in text
+    finally:
+        cluster.kill()
+
+
+def test_replica_with_another_state_stops_and_says_so(tmp_path: Path) -> None:
+    """A snapshot in which one value was changed, all checksums and the digest in order: only comparing finds it."""
+    cluster = Cluster(tmp_path, options=("--snapshot-entries", "20"))
+    cluster.start()
+    try:
+        leader = cluster.leader()
+        with cluster.client() as client:
+            for number in range(60):
+                client.create(f"/k{number}", b"x")
+        victim = next(node for node in cluster.ids if node != leader)
+        eventually(lambda: cluster.status(victim)["snapshot_index"] > 20, 10, "a snapshot")
+        cluster.kill(victim)
+        disk = OsDisk(tmp_path / f"n{victim}")
+        snapshots = Snapshots(disk, "snap")
+        reader = snapshots.open_named(snapshots.names()[0])
+        meta = reader.meta
+        machine = StateMachine.restore(reader.chunks())
+        reader.close()
+        machine.tree.apply(SetDataDelta(b"/k3", b"y", 0), machine.tree.nodes[b"/k3"].mzxid, 0, [])
+        changed = SnapshotMeta(meta.index, meta.term, meta.config, meta.zxid, machine.digest())
+        snapshots.write(changed, machine.snapshot_chunks())
+        cluster.start(victim)
+        process = cluster.processes.pop(victim)
+        assert process.wait(timeout=30) == 1
+        text = (tmp_path / f"{victim}.log").read_text()
+        assert "its state is not that of the others: behind entry" in text
+        assert "Traceback" not in text
+        with cluster.client(leader) as client:
+            assert client.get("/k3")[0] == b"x"
+            client.create("/goes-on")
+        others = [node for node in cluster.ids if node != victim]
+        assert any(
+            f"node {victim} has another state than the majority" in (tmp_path / f"{node}.log").read_text()
+            for node in others
+        )
+        # What the line says to do.
+        shutil.rmtree(tmp_path / f"n{victim}")
+        cluster.start(victim)
+        cluster.assert_agreed()
+    finally:
+        cluster.kill()
