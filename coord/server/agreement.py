@@ -94,9 +94,9 @@ class Agreement:
             self._began_ms = now_ms
             self._began_at = self._last
             self._has_newcomer = False
-            found = self._round(self._last, now_ms)
-            if found is not None:
-                self._answer(self._last, found, asks=True)
+            begun = self._round(self._last, now_ms)
+            if begun is not None:
+                self._answer(self._last, begun, asks=True)
 
     def peer_arrived(self) -> None:
         """A peer has (again) a connection: whatever it has is to be compared, even if nothing is ever applied again."""
