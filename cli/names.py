@@ -25,6 +25,20 @@ class Names:
         self._servers = [one for one in self._servers if one.uuid != server.uuid] + [server]
         self._by_uuid[server.uuid] = self.of_address(server.host, server.port)
 
+    def remember(self, uuid: str, address: str) -> None:
+        """A server or master that is not known to be alive was at `address`."""
+        host, _, port = address.rpartition(":")
+        if uuid not in self._by_uuid and port.isdigit():
+            self._by_uuid[uuid] = self.of_address(host, int(port))
+
+    def uuids(self, text: str) -> list[str]:
+        """Uuids of everything known by that name, or whose uuid begins so; live or not."""
+        return sorted(uuid for uuid, name in self._by_uuid.items() if text == name or (text and uuid.startswith(text)))
+
+    def by_address(self) -> dict[str, str]:
+        """Names of a local cluster's daemons by address."""
+        return dict(self._local)
+
     def of_address(self, host: str, port: int) -> str:
         """`server-2`, or `host:port` outside a local cluster."""
         address = f"{host}:{port}"

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli import output
+from cli.audit import read_alarms
 from cli.connect import Cluster, four_letter, is_answering, open_cluster, store_hosts
 from cli.errors import CliError, UnreachableError
 from cli.local import LocalCluster, read_cluster
@@ -140,6 +141,7 @@ def _fill(found: Status, cluster: Cluster) -> Names:
         found.note = f"{error.message}: tables and counts are unknown"
     else:
         found.servers = [_server_line(load, names) for load in loads]
+    found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
     _add_dead(found, cluster.local)
     return names
 

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from master.auditor import Auditor
 from master.reign import Reign
 from regions.messages import MasterStatus
 
@@ -23,6 +24,8 @@ class Measured(Protocol):
     """What is looked at in the service."""
 
     reign: Reign | None
+    auditor: Auditor | None
+    alarms_before: int
 
     @property
     def api(self) -> StatusSource: ...
@@ -58,8 +61,25 @@ class MasterMetrics(Collector):
         for phase in status.phases:
             phases.add_metric([phase.name], phase.seconds)
         yield phases
+        auditor = self._master.auditor
+        yield CounterMetricFamily(
+            "regionkeeper_audit_alarms",
+            "alarms raised by this master's auditor",
+            value=self._master.alarms_before + (0 if auditor is None else auditor.alarms),
+        )
+        yield CounterMetricFamily(
+            "regionkeeper_audit_steps",
+            "steps of transitions that the auditor looked at in this session",
+            value=0 if auditor is None else auditor.audit.steps,
+        )
         reign = self._master.reign
         if reign is not None:
+            for name, held, text in (
+                ("steps", reign.chronicle.steps, "steps in the history"),
+                ("bytes", reign.chronicle.size, "bytes of the history in the store"),
+                ("segments", reign.chronicle.segments, "znodes of the history"),
+            ):
+                yield GaugeMetricFamily(f"regionkeeper_history_{name}", text, value=held)
             for name, counted, text in (
                 ("multis", reign.multis, "multis of transitions sent in this reign"),
                 ("multis_refused", reign.multis_refused, "of those, refused because of a lost race"),

@@ -34,6 +34,7 @@ from coord.errors import ConfigError, CoordError, NoAuth
 from coord.rpc import RpcServer
 from master import catalog
 from master.api import MasterApi
+from master.auditor import Auditor
 from master.election import Election
 from master.fence import Fence
 from master.identity import Identity
@@ -44,6 +45,7 @@ from master.reign import Reign
 from master.settings import Settings
 from regions.layout import Layout
 from regions.messages import MasterRequest
+from regions.model import Incarnation
 
 __all__ = ["MasterService", "Settings", "run"]
 
@@ -104,6 +106,9 @@ class MasterService:
             spark_min=settings.spark_min,
         )
         self._history: Any = None
+        self.auditor: Auditor | None = None
+        #: Alarms raised in former sessions.
+        self.alarms_before = 0
         self._standing: Deferred[None] | None = None
         self._pause_s = RETRY_S
         self._reign_began_ms = 0
@@ -162,6 +167,8 @@ class MasterService:
         self._stopping = True
         if self._standing is not None:
             self._standing.cancel()
+        if self.auditor is not None:
+            self.auditor.stop()
         if self.reign is not None:
             self.reign.end("stopping")
         if self.client.state is SessionState.CONNECTED and self.election is not None:
@@ -211,6 +218,7 @@ class MasterService:
     async def _elect(self) -> None:
         now = self.now_ms
         await catalog.lay_ground(self.client, self._layout, now(), self.token)
+        self._begin_audit()
         election = self.election = Election(self.client, self._layout, self._settings, self._identity)
         await election.register()
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
@@ -231,6 +239,27 @@ class MasterService:
         )
         self._reign_began_ms = now()
         self.reign.start(self._history)
+
+    def _begin_audit(self) -> None:
+        """One auditor for each session, whatever this master's role."""
+        if self.auditor is not None:
+            if self.auditor.session_id == self.client.session_id:
+                return
+            self.alarms_before += self.auditor.alarms
+            self.auditor.stop()
+        self.auditor = Auditor(self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest)
+        self.auditor.start()
+
+    def _at_rest(self) -> dict[str, Incarnation] | None:
+        """Where replicas at rest are, while this master reigns."""
+        reign = self.reign
+        if reign is None or not reign.is_open:
+            return None
+        return {
+            one.key: one.home
+            for one in reign.assigner.world.replicas.values()
+            if one.home is not None and one.transition is None and one.writing is None and one.open_on is not None
+        }
 
     def _racing(self) -> None:
         """The place is free: from here on the election is timed."""

@@ -184,6 +184,15 @@ class Audit:
                 alarms += self._raise(rule, sight.key, mark, f"{sight.key}: {text}", sight.at_ms)
         return alarms
 
+    @property
+    def in_transition(self) -> list[str]:
+        """Keys of the transitions that exist, as far as is known."""
+        return list(self._known)
+
+    def forget_servers(self) -> None:
+        """Events may have been missed: nobody is certainly registered until the registrations have been read again."""
+        self._alive.clear()
+
     def tick(self, now_ms: int) -> list[Alarm]:
         """Look for transitions that stand still; every few seconds is often enough."""
         alarms: list[Alarm] = []

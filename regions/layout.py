@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from regions.audit import Alarm
 from regions.model import (
     ActiveRecord,
     BalancerRecord,
@@ -53,6 +54,7 @@ _region = msgspec.json.Decoder(RegionRecord)
 _transition = msgspec.json.Decoder(TransitionRecord)
 _balancer = msgspec.json.Decoder(BalancerRecord)
 _plan = msgspec.json.Decoder(PlanRecord)
+_alarm = msgspec.json.Decoder(Alarm)
 _run = msgspec.json.Decoder(RunRecord)
 _moves = msgspec.json.Decoder(MoveBatch)
 _fence = msgspec.json.Decoder(FenceRecord)
@@ -142,6 +144,11 @@ def decode_moves(data: bytes, path: str = "/moves") -> MoveBatch:
 def decode_fence(data: bytes, path: str = "/fenced") -> FenceRecord:
     """Value of /fenced/<uuid>."""
     return _decode(_fence, data, path)
+
+
+def decode_alarm(data: bytes, path: str = "/alarms") -> Alarm:
+    """Value of /alarms/<alarm_id>."""
+    return _decode(_alarm, data, path)
 
 
 def shard(region_id: str) -> str:

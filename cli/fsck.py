@@ -1,0 +1,250 @@
+"""`rk fsck`: the store's view against every server's own. `--fix` takes legal steps only, and shows them first."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import click
+import msgspec
+from kazoo.exceptions import BadVersionError, KazooException, NoNodeError, RolledBackError, RuntimeInconsistency
+from regions.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
+from rich.console import Console
+from rich.text import Text
+
+from cli import output
+from cli.connect import Cluster, ask_server, open_cluster
+from cli.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
+from cli.names import Names
+from cli.options import Globals, global_options
+from coord.rpc_wire import RpcError
+from regions import messages, states
+from regions.layout import (
+    CorruptZnode,
+    decode_region,
+    decode_server,
+    decode_table,
+    decode_transition,
+    encode,
+)
+from regions.model import RegionState, ServerRecord
+from regions.states import Actor, Cause
+
+T = TypeVar("T")
+
+#: Pause between the two looks: longer than a step takes in a cluster that works.
+_PAUSE_S: Final = 1.0
+_SERVER_TIMEOUT_S: Final = 5.0
+_ASKED_AT_ONCE: Final = 16
+
+
+class Done(msgspec.Struct):
+    """What became of a fix."""
+
+    subject: str
+    preview: str
+    done: bool
+    detail: str = ""
+
+
+@click.command(epilog="Exit status: 0 nothing is wrong (warnings apart), 1 something is, or a fix was not possible.")
+@click.option("--fix", is_flag=True, help="Take the legal steps that would help; shows them and asks first.")
+@click.option("--yes", is_flag=True, help="Do not ask. Only together with --fix.")
+@global_options
+@click.pass_obj
+def fsck(given: Globals, fix: bool, yes: bool) -> int:
+    """Holes and overlaps in the key space, regions open twice or nowhere, transitions that belong to nothing.
+
+    Looks twice, so steps under way are not reported. Works without an active master, too. Nothing is changed without
+    --fix, and then only by steps of docs/transitions.md: fenced compare-and-sets, or a request to the active master.
+    """
+    if yes and not fix:
+        raise UsageFaultError("--yes without --fix does nothing", "rk fsck --fix --yes")
+    with open_cluster(given) as cluster:
+        first = check(look(cluster))
+        if first:
+            time.sleep(_PAUSE_S)
+        view = look(cluster) if first else None
+        findings = confirmed(first, check(view)) if view is not None else []
+        names = Names(cluster.servers(), cluster.local)
+        if not given.json:
+            _show(findings, names, output.console())
+        done: list[Done] = []
+        if fix:
+            done = _mend(given, cluster, findings, ask=not yes)
+    if given.json:
+        output.print_json({"findings": findings, "fixes": done})
+    damage = [one for one in findings if not one.is_warning]
+    return EXIT_REFUSED if damage or any(not one.done for one in done) else EXIT_OK
+
+
+def look(cluster: Cluster) -> View:
+    """Read the store and ask every live server. Servers are asked last: the store is never older than their answers."""
+    layout = cluster.layout
+    view = View(has_master=_has_master(cluster), root=layout.root, now_ms=int(time.time() * 1000))
+
+    def decoded(decode: Callable[[bytes, str], T], data: bytes, path: str) -> T | None:
+        try:
+            return decode(data, path)
+        except CorruptZnode as error:
+            view.unreadable.append((path, error.reason))
+            return None
+
+    for path, data, version in _read(cluster, cluster.transitions_left()):
+        view.transitions.append(FoundTransition(path, decoded(decode_transition, data, path), version))
+    for name, data in cluster.get_all(layout.names).items():
+        view.names[name] = data.decode(errors="replace")
+    for table_id, data in cluster.get_all(layout.tables).items():
+        table = decoded(decode_table, data, layout.table(table_id))
+        if table is not None:
+            view.tables.append(table)
+    for table_id in cluster.children(layout.regions):
+        values = cluster.get_all(layout.table_regions(table_id))
+        read = (decoded(decode_region, data, layout.region(table_id, name)) for name, data in values.items())
+        view.regions[table_id] = [one for one in read if one is not None]
+    for uuid, data in cluster.get_all(layout.servers).items():
+        server = decoded(decode_server, data, layout.server(uuid))
+        if server is not None:
+            view.servers.append(server)
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        answers = pool.map(_list_of, view.servers)
+        view.lists = {server.uuid: found for server, found in zip(view.servers, answers, strict=True)}
+    return view
+
+
+def _has_master(cluster: Cluster) -> bool:
+    active = cluster.active()
+    return active is not None and active.epoch > 0
+
+
+def _read(cluster: Cluster, paths: list[str]) -> list[tuple[str, bytes, int]]:
+    """(path, value, version) of those that exist, pipelined."""
+    found = []
+    for path, answer in [(path, cluster.client.get_async(path)) for path in paths]:
+        with contextlib.suppress(NoNodeError):
+            data, stat = answer.get()
+            found.append((path, data, stat.version))
+    return found
+
+
+def _list_of(server: ServerRecord) -> list[messages.HostedReplica] | None:
+    try:
+        found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList, _SERVER_TIMEOUT_S)
+    except RpcError:
+        return None
+    return found.replicas if found.start_code == server.start_code else None
+
+
+def _show(findings: list[Finding], names: Names, console: Console) -> None:
+    for one in findings:
+        text = Text(f"{one.problem}: ", style="yellow" if one.is_warning else "bold red")
+        console.print(text.append(_named(one.text, names), style="default"), soft_wrap=True)
+        if one.fix is not None:
+            console.print(Text(f"    --fix would {_what(one.fix, names)}", style="dim"), soft_wrap=True)
+    damage = sum(not one.is_warning for one in findings)
+    if not findings:
+        console.print("[green]nothing is wrong[/green]")
+    else:
+        words = [output.count(damage, "error")] if damage else []
+        words += [output.count(len(findings) - damage, "warning")] if len(findings) > damage else []
+        console.print(", ".join(words))
+
+
+def _named(text: str, names: Names) -> str:
+    """Addresses as people call them."""
+    for address, name in names.by_address().items():
+        text = text.replace(address, name)
+    return text
+
+
+def _what(fix: Fix, names: Names) -> str:
+    step = fix.kind in (FixKind.DELETE, FixKind.PUT_DOWN)
+    return f"write {fix.preview}" if step else _named(fix.preview, names)
+
+
+# --- fixing -----------------------------------------------------------------------------------------------------------
+
+
+def _mend(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool) -> list[Done]:
+    """Take each finding's legal step. One server is fenced once, whatever the number of findings that ask for it."""
+    wanted: dict[str, Finding] = {}
+    for one in findings:
+        if one.fix is not None:
+            wanted.setdefault(one.fix.path or f"{one.fix.region_id}-{one.fix.replica}", one)
+    if not wanted:
+        if findings and not given.json:
+            click.echo("no legal step would help; nothing was changed")
+        return []
+    if ask:
+        if given.json or not sys.stdin.isatty():
+            raise CliError(
+                "nothing was changed: --fix asks before it acts", "Give --yes as well if that is what you want."
+            )
+        click.confirm(f"take {output.count(len(wanted), 'step')}?", abort=True)
+    done = [_take(cluster, one) for one in wanted.values()]
+    if not given.json:
+        for result in done:
+            click.echo(f"{'done' if result.done else 'NOT DONE'}  {result.subject}: {result.detail or result.preview}")
+    return done
+
+
+def _take(cluster: Cluster, finding: Finding) -> Done:
+    fix = finding.fix
+    assert fix is not None, finding.subject
+    result = Done(finding.subject, fix.preview, True)
+    try:
+        if fix.kind is FixKind.RETRY:
+            answer = cluster.ask_master(messages.RetryRegion(fix.region_id, fix.replica), messages.Accepted)
+            result.detail = answer.detail
+        elif fix.kind is FixKind.FENCE:
+            _fence(cluster, fix)
+        else:
+            _step(cluster, fix)
+    except CliError as error:
+        result.done, result.detail = False, error.message
+    except NoNodeError:
+        result.done, result.detail = False, "it is gone already"
+    except BadVersionError:
+        result.done, result.detail = False, "it has changed meanwhile: look again"
+    return result
+
+
+def _fence(cluster: Cluster, fix: Fix) -> None:
+    """Delete the registration at its version. RF-01 does the rest."""
+    _, stat = cluster.client.get(fix.path)
+    cluster.client.delete(fix.path, stat.version)
+
+
+def _step(cluster: Cluster, fix: Fix) -> None:
+    """A master's legal step on a transition that no master attends to: by version, fenced by the epoch as it stands."""
+    before, after = RegionState(fix.before), RegionState(fix.after) if fix.after else None
+    states.check(Actor.MASTER, before, after, Cause(fix.cause), subject=fix.path)
+    data, _ = cluster.client.get(fix.path)
+    epoch = cluster.client.get(cluster.layout.epoch)[1].version
+    transaction = cluster.client.transaction()
+    transaction.check(cluster.layout.epoch, epoch)
+    if after is None:
+        transaction.delete(fix.path, fix.version)
+    else:
+        record = msgspec.structs.replace(
+            decode_transition(data, fix.path),
+            state=after,
+            destination=None,
+            epoch=epoch,
+            reason=fix.cause,
+            since_ms=int(time.time() * 1000),
+            parked=True,
+        )
+        transaction.set_data(fix.path, encode(record), fix.version)
+    _raise_first(transaction.commit())
+
+
+def _raise_first(results: list[Any]) -> None:
+    """The operation that was refused; the others were only rolled back with it."""
+    for one in results:
+        if isinstance(one, KazooException) and not isinstance(one, RolledBackError | RuntimeInconsistency):
+            raise one

@@ -1,0 +1,74 @@
+"""Which region or table somebody means, from the store alone: it works while no master is active.
+
+A region is named by its id, by the beginning of its id if that fits one region only, or by `TABLE:KEY`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cli.connect import Cluster
+from cli.errors import CliError, NotFoundError
+from regions.layout import decode_region
+from regions.model import RegionRecord, TableRecord
+
+_HINT: Final = "`rk region list` shows their ids; TABLE:KEY names the region of a key."
+_EXAMPLES: Final = 3
+
+
+class Found(NamedTuple):
+    """A region and its table; None for a table whose record is gone."""
+
+    region: RegionRecord
+    table: TableRecord | None
+
+
+def region_in_store(cluster: Cluster, text: str) -> Found:
+    """The region that `text` names. Raises NotFoundError, or CliError when several fit or its record is gone."""
+    tables = {one.table_id: one for one in cluster.tables()}
+    table_name, colon, key = text.partition(":")
+    if colon:
+        table = table_of(tables, table_name)
+        for region in regions_of(cluster, table.table_id):
+            if region.contains(key):
+                return Found(region, table)
+        raise NotFoundError(f"no region of {table.name} holds {key!r}: there is a hole", "`rk fsck` tells more.")
+    fits = region_ids(cluster, text)
+    if text in (region_id for _, region_id in fits):
+        fits = [one for one in fits if one[1] == text]
+    if not fits:
+        raise NotFoundError(f"no region {text!r}", _HINT)
+    if len(fits) > 1:
+        names = ", ".join(region_id for _, region_id in fits[:_EXAMPLES])
+        raise CliError(f"{text!r} fits {len(fits)} regions: {names}, …", "Give more of the id, or TABLE:KEY.")
+    [(table_id, region_id)] = fits
+    data = cluster.get(cluster.layout.region(table_id, region_id))
+    if data is None:
+        raise NotFoundError(f"region {region_id} is gone", _HINT)
+    return Found(decode_region(data, region_id), tables.get(table_id))
+
+
+def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:
+    """(table id, region id) of every region whose id begins so, in order."""
+    layout = cluster.layout
+    return [
+        (table_id, region_id)
+        for table_id in cluster.children(layout.regions)
+        for region_id in cluster.children(layout.table_regions(table_id))
+        if region_id.startswith(prefix)
+    ]
+
+
+def regions_of(cluster: Cluster, table_id: str) -> list[RegionRecord]:
+    """A table's regions by start key."""
+    values = cluster.get_all(cluster.layout.table_regions(table_id))
+    return sorted((decode_region(data, name) for name, data in values.items()), key=lambda one: one.start_key)
+
+
+def table_of(tables: dict[str, TableRecord], name: str) -> TableRecord:
+    """The table of that name or id. Raises NotFoundError naming those there are."""
+    for one in tables.values():
+        if name in (one.name, one.table_id):
+            return one
+    known = ", ".join(sorted(one.name for one in tables.values())) or "none"
+    raise NotFoundError(f"no table {name!r}", f"Tables: {known}.")

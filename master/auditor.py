@@ -1,0 +1,360 @@
+"""Watches what all masters and servers write, and raises an alarm when a rule of `regions/audit.py` is broken.
+
+Every master has one, whatever its role, on its own session: a standby audits the active master as well as the servers,
+and a cluster without an active master is still watched. Events are counted, and znodes read when the session has
+nothing better to do: at once in quiet times, many at a time during a bulk assignment, when most transitions are over
+before they could be read and only the number of their steps is checked.
+
+The active master's auditor also asks the servers now and then what they have open, and compares.
+
+An alarm is a line in the log, a count in the metrics, and a znode `/alarms/<id>` with the steps that led there; `rk
+audit` and `rk status` show it until somebody has acknowledged it. The auditor never changes anything else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.client.ops import GetData
+from coord.client.session import EVENT_GAP, SessionState, ZkClient
+from coord.errors import CoordError, NodeExists, NoNode, OperationError
+from coord.rpc import RpcClient, RpcError
+from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
+from master import catalog
+from master.aio import gather
+from regions.audit import Alarm, Audit
+from regions.layout import (
+    CorruptZnode,
+    Layout,
+    decode_server,
+    decode_table,
+    decode_transition,
+    encode,
+)
+from regions.messages import HostedReplica, ListOpen, OpenList
+from regions.model import Incarnation, RegionState, ServerRecord, TransitionRecord
+from regions.sights import UNKNOWN, Sight
+
+log = Logger()
+
+TICK_S: Final = 2.0
+#: How often the servers are asked what they have open.
+OWNERS_S: Final = 30.0
+OWNERS_TIMEOUT_S: Final = 10.0
+#: Znodes in one multi-read, and the pause after one: an audit is in no hurry.
+READS_MAX: Final = 250
+READ_PAUSE_S: Final = 0.05
+#: Alarms that stay in the store; the oldest go.
+ALARMS_MAX: Final = 200
+#: Alarms that wait for a store that answers.
+UNSENT_MAX: Final = 1_000
+
+#: Where replicas are that are at rest, as the reigning master knows; None where no reign is open.
+AtRest = Callable[[], "dict[str, Incarnation] | None"]
+
+
+class Auditor:
+    """See the module docstring. One per session: `start`, then `stop`."""
+
+    def __init__(
+        self, reactor: Any, client: ZkClient, layout: Layout, now_ms: Callable[[], int], uuid: str, at_rest: AtRest
+    ) -> None:
+        self._reactor = reactor
+        self._client = client
+        self._layout = layout
+        self._now_ms = now_ms
+        self._uuid = uuid
+        self._at_rest = at_rest
+        self.session_id = client.session_id
+        self.audit = Audit()
+        #: Alarms raised by this auditor.
+        self.alarms = 0
+        self._servers: dict[str, ServerRecord] = {}
+        #: Latest version of each transition's znode, by its events; absent when events may have been missed.
+        self._versions: dict[str, int] = {}
+        self._dirty: dict[tuple[str, int], None] = {}
+        self._reading = False
+        self._syncing = False
+        self._sync_again = False
+        self._asked_ms = 0
+        self._unsent: deque[Alarm] = deque(maxlen=UNSENT_MAX)
+        self._sending = False
+        self._stopped = False
+        self._timers: dict[str, IDelayedCall] = {}
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Watch, and read what is there."""
+        self._later("tick", TICK_S, self._tick)
+        self._asked_ms = self._now_ms()
+        ensureDeferred(self._begin()).addErrback(self._failed)
+
+    def stop(self) -> None:
+        """Watch no more; the session is over, or the process ends."""
+        self._stopped = True
+        for timer in self._timers.values():
+            if timer.active():
+                timer.cancel()
+
+    async def _begin(self) -> None:
+        layout = self._layout
+        await gather(
+            self._client.add_watch(path, callback, recursive=True)
+            for path, callback in (
+                (layout.epoch, self._epoch_event),
+                (layout.servers, self._servers_event),
+                (layout.tables, self._tables_event),
+                (layout.unassigned, self._transition_event),
+            )
+        )
+        await self._sync(is_first=True)
+
+    def _failed(self, failure: Failure) -> None:
+        """A lost connection is made up for after the gap; anything else is a fault of ours, and the audit goes on."""
+        if not self._stopped and not isinstance(failure.value, CoordError):
+            log.failure("audit", failure=failure)
+
+    def _later(self, name: str, seconds: float, action: Callable[[], object]) -> None:
+        if not self._stopped:
+            self._timers[name] = self._reactor.callLater(seconds, action)
+
+    def _tick(self) -> None:
+        self._later("tick", TICK_S, self._tick)
+        self._report(self.audit.tick(self._now_ms()))
+        self._send()
+        if self._now_ms() - self._asked_ms >= OWNERS_S * 1000 and self._at_rest() is not None:
+            self._asked_ms = self._now_ms()
+            ensureDeferred(self._compare_owners()).addErrback(self._failed)
+
+    # --- everything at once -------------------------------------------------------------------------------------------
+
+    def _gap(self) -> None:
+        """Events may have been missed: read everything again."""
+        self._versions.clear()
+        self.audit.forget_servers()
+        self._sync_again = True
+        if not self._syncing:
+            ensureDeferred(self._sync_until_done()).addErrback(self._failed)
+
+    async def _sync_until_done(self) -> None:
+        while self._sync_again and not self._stopped and self._client.state is SessionState.CONNECTED:
+            self._sync_again = False
+            await self._sync(is_first=False)
+
+    async def _sync(self, *, is_first: bool) -> None:
+        self._syncing = True
+        try:
+            await self._read_epoch()
+            await self._read_servers()
+            await self._read_tables(await self._client.children(self._layout.tables))
+            paths = await catalog.list_all(self._client, self._layout.shard_paths())
+            sights = [self._sight(*found) for found in await catalog.read_all(self._client, paths)]
+        finally:
+            self._syncing = False
+        present = [one for one in sights if one is not None]
+        if is_first:
+            self.audit.begin(present)
+            return
+        keys = {one.key for one in present}
+        for key in self.audit.in_transition:
+            if key not in keys:
+                region_id, _, replica = key.rpartition("-")
+                self._report(self.audit.see(self._gone(region_id, int(replica), UNKNOWN)))
+        for one in present:
+            self._report(self.audit.see(one))
+
+    # --- transitions --------------------------------------------------------------------------------------------------
+
+    def _transition_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
+        if self._stopped:
+            return
+        if event_type == EVENT_GAP:
+            self._gap()
+            return
+        found = self._layout.parse_transition(path)
+        if found is None:
+            return
+        key = path.rpartition("/")[2]
+        if event_type == EVENT_DELETED:
+            self._dirty.pop(found, None)
+            self._report(self.audit.see(self._gone(*found, self._versions.pop(key, UNKNOWN))))
+            return
+        if event_type == EVENT_CREATED:
+            self._versions[key] = 0
+        elif key in self._versions:
+            self._versions[key] += 1
+        self._dirty[found] = None
+        if not self._reading:
+            self._reading = True
+            self._reactor.callLater(0, self._read)
+
+    def _read(self) -> None:
+        """Read what has changed; one request at a time, so that a busy store has few of them."""
+        keys = list(self._dirty)[:READS_MAX]
+        if not keys or self._stopped or self._client.state is not SessionState.CONNECTED:
+            self._reading = False
+            return
+        for key in keys:
+            del self._dirty[key]
+        paths = [self._layout.transition(*key) for key in keys]
+        reading = self._client.multi_read([GetData(path) for path in paths])
+        reading.addCallbacks(self._was_read, self._not_read, (paths,)).addErrback(self._failed)
+
+    def _not_read(self, failure: Failure) -> None:
+        self._reading = False
+        self._failed(failure)
+
+    def _was_read(self, results: list[Any], paths: list[str]) -> None:
+        self._later("read", READ_PAUSE_S, self._read)
+        for path, result in zip(paths, results, strict=True):
+            if not isinstance(result, OperationError):
+                sight = self._sight(path, result[0], result[1])
+                if sight is not None:
+                    self._report(self.audit.see(sight))
+
+    def _sight(self, path: str, data: bytes, stat: Stat) -> Sight | None:
+        key = path.rpartition("/")[2]
+        self._versions[key] = max(stat.version, self._versions.get(key, UNKNOWN))
+        try:
+            record = decode_transition(data, path)
+        except CorruptZnode as error:
+            log.error("not audited: {error}", error=error)
+            return None
+        return Sight(self._now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
+
+    def _gone(self, region_id: str, replica: int, version: int) -> Sight:
+        """The end of a transition, which perhaps nobody has read."""
+        record = TransitionRecord(region_id, region_id.rpartition(".")[0], replica, RegionState.OPENED)
+        return Sight(self._now_ms(), f"{region_id}-{replica}", record, version, exists=False)
+
+    # --- epoch, servers, tables ---------------------------------------------------------------------------------------
+
+    def _epoch_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
+        if not self._stopped and event_type != EVENT_GAP:
+            ensureDeferred(self._read_epoch()).addErrback(self._failed)
+
+    async def _read_epoch(self) -> None:
+        try:
+            _, stat = await self._client.get(self._layout.epoch)
+        except NoNode:
+            return
+        self._report(self.audit.epoch(stat.version, stat.mzxid, self._now_ms()))
+
+    def _servers_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
+        if self._stopped or event_type == EVENT_GAP:
+            return
+        self.audit.server(path.rpartition("/")[2], None)
+        ensureDeferred(self._read_servers()).addErrback(self._failed)
+
+    async def _read_servers(self) -> None:
+        paths = await catalog.list_all(self._client, [self._layout.servers])
+        servers: dict[str, ServerRecord] = {}
+        for path, data, _ in await catalog.read_all(self._client, paths):
+            try:
+                record = decode_server(data, path)
+            except CorruptZnode as error:
+                log.error("not audited: {error}", error=error)
+                continue
+            servers[record.uuid] = record
+        for uuid in self._servers.keys() - servers.keys():
+            self.audit.server(uuid, None)
+        for uuid, record in servers.items():
+            self.audit.server(uuid, record)
+        self._servers = servers
+
+    def _tables_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
+        if self._stopped or event_type == EVENT_GAP:
+            return
+        table_id = path.rpartition("/")[2]
+        self.audit.table(table_id, None, self._now_ms())
+        ensureDeferred(self._read_tables([table_id])).addErrback(self._failed)
+
+    async def _read_tables(self, table_ids: list[str]) -> None:
+        paths = [self._layout.table(table_id) for table_id in table_ids]
+        for path, data, _ in await catalog.read_all(self._client, paths):
+            try:
+                record = decode_table(data, path)
+            except CorruptZnode as error:
+                log.error("not audited: {error}", error=error)
+                continue
+            self.audit.table(record.table_id, record, self._now_ms())
+
+    # --- owners -------------------------------------------------------------------------------------------------------
+
+    async def _compare_owners(self) -> None:
+        """N5: what is at rest, and stays so while the servers are asked, must be where the store says."""
+        before = self._at_rest()
+        servers = list(self._servers.values())
+        lists = dict(zip((one.incarnation for one in servers), await gather(map(self._ask, servers)), strict=True))
+        after = self._at_rest()
+        if before is None or after is None or self._stopped:
+            return
+        stored = {key: home for key, home in before.items() if after.get(key) == home}
+        self._report(self.audit.owners(stored, lists, self._now_ms()))
+
+    def _ask(self, server: ServerRecord) -> Any:
+        client = RpcClient(self._reactor, server.host, server.port)
+        asked = client.call(ListOpen(server.uuid), OWNERS_TIMEOUT_S, expect=OpenList)
+
+        def answered(found: OpenList) -> list[HostedReplica] | None:
+            return found.replicas if found.start_code == server.start_code else None
+
+        def silent(failure: Failure) -> None:
+            failure.trap(RpcError)  # type: ignore[no-untyped-call]
+
+        def close(result: object) -> object:
+            client.close()
+            return result
+
+        return asked.addCallbacks(answered, silent).addBoth(close)
+
+    # --- alarms -------------------------------------------------------------------------------------------------------
+
+    def _report(self, alarms: list[Alarm]) -> None:
+        for alarm in alarms:
+            self.alarms += 1
+            log.error("ALARM {id}: {rule}: {text}", id=alarm.alarm_id, rule=alarm.rule, text=alarm.text)
+            for step in alarm.steps:
+                log.error("ALARM {id}: after {step}", id=alarm.alarm_id, step=step)
+            self._unsent.append(msgspec.structs.replace(alarm, raised_by=self._uuid))
+        if alarms:
+            self._send()
+
+    def _send(self) -> None:
+        if self._unsent and not self._sending and self._client.state is SessionState.CONNECTED:
+            self._sending = True
+            ensureDeferred(self._store_alarms()).addErrback(self._failed)
+
+    async def _store_alarms(self) -> None:
+        try:
+            while self._unsent:
+                alarm = self._unsent[0]
+                try:
+                    await self._client.create(self._layout.alarm(alarm.alarm_id), encode(alarm))
+                except NodeExists:
+                    log.info("alarm {id} was raised by another auditor already", id=alarm.alarm_id)
+                self._unsent.popleft()
+            await self._prune()
+        finally:
+            self._sending = False
+
+    async def _prune(self) -> None:
+        """Remove the oldest alarms beyond the bound."""
+        paths = await catalog.list_all(self._client, [self._layout.alarms])
+        if len(paths) <= ALARMS_MAX:
+            return
+        found = await catalog.read_all(self._client, paths)
+        for _, path in sorted((stat.czxid, path) for path, _, stat in found)[:-ALARMS_MAX]:
+            try:
+                await self._client.delete(path)
+            except NoNode:
+                continue  # another auditor was quicker
