@@ -30,10 +30,11 @@ from coord.rpc import RpcClient, RpcError
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
 from master import catalog
 from master.aio import gather
-from regions.audit import Alarm, Audit
+from regions.audit import Alarm, Audit, Rule
 from regions.layout import (
     CorruptZnode,
     Layout,
+    decode_region,
     decode_server,
     decode_table,
     decode_transition,
@@ -321,13 +322,30 @@ class Auditor:
 
     def _report(self, alarms: list[Alarm]) -> None:
         for alarm in alarms:
-            self.alarms += 1
-            log.error("ALARM {id}: {rule}: {text}", id=alarm.alarm_id, rule=alarm.rule, text=alarm.text)
-            for step in alarm.steps:
-                log.error("ALARM {id}: after {step}", id=alarm.alarm_id, step=step)
-            self._unsent.append(msgspec.structs.replace(alarm, raised_by=self._uuid))
-        if alarms:
-            self._send()
+            if alarm.rule == Rule.VANISHED:
+                ensureDeferred(self._report_if_open(alarm)).addErrback(self._failed)
+            else:
+                self._raise(alarm)
+
+    async def _report_if_open(self, alarm: Alarm) -> None:
+        """An operator may have unassigned the region, or it may be no more: then its transition ends closed."""
+        region_id = alarm.key.rpartition("-")[0]
+        path = self._layout.region(region_id.rpartition(".")[0], region_id)
+        for _, data, _ in await catalog.read_all(self._client, [path]):
+            try:
+                is_wanted = not decode_region(data, path).unassigned
+            except CorruptZnode:
+                is_wanted = True
+            if is_wanted:
+                self._raise(alarm)
+
+    def _raise(self, alarm: Alarm) -> None:
+        self.alarms += 1
+        log.error("ALARM {id}: {rule}: {text}", id=alarm.alarm_id, rule=alarm.rule, text=alarm.text)
+        for step in alarm.steps:
+            log.error("ALARM {id}: after {step}", id=alarm.alarm_id, step=step)
+        self._unsent.append(msgspec.structs.replace(alarm, raised_by=self._uuid))
+        self._send()
 
     def _send(self) -> None:
         if self._unsent and not self._sending and self._client.state is SessionState.CONNECTED:

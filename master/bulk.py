@@ -176,7 +176,8 @@ class Bulks:
             count=bulk.assigned,
             phases=", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in phases.report()),
         )
-        facts = {"planned": bulk.record.regions, "engine": bulk.record.engine}
+        replicas = len(self._reign.assigner.world.replicas)
+        facts = {"planned": bulk.record.regions, "engine": bulk.record.engine, "replicas": replicas}
         self._reign.persist(lambda: self._store(bulk))
         self._reign.persist(lambda: self._reign.runs.save(facts))
 

@@ -11,7 +11,8 @@ The rules, each with the row or decision it comes from:
 - a region is never taken from a server that lives (X1): neither CLOSING forced OFFLINE, nor a region assigned anew,
   while the server that has it is registered;
 - only the server that an OFFLINE transition names goes on with it (RT-28);
-- a transition ends without its region being open only if its table is not to be open (X3), or at a cluster startup;
+- a transition ends without its region being open only if its table is not to be open (X3), or at a cluster startup
+  (whether the region itself is not to be open is for the shell to look up before it believes such an alarm);
 - whoever must act next is named, and there is a deadline (RT-11): parked regions excepted (X11);
 - no transition stands still for longer than `STILL_MS`;
 - epochs rise strictly, and no master writes under an epoch that is over (FN-01);
@@ -32,7 +33,16 @@ from typing import Final
 import msgspec
 
 from regions.messages import HostedReplica
-from regions.model import Incarnation, RegionState, ServerRecord, TableIntent, TableRecord, TableState, TransitionRecord
+from regions.model import (
+    Incarnation,
+    Intent,
+    RegionState,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TransitionRecord,
+)
 from regions.sights import NONE, Change, History, Sight, actor_of
 from regions.states import Actor
 
@@ -262,7 +272,7 @@ class Audit:
         if self._history.is_usual(changes[0].before, NONE, count):
             return False
         record = last.record if known is None else known.record
-        if self._is_closed_for_good(record.table_id, now_ms):
+        if record.intent is Intent.CLOSE or self._is_closed_for_good(record.table_id, now_ms):
             return False
         # A cluster startup wipes what no live server has anything to do with (RT-04).
         named = [one for one in (record.source, record.destination) if one is not None]

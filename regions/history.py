@@ -208,7 +208,7 @@ def entry_of(step: SeenStep) -> Entry:
     """A step in the form in which it is kept."""
     before, after = _word(step.before), _word(step.after)
     cause = step.cause.value if step.cause is not None else cause_of(step.actor, before, after)
-    reason = "" if step.reason == cause else step.reason[:DETAIL_MAX]
+    reason = step.reason[:DETAIL_MAX] if step.after is RegionState.CLOSING else ""
     return Entry(
         step.at_ms,
         step.key,
@@ -299,6 +299,8 @@ def mergeable(segments: Sequence[Segment]) -> list[Segment]:
     return run if len(run) >= MERGE_AT else []
 
 
+#: States in which the server that is named is the one that takes the next step.
+_AT_WORK: Final = frozenset(state.value for state in (RegionState.OFFLINE, RegionState.OPENING, RegionState.CLOSING))
 _STEPS: Final = frozenset((_word(one.before), _word(one.after)) for one in STEPS)
 
 # --- what is told ---------------------------------------------------------------------------------------------------
@@ -310,6 +312,7 @@ def filled(entries: Iterable[Entry]) -> list[Entry]:
     What a new master found just as it was before is left out: it adds nothing but the epoch.
     """
     state: dict[str, str] = {}
+    server: dict[str, str] = {}
     told: list[Entry] = []
     for one in entries:
         if not one.key:
@@ -317,17 +320,18 @@ def filled(entries: Iterable[Entry]) -> list[Entry]:
             continue
         known = state.get(one.key)
         if known is not None and known != one.before:
-            told.extend(_between(known, one.before, one))
+            at_work = server.get(one.key, "") if known in _AT_WORK else ""
+            told.extend(_between(known, one.before, msgspec.structs.replace(one, server=at_work or one.server)))
         if one.cause != FOUND and (one.before, one.after) not in _STEPS:
             way = only_way(one.before, one.after)
             if len(way) > 1:  # its writer saw only what it led to
                 told.extend(_between(one.before, way[-2], one))
                 told.append(msgspec.structs.replace(one, before=way[-2]))
-                state[one.key] = one.after
+                state[one.key], server[one.key] = one.after, one.server
                 continue
         if one.cause != FOUND or known is None:
             told.append(one)
-        state[one.key] = one.after
+        state[one.key], server[one.key] = one.after, one.server
     return told
 
 

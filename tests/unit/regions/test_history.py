@@ -140,8 +140,8 @@ def test_only_steps_that_were_seen_wait_to_be_written_down() -> None:
 
 
 def test_a_long_error_is_cut() -> None:
-    step_ = SeenStep(1, KEY, Actor.MASTER, None, RegionState.OFFLINE, Cause.ASSIGN, "", 1, "", 0, "e" * 999, "r" * 999)
-    entry = entry_of(step_)
+    closing = SeenStep(1, KEY, Actor.SERVER, None, RegionState.CLOSING, None, "", 1, "", 0, "e" * 999, "r" * 999)
+    entry = entry_of(closing)
     assert (len(entry.detail), len(entry.reason)) == (module.DETAIL_MAX, module.DETAIL_MAX)
 
 

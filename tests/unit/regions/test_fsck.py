@@ -1,0 +1,245 @@
+"""The checker: every kind of damage is planted once; what is only under way is no damage; fixes are legal steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from regions.fsck import LATE_MS, WARNINGS, Finding, FixKind, FoundTransition, Problem, View, check, confirmed
+from regions.layout import Layout
+from regions.messages import HostedReplica
+from regions.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TransitionRecord,
+)
+from regions.states import Actor, Cause, is_legal
+
+A = Incarnation("a", 1)
+B = Incarnation("b", 1)
+NOW = 10_000_000
+LAYOUT = Layout("/rk")
+
+
+def hosted(region_id: str, state: str = "OPEN") -> HostedReplica:
+    return HostedReplica(region_id, "t", 0, state)
+
+
+def healthy() -> View:
+    """Two servers, one table of three regions: two open on a, one on b."""
+    regions = []
+    for name, start, end, home in (("t.1", "", "g", A), ("t.2", "g", "p", A), ("t.3", "p", "", B)):
+        location = ReplicaLocation(0, home.uuid, home.start_code)
+        regions.append(RegionRecord("t", name, start, end, replicas=(location,)))
+    return View(
+        tables=[TableRecord("t", "orders")],
+        regions={"t": regions},
+        servers=[ServerRecord("a", "host-a", 1, 1), ServerRecord("b", "host-b", 1, 1)],
+        lists={"a": [hosted("t.1"), hosted("t.2")], "b": [hosted("t.3")]},
+        names={"orders": "t"},
+        now_ms=NOW,
+        root="/rk",
+    )
+
+
+def change(view: View, number: int, **fields: Any) -> None:
+    view.regions["t"][number] = msgspec.structs.replace(view.regions["t"][number], **fields)
+
+
+def transition(
+    view: View, state: str, *, name: str = "t.1", number: int = 0, path: str = "", version: int = 2, **fields: Any
+) -> None:
+    """A transition with both servers named unless the test says otherwise."""
+    given: dict[str, Any] = {"source": A, "destination": B, "deadline_ms": NOW, **fields}
+    record = TransitionRecord(name, "t", number, RegionState(state), **given)
+    view.transitions.append(FoundTransition(path or LAYOUT.transition(name, number), record, version))
+
+
+def _disable(view: View) -> None:
+    view.tables[0] = msgspec.structs.replace(view.tables[0], intent=TableIntent.DISABLED)
+
+
+def _no_lists_of_a(view: View) -> None:
+    view.lists["a"] = None
+
+
+def _lose_server_a(view: View) -> None:
+    view.servers = view.servers[1:]
+    del view.lists["a"]
+
+
+Damage = Callable[[View], object]
+
+DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
+    ("a region deleted", lambda v: v.regions["t"].pop(1),
+     [(Problem.HOLE, "orders:g"), (Problem.UNKNOWN_REGION, "t.2-0")]),
+    ("the first region begins late", lambda v: change(v, 0, start_key="b"), [(Problem.HOLE, "orders:")]),
+    ("the last region ends", lambda v: change(v, 2, end_key="x"), [(Problem.HOLE, "orders:x")]),
+    ("a region begins early", lambda v: change(v, 1, start_key="c"), [(Problem.OVERLAP, "t.2")]),
+    ("a region has no end", lambda v: change(v, 0, end_key=""), [(Problem.OVERLAP, "t.2"), (Problem.OVERLAP, "t.3")]),
+    ("open twice", lambda v: v.lists["b"].append(hosted("t.1")), [(Problem.SEVERAL_OWNERS, "t.1-0")]),
+    ("lost by its server", lambda v: v.lists["a"].pop(0), [(Problem.NO_OWNER, "t.1-0")]),
+    ("failed on its server", lambda v: v.lists.update(a=[hosted("t.1", "FAILED"), hosted("t.2")]),
+     [(Problem.NO_OWNER, "t.1-0")]),
+    ("on another server", lambda v: v.lists.update(a=[hosted("t.2")], b=[hosted("t.3"), hosted("t.1")]),
+     [(Problem.ELSEWHERE, "t.1-0")]),
+    ("its server died, nobody noticed", _lose_server_a, [(Problem.NO_OWNER, "t.1-0"), (Problem.NO_OWNER, "t.2-0")]),
+    ("never assigned, yet open", lambda v: change(v, 0, replicas=()), [(Problem.ELSEWHERE, "t.1-0")]),
+    ("open though disabled", _disable,
+     [(Problem.NOT_CLOSED, "t.1-0"), (Problem.NOT_CLOSED, "t.2-0"), (Problem.NOT_CLOSED, "t.3-0")]),
+    ("open though unassigned", lambda v: change(v, 0, unassigned=True), [(Problem.NOT_CLOSED, "t.1-0")]),
+    ("unknown to the store", lambda v: v.lists["b"].append(hosted("x.1")), [(Problem.UNKNOWN_REGION, "x.1-0")]),
+    ("orphan", lambda v: transition(v, "OFFLINE", name="x.1"), [(Problem.ORPHAN_TRANSITION, "x.1-0")]),
+    ("a replica too many", lambda v: transition(v, "OFFLINE", number=1), [(Problem.ORPHAN_TRANSITION, "t.1-1")]),
+    ("misplaced", lambda v: transition(v, "CLOSED", path="/rk/unassigned/00/t.1-0"),
+     [(Problem.MISPLACED_TRANSITION, "/rk/unassigned/00/t.1-0")]),
+    ("parked", lambda v: transition(v, "OFFLINE", parked=True, attempt=8), [(Problem.PARKED, "t.1-0")]),
+    ("late", lambda v: transition(v, "OPENING", deadline_ms=NOW - LATE_MS - 1), [(Problem.LATE, "t.1-0")]),
+    ("silent", _no_lists_of_a, [(Problem.SILENT_SERVER, "a")]),
+    ("a name without a table", lambda v: v.names.update(other="y"), [(Problem.HALF_TABLE, "other")]),
+    ("regions without a table", lambda v: v.regions.update(y=[]), [(Problem.HALF_TABLE, "y")]),
+    ("a table without a name", lambda v: v.names.clear(), [(Problem.HALF_TABLE, "orders")]),
+    ("a table by another name", lambda v: (v.names.clear(), v.names.update(old="t")), [(Problem.HALF_TABLE, "orders")]),
+    ("a table without regions", lambda v: (v.regions.clear(), v.lists.update(a=[], b=[])), [(Problem.HOLE, "orders")]),
+    ("nonsense in a znode", lambda v: v.unreadable.append(("/rk/tables/t", "no JSON")),
+     [(Problem.UNREADABLE, "/rk/tables/t")]),
+    ("no master", lambda v: setattr(v, "has_master", False), [(Problem.NO_MASTER, "")]),
+]  # fmt: skip
+
+
+def found(view: View) -> list[tuple[str, str]]:
+    return [(one.problem, one.subject) for one in check(view)]
+
+
+def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
+    """`rk fsck`: silence and exit status 0."""
+    assert check(healthy()) == []
+
+
+@pytest.mark.parametrize(("damage", "expected"), [row[1:] for row in DAMAGES], ids=[row[0] for row in DAMAGES])
+def test_each_damage_is_found_and_nothing_else(damage: Damage, expected: list[tuple[Problem, str]]) -> None:
+    """N5: holes, overlaps, two owners, no owner, orphans, unknown regions."""
+    view = healthy()
+    damage(view)
+    assert found(view) == [(problem.value, subject) for problem, subject in expected]
+    for one in check(view):
+        assert one.is_warning == (one.problem in WARNINGS)
+        assert one.text
+
+
+def test_every_kind_of_problem_is_planted_somewhere() -> None:
+    """The table above leaves no kind out; UNATTENDED has a test of its own."""
+    planted = {problem for _, _, expected in DAMAGES for problem, _ in expected}
+    assert planted == set(Problem) - {Problem.UNATTENDED}
+
+
+@pytest.mark.parametrize("state", list(RegionState))
+def test_what_is_under_way_is_no_damage(state: RegionState) -> None:
+    """A moving region is open nowhere for a while, and the store's location is its last one."""
+    view = healthy()
+    transition(view, state.value)
+    view.lists["a"] = [hosted("t.2")]
+    assert check(view) == []
+    late = healthy()
+    transition(late, "OPENING", deadline_ms=NOW - LATE_MS)
+    assert check(late) == [], "at the bound, not beyond"
+
+
+def test_a_transition_that_waits_for_a_master_is_told_when_there_is_none() -> None:
+    """No master: a server that is at work goes on, everything else waits."""
+    view = healthy()
+    view.has_master = False
+    transition(view, "CLOSED")
+    transition(view, "OPENING", name="t.2")
+    transition(view, "OFFLINE", name="t.3", destination=None)
+    unattended = [subject for problem, subject in found(view) if problem == Problem.UNATTENDED]
+    assert unattended == ["t.1-0", "t.3-0"]
+
+
+def test_only_what_two_looks_find_is_reported() -> None:
+    """A step between two answers looks like damage once."""
+    damaged = healthy()
+    damaged.lists["a"] = [hosted("t.2")]
+    assert confirmed(check(damaged), check(healthy())) == []
+    again = check(damaged)
+    assert confirmed(check(damaged), again) == again
+
+
+DEAD = Incarnation("a", 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "source", "destination", "kind"),
+    [
+        ("OFFLINE", None, A, FixKind.DELETE),
+        ("CLOSED", A, None, FixKind.DELETE),
+        ("OPENING", None, DEAD, FixKind.PUT_DOWN),
+        ("OPENED", None, DEAD, FixKind.PUT_DOWN),
+        ("CLOSING", DEAD, None, FixKind.PUT_DOWN),
+        ("OPENING", None, A, None),
+        ("OPENED", None, A, None),
+        ("CLOSING", A, None, None),
+    ],
+)
+def test_an_orphan_is_ended_by_legal_steps_only(
+    state: str, source: Incarnation | None, destination: Incarnation | None, kind: FixKind | None
+) -> None:
+    """RT-21, N11: each proposed step is in the table; nothing is proposed while a live server is at work."""
+    view = healthy()
+    transition(view, state, name="x.1", source=source, destination=destination, version=7)
+    [finding] = check(view)
+    if kind is None:
+        assert finding.fix is None
+        return
+    fix = finding.fix
+    assert fix is not None
+    assert (fix.kind, fix.path, fix.version) == (kind, LAYOUT.transition("x.1", 0), 7)
+    after = RegionState(fix.after) if fix.after else None
+    assert is_legal(Actor.MASTER, RegionState(fix.before), after, Cause(fix.cause))
+
+
+def _fix_of(view: View) -> Any:
+    [finding] = check(view)
+    return finding.fix
+
+
+def test_two_owners_are_settled_by_fencing_the_one_that_the_store_does_not_name() -> None:
+    """RF-01: its registration goes, it closes everything, its regions are assigned anew; the preview says how many."""
+    view = healthy()
+    view.lists["b"].append(hosted("t.1"))  # type: ignore[union-attr]
+    fix = _fix_of(view)
+    assert (fix.kind, fix.server, fix.path) == (FixKind.FENCE, "b", LAYOUT.server("b"))
+    assert "2 regions" in fix.preview
+    lost = healthy()
+    lost.lists["a"] = [hosted("t.2")]
+    assert _fix_of(lost).server == "a"
+    without = healthy()
+    without.has_master = False
+    without.lists["a"] = [hosted("t.2")]
+    assert [one.fix for one in check(without)] == [None, None], "nobody would assign them anew"
+
+
+def test_a_parked_region_is_fixed_by_asking_the_master() -> None:
+    """X11, N11."""
+    view = healthy()
+    transition(view, "OFFLINE", parked=True)
+    fix = _fix_of(view)
+    assert (fix.kind, fix.region_id, fix.replica) == (FixKind.RETRY, "t.1", 0)
+    assert "version 2" in fix.preview
+
+
+def test_findings_are_ordered_by_what_is_worst() -> None:
+    view = healthy()
+    transition(view, "OFFLINE", parked=True, name="t.3")
+    view.regions["t"].pop(1)
+    kinds = [one.problem for one in check(view)]
+    assert kinds == [Problem.HOLE, Problem.UNKNOWN_REGION, Problem.PARKED]
+    assert isinstance(check(view)[0], Finding)
