@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 from kazoo.exceptions import BadVersionError, KazooException, NoNodeError, RolledBackError, RuntimeInconsistency
-from regions.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
 from rich.console import Console
 from rich.text import Text
 
@@ -23,6 +22,7 @@ from cli.names import Names
 from cli.options import Globals, global_options
 from coord.rpc_wire import RpcError
 from regions import messages, states
+from regions.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
 from regions.layout import (
     CorruptZnode,
     decode_region,
@@ -201,7 +201,8 @@ def _take(cluster: Cluster, finding: Finding) -> Done:
             answer = cluster.ask_master(messages.RetryRegion(fix.region_id, fix.replica), messages.Accepted)
             result.detail = answer.detail
         elif fix.kind is FixKind.FENCE:
-            _fence(cluster, fix)
+            fence = messages.FenceServer(fix.server, f"rk fsck: {finding.problem}, {finding.subject}")
+            result.detail = cluster.ask_master(fence, messages.Accepted).detail
         else:
             _step(cluster, fix)
     except CliError as error:
@@ -211,12 +212,6 @@ def _take(cluster: Cluster, finding: Finding) -> Done:
     except BadVersionError:
         result.done, result.detail = False, "it has changed meanwhile: look again"
     return result
-
-
-def _fence(cluster: Cluster, fix: Fix) -> None:
-    """Delete the registration at its version. RF-01 does the rest."""
-    _, stat = cluster.client.get(fix.path)
-    cluster.client.delete(fix.path, stat.version)
 
 
 def _step(cluster: Cluster, fix: Fix) -> None:

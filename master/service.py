@@ -253,7 +253,7 @@ class MasterService:
     def _at_rest(self) -> dict[str, Incarnation] | None:
         """Where replicas at rest are, while this master reigns."""
         reign = self.reign
-        if reign is None or not reign.is_open:
+        if reign is None or not reign.is_open or reign.is_paused:
             return None
         return {
             one.key: one.home

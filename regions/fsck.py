@@ -66,7 +66,7 @@ class FixKind(enum.StrEnum):
     RETRY = "retry"  #: ask the master to try a parked replica again: OFFLINE -> OFFLINE
     DELETE = "delete"  #: delete an orphan's znode at its version, by one of the master's legal deletions
     PUT_DOWN = "put down"  #: set an orphan's znode of a dead server OFFLINE, by a master's legal step
-    FENCE = "fence"  #: delete a server's registration: it closes everything and joins again, the masters reassign
+    FENCE = "fence"  #: ask the master to fence a server: it closes everything and joins again, the masters reassign
 
 
 class Fix(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -189,13 +189,13 @@ def _owners(view: View) -> Iterable[Finding]:
     moving = {found.record.key for found in view.transitions if found.record is not None}
     held = _held(view.lists)
     for key, owners in held.items():
-        region_id, _, number = key.rpartition("-")
+        region_id, _, replica = key.rpartition("-")
         region = known.get(region_id)
         if region is None:
             text = f"{key} is open on {_names(owners, alive)}; the store has no such region"
             yield _finding(Problem.UNKNOWN_REGION, key, text, _fence(owners[0], alive, view))
             continue
-        stored = region.location(int(number)).incarnation
+        stored = region.location(int(replica)).incarnation
         if len(owners) > 1:
             # The store's word counts: whoever else has it must let go of it.
             strangers = [one for one in owners if stored is None or one != stored.uuid]
@@ -267,10 +267,10 @@ def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: View) -> Fix | No
         return None
     count = sum(one.state == OPEN for one in view.lists.get(uuid) or ())
     preview = (
-        f"delete the registration of server {server.host}:{server.port}: it closes its {count} regions and joins again,"
-        " the master assigns them anew"
+        f"have the master fence server {server.host}:{server.port}: it closes its {count} regions and joins again,"
+        " and they are assigned anew"
     )
-    return Fix(FixKind.FENCE, preview, path=Layout(view.root).server(uuid), server=uuid)
+    return Fix(FixKind.FENCE, preview, path=Layout(view.root).fence_mark(uuid), server=uuid)
 
 
 # --- transitions ------------------------------------------------------------------------------------------------------

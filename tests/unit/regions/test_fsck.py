@@ -216,7 +216,7 @@ def test_two_owners_are_settled_by_fencing_the_one_that_the_store_does_not_name(
     view = healthy()
     view.lists["b"].append(hosted("t.1"))  # type: ignore[union-attr]
     fix = _fix_of(view)
-    assert (fix.kind, fix.server, fix.path) == (FixKind.FENCE, "b", LAYOUT.server("b"))
+    assert (fix.kind, fix.server, fix.path) == (FixKind.FENCE, "b", LAYOUT.fence_mark("b"))
     assert "2 regions" in fix.preview
     lost = healthy()
     lost.lists["a"] = [hosted("t.2")]
