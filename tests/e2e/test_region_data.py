@@ -139,11 +139,16 @@ def test_a_frozen_owner_serves_nothing_of_its_old_lease(cluster: Cluster, client
     load.start()
     key = "k05x"
     client.put(TABLE, key, b"before")
-    place = place_of(client, key)
-    victim = owner_of(cluster, client, key)
-    waiting = _Socket(victim.address)
-    waiting.send(1, KvRead(place, [key]))
-    assert not isinstance(waiting.answers(1)[0], Failed)
+
+    def connected() -> tuple[Process, Place, _Socket]:
+        place = place_of(client, key)
+        owner = owner_of(cluster, client, key)
+        made = _Socket(owner.address)
+        made.send(1, KvRead(place, [key]))
+        assert not isinstance(made.answers(1)[0], Failed)
+        return owner, place, made
+
+    victim, place, waiting = eventually(connected, 20, "an owner that answers")
     victim.signal(signal.SIGSTOP)
     try:
         waiting.send(2, KvRead(place, [key]))
