@@ -98,6 +98,7 @@ class Limits:
         session_timeout_max_ms: int = 10_000,
         sessions_max: int = 100_000,
         output_bytes_max: int = 4 << 20,
+        backlog_bytes_max: int = 64 << 20,
         watches_max: int = 0,
     ) -> None:
         #: Requests of one connection that wait for an answer; beyond it the connection is not read.
@@ -111,6 +112,9 @@ class Limits:
         self.sessions_max = sessions_max
         #: Bytes of answers that may wait for one client before no more of its requests are answered.
         self.output_bytes_max = output_bytes_max
+        #: Bytes of answers at which a connection is closed: reads that wait behind a write are answered together with
+        #: it, and a thousand of them may ask for a megabyte each.
+        self.backlog_bytes_max = backlog_bytes_max
         #: Watches of one session; 0: no bound.
         self.watches_max = watches_max
 
@@ -687,7 +691,7 @@ class Pipeline:
         """Give the replies that are due: from the front up to the first request that still waits for something.
 
         A choked connection gets them, too: held back they would be overtaken by events, and reads would see writes that
-        came behind them. They are no more than the bounds on what may be outstanding allow.
+        came behind them. What they may be together is bounded by `Limits.backlog_bytes_max`.
         """
         pending = connection.pending
         output = connection.output
@@ -696,6 +700,10 @@ class Pipeline:
             if first.is_read:
                 self.waiting_reads -= 1
                 self._read(connection, first)
+                if connection.output_bytes > self.limits.backlog_bytes_max:
+                    first.is_read = False  # it is counted no more
+                    self.close(connection)
+                    return
             elif first.reply is not None:
                 output.append(first.reply)
             else:

@@ -8,6 +8,7 @@ import pytest
 
 from coord.errors import NO_NODE, OK, SESSION_EXPIRED, SESSION_MOVED
 from coord.server import peer_codec as codec
+from coord.server.pipeline import Limits
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest
@@ -637,3 +638,23 @@ def test_commands_after_a_state_taken_over_are_answered() -> None:
         nodes.run(2)
         assert [r[2] for r in later.replies()] == [OK]
         agree(nodes)
+
+
+@pytest.mark.parametrize(("reads", "survives"), [(8, True), (9, False)])
+def test_reads_behind_a_write_are_bounded_in_bytes_together(reads: int, survives: bool) -> None:
+    """They leave with the write's answer, however many; beyond the bound the connection ends instead of the memory."""
+    size = 10_000
+    answer = 4 + size + 68
+    nodes = StoreNodes(1, limits=Limits(backlog_bytes_max=8 * answer, output_bytes_max=answer))
+    client = nodes.client(nodes.leader())
+    client.request(1, op.OP_CREATE, create(b"/big", bytes(size)))
+    nodes.settle()
+    client.replies()
+    client.request(2, op.OP_SET_DATA, set_data(b"/big", bytes(size)))
+    for xid in range(3, 3 + reads):
+        client.request(xid, op.OP_GET_DATA, get(b"/big"))
+    nodes.settle()
+    assert client.is_open == survives
+    assert nodes.nodes[1].pipeline.waiting_reads == 0
+    if survives:
+        assert client.xids() == list(range(1, 3 + reads))
