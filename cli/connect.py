@@ -143,10 +143,18 @@ def _begin_session(
     client: KazooClient, hosts: str, addresses: list[str], timeout_s: float, access: StoreAccess
 ) -> None:
     """Start the client; whatever keeps it from a session is looked for early, since kazoo itself just tries on."""
+    refused: list[str] = []
+
+    def listen(_: object) -> None:
+        # A refused credential is kazoo's state for a moment only, then it is closed as before its start.
+        if client.client_state == "AUTH_FAILED":
+            refused.append(client.client_state)
+
+    client.add_listener(listen)
     try:
         started = client.start_async()
         started.wait(min(timeout_s, _FIRST_LOOK_S))
-        if not client.connected and client.client_state != "AUTH_FAILED":
+        if not client.connected and not refused:
             for address in addresses:
                 what, hint = misfit(split_address(address), access)
                 if what:
@@ -156,7 +164,7 @@ def _begin_session(
             # kazoo is connected before it has proved anything; the first answer tells.
             with contextlib.suppress(KazooException):
                 client.sync_async("/").get(timeout=timeout_s)
-        if client.client_state == "AUTH_FAILED":
+        if refused:
             raise AuthFailedError
         if not client.connected:
             raise UnreachableError(

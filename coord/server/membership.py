@@ -132,7 +132,10 @@ class Membership:
         try:
             wish = _read_wish(pending.opcode, pending.body)
             if wish["do"] != "list" and not self._node.settings.reconfig_enabled:
-                raise RefusedError(RECONFIG_DISABLED, "changes of the members are switched off on this node")
+                raise RefusedError(
+                    RECONFIG_DISABLED,
+                    "changes of the members are switched off on this node: see reconfigEnabled",
+                )
             changes.check_lines(wish)
         except RefusedError as error:
             self._keep(_Wish(connection, pending, {})).answer = _refusal(error)

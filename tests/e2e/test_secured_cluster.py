@@ -201,6 +201,11 @@ def test_refused_daemons_say_why(cluster: Secured, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with daemon(rk(*common, "--data-dir", str(tmp_path / "a"), *wrong), log=log):
         eventually(lambda: "--store-auth names the credential" in log.read_text(), 20, "the complaint")
+    by_sasl = {**cluster.settings(), "store-auth": "", "store-sasl": "ops:sasl-secret"}
+    right = [word for name, value in by_sasl.items() if value for word in (f"--{name}", value)]
+    log = tmp_path / "sasl.log"
+    with daemon(rk(*common, "--data-dir", str(tmp_path / "s"), "--root", "/sasl", *right), log=log):
+        eventually(lambda: "is active, epoch 1" in log.read_text(), 20, "a master that SASL let in")
     refused = [*common, "--data-dir", str(tmp_path / "b"), "--store-sasl", "ops:wrong"]
     ended = cluster.command(*refused)
     assert ended.returncode == 1
