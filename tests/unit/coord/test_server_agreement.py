@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from twisted.logger import LogEvent, globalLogPublisher
 
-from coord.errors import OK, StateDiverged
+from coord.errors import OK, StateDamaged, StateDiverged
 from coord.server import peer_codec as codec
 from coord.server.agreement import COMPARE_MS, PATIENCE_MS, REMEMBERED, ROUNDS_MAX, Agreement
 from coord.tree.node import SetDataDelta
@@ -249,3 +249,25 @@ def test_state_taken_over_by_snapshot_is_compared(lines: list[str]) -> None:
     assert any("took over the state" in line for line in lines)
     assert nodes.nodes[away].agreement.agreed_index == nodes.nodes[away].applied_index
     assert all(one.machine.digest() == other.machine.digest() for one, other in pairwise(nodes.nodes.values()))
+
+
+@pytest.mark.parametrize("what", ["data", "version", "digest"])
+def test_value_that_flipped_in_memory_is_found_before_a_snapshot_holds_it(what: str) -> None:
+    """The digest kept along with each znode does not know of the change: the node stops, and no file is left of it."""
+    nodes = StoreNodes(3)
+    written(nodes, 5)
+    node = nodes.follower()
+    tree = node.machine.tree
+    if what == "data":
+        tree.nodes[b"/n3"].data = b"w"
+    elif what == "version":
+        tree.nodes[b"/n3"].version ^= 8
+    else:
+        tree.digest_sum ^= 1 << 20
+    nodes.may_stop = StateDamaged
+    node.take_snapshot()
+    nodes.run(1)
+    number = node.settings.node_id
+    assert list(nodes.stopped) == [number]
+    assert ("/n3" in str(nodes.stopped[number])) == (what != "digest")
+    assert nodes.disks[number].names("snap") == []
