@@ -149,6 +149,8 @@ class MasterApi:
             raise self._not_leader()
         if not reign.is_open:
             raise RpcError(ms.BUSY, f"this master is becoming active: {reign.phases.current or 'starting'}")
+        if reign.is_dark:
+            raise RpcError(ms.BUSY, "this master has lost the store for longer than its session lasts")
         if reign.is_paused and not isinstance(request, READS):
             raise RpcError(ms.BUSY, "this master has no connection with the store at the moment")
         return reign

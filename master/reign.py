@@ -3,11 +3,11 @@
 It loads the store into an `Assigner`, then turns the wheel: watch events and answers become events of the assigner,
 its effects become fenced multis, orders and plans.
 
-A lost connection pauses the reign: nothing is written, ordered or acknowledged. If the client comes back before this
-master's session may be over by its own monotonic clock, the reign asks whether its epoch still stands, reads again
-what may have changed unseen (the watches report a gap), counts every write of unknown fate as refused, and goes on.
-Otherwise, and whenever it can no longer be sure of what it may do (the session ended, the epoch moved on), it ends, and
-the service decides whether this master stands for election again.
+A lost connection pauses the reign: nothing is written, ordered or acknowledged. Once its session may be over by its own
+monotonic clock, the master does not even answer as the active one. When the client is back with the session alive, the
+reign asks whether its epoch still stands, reads again what may have changed unseen (the watches report a gap), counts
+every write of unknown fate as refused, and goes on. It ends when the session has ended or the epoch has moved on; the
+service then stands for election again.
 """
 
 from __future__ import annotations
@@ -115,6 +115,9 @@ class Reign:
         self.is_over = False
         #: The store is out of sight; see the module docstring.
         self.is_paused = False
+        #: And for so long that another master may be active.
+        self.is_dark = False
+        self._resuming = False
         self.pauses = 0
         self.bulks = Bulks(self, planner, now_ms, token)
         self._lease_over: IDelayedCall | None = None
@@ -312,21 +315,26 @@ class Reign:
             self.end(f"session {state.value}")
 
     def _pause(self) -> None:
-        """Do nothing any more until the store is in sight; no longer than our session surely lives."""
+        """Do nothing any more until the store is in sight; answer nothing either once our session may be over."""
         if self.is_paused:
-            return
-        left_s = self._client.left_s
-        if left_s <= 0:
-            self.end("out of sight of the store for as long as its session lasts")
             return
         self.is_paused = True
         self.pauses += 1
-        log.info("out of sight of the store; the reign goes on if it is back within {left:.1f} s", left=left_s)
+        left_s = self._client.left_s
+        log.info("out of sight of the store; our session lives for {left:.1f} s more", left=left_s)
         self._lease_over = self._reactor.callLater(left_s, self._session_may_be_over)
 
     def _session_may_be_over(self) -> None:
+        """From here on another master may be active: we are not, unless the store says that the session lives."""
         self._lease_over = None
-        self.end("out of sight of the store for as long as its session lasts")
+        if self._client.state is SessionState.CONNECTED:
+            if not self._resuming:
+                self.end("the store refused a write, and was in sight")
+            else:  # it takes long to read what may have been missed
+                self._lease_over = self._reactor.callLater(max(self._client.left_s, TICK_S), self._session_may_be_over)
+            return
+        self.is_dark = True
+        log.info("our session may be over: not active before the store has said that it is not")
 
     def _gap(self) -> None:
         """The watches are in force again, and events may have been missed."""
@@ -335,6 +343,7 @@ class Reign:
             return
         self._pause()
         if not self.is_over:
+            self._resuming = True
             ensureDeferred(self._resume()).addErrback(self._not_resumed)
 
     async def _resume(self) -> None:
@@ -347,7 +356,7 @@ class Reign:
         self._writer.settle_unknown()
         for event in events:
             self._handle(event)
-        self.is_paused = False
+        self.is_paused = self.is_dark = self._resuming = False
         if self._lease_over is not None:
             self._lease_over.cancel()
             self._lease_over = None
@@ -363,6 +372,7 @@ class Reign:
     def _not_resumed(self, failure: Failure) -> None:
         """The connection broke again: the next gap tries again, as long as the session lives."""
         if isinstance(failure.value, RetryableError) and not self.is_over:
+            self._resuming = False
             log.info("still out of sight of the store: {error}", error=failure.value)
         else:
             self._failed(failure)

@@ -2,8 +2,8 @@
 
     connect -> register -> stand by -> active -> (stood down) -> stand by ...
 
-A master never dies of losing its place (MF-14): a lost session, a refused write, a gap in what it saw only end the
-reign. It goes back to the store and stands for election again, with the same uuid under a new session if need be.
+A master never dies of losing its place (MF-14): a lost session or a refused write only end the reign. It goes back to
+the store and stands for election again, with the same uuid under a new session if need be.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class MasterService:
         """standby, activating or active."""
         if self.reign is None:
             return "standby"
-        return "active" if self.reign.is_open else "activating"
+        return "active" if self.reign.is_open and not self.reign.is_dark else "activating"
 
     def uptime_ms(self) -> int:
         """Since the start of the process."""

@@ -156,7 +156,7 @@ def _name(state: RegionState | None) -> str:
 
 
 def as_markdown() -> str:
-    """The table as a page: docs/transitions.md is exactly this, and a test fails when it is not."""
+    """The table as the first part of docs/transitions.md (`regions/pages.py`)."""
     lines = [
         "# Legal steps of a transition znode",
         "",
