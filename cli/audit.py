@@ -76,7 +76,7 @@ def _show(alarms: list[Alarm], names: Names, auditors: int, console: Console) ->
         when = f"{datetime.fromtimestamp(one.at_ms / 1000):%Y-%m-%d} {output.clock(one.at_ms)}" if one.at_ms else ""
         by = f"  (raised by {names.of_uuid(one.raised_by)})" if one.raised_by else ""
         console.print(Text(f"{one.alarm_id}  {when}  {one.rule}", style="bold red").append(by, style="dim"))
-        console.print(Text(f"  {one.text}"), soft_wrap=True)
+        console.print(Text(f"  {names.in_text(one.text)}"), soft_wrap=True)
         for step in one.steps:
             unseen = f" ({step.missed} between unseen)" if step.missed else ""
             server = names.of_uuid(step.server.partition("@")[0]) if step.server else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from cli.errors import CliError, NotFoundError
@@ -34,6 +35,13 @@ class Names:
     def uuids(self, text: str) -> list[str]:
         """Uuids of everything known by that name, or whose uuid begins so; live or not."""
         return sorted(uuid for uuid, name in self._by_uuid.items() if text == name or (text and uuid.startswith(text)))
+
+    def in_text(self, text: str) -> str:
+        """A sentence with names in place of uuids."""
+        for uuid, name in self._by_uuid.items():
+            if uuid in text:
+                text = re.sub(rf"{re.escape(uuid)}(@\d+)?", name, text)
+        return text
 
     def by_address(self) -> dict[str, str]:
         """Names of a local cluster's daemons by address."""
