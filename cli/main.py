@@ -46,7 +46,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(_LOOK, "status", "cli.status:status", "Store nodes, masters, servers, tables, regions in transition."),
     Entry(_LOOK, "watch", "cli.watch:watch", "Each transition as it happens, one line."),
     Entry(_LOOK, "why", "cli.why:why", "Why a region is where it is, who must act next, what would help."),
-    Entry(_LOOK, "fsck", "cli.fsck:fsck", "Store and servers compared: what is wrong; --fix takes legal steps."),
+    Entry(_LOOK, "fsck", "cli.fsck:fsck", "Store and servers compared; --fix takes legal steps."),
     Entry(_LOOK, "audit", "cli.audit:audit", "Alarms: rules that were broken, with the steps that led there."),
     Entry(_LOOK, "history", "cli.record:history", "Every step of a region, table or server, with actor and cause."),
     Entry(_LOOK, "runs", "cli.record:runs", "How long each start and failover took, phase by phase."),
