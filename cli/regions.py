@@ -149,7 +149,10 @@ def find_region(cluster: Cluster, text: str) -> messages.RegionStatus:
     table_name, colon, key = text.partition(":")
     if colon:
         (found,) = every_region(cluster, table_name)
-        return next(one for one in found.regions if one.region.contains(key))
+        for one in found.regions:
+            if one.region.contains(key):
+                return one
+        raise NotFoundError(f"no region of {table_name} holds {key!r}: there is a hole", "`rk fsck` tells more.")
     fits = [one for found in every_region(cluster) for one in found.regions if one.region.region_id.startswith(text)]
     exact = [one for one in fits if one.region.region_id == text]
     if len(fits) == 1 or exact:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import click
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
 from cli import output
 from cli.connect import open_cluster
-from cli.errors import CliError, UnreachableError
+from cli.errors import CliError, UnreachableError, UsageFaultError
 from cli.follow import Follower, Line, Membership, describe
+from cli.live import Board
 from cli.names import Names
 from cli.options import Globals, global_options
 from coord.client.session import SessionState
+from regions.model import RegionState
 from regions.sights import NONE, Change
+
+#: What --state calls the end of a transition.
+DONE: Final = "done"
+_REFRESH_S: Final = 0.5
 
 _STYLES = {
     "OFFLINE": "yellow",
@@ -32,35 +40,79 @@ _STYLES = {
 
 @click.command()
 @click.option("--table", "table_name", help="Only this table's transitions.")
+@click.option("--server", "server_name", help="Only those on this server (its name, or host:port).")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([*(state.value for state in RegionState), DONE], case_sensitive=False),
+    help="Only steps to this state; may be given several times.",
+)
+@click.option("--live", is_flag=True, help="A full screen: regions in transition by age, servers, rates.")
 @click.option("--count", type=click.IntRange(1), help="Stop after that many transitions.")
 @global_options
 @click.pass_obj
-def watch(given: Globals, table_name: str | None, count: int | None) -> None:
+def watch(
+    given: Globals,
+    table_name: str | None,
+    server_name: str | None,
+    states: tuple[str, ...],
+    live: bool,
+    count: int | None,
+) -> None:
     """Each transition as it happens: time, table, keys, step, server, why, attempt. Ctrl-C ends it.
 
     With --json one object per line: "event" is watching (nothing that happens after it is missed), transition, active,
     no-active, server-up, server-down or connection.
     """
+    if live and given.json:
+        raise UsageFaultError("--live is a screen, --json are lines", "Give one of them.")
+    if live and not sys.stdout.isatty():
+        raise UsageFaultError("--live needs a terminal", "Without it, rk watch prints a line for each transition.")
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         hosts, root, access = cluster.hosts, cluster.layout.root or "/", cluster.access
     from twisted.internet import reactor
 
     follower = Follower(reactor, hosts, root, access=access, wipe_allowed=True)
-    shown = Watch(follower, names, as_json=given.json, table_name=table_name, count=count)
+    wanted = Wanted(table_name, server_name, tuple(NONE if one == DONE else one for one in states))
+    shown = Watch(follower, names, as_json=given.json, wanted=wanted, count=count, live=live)
     shown.run(reactor)
+
+
+class Wanted(NamedTuple):
+    """Which transitions are shown."""
+
+    table: str | None = None
+    server: str | None = None
+    states: tuple[str, ...] = ()
+
+    def fits(self, line: Line) -> bool:
+        """Whether a line is to be shown."""
+        if self.table not in (None, line.table) or self.server not in (None, line.server):
+            return False
+        return not self.states or line.after in self.states
 
 
 class Watch:
     """Prints what a follower sees, in the order in which it happened."""
 
     def __init__(
-        self, follower: Follower, names: Names, *, as_json: bool, table_name: str | None, count: int | None
+        self,
+        follower: Follower,
+        names: Names,
+        *,
+        as_json: bool,
+        wanted: Wanted,
+        count: int | None,
+        live: bool = False,
     ) -> None:
         self._follower = follower
         self._names = names
         self._as_json = as_json
-        self._table_name = table_name
+        self._wanted = wanted
+        self._board = Board(names, follower.clock.now_ms()) if live else None
+        self._screen: Live | None = None
         self._left = count
         self._waiting: deque[Change | Membership] = deque()
         self._printing = False
@@ -76,11 +128,18 @@ class Watch:
         reactor.callWhenRunning(
             lambda: ensureDeferred(self._follower.start()).addCallbacks(self._started, self._failed)
         )
-        reactor.run()
+        try:
+            reactor.run()
+        finally:
+            if self._screen is not None:
+                self._screen.stop()
         if self._failure is not None:
             raise self._failure
 
     def _started(self, _: object) -> None:
+        if self._board is not None:
+            self._begin_screen(self._board)
+            return
         left = len(self._follower.history.in_transition)
         if self._as_json:
             output.print_json_line(
@@ -90,6 +149,22 @@ class Watch:
             self._console.print(f"watching; {left or 'no'} regions in transition now. Ctrl-C ends it.", style="dim")
 
         self._follower.client.on_state(self._connection)
+
+    def _begin_screen(self, board: Board) -> None:
+        for server in self._follower.servers.values():
+            board.server(server.uuid, self._names.of_uuid(server.uuid), is_up=True)
+        active = self._follower.active
+        board.active = "" if active is None else self._names.of_address(active.host, active.port)
+        self._screen = Live(console=self._console, screen=True, auto_refresh=False)
+        self._screen.start()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        assert self._board is not None, "there is no screen without a board"
+        assert self._screen is not None, "the screen has begun"
+        self._reactor.callLater(_REFRESH_S, self._refresh)
+        drawn = self._board.draw(self._follower.clock.now_ms(), self._console.height)
+        self._screen.update(drawn, refresh=True)
 
     def _connection(self, state: SessionState) -> None:
         """Say when nothing can be seen, and that it is over."""
@@ -140,14 +215,16 @@ class Watch:
         self._printing = False
 
     def _print_line(self, line: Line) -> None:
-        if self._table_name not in (None, line.table) or self._left == 0:
+        if not self._wanted.fits(line) or self._left == 0:
             return
         if self._left is not None:
             self._left -= 1
         if self._as_json:
             output.print_json_line(line)
-            return
-        self._console.print(text_of(line), soft_wrap=True)
+        elif self._board is not None:
+            self._board.step(line, text_of(line))
+        else:
+            self._console.print(text_of(line), soft_wrap=True)
 
     def _print_membership(self, news: Membership) -> None:
         host, _, port = news.address.rpartition(":")
@@ -165,6 +242,13 @@ class Watch:
             "server-up": f"{name} has registered",
             "server-down": f"{name} is gone",
         }[news.what]
+        if self._board is not None:
+            if news.what in ("active", "no-active"):
+                self._board.active = name if news.what == "active" else ""
+            else:
+                self._board.server(news.uuid, name, is_up=news.what == "server-up")
+            self._board.membership(news, what)
+            return
         self._console.print(Text(f"{output.clock(news.at_ms)}  ** {what}", style="bold"), soft_wrap=True)
 
 

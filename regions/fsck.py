@@ -267,7 +267,7 @@ def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: View) -> Fix | No
         return None
     count = sum(one.state == OPEN for one in view.lists.get(uuid) or ())
     preview = (
-        f"have the master fence server {server.host}:{server.port}: it closes its {count} regions and joins again,"
+        f"have the master fence {server.host}:{server.port}: it closes its {count} regions and joins again,"
         " and they are assigned anew"
     )
     return Fix(FixKind.FENCE, preview, path=Layout(view.root).fence_mark(uuid), server=uuid)

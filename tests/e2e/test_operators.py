@@ -1,0 +1,114 @@
+"""What operators ask of a running cluster: why, history, fsck, audit; with every role dead in turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regions import messages as ms
+from regions.layout import encode
+from regions.model import Incarnation, RegionState, TransitionRecord
+from tests.e2e.clusters import run_rk
+from tests.e2e.masters import Cluster, any_store, cluster_on
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two masters and three servers with one table of six regions, all open."""
+    with any_store("one", tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "cluster") as running:
+        active = running.wait_active()
+        eventually(lambda: len(running.ask(active, ms.ListServers(), ms.Servers).servers) == 3, 20, "three servers")
+        running.ask(active, ms.CreateTable("orders", list("bcdef"), wait_ms=30_000), ms.Tables, 40)
+        yield running
+
+
+def ask(cluster: Cluster, *words: str, status: int = 0) -> Any:
+    """What a command says as JSON; it must end with `status`."""
+    done = run_rk(*words, "--json", "--store", cluster.hosts)
+    assert done.returncode == status, f"{words}: {done.returncode} {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    return json.loads(done.stdout)
+
+
+def plant(cluster: Cluster, region_id: str, state: str) -> None:
+    """Write a transition as nobody may."""
+    server = cluster.ask_active(ms.ListServers(), ms.Servers).servers[0].server
+    epoch = cluster.zk.get(cluster.layout.epoch)[1].version
+    at = Incarnation(server.uuid, server.start_code)
+    record = TransitionRecord(region_id, region_id.rpartition(".")[0], 0, RegionState(state), at, at, epoch=epoch)
+    cluster.zk.create(cluster.layout.transition(region_id, 0), encode(record))
+
+
+def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> None:
+    """N5, N6: the issue's own words, in one cluster, for each start of one costs seconds."""
+    region = sorted(cluster.owners())[0]
+    first = eventually(lambda: ask(cluster, "history", region)["steps"], 10, "the history of its opening")
+    assert [one["after"] for one in first] == ["OFFLINE", "OPENING", "OPENED", ""]
+    assert ask(cluster, "audit") == {"alarms": [], "auditors": 2}
+    assert ask(cluster, "fsck")["findings"] == []
+
+    [well] = ask(cluster, "why", "orders:a")
+    assert (well["explanation"]["region_id"], well["explanation"]["standing"]) == (region, "OPEN")
+    assert (well["from_master"], well["server_answers"]) == (True, True)
+
+    plant(cluster, region, "OPENED")
+    [alarm] = eventually(lambda: ask(cluster, "audit", status=1)["alarms"], 10, "the alarm of an illegal write")
+    assert alarm["rule"] == "illegal step"
+    assert [one["after"] for one in alarm["steps"]][-1] == "OPENED"
+    assert ask(cluster, "audit", "--ack", "all") == {"acknowledged": [alarm["alarm_id"]]}
+
+    # A move through a failover: the history is whole, and nobody raises an alarm about anything legal.
+    active = cluster.wait_active()
+    moved = sorted(cluster.owners())[3]
+    cluster.ask(active, ms.MoveRegion(moved), ms.Accepted)
+    active.kill()
+    cluster.wait_settled()
+
+    def told() -> list[str]:
+        steps = [one["after"] for one in ask(cluster, "history", moved)["steps"]]
+        assert steps[-1] == ""
+        return steps
+
+    steps = eventually(told, 10, "the end of the move in the history")
+    assert steps[:4] == ["OFFLINE", "OPENING", "OPENED", ""]
+    assert steps[4:] in ([], ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""])
+    assert [run["path"] for run in ask(cluster, "runs")] == ["failover", "startup"]
+    assert ask(cluster, "audit")["alarms"] == []
+
+    # Nobody reigns: the store alone answers, and an orphan is ended by a legal step.
+    for master in cluster.masters:
+        master.kill()
+    eventually(lambda: not cluster.zk.exists(cluster.layout.active), 20, "no master is active")
+    [alone] = ask(cluster, "why", moved)
+    assert (alone["from_master"], alone["explanation"]["standing"]) == (False, "OPEN")
+    orphan = TransitionRecord("dead.0001", "dead", 0, RegionState.OFFLINE)
+    cluster.zk.create(cluster.layout.transition("dead.0001", 0), encode(orphan))
+    found = {one["problem"] for one in ask(cluster, "fsck", status=1)["findings"]}
+    assert found == {"transition without a region", "no active master"}
+    fixed = ask(cluster, "fsck", "--fix", "--yes", status=1)["fixes"]
+    assert [(one["subject"], one["done"]) for one in fixed] == [("dead.0001-0", True)]
+    assert not cluster.zk.exists(cluster.layout.transition("dead.0001", 0))
+
+
+def test_errors_are_sentences(cluster: Cluster) -> None:
+    """Unknown and ambiguous regions, a store that is not there."""
+    table = sorted(cluster.owners())[0].rpartition(".")[0]
+    for words, status, text in (
+        (("why", "nothing"), 4, "no region 'nothing'"),
+        (("why", table), 1, "fits 6 regions"),
+        (("why", "nosuch:key"), 4, "no table 'nosuch'"),
+        (("history", "nothing"), 4, "no region, table or server 'nothing'"),
+        (("history", "--since", "soon"), 2, "is no time"),
+        (("audit", "--ack", "zz"), 4, "no alarm 'zz'"),
+        (("fsck", "--yes"), 2, "--yes without --fix"),
+    ):
+        done = run_rk(*words, "--store", cluster.hosts)
+        assert (done.returncode, text in done.stderr) == (status, True), f"{words}: {done.returncode} {done.stderr}"
+    nobody = run_rk("why", "x", "--store", "127.0.0.1:1")
+    assert (nobody.returncode, "no store answers" in nobody.stderr) == (3, True), nobody.stderr

@@ -1,0 +1,43 @@
+"""N11: which step helps a stuck replica, and that one which goes on by itself is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regions.messages import Explanation, NextActor
+from regions.model import Incarnation
+from regions.unstick import Action, unstick
+
+S = Incarnation("s1", 1)
+
+
+def said(standing: str, actor: NextActor, **more: Any) -> Explanation:
+    return Explanation("t.1", 0, "orders", standing, "so it is", actor, **more)
+
+
+@pytest.mark.parametrize(
+    ("explanation", "answers", "action"),
+    [
+        (said("OPEN", NextActor.NOBODY), True, Action.NOTHING),
+        (said("PARKED", NextActor.OPERATOR, attempt=8), None, Action.RETRY),
+        (said("CLOSED", NextActor.NOBODY, way_out=["rk region assign t.1: open it"]), None, Action.ASSIGN),
+        (said("CLOSED", NextActor.NOBODY, way_out=["rk table enable orders: open it"]), None, Action.NOTHING),
+        (said("CLOSING", NextActor.SERVER, server=S), True, Action.NOTHING),
+        (said("CLOSING", NextActor.SERVER, server=S), None, Action.NOTHING),
+        (said("CLOSING", NextActor.SERVER, server=S), False, Action.FENCE),
+        (said("OPENING", NextActor.SERVER, server=S, overdue_ms=1), True, Action.FENCE),
+        (said("OFFLINE", NextActor.MASTER), None, Action.NOTHING),
+        (said("OFFLINE", NextActor.OPERATOR), None, Action.NOTHING),
+    ],
+)
+def test_the_step_that_helps(explanation: Explanation, answers: bool | None, action: Action) -> None:
+    plan = unstick(explanation, server_answers=answers)
+    assert plan.action is action
+    assert plan.why
+    if action is not Action.NOTHING:
+        assert plan.steps, "a preview"
+        assert plan.cost
+        assert plan.undo
+    assert (plan.server == "s1") == (action is Action.FENCE)
