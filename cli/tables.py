@@ -16,7 +16,7 @@ from cli.options import Globals, global_options
 from cli.splits import read_keys, split_evenly
 from regions import messages
 from regions.layout import check_table_name
-from regions.model import RegionSpec, TableIntent, split_ranges
+from regions.model import RegionRecord, RegionSpec, TableIntent, split_ranges
 
 #: On top of the time a request may wait in the master: for its way there and back.
 _GRACE_S: Final = 5.0
@@ -245,7 +245,7 @@ def regions_table(found: messages.Regions, names: Names) -> Group:
                     output.key_range(region.start_key, region.end_key),
                     output.size(region.size_bytes),
                     replica.replica,
-                    replica_state(replica),
+                    replica_state(replica, region),
                     names.of(replica.server),
                     _transition(replica, names),
                 )
@@ -253,11 +253,13 @@ def regions_table(found: messages.Regions, names: Names) -> Group:
     return Group(output.table("", ["region", "keys", "#size", "#replica", "state", "server", "transition"], rows))
 
 
-def replica_state(replica: messages.ReplicaStatus) -> str:
-    """One word for where a replica stands."""
+def replica_state(replica: messages.ReplicaStatus, region: RegionRecord | None = None) -> str:
+    """One word for where a replica stands; `region` tells whether it is closed on purpose."""
     if replica.transition is not None:
         return "PARKED" if replica.transition.parked else replica.transition.state.value
-    return "open" if replica.server is not None else "not open"
+    if replica.server is not None:
+        return "open"
+    return "unassigned" if region is not None and region.unassigned else "not open"
 
 
 def _transition(replica: messages.ReplicaStatus, names: Names) -> str:

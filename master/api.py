@@ -261,6 +261,11 @@ class MasterApi:
     async def _move(self, reign: Reign, request: ms.MoveRegion) -> ms.Accepted:
         replica = self._replica(reign, request.region_id, request.replica)
         source = replica.open_on
+        if not replica.wants_open:
+            how = "unassigned" if replica.region.record.unassigned else "of a disabled table"
+            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is {how}: it is closed and stays so")
+        if replica.transition is not None and replica.transition.parked:
+            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is parked: have it tried again instead")
         if source is None or replica.transition is not None or replica.order is not None:
             raise RpcError(ms.BUSY, f"{replica.key} is in transition or not open")
         if reign.assigner.moves_pending >= MOVES_PENDING_MAX:
