@@ -1,0 +1,257 @@
+"""A reign that loses sight of the store: it pauses, goes dark, goes on, or ends. Time and connection are the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+
+from coord.client.session import EVENT_GAP, SessionState
+from coord.errors import ConnectionLoss
+from master.api import MasterApi
+from master.fence import Fence
+from master.phases import Phases
+from master.planning import Planner
+from master.reign import Reign
+from master.settings import Settings
+from regions import messages as ms
+from regions.layout import Layout, decode_cluster, encode
+from regions.model import ClusterRecord, RegionRecord, ReplicaLocation, ServerRecord, TableIntent, TableRecord
+from tests.unit.master.fake_store import FakeStore
+
+LAYOUT = Layout("/rk")
+
+
+class LossyStore(FakeStore):
+    """A store whose connection the test cuts; the session outlives it as long as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_s = 2.0
+        self.listeners: list[Callable[[SessionState], object]] = []
+        self.persistent: list[tuple[str, Callable[..., object]]] = []
+
+    def add_watch(self, path: str, callback: Callable[..., object], *, recursive: bool) -> Any:
+        assert recursive
+        self.persistent.append((path, callback))
+        return self._later(lambda: None)
+
+    def remove_watch(self, path: str, callback: Callable[..., object]) -> Any:
+        self.persistent.remove((path, callback))
+        return self._later(lambda: None)
+
+    def on_state(self, callback: Callable[[SessionState], object]) -> Callable[[], None]:
+        self.listeners.append(callback)
+        return lambda: self.listeners.remove(callback)
+
+    def become(self, state: SessionState) -> None:
+        self.state = state
+        for listener in list(self.listeners):
+            listener(state)
+
+    def cut(self, *, done: bool = False) -> None:
+        """The connection breaks; what was on its way has, or has not, been done."""
+        waiting = list(self.waiting)
+        self.waiting.clear()
+        self.become(SessionState.SUSPENDED)
+        for deferred, act in waiting:
+            if done:
+                act()
+            deferred.errback(ConnectionLoss(""))
+
+    def mend(self) -> None:
+        """The client is back with its session, its watches are in force again."""
+        self.become(SessionState.CONNECTED)
+        for path, callback in list(self.persistent):
+            callback(EVENT_GAP, path, 0)
+
+
+class Bench:
+    """One master that reigns over one table; it also is what the API looks at."""
+
+    uuid, role, masters, election = "m", "active", 1, None
+
+    def __init__(self, folder: Path, *, clean: bool = False) -> None:
+        self.store = LossyStore()
+        for path in ("/rk", *LAYOUT.parents()):
+            self.store.put(path)
+        self.store.put(LAYOUT.epoch, b"", 4)
+        self.store.put(LAYOUT.cluster, encode(ClusterRecord("c", clean_shutdown=clean)))
+        server = ServerRecord("s1", "h", 2, 7)
+        self.store.put(LAYOUT.server("s1"), encode(server))
+        self.store.put(LAYOUT.table("t"), encode(TableRecord("t", "orders")))
+        self.store.put(LAYOUT.name("orders"), b"t")
+        self.store.put(LAYOUT.table_regions("t"))
+        region = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "s1", 7),))
+        self.store.put(LAYOUT.region("t", "t.0"), encode(region))
+        self.clock = MemoryReactorClock()
+        self.ended: list[str] = []
+        settings = Settings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy")
+        planner = Planner(self.clock, folder, engine="greedy", deadline_s=1, spark_master="", spark_min=1)
+        self.phases = Phases(self.clock.seconds)
+        fence = Fence(self.store, LAYOUT, 4)  # type: ignore[arg-type]
+        self.reign: Reign | None = Reign(
+            self.clock, fence, settings, planner, self.phases, self.now_ms, self.ended.append, bytes
+        )
+        self.api = MasterApi(self)  # type: ignore[arg-type]
+        self.reign.start()
+        for _ in range(4):
+            self.go_on(1.0)
+        assert self.reign.is_open
+
+    def now_ms(self) -> int:
+        return int(self.clock.seconds() * 1000) + 1_000
+
+    def uptime_ms(self) -> int:
+        return 0
+
+    def call_later(self, seconds: float, action: Any) -> Any:
+        return self.clock.callLater(seconds, action)
+
+    def go_on(self, seconds: float = 0.0) -> None:
+        """Time passes; the store answers everything if the connection stands."""
+        self.clock.advance(seconds)
+        for _ in range(3):
+            if self.store.state is SessionState.CONNECTED:
+                self.store.answer()
+            self.clock.advance(0)
+
+    def ask(self, request: ms.MasterRequest, *, answered: bool = True) -> Any:
+        """What the API answers, or the RpcError's code; None if nothing yet."""
+        results: list[Any] = []
+        ensureDeferred(self.api.dispatch(request)).addBoth(results.append)
+        if answered:
+            self.go_on()
+        if not results:
+            return None
+        found = results[0]
+        return found.value.code if isinstance(found, Failure) else found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+DISABLE = ms.SetTableIntent("orders", TableIntent.DISABLED)
+
+
+def test_a_short_disconnection_is_ridden_out(bench: Bench) -> None:
+    """Nothing is acknowledged meanwhile, reads are answered; afterwards the same reign goes on."""
+    reign = bench.reign
+    assert reign is not None
+    bench.store.cut()
+    assert reign.is_paused
+    assert bench.ask(DISABLE) == ms.BUSY
+    assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
+    bench.go_on(1.5)
+    bench.store.mend()
+    bench.go_on()
+    assert (reign.is_paused, reign.is_dark, bench.ended) == (False, False, [])
+    answer = bench.ask(DISABLE)
+    assert answer.tables[0].table.intent is TableIntent.DISABLED
+
+
+def test_in_the_dark_it_does_not_answer_as_the_active_one(bench: Bench) -> None:
+    """Once its session may be over somebody else may be active; should it live after all, the reign goes on."""
+    reign = bench.reign
+    assert reign is not None
+    bench.store.cut()
+    bench.go_on(2.1)
+    assert reign.is_dark
+    assert bench.ask(ms.ListTables()) == ms.BUSY
+    bench.store.mend()
+    bench.go_on()
+    assert (reign.is_dark, bench.ended) == (False, [])
+    assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
+
+
+def test_it_ends_when_the_epoch_has_moved_on(bench: Bench) -> None:
+    """FW-11: whoever reigned meanwhile has raised it."""
+    bench.store.cut()
+    bench.store.put(LAYOUT.epoch, b"", 5)
+    bench.store.mend()
+    bench.go_on()
+    assert bench.ended == ["another master is active"]
+
+
+def test_it_ends_with_its_session(bench: Bench) -> None:
+    bench.store.cut()
+    bench.store.become(SessionState.EXPIRED)
+    assert bench.ended == ["session expired"]
+
+
+def test_a_connection_that_breaks_again_while_it_catches_up(bench: Bench) -> None:
+    reign = bench.reign
+    assert reign is not None
+    for _ in range(3):
+        bench.store.cut()
+        bench.store.mend()
+        bench.store.answer(2)
+    assert reign.is_paused
+    bench.store.cut()
+    bench.go_on(5.0)
+    bench.store.mend()
+    bench.go_on()
+    assert (reign.is_paused, bench.ended) == (False, [])
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["it was done", "it was not"])
+def test_a_change_of_unknown_fate_is_looked_up(bench: Bench, done: bool) -> None:
+    """The answer was lost: the caller is told so, and afterwards the picture is what the store holds."""
+    assert bench.ask(DISABLE, answered=False) is None
+    bench.store.cut(done=done)
+    bench.store.mend()
+    bench.go_on()
+    reign = bench.reign
+    assert reign is not None
+    table = reign.assigner.world.tables["t"]
+    assert table.record.intent is (TableIntent.DISABLED if done else TableIntent.ENABLED)
+    answer = bench.ask(DISABLE)
+    assert answer.tables[0].table.intent is TableIntent.DISABLED
+
+
+def test_a_table_that_was_made_behind_its_back_is_found(bench: Bench) -> None:
+    """Its own create, of which it never heard the end; and the remains of one that was not finished."""
+    bench.store.cut()
+    bench.store.put(LAYOUT.table("u"), encode(TableRecord("u", "more")))
+    bench.store.put(LAYOUT.name("more"), b"u")
+    bench.store.put(LAYOUT.table_regions("u"))
+    bench.store.put(LAYOUT.name("half"), b"v")
+    bench.store.put(LAYOUT.table_regions("v"))
+    bench.store.mend()
+    for _ in range(3):
+        bench.go_on()
+    reign = bench.reign
+    assert reign is not None
+    assert sorted(reign.assigner.world.names) == ["more", "orders"]
+    assert LAYOUT.name("half") not in bench.store.nodes
+    assert LAYOUT.table_regions("v") not in bench.store.nodes
+
+
+def test_a_refusal_that_is_no_disconnection_ends_the_reign_in_time(bench: Bench) -> None:
+    """No gap will ever come: it must not wait for one for ever."""
+    reign = bench.reign
+    assert reign is not None
+    reign._failed(Failure(ConnectionLoss("")))
+    assert reign.is_paused
+    bench.go_on(2.1)
+    assert bench.ended == ["the store refused a write, and was in sight"]
+
+
+def test_a_master_that_finds_a_shutdown_under_way_replaces_nobody(tmp_path: Path) -> None:
+    """X7: the mark and live servers: the former active master stopped first. After a minute it goes on all the same."""
+    bench = Bench(tmp_path, clean=True)
+    reign = bench.reign
+    assert reign is not None
+    assert reign.path == "failover"
+    assert reign.assigner._suspended
+    assert decode_cluster(bench.store.nodes[LAYOUT.cluster][0]).clean_shutdown
+    bench.go_on(61.0)
+    assert not reign.assigner._suspended
+    assert not decode_cluster(bench.store.nodes[LAYOUT.cluster][0]).clean_shutdown
