@@ -77,7 +77,9 @@ def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> Non
 
     steps = eventually(told, 10, "the end of the move in the history")
     assert steps[:4] == ["OFFLINE", "OPENING", "OPENED", ""]
-    assert steps[4:] in ([], ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""])
+    # The move may have been lost with the master before it began; and the balancer may move it again.
+    move = ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""]
+    assert steps[4:] == move * ((len(steps) - 4) // len(move))
     assert [run["path"] for run in ask(cluster, "runs")] == ["failover", "startup"]
     assert ask(cluster, "audit")["alarms"] == []
 

@@ -1,0 +1,88 @@
+"""The full screen of `rk watch --live`, drawn without a terminal; and which lines the filters let pass."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from cli.follow import Line, Membership
+from cli.live import Board
+from cli.names import Names
+from cli.watch import Wanted
+
+NOW = 1_000_000_000
+
+
+def line(after: str, *, region: str = "t.1", at_ms: int = NOW, server: str = "server-1", table: str = "orders") -> Line:
+    return Line(at_ms, table, region, 0, "", "", "", after, server, "", "assign", 0, 1, "", "", 0)
+
+
+def drawn(board: Board, now_ms: int = NOW, height: int = 30) -> str:
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(board.draw(now_ms, height))
+    return console.export_text()
+
+
+def board() -> Board:
+    made = Board(Names([], None), NOW - 20_000)
+    made.server("s1", "server-1", is_up=True)
+    return made
+
+
+def test_regions_in_transition_are_shown_oldest_first_and_leave_when_done() -> None:
+    screen = board()
+    screen.step(line("OPENING", region="t.2", at_ms=NOW - 3_000), Text("b"))
+    screen.step(line("OFFLINE", region="t.1", at_ms=NOW - 9_000), Text("a"))
+    text = drawn(screen)
+    assert text.index("9.0 s") < text.index("3.0 s")
+    assert "OFFLINE 1  OPENING 1" in text
+    assert "server-1 2 moving" in text
+    screen.step(line("", region="t.1"), Text("c"))
+    assert screen.moving == 1
+
+
+def test_a_region_that_shows_progress_in_one_state_keeps_its_age() -> None:
+    screen = board()
+    screen.step(line("OPENING", at_ms=NOW - 8_000), Text("a"))
+    screen.step(line("OPENING", at_ms=NOW - 1_000), Text("b"))
+    assert "8.0 s" in drawn(screen)
+
+
+def test_rates_count_the_last_ten_seconds() -> None:
+    screen = board()
+    screen.step(line("OPENED", at_ms=NOW - 11_000), Text("a"))
+    for _ in range(20):
+        screen.step(line("OPENED", at_ms=NOW - 5_000), Text("b"))
+    assert "2.0 steps/s   2.0 opened/s   21 steps" in drawn(screen)
+
+
+def test_a_screen_that_is_too_small_says_what_it_leaves_out() -> None:
+    screen = board()
+    for number in range(50):
+        screen.step(line("OFFLINE", region=f"t.{number}", at_ms=NOW - number), Text("x"))
+    text = drawn(screen, height=24)
+    assert "younger ones" in text
+    assert len(text.splitlines()) <= 24
+
+
+def test_masters_and_servers_come_and_go() -> None:
+    screen = board()
+    assert "active master: none" in drawn(screen)
+    screen.active = "master-1"
+    screen.server("s1", "server-1", is_up=False)
+    screen.membership(Membership(NOW, "server-down", "s1", "h:1"), "server-1 is gone")
+    text = drawn(screen)
+    assert "active master: master-1" in text
+    assert "server-1 (gone)" in text
+    assert "** server-1 is gone" in text
+
+
+def test_filters_by_table_server_and_state() -> None:
+    """`rk watch --table --server --state`."""
+    one = line("OPENED")
+    assert Wanted().fits(one)
+    assert Wanted("orders", "server-1", ("OPENED", "")).fits(one)
+    assert not Wanted(table="other").fits(one)
+    assert not Wanted(server="server-2").fits(one)
+    assert not Wanted(states=("CLOSED",)).fits(one)
+    assert Wanted(states=("",)).fits(line(""))
