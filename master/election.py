@@ -12,14 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from coord.client.ops import Check, SetData
 from coord.client.session import ZkClient
 from coord.errors import BadVersion, NodeExists, NoNode
 from master.identity import Identity
 from master.settings import Settings
+from master.vigil import Vigil
 from regions.layout import CorruptZnode, Layout, decode_active, encode
 from regions.model import ActiveRecord, EpochRecord, MasterRecord
 
@@ -29,7 +31,8 @@ log = Logger()
 class Election:
     """One master's part in it, for one session."""
 
-    def __init__(self, client: ZkClient, layout: Layout, settings: Settings, identity: Identity) -> None:
+    def __init__(self, reactor: Any, client: ZkClient, layout: Layout, settings: Settings, identity: Identity) -> None:
+        self._reactor = reactor
         self._client = client
         self._layout = layout
         self._settings = settings
@@ -68,7 +71,12 @@ class Election:
             self._released = released
             if await self._client.exists(self._layout.active, watch=self._active_changed) is not None:
                 await self._read_active()
-                await released
+                vigil = self._watch_over(self.active)
+                try:
+                    await released
+                finally:
+                    if vigil is not None:
+                        vigil.close()
                 racing()
         return await self._raise_epoch(now_ms())
 
@@ -77,6 +85,30 @@ class Election:
         stat = await self._client.exists(self._layout.active)
         if stat is not None and stat.ephemeral_owner == self._client.session_id:
             await self._client.delete(self._layout.active, stat.version)
+
+    def _watch_over(self, active: ActiveRecord | None) -> Vigil | None:
+        """Look after the active master's process, to take its place as soon as it is dead."""
+        if active is None:
+            return None
+
+        def kept(failure: Failure) -> None:
+            log.info("the place of {active} is not cleared: {why}", active=active.uuid, why=failure.value)
+
+        def gone() -> None:
+            ensureDeferred(self._vacate(active)).addErrback(kept)
+
+        vigil = Vigil(self._reactor, active.host, active.port, gone)
+        vigil.start()
+        return vigil
+
+    async def _vacate(self, dead: ActiveRecord) -> None:
+        """Delete `/active` if that start of a master still holds it: nobody listens at its address any more."""
+        path = self._layout.active
+        data, stat = await self._client.get(path)
+        if (found := decode_active(data, path)).uuid != dead.uuid or found.start_code != dead.start_code:
+            return
+        log.info("nobody listens at {host}:{port} any more: its place is free", host=dead.host, port=dead.port)
+        await self._delete_leftover(path, stat.version)
 
     def _active_changed(self, *_event: Any) -> None:
         released, self._released = self._released, None

@@ -219,7 +219,7 @@ class MasterService:
         now = self.now_ms
         await catalog.lay_ground(self.client, self._layout, now(), self.token)
         self._begin_audit()
-        election = self.election = Election(self.client, self._layout, self._settings, self._identity)
+        election = self.election = Election(self._reactor, self.client, self._layout, self._settings, self._identity)
         await election.register()
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
         await self._count_masters()

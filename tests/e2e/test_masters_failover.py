@@ -57,6 +57,20 @@ def test_active_master_is_killed_while_regions_move(cluster: Cluster) -> None:
     cluster.check_owners()
 
 
+def test_a_killed_master_is_replaced_before_its_session_ends(tmp_path: Path) -> None:
+    """The standby sees the closed port; the epoch keeps the dead one's late writes out."""
+    with any_store("one", tmp_path / "store") as hosts:
+        options = ["--session-timeout-ms", "10000"]
+        with cluster_on(hosts, tmp_path / "cluster", servers=1, options=options) as cluster:
+            active = cluster.wait_active()
+            standby = _other(cluster, active)
+            eventually(lambda: cluster.status().masters == 2, 20, "two masters")
+            dead = cluster.ask(active, ms.GetMasterStatus(), ms.MasterStatus).uuid
+            active.kill()
+            eventually(lambda: cluster.active() is standby, 30, "the standby is active")
+            assert dead in cluster.zk.get_children(cluster.layout.masters)
+
+
 def test_dead_server_is_replaced(cluster: Cluster) -> None:
     """RF-01 to RF-03: its regions open on the other two, the rest stay where they are."""
     before = cluster.check_owners()

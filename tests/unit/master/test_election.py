@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.error import ConnectionRefusedError as Refused
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from master.election import Election
 from master.settings import Settings
+from master.vigil import REFUSED_PAUSE_S
 from regions.layout import Layout, decode_active, encode
 from regions.model import ActiveRecord
 from tests.unit.master.fake_store import FakeStore
@@ -36,7 +40,8 @@ class ElectionTest(SynchronousTestCase):
         settings = Settings(store="s:1", data_dir=Path("unused"), host="h", port=9)
         store: Any = self.store
         myself: Any = Myself()
-        self.election = Election(store, LAYOUT, settings, myself)
+        self.reactor: Any = MemoryReactorClock()
+        self.election = Election(self.reactor, store, LAYOUT, settings, myself)
         self.races = 0
 
     def win(self) -> Any:
@@ -63,6 +68,33 @@ class ElectionTest(SynchronousTestCase):
         self.store.answer()
         assert self.successResultOf(won) == 4
         assert self.races == 2
+
+    def test_standby_takes_the_place_of_a_process_that_is_gone(self) -> None:
+        """MF-01: nobody listens there any more, so nobody waits for the session to end."""
+        self.store.put(LAYOUT.active, encode(ActiveRecord("other", "o", 1, 1, 3)), 0, 99)
+        won = self.win()
+        self.store.answer()
+        self.lose_sight()
+        self.store.answer()
+        assert self.successResultOf(won) == 4
+
+    def test_place_that_changed_hands_meanwhile_is_left_alone(self) -> None:
+        self.store.put(LAYOUT.active, encode(ActiveRecord("other", "o", 1, 1, 3)), 0, 99)
+        won = self.win()
+        self.store.answer()
+        self.store.nodes[LAYOUT.active] = (encode(ActiveRecord("third", "t", 1, 7, 4)), 0, 98)
+        self.lose_sight()
+        self.store.answer()
+        self.assertNoResult(won)
+        assert decode_active(self.store.nodes[LAYOUT.active][0]).uuid == "third"
+
+    def lose_sight(self) -> None:
+        """The connection to the active master is closed, and new ones are refused."""
+        factory = self.reactor.tcpClients[0][2]
+        factory.buildProtocol(None).connectionMade()
+        factory.clientConnectionFailed(None, Failure(Refused()))
+        self.reactor.advance(REFUSED_PAUSE_S)
+        factory.clientConnectionFailed(None, Failure(Refused()))
 
     def test_own_leftover_of_an_earlier_start_is_removed(self) -> None:
         """The lock on the data directory proves that its owner is dead."""

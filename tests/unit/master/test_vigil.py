@@ -1,0 +1,97 @@
+"""What a closed port proves, and what it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.error import ConnectionRefusedError as Refused
+from twisted.internet.error import TimeoutError as Late
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+
+from master.vigil import REFUSED_PAUSE_S, RETRY_S, Vigil
+
+
+class Port:
+    """A reactor whose connection attempts the test answers."""
+
+    def __init__(self) -> None:
+        self.reactor: Any = MemoryReactorClock()
+        self.gone = 0
+        self.vigil = Vigil(self.reactor, "h", 1, self._gone)
+        self.vigil.start()
+
+    def _gone(self) -> None:
+        self.gone += 1
+
+    @property
+    def attempts(self) -> int:
+        return len(self.reactor.tcpClients)
+
+    def accept(self) -> Any:
+        protocol = self.reactor.tcpClients[-1][2].buildProtocol(None)
+        protocol.connectionMade()
+        return protocol
+
+    def refuse(self, error: Exception) -> None:
+        self.reactor.tcpClients[-1][2].clientConnectionFailed(None, Failure(error))
+
+    def wait(self, seconds: float) -> None:
+        self.reactor.advance(seconds)
+
+
+def test_lost_and_refused_twice_is_gone() -> None:
+    port = Port()
+    port.accept().connectionLost()
+    port.wait(0)
+    port.refuse(Refused())
+    assert port.gone == 0
+    port.wait(REFUSED_PAUSE_S)
+    port.refuse(Refused())
+    port.wait(10)
+    assert (port.gone, port.attempts) == (1, 3)
+
+
+def test_who_never_answered_is_not_gone() -> None:
+    """The address may be wrong, or the process not yet listening: only the session's end tells."""
+    port = Port()
+    for _ in range(5):
+        port.refuse(Refused())
+        port.wait(RETRY_S)
+    assert port.gone == 0
+
+
+def test_silence_proves_nothing() -> None:
+    """A cut link, a frozen process."""
+    port = Port()
+    port.accept().connectionLost()
+    port.wait(0)
+    port.refuse(Refused())
+    port.wait(REFUSED_PAUSE_S)
+    for _ in range(5):
+        port.refuse(Late())
+        port.wait(RETRY_S)
+    port.refuse(Refused())
+    assert port.gone == 0
+
+
+def test_a_connection_in_between_counts() -> None:
+    """A process that was only restarted, or slow to accept."""
+    port = Port()
+    port.accept().connectionLost()
+    port.wait(0)
+    port.refuse(Refused())
+    port.wait(REFUSED_PAUSE_S)
+    port.accept().connectionLost()
+    port.wait(0)
+    port.refuse(Refused())
+    assert port.gone == 0
+
+
+def test_closed_it_looks_no_more() -> None:
+    port = Port()
+    protocol = port.accept()
+    port.vigil.close()
+    protocol.connectionLost()
+    port.wait(10)
+    assert (port.gone, port.attempts) == (0, 1)
