@@ -38,6 +38,9 @@ WITHIN: dict[type[Bug], int] = {
     planted.VoteForgotten: 60,
 }
 
+#: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
+LATELY: dict[type[Bug], int] = {}
+
 pytestmark = pytest.mark.skipif(
     not core_module.__file__.endswith(".py"), reason="bugs are planted by subclasses; a compiled core takes none"
 )
@@ -46,7 +49,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
     """Some invariant, or an assertion of the core itself, stops the run."""
-    for seed in range(1, WITHIN[bug] + 1):
+    for seed in [LATELY.get(bug, 1), *range(1, WITHIN[bug] + 1)]:
         for size in bug.sizes:
             try:
                 run_one(seed, size, bug=bug)

@@ -17,7 +17,7 @@ from tests.sim.rare import GROUP_MET, missed
 ROOT = Path(__file__).resolve().parents[2]
 
 #: (first members, seeds). A violation names its seed and the command that shows it again.
-RUNS = [(3, range(1, 141)), (5, range(1, 71))]
+RUNS = [(3, range(1, 141)), (5, range(1, 61))]
 
 
 @pytest.fixture(scope="module")

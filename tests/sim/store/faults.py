@@ -115,6 +115,10 @@ class Story:
         for text, name in LOGGED.items():
             if form.startswith(text):
                 self.world.counts[name] += 1
+                process = self.world.current
+                if name == "repaired" and process is not None and not process.host.is_flipped:
+                    # A cure must not hide what made it necessary.
+                    self.world.logged.append(f"the log of a sound disk is set aside: {event.get('error')}")
         failure = event.get("log_failure")
         if form.startswith("raft "):
             self.world.counts[str(event.get("name"))] += 1

@@ -14,9 +14,8 @@ from unittest import mock
 
 from coord.errors import OK, CorruptRecord
 from coord.raft import core as core_module
-from coord.raft.membership import ConfigLog
 from coord.raft.messages import LEADER, Entry
-from coord.server import joining, membership, node, pipeline, proposals, read_only, recovery, syncs
+from coord.server import joining, membership, node, pipeline, proposals, read_only, syncs
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
 from coord.storage.wal import Batch
@@ -434,20 +433,6 @@ class WipedNodeVotes(Bug):
         return [instead(joining.Joining, "peer_introduced", lambda *_, **__: None)]
 
 
-class SnapshotNotInLog(Bug):
-    """The log is not told of a state that came from the leader; after a crash the two contradict each other."""
-
-    number = 13
-    known = "raft-rs users"
-    favours = (*CRASHES, "_isolate_leader", "_pause")
-
-    def patches(self) -> list[Patch]:
-        return [
-            instead(Batch, "set_base", lambda *_: None),
-            instead(recovery, "_align", lambda *_: None),
-        ]
-
-
 class VoteForgotten(Bug):
     """The term is stored, the vote is not: after a restart the node votes again."""
 
@@ -666,40 +651,6 @@ class JoinerNotAwaited(Bug):
 
     def patches(self) -> list[Patch]:
         return [instead(membership._Work, "waits", lambda _: False)]
-
-
-class ConfigNotReverted(Bug):
-    """A configuration stays in force although its entry was replaced."""
-
-    number = 10
-    known = "Raft users who forget that a configuration can be taken back"
-    members_move = True
-    favours = ("_isolate_leader", "_partition", "_power_cut_leader", "_heal")
-
-    def patches(self) -> list[Patch]:
-        def truncate(self: ConfigLog, index: int) -> bool:
-            current = self.current
-            reverted = real(self, index)
-            self.current = current
-            return reverted
-
-        real = ConfigLog.truncate
-        return [instead(ConfigLog, "truncate", truncate)]
-
-
-class SnapshotWithoutMembers(Bug):
-    """A state that comes from the leader brings no members with it."""
-
-    number = 10
-    known = "snapshots that forget the configuration"
-    members_move = True
-
-    def patches(self) -> list[Patch]:
-        def restart(self: ConfigLog, index: int, config: Any) -> None:
-            real(self, index, self.current)
-
-        real = ConfigLog.restart
-        return [instead(ConfigLog, "restart", restart)]
 
 
 class StaleNodeBuries(Bug):

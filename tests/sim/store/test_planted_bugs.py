@@ -41,7 +41,6 @@ WITHIN: dict[type[Bug], int] = {
     planted.RightlessSnapshot: 5,
     planted.RightsNotReplicated: 3,
     planted.SessionlessSnapshot: 5,
-    planted.SnapshotNotInLog: 80,
     planted.StaleNodeBuries: 45,
     planted.SyncWithoutQuorum: 15,
     planted.TermForgotten: 5,
@@ -52,6 +51,27 @@ WITHIN: dict[type[Bug], int] = {
     planted.WatchBlindToRights: 5,
     planted.WatchesOutliveConnection: 40,
     planted.WipedNodeVotes: 70,
+}
+#: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
+LATELY: dict[type[Bug], int] = {
+    planted.AckBeforeSync: 5,
+    planted.AppliedTwice: 3,
+    planted.CleanPagesTrusted: 4,
+    planted.EphemeralsLeft: 2,
+    planted.FailedWriteIgnored: 2,
+    planted.FolderNotSynced: 7,
+    planted.ForwardOfAnotherTerm: 31,
+    planted.ForwardedTwice: 2,
+    planted.NothingSynced: 2,
+    planted.PartialSnapshot: 9,
+    planted.ProposalsOutliveState: 22,
+    planted.RemoverDeaf: 5,
+    planted.StaleNodeBuries: 14,
+    planted.TermLagsEntries: 8,
+    planted.UncommittedApplied: 4,
+    planted.WatchBeforeRead: 2,
+    planted.WatchesOutliveConnection: 10,
+    planted.WipedNodeVotes: 6,
 }
 #: The same for bugs of the log, which `log_alone` shows.
 LOG_WITHIN: dict[type[Bug], int] = {planted.TornTailKept: 230}
@@ -65,7 +85,7 @@ pytestmark = pytest.mark.skipif(not is_interpreted(), reason="bugs are planted b
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
     """Some check, or an assertion of the store itself, stops the run."""
-    for seed in range(1, WITHIN[bug] + 1):
+    for seed in [LATELY.get(bug, 1), *range(1, WITHIN[bug] + 1)]:
         violation = _violation(seed, bug)
         if violation:
             # A patch that no longer fits the code it stands in for would be "caught" as well.
@@ -110,5 +130,5 @@ def _violation(seed: int, bug: type[Bug]) -> str:
 def test_the_same_troubles_do_not_upset_the_sound_store(favours: tuple[str, ...]) -> None:
     """What catches a bug is the bug, not the choice of faults that brings it out."""
     sound = type("Sound", (Bug,), {"favours": favours})
-    for seed in range(1, 4):
+    for seed in range(1, 3):
         run_one(seed, bug=sound)

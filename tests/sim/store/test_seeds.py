@@ -69,7 +69,7 @@ def test_a_real_failure_says_how_to_see_it_again_and_gets_smaller() -> None:
     failure = failure_of(plan, bug)
     assert failure is not None
     assert f"--plan '{plan}' --trace" in failure.text
-    small = shrink(plan, failure, lambda each: failure_of(each, bug), 5)
+    small = shrink(plan, failure, lambda each: failure_of(each, bug), 3)
     again = failure_of(small, bug)
     assert again is not None
     assert small.length_s() < plan.length_s()
