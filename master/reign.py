@@ -38,12 +38,14 @@ from master.registry import Registry
 from master.runs import Runs
 from master.settings import Settings
 from master.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
+from master.waiters import Waiters
 from regions import effects as fx
 from regions.assigner import Assigner
 from regions.history import SERVER_DOWN, SERVER_UP, StepLog
 from regions.layout import decode_region
 from regions.model import (
     FenceRecord,
+    Incarnation,
     Move,
     MoveBatch,
     RegionState,
@@ -124,11 +126,13 @@ class Reign:
         #: Writes to be done again once the store is in sight, and those who wait for that.
         self._again: list[Callable[[], Any]] = []
         self._resumed: list[Deferred[None]] = []
+        #: While a shutdown is under way that a former master announced: who was alive, and when it is taken to be off.
+        self._stopping: frozenset[Incarnation] | None = None
         self._shutdown_until: IDelayedCall | None = None
         self._pump_due = False
         self._ticking: IDelayedCall | None = None
         self._stop_listening: Callable[[], None] | None = None
-        self._waiters: list[tuple[Callable[[], bool], Deferred[None]]] = []
+        self._waiters = Waiters()
         self._servers_seen: Deferred[None] | None = None
         self._beginning: Deferred[None] | None = None
 
@@ -217,14 +221,18 @@ class Reign:
 
     def _stand_by_for_shutdown(self) -> None:
         """The mark says that the cluster is being shut down, and servers still live: the former active master has
-        stopped before them. Servers that go are not replaced; but should it all go on, somebody must reign."""
+        stopped before them. Servers that go are not replaced; but should it all go on, somebody must reign: when a
+        server starts, which none does in a shutdown, or when nothing has come of it."""
         log.info("the cluster is being shut down; in {wait} s it is taken to go on", wait=SHUTDOWN_WAIT_S)
         self.assigner.suspend()
+        self._stopping = frozenset(one.incarnation for one in self.registry.servers)
         self._shutdown_until = self._reactor.callLater(SHUTDOWN_WAIT_S, self._not_shut_down)
 
     def _not_shut_down(self) -> None:
-        self._shutdown_until = None
-        log.info("the cluster has not been shut down: regions are assigned again")
+        if self._shutdown_until is not None and self._shutdown_until.active():
+            self._shutdown_until.cancel()
+        self._shutdown_until = self._stopping = None
+        log.info("the cluster is not being shut down any more: regions are assigned again")
         self.persist(self._take_mark_away)
         self.assigner.unsuspend(self._now_ms())
         self._pump()
@@ -281,9 +289,7 @@ class Reign:
         if self._client.state is SessionState.CONNECTED:
             # A later reign of this session watches anew.
             self._client.remove_watch(self._layout.unassigned, self._unassigned_event).addErrback(lambda _: None)
-        for _, waiter in self._waiters:
-            waiter.errback(Deposed(reason))
-        self._waiters.clear()
+        self._waiters.fail(Deposed(reason))
         self._release(Deposed(reason))
         self._ended(reason)
 
@@ -461,6 +467,8 @@ class Reign:
             elif known_server.record != record:
                 self.assigner.handle(fx.ServerUp(record, record.uuid in draining), now)
         self.assigner.handle(fx.DrainingSeen(draining), now)
+        if self._stopping is not None and any(one.incarnation not in self._stopping for one in servers):
+            self._not_shut_down()
         self._pump()
 
     def _heard(self, event: fx.Event) -> None:
@@ -508,7 +516,7 @@ class Reign:
         except Exception:  # a broken invariant: this reign must not go on, the next one starts from the store
             self._failed(Failure())  # type: ignore[no-untyped-call]
             return
-        self._wake()
+        self._waiters.wake()
 
     def _carry_out(self, effect: fx.Effect) -> None:
         match effect:
@@ -573,22 +581,9 @@ class Reign:
 
     def when(self, holds: Callable[[], bool]) -> Deferred[None]:
         """Fires as soon as `holds()` after some step; fails with Deposed if the reign ends before."""
-        waiter: Deferred[None] = Deferred()
-        self._waiters.append((holds, waiter))
+        waiter = self._waiters.when(holds)
         self._schedule()
         return waiter
-
-    def _wake(self) -> None:
-        if not self._waiters:
-            return
-        waiters, self._waiters = self._waiters, []
-        for holds, waiter in waiters:
-            if waiter.called:
-                continue
-            if holds():
-                waiter.callback(None)
-            else:
-                self._waiters.append((holds, waiter))
 
     async def accept_moves(self, moves: list[Move], reason: str, plan_id: str = "") -> None:
         """Persist moves and begin them (FW-03): whoever called may tell that they will happen. As few writes as

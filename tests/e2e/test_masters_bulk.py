@@ -98,6 +98,15 @@ def test_orderly_shutdown_leaves_its_mark(cluster: Cluster) -> None:
     for process in [*cluster.masters, *cluster.servers]:
         assert process.terminate() == 0, process.log.read_text()[-2000:]
     assert cluster.transitions() == []
+    # A close that the store did not answer in time leaves its session to expire, and a server whose session lives
+    # makes the next start a failover.
+    layout = cluster.layout
+    eventually(
+        lambda: not cluster.zk.get_children(layout.servers) and not cluster.zk.get_children(layout.masters),
+        20,
+        "all sessions are over",
+    )
+    assert decode_cluster(cluster.zk.get(cluster.layout.cluster)[0]).clean_shutdown, "whoever took over kept the mark"
     for process in [*cluster.masters, *cluster.servers]:
         process.start()
     cluster.wait_active(60)

@@ -255,3 +255,17 @@ def test_a_master_that_finds_a_shutdown_under_way_replaces_nobody(tmp_path: Path
     bench.go_on(61.0)
     assert not reign.assigner._suspended
     assert not decode_cluster(bench.store.nodes[LAYOUT.cluster][0]).clean_shutdown
+
+
+def test_a_server_that_starts_ends_the_shutdown(tmp_path: Path) -> None:
+    """Registrations of before may be left when the cluster starts again: nobody waits a minute for that."""
+    bench = Bench(tmp_path, clean=True)
+    reign = bench.reign
+    assert reign is not None
+    assert reign.assigner._suspended
+    bench.store.put(LAYOUT.server("s1"), encode(ServerRecord("s1", "h", 2, 8)))
+    for path, callback in list(bench.store.persistent):
+        if path == LAYOUT.servers:
+            callback(1, LAYOUT.server("s1"), 0)
+    bench.go_on()
+    assert not reign.assigner._suspended

@@ -1,4 +1,4 @@
-"""The assigner under seeded chaos: servers and masters die, answers get lost, everything happens in any order.
+"""The assigner under seeded chaos: servers and masters die or are fenced, answers get lost, in any order.
 
 Store writes of one master are done in order, as a session does them; orders, answers, watch events and the servers'
 own steps come in any order or, where the world allows it, not at all. After every step no replica is open on two live
@@ -20,6 +20,8 @@ from regions.limits import AssignerConfig
 from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
 from regions.model import (
     Incarnation,
+    Move,
+    MoveBatch,
     RegionState,
     ReplicaLocation,
     ServerRecord,
@@ -41,6 +43,9 @@ class Chaos(ModelCluster):
     def __init__(self, seed: int) -> None:
         super().__init__(AssignerConfig(bulk_min=6, attempts_max=1_000, busy_max=5, batch_max=3, closes_max=3))
         self.rng = random.Random(seed)
+        self.batches = 0
+        #: Fenced servers, and until when they may go on.
+        self.outlaws: dict[str, tuple[Incarnation, int]] = {}
         self.start_codes = dict.fromkeys(UUIDS, 1)
         self.pending_writes: list[fx.WriteOffline | fx.DeleteTransition] = []
         self.pending: list[Any] = []
@@ -49,7 +54,7 @@ class Chaos(ModelCluster):
         self.dirty: set[str] = set()
         self.opens_fail = 0.2
         self.put(*(region(f"r{n}") for n in range(REGIONS)))
-        self.start(*(server(uuid) for uuid in UUIDS[:3]), run=False)
+        self.start(*(server(uuid, session_ms=1_000) for uuid in UUIDS[:3]), run=False)
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -66,6 +71,7 @@ class Chaos(ModelCluster):
             self.look(self.rng.choice(sorted(self.dirty)))
         elif roll < 0.94:
             self.now += 400
+            self.leases_end()
             self.assigner.tick(self.now)
         else:
             self.disturb()
@@ -76,6 +82,12 @@ class Chaos(ModelCluster):
                 self.pending_writes.append(effect)
             elif isinstance(effect, fx.ReadTransition):
                 self.dirty.add(effect.region_id)
+            elif isinstance(effect, fx.FenceServer):
+                self._fence(effect)
+            elif isinstance(effect, fx.ForgetFence):
+                self.fences.pop(effect.uuid, None)
+            elif isinstance(effect, fx.FinishMoves):
+                self.moves.pop(effect.move_id, None)
             elif isinstance(effect, fx.ReadRegion):
                 self.assigner.handle(fx.RegionSeen(*self.regions[effect.region_id]), self.now)
             elif not isinstance(effect, fx.Note):
@@ -115,7 +127,9 @@ class Chaos(ModelCluster):
 
     def disturb(self) -> None:
         roll = self.rng.random()
-        if roll < 0.25 and len(self.servers) > 1:
+        if roll < 0.05 and len(self.servers) > 1:
+            self.assigner.handle(fx.FenceRequested(self.rng.choice(sorted(self.servers)), "chance"), self.now)
+        elif roll < 0.25 and len(self.servers) > 1:
             self.kill(self.rng.choice(sorted(self.servers)), run=False)
         elif roll < 0.55 and len(self.servers) < len(UUIDS):
             uuid = self.rng.choice([one for one in UUIDS if one not in self.servers])
@@ -124,15 +138,60 @@ class Chaos(ModelCluster):
             replica = self.assigner.world.replicas[f"r{self.rng.randrange(REGIONS)}-0"]
             if replica.transition is None and replica.order is None and replica.open_on is not None:
                 self.assigner.handle(fx.MoveRequested(replica.key, self.rng.choice(["", *self.servers])), self.now)
-        elif roll < 0.85:
+        elif roll < 0.78:
+            self.accept_some()
+        elif roll < 0.81:
+            name = f"r{self.rng.randrange(REGIONS)}"
+            self.write_unassigned(name, self.rng.random() < 0.5)
+        elif roll < 0.87:
             intent = self.rng.choice([TableIntent.ENABLED, TableIntent.DISABLED])
             self.table_intent(intent)
         else:
             self.fail_over()
 
+    def _fence(self, effect: fx.FenceServer) -> None:
+        """The server's session lives on: it goes on with what it does until its lease must have run out."""
+        if self.servers.get(effect.server.uuid) == effect.server:
+            self.outlaws[effect.server.uuid] = (effect.server.incarnation, self.now + effect.lease_ms)
+        super()._fence(effect)
+
+    def leases_end(self) -> None:
+        for uuid, (_, until_ms) in list(self.outlaws.items()):
+            if until_ms <= self.now:
+                self.stop_serving(uuid)
+
+    def stop_serving(self, uuid: str) -> None:
+        self.outlaws.pop(uuid, None)
+        super().stop_serving(uuid)
+
+    def may_act(self, me: Incarnation) -> bool:
+        """Whether that start of a server can still write to the store, and serve."""
+        alive = self.servers.get(me.uuid)
+        return (alive is not None and alive.incarnation == me) or self.outlaws.get(me.uuid, (None, 0))[0] == me
+
+    def accept_some(self) -> None:
+        """A batch of moves, written before the assigner hears of it."""
+        self.batches += 1
+        world = self.assigner.world
+        open_now = [one for one in world.replicas.values() if one.open_on is not None and one.home is not None]
+        chosen = self.rng.sample(open_now, min(3, len(open_now)))
+        moves = [Move(one.key, one.home, self.rng.choice(["", *UUIDS])) for one in chosen if one.home is not None]
+        batch = MoveBatch(f"m{self.batches}", tuple(moves))
+        self.moves[batch.move_id] = batch
+        if self.rng.random() < 0.8:  # else the master dies before it can tell its assigner
+            self.assigner.handle(fx.MovesAccepted(batch), self.now)
+        else:
+            self.fail_over()
+
+    def write_unassigned(self, name: str, unassigned: bool) -> None:
+        stored, version = self.regions[name]
+        self.regions[name] = (msgspec.structs.replace(stored, unassigned=unassigned), version + 1)
+        self.assigner.handle(fx.RegionSeen(*self.regions[name]), self.now)
+
     def rejoin(self, uuid: str) -> None:
         self.start_codes[uuid] += 1
-        record = server(uuid, self.start_codes[uuid])
+        self.stop_serving(uuid)  # a fenced server has closed everything before it joins again
+        record = server(uuid, self.start_codes[uuid], session_ms=1_000)
         self.servers[uuid] = record
         self.assigner.handle(fx.ServerUp(record), self.now)
 
@@ -208,8 +267,7 @@ class Chaos(ModelCluster):
 
     def do_task(self, task: tuple[Incarnation, str, TransitionRecord, int]) -> None:
         me, kind, record, version = task
-        alive = self.servers.get(me.uuid)
-        if alive is None or alive.incarnation != me:
+        if not self.may_act(me):
             return
         found = self.unassigned.get(record.key)
         if found is None or found[1] != version or found[0] != record:
@@ -237,6 +295,8 @@ class Chaos(ModelCluster):
             if uuid not in self.servers:
                 self.rejoin(uuid)
         self.table_intent(TableIntent.ENABLED)
+        for name in self.regions:
+            self.write_unassigned(name, False)
         for _ in range(2_000):
             self.collect()
             while self.pending_writes:
@@ -249,6 +309,7 @@ class Chaos(ModelCluster):
             if not self.unassigned and len(self.open) == REGIONS:
                 return
             self.now += 500
+            self.leases_end()
             self.assigner.tick(self.now)
         problems = self.assigner.problems(self.now, 5)
         raise AssertionError(f"not settled: {self.unassigned}, open {sorted(self.open)}, {problems}")
@@ -261,9 +322,11 @@ def test_chaos_ends_in_order(seed: int) -> None:
     for _ in range(STEPS):
         chaos.step_once()
         for key, owner in chaos.open.items():
-            assert chaos.servers[owner.uuid].incarnation == owner, key
+            assert chaos.may_act(owner), key
     chaos.heal()
     world = chaos.assigner.world
+    assert chaos.moves == {}
+    assert chaos.fences == {}
     for replica in world.replicas.values():
         assert replica.home == chaos.open[replica.key]
     for region_id, (record, _) in chaos.regions.items():

@@ -202,6 +202,22 @@ class MembershipTests(SynchronousTestCase):
         self.reactor.advance(report.AGAIN_S)
         self.successResultOf(self.member.over)
 
+    def test_a_registration_in_doubt_renews_no_lease(self) -> None:
+        """X10: the master counts the lease from the deletion, so nothing may prolong it once that was told."""
+        self.joined()
+        self.reactor.advance(1.0)
+        self.client.failing = 3
+        self.client.watches.pop()(2, self.path, 0)
+        self.client.syncs[-1].callback(None)
+        length_s = 3.0 * (1 - MARGIN)
+        assert self.lease.left_s(self.reactor.seconds()) <= length_s - 1.0
+        for _ in range(4):
+            self.reactor.advance(report.AGAIN_S)
+        self.client.syncs[-1].callback(None)
+        self.reactor.advance(0.4)
+        self.client.syncs[-1].callback(None)
+        assert self.lease.left_s(self.reactor.seconds()) > length_s - 0.5, "it was still ours: all is well again"
+
     def test_an_expired_session_ends_it(self) -> None:
         """Once."""
         self.joined()

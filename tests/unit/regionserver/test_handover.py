@@ -1,0 +1,102 @@
+"""A graceful stop: whom a stopping server hands its regions to, and when it does not wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from coord.client.session import SessionState
+from regions import layout
+from regions.layout import Layout
+from regions.model import ClusterRecord, ServerRecord
+from regionserver import handover
+from tests.unit.master.fake_store import FakeStore
+
+PATHS = Layout("/rk")
+RECORD = ServerRecord("me", "host", 1, 50)
+
+
+class AnsweringStore(FakeStore):
+    """Answers at once."""
+
+    timeout_ms = 3_000
+
+    def _later(self, act: Any) -> Deferred[Any]:
+        deferred = super()._later(act)
+        self.answer()
+        return deferred
+
+
+class HandoverTests(SynchronousTestCase):
+    """One server with a few regions."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.store = AnsweringStore()
+        self.left = 3
+        for path in ("/rk", *PATHS.parents()):
+            self.store.put(path)
+        self.store.put(PATHS.cluster, layout.encode(ClusterRecord("c")))
+        self.store.put(PATHS.active)
+        self.store.put(PATHS.server("me"), layout.encode(RECORD))
+        self.store.put(PATHS.server("other"), b"{}")
+
+    def begin(self, patience_s: float = 30.0) -> Deferred[None]:
+        work = handover.hand_over(
+            self.clock, self.store, PATHS, RECORD, lambda: self.left, patience_s  # type: ignore[arg-type]
+        )  # fmt: skip
+        return ensureDeferred(work)
+
+    def said(self) -> ServerRecord:
+        return layout.decode_server(self.store.nodes[PATHS.server("me")][0])
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.pump([handover.LOOK_S] * (int(seconds / handover.LOOK_S) + 2))
+
+    def test_it_says_so_and_waits_until_it_is_empty(self) -> None:
+        """Every region that leaves gives the others time."""
+        waiting = self.begin()
+        assert self.said().leaving
+        assert self.said().session_ms == 3_000
+        for _ in range(3):
+            self.pass_time(handover.STALL_S - 1)
+            self.assertNoResult(waiting)
+            self.left -= 1
+        self.pass_time(0.1)
+        self.successResultOf(waiting)
+
+    def test_it_does_not_wait_for_whoever_does_not_come(self) -> None:
+        waiting = self.begin()
+        self.pass_time(handover.STALL_S)
+        self.successResultOf(waiting)
+
+    def test_it_does_not_wait_longer_than_it_was_told(self) -> None:
+        waiting = self.begin(1.0)
+        self.pass_time(1.0)
+        self.successResultOf(waiting)
+
+    def test_a_lost_connection_ends_it(self) -> None:
+        waiting = self.begin()
+        self.store.state = SessionState.SUSPENDED
+        self.pass_time(0.1)
+        self.successResultOf(waiting)
+
+    def test_there_must_be_somebody_to_hand_over_to(self) -> None:
+        """No other server, no active master, a cluster that is shut down as a whole, nothing to hand over."""
+        for spoil in (
+            lambda: self.store.nodes.pop(PATHS.server("other")),
+            lambda: self.store.nodes.pop(PATHS.active),
+            lambda: self.store.nodes.pop(PATHS.cluster),
+            lambda: self.store.put(PATHS.cluster, layout.encode(ClusterRecord("c", clean_shutdown=True))),
+            lambda: setattr(self, "left", 0),
+            lambda: setattr(self.store, "state", SessionState.SUSPENDED),
+            lambda: self.store.nodes.pop(PATHS.server("me")),
+        ):
+            self.setUp()
+            spoil()
+            self.successResultOf(self.begin())
+            if PATHS.server("me") in self.store.nodes:
+                assert not self.said().leaving
