@@ -205,6 +205,12 @@ def coord() -> None:
     help=f"Entries kept behind a snapshot for slow nodes.  [default: {_DEFAULTS.keep_entries}]",
 )
 @click.option(
+    "--keep-bytes",
+    type=int,
+    metavar="N",
+    help=f"Bytes of such entries.  [default: {_DEFAULTS.keep_bytes}]",
+)
+@click.option(
     "--read-only-mode",
     is_flag=True,
     default=None,

@@ -229,7 +229,7 @@ def _print_fields(facts: dict[str, Any], *, is_json: bool) -> None:
 
 
 def _print_znode(path: bytes, node: Node, *, with_data: bool, is_json: bool) -> None:
-    stat = dict(zip(_STAT_NAMES, STAT.unpack(node.stat), strict=True))
+    stat = dict(zip(_STAT_NAMES, STAT.unpack(node.stat()), strict=True))
     if is_json:
         fields: dict[str, Any] = {"path": describe.text(path), "kind": _KINDS[node.kind], **stat}
         if node.ttl_ms:

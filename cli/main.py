@@ -11,7 +11,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Final, NamedTuple, NoReturn
 
 import click
@@ -124,6 +123,9 @@ Exit status: 0 done, 1 refused or a check did not hold, 2 wrong command line,
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if not wanted:
         return
+    # Half of all that a daemon's start would import; nothing else needs it.
+    from importlib import metadata
+
     try:
         version = metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -384,4 +384,4 @@ _PARTS: Final = ("Stat", "data", "access list", "kind", "ttl", "sequence counter
 
 
 def _content(node: Node) -> tuple[object, ...]:
-    return node.stat, node.data, node.acl.encoded, node.kind, node.ttl_ms, node.creates
+    return node.stat(), node.data, node.acl.encoded, node.kind, node.ttl_ms, node.creates

@@ -56,7 +56,7 @@ from coord.raft.settings import RaftConfig
 
 __all__ = ["RaftConfig", "RaftCore"]
 
-#: After its link to the leader broke, a follower waits 1 .. this many ticks before it stands for election.
+#: Where there is no leader to wait for, a follower waits 1 .. this many ticks before it stands for election.
 PEER_DOWN_TICKS: Final = 4
 
 
@@ -243,6 +243,11 @@ class RaftCore:
             self.leadership.peer_down(peer)
         elif peer == self.leader:
             self._set_leader(0)
+            self.hasten()
+
+    def hasten(self) -> None:
+        """There is no leader to wait for: if none is heard of, stand for election within 1..4 ticks."""
+        if self.leader == 0 and self.leadership is None:
             self.timeout = min(self.timeout, self.elapsed + 1 + self._rng.below(PEER_DOWN_TICKS))
 
     # --- disk ---------------------------------------------------------------------------------------------------------

@@ -145,6 +145,21 @@ class RaftLog:
         self.commit = index
         return True
 
+    def floor(self, index: int, entries_max: int, bytes_max: int) -> int:
+        """Up to where to compact so that of what lies at and before `index` no more than this many remain.
+
+        They are for peers that are a little behind: both bounds are what a node will spend on them.
+        """
+        position = index - self.offset
+        lowest = max(0, position - entries_max)
+        room = bytes_max
+        while position > lowest:
+            room -= len(self.entries[position - 1].data)
+            if room < 0:
+                break
+            position -= 1
+        return self.offset + max(0, position)
+
     def compact(self, index: int) -> None:
         """Forget the entries up to `index`; a snapshot at or behind it is saved."""
         if index <= self.offset:

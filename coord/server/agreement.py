@@ -5,9 +5,10 @@ bug, a flipped bit in its memory or a file that was tampered with has changed wh
 out:
 
 - every `COMPARE_MS`, if something was applied or a peer has come, the leader says what it has behind the last entry it
-  applied, to every peer, and asks;
-- whoever is asked says to every peer what it has there itself, now if it has applied it already (the last `REMEMBERED`
-  entries are kept), else as soon as it has;
+  applied, to every peer, and asks; while entries come all the time, behind the last one whose index all remember (each
+  `NodeSettings.compare_every`th);
+- whoever is asked says to every peer what it has there itself, now if it has applied it already (what was remembered of
+  the last `REMEMBERED` entries is kept), else as soon as it has;
 - each node judges itself. If a majority of the voters has one state there and this node another, the node stops. A
   majority that agrees never stops, whoever leads and whoever is missing. Without a majority (two voters that differ)
   nobody can tell who is right: both say so in their logs and go on.
@@ -53,15 +54,21 @@ class _Round:
 class Agreement:
     """One node's part in the comparison."""
 
-    def __init__(self, node_id: int, send: Callable[[int, bytes], bool]) -> None:
-        """`send(peer, frame)` as `PeerDoor.send`."""
+    def __init__(
+        self, node_id: int, send: Callable[[int, bytes], bool], now: Callable[[], State] | None = None
+    ) -> None:
+        """`send(peer, frame)` as `PeerDoor.send`; `now` gives the state behind the last entry, where `passed` is used."""
         self._id = node_id
         self._send = send
+        self._now = now
         self._voters: list[int] = []
         self._members: list[int] = []
         #: By index modulo REMEMBERED: (index, zxid, digest).
         self._own: list[tuple[int, int, int]] = [(0, 0, 0)] * REMEMBERED
         self._last = 0
+        #: The newest index that is remembered, and the last one of the tick before.
+        self._remembered = 0
+        self._seen = 0
         self._rounds: dict[int, _Round] = {}
         #: Highest index that this node has spoken about.
         self._answered = 0
@@ -76,6 +83,10 @@ class Agreement:
     def applied(self, index: int, zxid: int, digest: int) -> None:
         """This node's state behind the entry at `index`."""
         self._own[index % REMEMBERED] = (index, zxid, digest)
+        self._last = self._remembered = index
+
+    def passed(self, index: int) -> None:
+        """The entry at `index` is applied; what the state is behind it costs too much to be asked for each."""
         self._last = index
 
     def tick(self, now_ms: int, *, leads: bool, voters: list[int], members: list[int]) -> None:
@@ -89,14 +100,17 @@ class Agreement:
                 self._answer(index, found)
             elif now_ms - found.since_ms > PATIENCE_MS:
                 self._end(index, found)
-        has_reason = self._last > self._began_at or self._has_newcomer
-        if leads and has_reason and self._last and now_ms - self._began_ms >= COMPARE_MS:
+        # At rest all can say what they have behind the last entry; else only behind those that all remember.
+        at = self._last if self._last == self._seen else self._remembered
+        self._seen = self._last
+        has_reason = at > self._began_at or self._has_newcomer
+        if leads and has_reason and at and now_ms - self._began_ms >= COMPARE_MS:
             self._began_ms = now_ms
-            self._began_at = self._last
+            self._began_at = at
             self._has_newcomer = False
-            begun = self._round(self._last, now_ms)
+            begun = self._round(at, now_ms)
             if begun is not None:
-                self._answer(self._last, begun, asks=True)
+                self._answer(at, begun, asks=True)
 
     def peer_arrived(self) -> None:
         """A peer has (again) a connection: whatever it has is to be compared, even if nothing is ever applied again."""
@@ -130,6 +144,8 @@ class Agreement:
         """Say what this node has there; it has applied that much."""
         found.is_answered = True
         self._answered = max(self._answered, index)
+        if index == self._last and index != self._remembered and self._now is not None:
+            self.applied(index, *self._now())
         kept, zxid, digest = self._own[index % REMEMBERED]
         if kept != index:
             # It came past there with a snapshot, or long ago.

@@ -154,7 +154,7 @@ class ClientStream(Stream):
         """Send this turn's output; stop reading from a client that does not take it."""
         self.flush()
         self._account()
-        if self._rest and len(self._rest) > self._listener.limits.pause_bytes:
+        if self._rest_bytes and self._rest_bytes > self._listener.limits.pause_bytes:
             super().set_reading(False)
 
     def _send_rest(self) -> None:
@@ -167,8 +167,8 @@ class ClientStream(Stream):
     def _account(self) -> None:
         """Tell the connection what still waits, and the pipeline when a choked one may go on, in a turn of its own."""
         connection = self.connection
-        connection.output_bytes = len(self._rest)
-        if connection.is_choked and len(self._rest) <= self._listener.limits.pause_bytes and not self._will_drain:
+        waiting = connection.output_bytes = self._rest_bytes
+        if connection.is_choked and waiting <= self._listener.limits.pause_bytes and not self._will_drain:
             self._will_drain = True
             self._listener.reactor.callLater(0, self._drained)
 

@@ -68,6 +68,7 @@ class Settings:
     snapshot_entries: int = 100_000
     snapshot_bytes: int = 64 << 20
     keep_entries: int = 10_000
+    keep_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
     #: Whether clients of this node may change the members, if they have the right to.
     reconfig_enabled: bool = True
@@ -139,8 +140,8 @@ class Settings:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
-        not_negative = ("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "leader_absence_ms")
-        for name in ("connections_per_address_max", "connections_max", *not_negative):
+        not_negative = ("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "keep_bytes")
+        for name in ("connections_per_address_max", "connections_max", "leader_absence_ms", *not_negative):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
         if self.super_digest and not is_digest(self.super_digest):

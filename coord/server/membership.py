@@ -187,7 +187,7 @@ class Membership:
             pipeline.answer_wish(wish.connection, wish.pending, answer["code"], b"")
             return
         znode = self._node.machine.tree.nodes[CONFIG]
-        pipeline.answer_wish(wish.connection, wish.pending, OK, buffer(znode.data) + znode.stat)
+        pipeline.answer_wish(wish.connection, wish.pending, OK, buffer(znode.data) + znode.stat())
 
     def answered(self, peer: int, token: int, text: bytes) -> None:
         """The leader's ANSWER. Raises RemoteProtocolError."""

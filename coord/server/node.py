@@ -157,7 +157,9 @@ class Node:
         #: Told when other members are in force than before: links are to be opened or closed.
         self.on_members_changed: Callable[[], None] = _nobody_cares
         self.forwarded = Forwarded()
-        self.agreement = Agreement(settings.node_id, peers.send)
+        self.agreement = Agreement(
+            settings.node_id, peers.send, lambda: (self.machine.last_zxid, self.machine.digest())
+        )
         self.agreement.applied(applied.index, machine.last_zxid, machine.digest())
         self.joining = joining
         core.abstains = joining.is_joining
@@ -205,6 +207,8 @@ class Node:
         self.groups = 0
         self.commands = 0
         self.elections_won = 0
+        # The log on disk reaches further back than the one in memory has to.
+        self._forget_entries()
 
     # --- what arrives -------------------------------------------------------------------------------------------------
 
@@ -504,7 +508,10 @@ class Node:
             elif entry.kind == CONFIG:
                 pipeline.applied([machine.apply_membership(config_text(decode_configuration(entry.data)))])
             self._bytes_since_snapshot += len(entry.data)
-            self.agreement.applied(entry.index, machine.last_zxid, machine.digest())
+            if entry.index % self.settings.compare_every:
+                self.agreement.passed(entry.index)
+            else:
+                self.agreement.applied(entry.index, machine.last_zxid, machine.digest())
         self.applied_index = entries[-1].index
         if machine.tree.quotas.notes:
             for note in machine.tree.quotas.notes:
@@ -691,9 +698,15 @@ class Node:
         saved = self.core.snapshot_meta(meta.index)
         saved.handle = meta.name()
         self.core.snapshot_saved(saved)
-        self.core.compacted(max(0, meta.index - self.settings.keep_entries))
+        self._forget_entries()
         self._drop_old_files()
         log.info("snapshot at {index} written", index=meta.index)
+
+    def _forget_entries(self) -> None:
+        """Drop what the newest snapshot covers from memory, but for what slow peers may want."""
+        settings = self.settings
+        log = self.core.log
+        self.core.compacted(log.floor(log.snapshot.index, settings.keep_entries, settings.keep_bytes))
 
     def _install(self, meta: SnapshotMeta) -> None:
         """Take over the state that the leader sent. Clients go: nobody can say what became of their requests."""
@@ -708,7 +721,7 @@ class Node:
         self._fresh_links.add(self.core.leader)
         self.syncs.forget()
         self.machine = machine
-        self.pipeline.machine = machine
+        self.pipeline.serve(machine)
         self.applied_index = self.snapshot_index = self._snapshot_tried = meta.index
         self._bytes_since_snapshot = 0
         self.agreement.applied(meta.index, machine.last_zxid, machine.digest())

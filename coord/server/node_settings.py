@@ -21,6 +21,8 @@ class NodeSettings:
         snapshot_entries: int = 100_000,
         snapshot_bytes: int = 64 << 20,
         keep_entries: int = 10_000,
+        keep_bytes: int = 16 << 20,
+        compare_every: int = 64,
         reap_interval_ms: int = 60_000,
         limits: Limits | None = None,
         members: Members | None = None,
@@ -45,8 +47,11 @@ class NodeSettings:
         #: A snapshot is due after so many entries or bytes of them.
         self.snapshot_entries = snapshot_entries
         self.snapshot_bytes = snapshot_bytes
-        #: Entries kept in memory behind the snapshot for peers that are a little behind.
+        #: Entries kept in memory behind the snapshot for peers that are a little behind, and bytes of them.
         self.keep_entries = keep_entries
+        self.keep_bytes = keep_bytes
+        #: While entries come all the time, replicas compare their states behind each so many of them.
+        self.compare_every = compare_every
         #: How often the leader looks for containers and TTL znodes that may go.
         self.reap_interval_ms = reap_interval_ms
         self.limits = limits or Limits(session_timeout_min_ms=2 * tick_ms, session_timeout_max_ms=20 * tick_ms)

@@ -36,6 +36,11 @@ from crc32c import crc32c
 from coord.errors import RemoteProtocolError
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import Entry, Message, SnapshotMeta
+from coord.tree.command import COMMAND_HEADER_BYTES
+from coord.wire.jute import IS_COMPILED
+
+if IS_COMPILED:
+    from librt.strings import read_i32_be
 
 MAGIC: Final = b"RKPR"
 VERSION: Final = 3
@@ -273,8 +278,11 @@ def decode_forward(data: bytes, at: int, end: int) -> tuple[int, int, list[bytes
         at += _FORWARD.size
         commands: list[bytes] = []
         while at < end:
-            stop = at + 4 + _LENGTH.unpack_from(data, at)[0]
-            if stop > end or stop - at < 28:
+            length = -1
+            if end - at >= COMMAND_HEADER_BYTES:
+                length = read_i32_be(data, at) if IS_COMPILED else _LENGTH.unpack_from(data, at)[0]
+            stop = at + 4 + length
+            if stop > end or stop - at < COMMAND_HEADER_BYTES:
                 raise RemoteProtocolError("a forwarded command is longer than its frame or shorter than its header")
             commands.append(data[at:stop])
             at = stop

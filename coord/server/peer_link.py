@@ -447,6 +447,10 @@ class PeerLinks:
         """Peers this node has a link to."""
         return [peer for peer, link in self._links.items() if link.is_up()]
 
+    def conversing(self) -> list[int]:
+        """Peers that this node has a link to, and that have one to it: what is asked is answered."""
+        return [peer for peer in self.connected() if peer in self._accepted]
+
     def backlog(self, peer: int) -> int:
         """See `PeerDoor.backlog`."""
         link = self._links.get(peer)

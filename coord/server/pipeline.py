@@ -245,7 +245,7 @@ class Pipeline:
         ask_read_index: Callable[[Connection, Pending], None],
     ) -> None:
         """`token(n)`: n unguessable bytes; `ask_read_index` is told of every sync, `release_sync` answers it."""
-        self.machine = machine
+        self.machine: StateMachine
         self.watches = WatchTable(limits.watches_max)
         self.limits = limits
         self.connections: dict[int, Connection] = {}
@@ -258,6 +258,7 @@ class Pipeline:
         #: What is done while there is no leader.
         self.read_only = ReadOnly(self, token)
         self._by_session: dict[int, Connection] = {}
+        self.serve(machine)
         #: Connections whose sessions the group being applied has opened, with requests that came early.
         self._opened: list[Connection] = []
         self._connection_count = 0
@@ -279,6 +280,11 @@ class Pipeline:
         self.waiting_reads = 0
         #: The time at the end of the last turn, as good as any within one turn.
         self.now_ms = 0
+
+    def serve(self, machine: StateMachine) -> None:
+        """Answer from this state from now on."""
+        self.machine = machine
+        machine.answering = self._by_session
 
     # --- connections ------------------------------------------------------------------------------------------------
 

@@ -102,12 +102,16 @@ class Service:
         self._status = 0
         self._is_stopping = False
         self._leaving: Leaving
+        #: Whether this process has known a leader, or has done what it can to get one.
+        self._is_led = False
         self._stopped: Deferred[None] | None = None
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Take directory and ports, recover, begin. Raises CoordError or OSError with one clear line."""
+        # Before a state of millions of objects is read.
+        gc.set_threshold(*GC_THRESHOLDS)
         settings = self.settings
         disk = self._take_directory()
         self._guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)
@@ -197,7 +201,6 @@ class Service:
         self.links.start(self.node, peer_socket)
         self.clients.start(doors)
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         reactor.at_turn_end(self._turn_end)
         reactor.at_fault(self._fault)
         reactor.callLater(RAFT_TICK_MS / 1000, self._tick)
@@ -300,9 +303,25 @@ class Service:
         if not self._stopped_for_good():
             self.reactor.callLater(RAFT_TICK_MS / 1000, self._tick)
             try:
+                if not self._is_led:
+                    self._hasten()
                 self.node.tick()
             except Exception as error:  # a broken invariant: stop, never go on
                 self._fault(error)
+
+    def _hasten(self) -> None:
+        """After the start nobody may be leading yet: once a majority converses, do not sit the timeout out.
+
+        A leader that this node has not heard yet is not disturbed: its followers refuse the pre-vote.
+        """
+        node = self.node
+        voters = node.core.configs.current.voters
+        present = [peer for peer in self.links.conversing() if peer in voters]
+        if node.core.leader:
+            self._is_led = True
+        elif self.settings.node_id in voters and not node.joining.is_joining and 2 * len(present) + 2 > len(voters):
+            self._is_led = True
+            node.core.hasten()
 
     def _turn_end(self) -> bool:
         """The reactor's call after each turn; True when there is more to do at once."""
@@ -419,6 +438,7 @@ def _node_settings(settings: Settings) -> NodeSettings:
         snapshot_entries=settings.snapshot_entries,
         snapshot_bytes=settings.snapshot_bytes,
         keep_entries=settings.keep_entries,
+        keep_bytes=settings.keep_bytes,
         members=settings.first_members(),
         client=settings.client_address,
         reconfig_enabled=settings.reconfig_enabled,

@@ -29,6 +29,8 @@ class Stream:
         self.output: list[bytes] = []
         #: Bytes in `output` are not counted; these are what the kernel refused so far.
         self._rest = memoryview(b"")
+        #: How many those are.
+        self._rest_bytes = 0
         #: Set while the kernel takes nothing more, to find peers that never read.
         self.is_stalled = False
         self._is_reading = True
@@ -101,11 +103,11 @@ class Stream:
 
     def _send(self, data: bytes) -> None:
         """Give bytes to the kernel, behind those it did not take before."""
-        if self._rest:
-            if len(self._rest) + len(data) > self.backlog_max:
+        if self._rest_bytes:
+            if self._rest_bytes + len(data) > self.backlog_max:
                 self.fail("does not read what it asked for")
                 return
-            self._rest = memoryview(b"".join((self._rest, data)))
+            self._keep(memoryview(b"".join((self._rest, data))))
             return
         try:
             sent = self.sock.send(data)
@@ -115,14 +117,18 @@ class Stream:
             self.fail(error.strerror or str(error))
             return
         if sent < len(data):
-            self._rest = memoryview(data)[sent:]
+            self._keep(memoryview(data)[sent:])
             self._rewatch()
         elif self._ends_when_sent and not self.output:
             self.close()
 
+    def _keep(self, rest: memoryview) -> None:
+        self._rest = rest
+        self._rest_bytes = len(rest)
+
     def backlog(self) -> int:
         """Bytes that wait for the kernel."""
-        return len(self._rest)
+        return self._rest_bytes
 
     def set_reading(self, is_reading: bool) -> None:
         """Stop or resume reading."""
@@ -134,17 +140,17 @@ class Stream:
         """Close now; what was not sent is dropped. `lost` is not called."""
         if not self.is_closed:
             self.is_closed = True
-            if self.tls is not None and not self._rest:
+            if self.tls is not None and not self._rest_bytes:
                 with contextlib.suppress(OSError):
                     self.sock.send(self.tls.farewell())
             self.reactor.unwatch(self.fd)
             self.sock.close()
             self.output.clear()
-            self._rest = memoryview(b"")
+            self._keep(memoryview(b""))
 
     def close_when_sent(self) -> None:
         """Close once everything in `output` has left; nothing more is read."""
-        if self._rest or self.output:
+        if self._rest_bytes or self.output:
             self._ends_when_sent = True
         else:
             self.close()
@@ -163,9 +169,9 @@ class Stream:
         except OSError as error:
             self.fail(error.strerror or str(error))
             return
-        self._rest = self._rest[sent:]
+        self._keep(self._rest[sent:])
         self.is_stalled = False
-        if not self._rest:
+        if not self._rest_bytes:
             self._rest = memoryview(b"")
             if self._ends_when_sent and not self.output:
                 self.close()
@@ -173,7 +179,7 @@ class Stream:
                 self._rewatch()
 
     def _rewatch(self) -> None:
-        self.reactor.rewatch(self.fd, readable=self._is_reading, writable=len(self._rest) > 0)
+        self.reactor.rewatch(self.fd, readable=self._is_reading, writable=self._rest_bytes > 0)
 
 
 def listening_socket(host: str, port: int, backlog: int = 1024) -> socket.socket:

@@ -1,12 +1,12 @@
 """The tree of znodes: it looks up and applies planned changes, and decides nothing.
 
-All znodes are in one dict by path. A change keeps three things up to date beside the znode itself: the Stat of the
-znode and of its parent in wire form (so that a read copies bytes and computes nothing), the digest, and the indexes
-(ephemerals by session, containers, TTL znodes, quotas, shared access lists).
+All znodes are in one dict by path. A change keeps two things up to date beside the znode itself: the indexes
+(ephemerals by session, containers, TTL znodes, quotas, shared access lists) and the digest.
 
 The digest is a sum of one 32-bit checksum per znode over its Stat, path, kind, access list and data. A sum does not
 depend on the order of the znodes and changes by a difference, so comparing two replicas at a zxid is comparing two
-numbers, and keeping it costs one checksum of 68 bytes per znode touched.
+numbers. Checksums of changed znodes are made when somebody asks for the digest, or when many have gathered: a znode
+that changes often, such as the parent of many new ones, costs one for all of its changes.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ SPECIAL_PATHS: Final = (ROOT, ZOOKEEPER, QUOTA, CONFIG)
 CACHED_LISTING_MIN: Final = 16
 CACHED_LISTINGS_BYTES_MAX: Final = 64 << 20
 
+#: No more znodes than this wait for their part of the digest: about two milliseconds of work.
+UNMARKED_MAX: Final = 2048
+
 
 class View:
     """What planning reads: the tree itself, or the tree as the earlier parts of a multi would leave it."""
@@ -76,8 +79,9 @@ class DataTree(View):
 
     def __init__(self, empty: bool = False) -> None:
         self.nodes: dict[bytes, Node] = {}
-        #: Sum of the marks of all znodes.
-        self.digest_sum: int = 0
+        #: Sum of the marks of all znodes but those in `_unmarked`, which have changed since.
+        self._marked_sum: int = 0
+        self._unmarked: dict[bytes, Node] = {}
         #: Bytes of all paths and data.
         self.data_bytes: int = 0
         self.acls: dict[bytes, AccessList] = {OPEN.encoded: OPEN, READ_ONLY.encoded: READ_ONLY}
@@ -117,8 +121,22 @@ class DataTree(View):
             parent.children[path] = None
             if path.startswith(QUOTA_PREFIX):
                 self.quotas.created(path)
-        node.resalt(path)
-        self.digest_sum += node.refresh()
+        self._marked_sum += node.remark(path)
+
+    def digest_sum(self) -> int:
+        """Sum of the marks of all znodes: the tree's part of the digest."""
+        added = 0
+        for path, node in self._unmarked.items():
+            added += node.remark(path)
+        self._unmarked.clear()
+        self._marked_sum += added
+        return self._marked_sum
+
+    def _touch(self, path: bytes, node: Node) -> None:
+        """The znode is about to change, or has just done so."""
+        if path not in self._unmarked:
+            self._marked_sum -= node.mark
+            self._unmarked[path] = node
 
     def find(self, path: bytes) -> Node | None:
         """The znode at `path`."""
@@ -135,6 +153,8 @@ class DataTree(View):
 
         Returns the znode as it is now, None when it is gone.
         """
+        if len(self._unmarked) >= UNMARKED_MAX:
+            self.digest_sum()
         if isinstance(delta, SetDataDelta):
             return self._set_data(delta, zxid, time_ms, events)
         if isinstance(delta, CreateDelta):
@@ -153,8 +173,7 @@ class DataTree(View):
         node.version = delta.version
         node.mzxid = zxid
         node.mtime = time_ms
-        node.restamp()
-        self.digest_sum += node.refresh()
+        self._touch(path, node)
         self.data_bytes += grown
         if self.quotas.active:
             self._charge(path, 0, grown)
@@ -169,7 +188,7 @@ class DataTree(View):
         node.ctime = node.mtime = time_ms
         self.nodes[path] = node
         self._index(path, node)
-        node.resalt(path)
+        self._unmarked[path] = node
         parent_path = parent_of(path)
         parent = self.nodes[parent_path]
         if parent.children is None:
@@ -178,7 +197,7 @@ class DataTree(View):
         parent.num_children += 1
         parent.creates += 1
         parent.pzxid = zxid
-        self.digest_sum += node.refresh() + parent.refresh()
+        self._touch(parent_path, parent)
         if self._listings:
             self._forget_listing(parent_path)
         if self.quotas.active:
@@ -197,7 +216,9 @@ class DataTree(View):
         del parent.children[path]
         parent.num_children -= 1
         parent.pzxid = zxid
-        self.digest_sum += parent.refresh() - node.mark
+        self._touch(path, node)
+        del self._unmarked[path]
+        self._touch(parent_path, parent)
         self._unindex(path, node)
         if self._listings:
             self._forget_listing(parent_path)
@@ -213,8 +234,7 @@ class DataTree(View):
         node.acl = self.share(delta.acl)
         self._release(old)
         node.aversion = delta.aversion
-        node.resalt(delta.path)
-        self.digest_sum += node.refresh()
+        self._touch(delta.path, node)
         return node
 
     # --- indexes -----------------------------------------------------------------------------------------------------
@@ -285,7 +305,7 @@ class DataTree(View):
             limits = self.nodes.get(quotas.limits_path(limited))
             if limits is not None:
                 quotas.note(limited, limits.data, stats.data, usage)
-            self._write_stats(stats, usage)
+            self._write_stats(quotas.stats_path(limited), stats, usage)
 
     def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
         """Whether so many znodes and bytes more at `path` would pass a hard limit."""
@@ -313,13 +333,12 @@ class DataTree(View):
             for each in self.subtree(limited):
                 count += 1
                 size += size_of(self.nodes[each].data)
-            self._write_stats(stats, self.quotas.encode(count, size))
+            self._write_stats(stats_path, stats, self.quotas.encode(count, size))
 
-    def _write_stats(self, stats: Node, data: bytes) -> None:
+    def _write_stats(self, path: bytes, stats: Node, data: bytes) -> None:
         self.data_bytes += len(data) - size_of(stats.data)
         stats.data = data
-        stats.restamp()
-        self.digest_sum += stats.refresh()
+        self._touch(path, stats)
 
     # --- reads -------------------------------------------------------------------------------------------------------
 

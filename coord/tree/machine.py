@@ -20,7 +20,7 @@ Differences from ZooKeeper 3.9, all of them where that is plainly at fault:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -142,6 +142,8 @@ class StateMachine:
         self.last_zxid: int = 0
         #: The leader's clock of the last applied group.
         self.applied_time_ms: int = 0
+        #: The sessions whose commands this replica has to answer, as keys; other outcomes have no body. None: all.
+        self.answering: dict[int, Any] | None = None
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
@@ -273,14 +275,14 @@ class StateMachine:
         events: list[Event] = []
         outcome.events = events
         node = self.tree.apply(planned, outcome.zxid, self.applied_time_ms, events)
-        if node is None:
+        if node is None or (self.answering is not None and outcome.session_id not in self.answering):
             return
         if not isinstance(planned, CreateDelta):
-            outcome.body = node.stat
+            outcome.body = node.stat()
         elif outcome.opcode == OP_CREATE:
             outcome.body = _pack_i32(len(planned.path)) + planned.path
         else:
-            outcome.body = _pack_i32(len(planned.path)) + planned.path + node.stat
+            outcome.body = _pack_i32(len(planned.path)) + planned.path + node.stat()
 
     def _multi(self, outcome: Outcome, session: Session, data: bytes, at: int, end: int) -> None:
         """multi: the header of the reply says OK even if the parts were refused."""
@@ -294,10 +296,15 @@ class StateMachine:
             return
         events: list[Event] = []
         parts: list[bytes] = []
+        is_answered = self.answering is None or outcome.session_id in self.answering
         for i, delta in enumerate(planned.deltas):
-            self._perform_part(ops[i].opcode, delta, outcome.zxid, events, parts)
-        parts.append(_MULTI_END)
-        outcome.body = b"".join(parts)
+            if is_answered:
+                self._perform_part(ops[i].opcode, delta, outcome.zxid, events, parts)
+            elif delta is not None:
+                self.tree.apply(delta, outcome.zxid, self.applied_time_ms, events)
+        if is_answered:
+            parts.append(_MULTI_END)
+            outcome.body = b"".join(parts)
         outcome.events = events
 
     def _perform_part(
@@ -310,7 +317,7 @@ class StateMachine:
         node = self.tree.apply(delta, zxid, self.applied_time_ms, events)
         if opcode == OP_SET_DATA and node is not None:
             parts.append(_SET_DONE)
-            parts.append(node.stat)
+            parts.append(node.stat())
         elif isinstance(delta, CreateDelta):
             path = delta.path
             if opcode == OP_CREATE:
@@ -318,9 +325,9 @@ class StateMachine:
             else:
                 # Every create that answers with a Stat answers as create2.
                 assert node is not None, path
-                parts.append(_pack_i32(OP_CREATE2) + _DONE + _pack_i32(len(path)) + path + node.stat)
+                parts.append(_pack_i32(OP_CREATE2) + _DONE + _pack_i32(len(path)) + path + node.stat())
         elif node is not None:
-            parts.append(_pack_i32(opcode) + _DONE + node.stat)
+            parts.append(_pack_i32(opcode) + _DONE + node.stat())
         else:
             parts.append(_pack_i32(opcode) + _DONE)
 
@@ -419,7 +426,7 @@ class StateMachine:
 
     def digest(self) -> int:
         """64 bits over tree and sessions: equal on replicas with equal `last_zxid`, whatever way they got there."""
-        return (self.tree.digest_sum + self.sessions.digest_sum * _SESSION_WEIGHT) & _MASK_64
+        return (self.tree.digest_sum() + self.sessions.digest_sum * _SESSION_WEIGHT) & _MASK_64
 
     def reap_candidates(self, time_ms: int) -> list[bytes]:
         """Containers and TTL znodes for which the leader may propose DELETE_CONTAINER (session 0, owner 0), sorted."""

@@ -6,13 +6,13 @@ import struct
 from typing import Final
 
 from crc32c import crc32c
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i32, i64, mypyc_attr, u8
 
 from coord.tree.acl import AccessList
 from coord.wire.jute import IS_COMPILED
 
 if IS_COMPILED:
-    from librt.strings import BytesWriter, write_i32_be, write_i64_be
+    from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 
 #: czxid mzxid ctime mtime version cversion aversion ephemeral_owner data_length num_children pzxid
 STAT: Final = struct.Struct("!qqqqiiiqiiq")
@@ -27,9 +27,6 @@ I32_MAX: Final = 0x7FFFFFFF
 
 #: The largest prime below 2**32: brings a longer number into 32 bits without dropping any of its bits.
 _PRIME_32: Final = 0xFFFFFFFB
-
-#: A Stat that only the constructor's caller has not filled in yet.
-_NO_STAT: Final = bytes(STAT.size)
 
 
 def wrap_i32(value: int) -> int:
@@ -52,74 +49,79 @@ def next_version(version: int) -> int:
 class Node:
     """A znode. Its path is its key in the tree.
 
+    There may be millions, so this has the fewest bytes that will do: compiled, the numbers are native and an object is
+    128 bytes. The Stat as the wire has it is made anew whenever it is asked for (`stat`).
+
     `creates` counts the children ever created, which is the next sequence number; it does not wrap. `children` holds
     the full paths of the children (the tree's own keys, so a name costs no memory twice) in the order of creation;
     None for a leaf that never had any.
 
-    Derived, and rebuilt by `refresh` after every change: `stat` (the Stat as the wire has it) and `mark` (this znode's
-    part of the tree's digest). `stamp` is the checksum of what the Stat does not show, `salt` the part of it that only
-    a change of the access list changes.
+    `mark` is this znode's part of the tree's digest: a checksum over Stat, path, kind, access list and data as they
+    were when `remark` was called; the tree knows for which znodes that is out of date.
     """
+
+    __slots__ = (
+        "_mark",
+        "_tenure",
+        "acl",
+        "aversion",
+        "children",
+        "creates",
+        "ctime",
+        "czxid",
+        "data",
+        "kind",
+        "mtime",
+        "mzxid",
+        "num_children",
+        "pzxid",
+        "version",
+    )
 
     def __init__(self, data: bytes | None, acl: AccessList, kind: int, ephemeral_owner: int, ttl_ms: int) -> None:
         self.data: bytes | None = data
         self.acl: AccessList = acl
-        self.kind: int = kind
-        self.ephemeral_owner: int = ephemeral_owner
-        self.ttl_ms: int = ttl_ms
-        self.czxid: int = 0
-        self.mzxid: int = 0
-        self.pzxid: int = 0
-        self.ctime: int = 0
-        self.mtime: int = 0
-        self.version: int = 0
-        self.aversion: int = 0
-        self.creates: int = 0
-        self.num_children: int = 0
         self.children: dict[bytes, None] | None = None
-        self.salt: int = 0
-        self.stamp: int = 0
-        self.stat: bytes = _NO_STAT
-        self.mark: int = 0
+        self.czxid: i64 = 0
+        self.mzxid: i64 = 0
+        self.pzxid: i64 = 0
+        self.ctime: i64 = 0
+        self.mtime: i64 = 0
+        self.creates: i64 = 0
+        #: Of an ephemeral znode the session that owns it, of a TTL znode its milliseconds, else 0.
+        self._tenure: i64 = ttl_ms if kind == KIND_TTL else ephemeral_owner
+        self.version: i32 = 0
+        self.aversion: i32 = 0
+        self.num_children: i32 = 0
+        self._mark: i32 = 0
+        self.kind: u8 = kind
 
-    def resalt(self, path: bytes) -> None:
-        """Recompute `salt` and `stamp` of a new znode or of one with a new access list; `refresh` has to follow."""
-        self.salt = crc32c(path, (self.ttl_ms * 4 + self.kind) % _PRIME_32) ^ self.acl.stamp
-        self.restamp()
+    @property
+    def ephemeral_owner(self) -> int:
+        """The session with which the znode ends; 0 if it does not."""
+        return self._tenure if self.kind != KIND_TTL else 0
 
-    def restamp(self) -> None:
-        """Recompute `stamp` after a change of data; `refresh` has to follow."""
+    @property
+    def ttl_ms(self) -> int:
+        """How long a TTL znode may be left alone; 0 for all others."""
+        return self._tenure if self.kind == KIND_TTL else 0
+
+    @property
+    def mark(self) -> int:
+        """This znode's part of the tree's digest, as `remark` left it; 0 before."""
+        mark: int = self._mark
+        return mark & 0xFFFFFFFF
+
+    def stat(self) -> bytes:
+        """The Stat as the wire has it."""
         data = self.data
-        # A null and an empty data are different answers to a client.
-        self.stamp = crc32c(data, self.salt) if data is not None else ~self.salt & 0xFFFFFFFF
-
-    def is_intact(self, path: bytes) -> bool:
-        """Whether `mark` is what `resalt` and `refresh` would make of the fields: nothing changed them behind its back.
-
-        Changes nothing, so a forked child may ask without copying a page.
-        """
-        twin = Node(self.data, self.acl, self.kind, self.ephemeral_owner, self.ttl_ms)
-        twin.czxid, twin.mzxid, twin.pzxid = self.czxid, self.mzxid, self.pzxid
-        twin.ctime, twin.mtime = self.ctime, self.mtime
-        twin.version, twin.aversion = self.version, self.aversion
-        twin.creates, twin.num_children = self.creates, self.num_children
-        twin.resalt(path)
-        twin.refresh()
-        return twin.mark == self.mark and twin.stat == self.stat
-
-    def refresh(self) -> int:
-        """Rebuild `stat` and `mark`; returns by how much the tree's digest changes."""
-        data = self.data
-        children = self.num_children
         # As ZooKeeper counts for the wire: every create and every delete of a child.
-        cversion = 2 * self.creates - children
-        stamp = self.stamp
+        creates: int = self.creates
+        children: int = self.num_children
+        cversion = 2 * creates - children
         if cversion > I32_MAX:
             cversion = wrap_i32(cversion)
-            # What the Stat no longer shows.
-            stamp ^= self.creates % _PRIME_32
-        size = len(data) if data is not None else 0
-        stat: bytes
+        owner = self._tenure if self.kind != KIND_TTL else 0
         if IS_COMPILED:
             out = BytesWriter()
             write_i64_be(out, self.czxid)
@@ -129,30 +131,61 @@ class Node:
             write_i32_be(out, self.version)
             write_i32_be(out, cversion)
             write_i32_be(out, self.aversion)
-            write_i64_be(out, self.ephemeral_owner)
-            write_i32_be(out, size)
-            write_i32_be(out, children)
+            write_i64_be(out, owner)
+            write_i32_be(out, len(data) if data is not None else 0)
+            write_i32_be(out, self.num_children)
             write_i64_be(out, self.pzxid)
-            stat = out.getvalue()
+            return out.getvalue()
+        packed: bytes = _pack_stat(
+            self.czxid,
+            self.mzxid,
+            self.ctime,
+            self.mtime,
+            self.version,
+            cversion,
+            self.aversion,
+            owner,
+            len(data) if data is not None else 0,
+            self.num_children,
+            self.pzxid,
+        )
+        return packed
+
+    def take_stat(self, stat: bytes, creates: int) -> bool:
+        """Become the znode of this Stat, which `creates` belongs to; False if both contradict what is known of it."""
+        if IS_COMPILED:
+            self.czxid, self.mzxid = read_i64_be(stat, 0), read_i64_be(stat, 8)
+            self.ctime, self.mtime = read_i64_be(stat, 16), read_i64_be(stat, 24)
+            self.version, self.aversion = read_i32_be(stat, 32), read_i32_be(stat, 40)
+            self.num_children, self.pzxid = read_i32_be(stat, 56), read_i64_be(stat, 60)
         else:
-            stat = _pack_stat(
-                self.czxid,
-                self.mzxid,
-                self.ctime,
-                self.mtime,
-                self.version,
-                cversion,
-                self.aversion,
-                self.ephemeral_owner,
-                size,
-                children,
-                self.pzxid,
-            )
-        self.stat = stat
-        before = self.mark
-        mark: int = crc32c(stat, stamp)
-        self.mark = mark
-        return mark - before
+            fields = STAT.unpack(stat)
+            self.czxid, self.mzxid, self.ctime, self.mtime, self.version = fields[:5]
+            self.aversion = fields[6]
+            self.num_children, self.pzxid = fields[9:]
+        self.creates = creates
+        return self.stat() == stat
+
+    def checksum(self, path: bytes) -> int:
+        """What `mark` is when it is up to date with everything else."""
+        kind: int = self.kind
+        data = self.data
+        stamp: int = crc32c(path, (self.ttl_ms * 4 + kind) % _PRIME_32) ^ self.acl.stamp
+        # A null and an empty data are different answers to a client.
+        stamp = crc32c(data, stamp) if data is not None else ~stamp & 0xFFFFFFFF
+        creates: int = self.creates
+        children: int = self.num_children
+        if 2 * creates - children > I32_MAX:
+            # What the Stat no longer shows.
+            stamp ^= creates % _PRIME_32
+        found: int = crc32c(self.stat(), stamp)
+        return found
+
+    def remark(self, path: bytes) -> int:
+        """Bring `mark` up to date with everything else; returns it."""
+        mark = self.checksum(path)
+        self._mark = mark if mark <= I32_MAX else mark - 0x100000000
+        return mark
 
 
 @mypyc_attr(acyclic=True)

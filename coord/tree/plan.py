@@ -66,6 +66,9 @@ _KIND: Final = (
 )
 _SEQUENTIAL: Final = (False, False, True, True, False, False, True)
 
+_SLASH: Final = ord("/")
+_SPECIAL: Final = frozenset(SPECIAL_PATHS)
+
 #: ZooKeeper keeps a TTL in 40 bits.
 TTL_MAX_MS: Final = (1 << 40) - 1
 
@@ -93,7 +96,7 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
     kind = _kind_of(request)
     path = request.path
     slash = path.rfind(b"/")
-    if kind < 0 or slash < 0 or b"\0" in path:
+    if kind < 0 or slash < 0 or 0 in path:
         return BAD_ARGUMENTS
     acl = resolve(request.acl, session.identities)
     if acl is None:
@@ -201,7 +204,8 @@ def plan_delete_container(view: View, identities: list[Identity] | None, path: b
 
 
 def _is_deletable(path: bytes) -> bool:
-    return b"/" in path and b"\0" not in path and path not in SPECIAL_PATHS
+    # A byte is looked for as a number: as bytes it would be tried as a number first, by way of an exception.
+    return _SLASH in path and 0 not in path and path not in _SPECIAL
 
 
 def _missing(path: bytes) -> int:

@@ -89,14 +89,14 @@ def get_data(tree: DataTree, path: bytes, session: Session) -> Answer:
         return NO_AUTH, b""
     data = node.data
     if data is None:
-        return OK, NULL + node.stat
+        return OK, NULL + node.stat()
     if IS_COMPILED and len(data) <= NATIVE_BYTES_MAX:
         out = BytesWriter()
         write_i32_be(out, len(data))
         out.write(data)
-        out.write(node.stat)
+        out.write(node.stat())
         return OK, out.getvalue()
-    return OK, _pack_i32(len(data)) + data + node.stat
+    return OK, _pack_i32(len(data)) + data + node.stat()
 
 
 def get_children(tree: DataTree, path: bytes, session: Session, with_stat: bool) -> Answer:
@@ -107,17 +107,17 @@ def get_children(tree: DataTree, path: bytes, session: Session, with_stat: bool)
     if not node.acl.allows(PERM_READ, session.identities):
         return NO_AUTH, b""
     listing = tree.listing(path or ROOT, node)
-    return OK, listing + node.stat if with_stat else listing
+    return OK, listing + node.stat() if with_stat else listing
 
 
 def exists(tree: DataTree, path: bytes, session: Session) -> Answer:
     """exists, which asks for READ since ZooKeeper 3.9."""
-    if b"\0" in path:
+    if 0 in path:
         return BAD_ARGUMENTS, b""
     node = _found(tree, path)
     if node is None:
         return NO_NODE, b""
-    return (OK, node.stat) if node.acl.allows(PERM_READ, session.identities) else (NO_AUTH, b"")
+    return (OK, node.stat()) if node.acl.allows(PERM_READ, session.identities) else (NO_AUTH, b"")
 
 
 def get_acl(tree: DataTree, path: bytes, session: Session) -> Answer:
@@ -129,7 +129,7 @@ def get_acl(tree: DataTree, path: bytes, session: Session) -> Answer:
     if not acl.allows(PERM_READ | PERM_ADMIN, session.identities):
         return NO_AUTH, b""
     encoded = acl.encoded if acl.allows(PERM_ADMIN, session.identities) else acl.masked()
-    return OK, encoded + node.stat
+    return OK, encoded + node.stat()
 
 
 def get_ephemerals(tree: DataTree, prefix: bytes, session: Session) -> Answer:

@@ -34,7 +34,10 @@ from coord.tree.node import KIND_TTL, STAT, Node
 from coord.tree.paths import ROOT, parent_of
 from coord.tree.sessions import Session, SessionTable
 from coord.wire.codec import read_acl
-from coord.wire.jute import I32, buffer, read_buffer, read_string, short
+from coord.wire.jute import I32, I64, IS_COMPILED, buffer, read_buffer, read_string, short
+
+if IS_COMPILED:
+    from librt.strings import read_i32_be, read_i64_be
 
 VERSION: Final = 1
 CHUNK_BYTES: Final = 256 << 10
@@ -49,6 +52,10 @@ _TRAILER: Final = struct.Struct("!QqqQQQ")
 _U32: Final = struct.Struct("!I")
 _SESSION: Final = struct.Struct("!qqi")
 _NODE: Final = struct.Struct("!IBqq68s")
+_NODE_FIXED: Final = struct.Struct("!IBqq")
+_NODE_FIXED_BYTES: Final = _NODE_FIXED.size
+#: Where a Stat says whose ephemeral the znode is.
+_OWNER_OFFSET: Final = 44
 
 _KIND_HEADER: Final = ord("H")
 _KIND_LISTS: Final = ord("A")
@@ -92,14 +99,15 @@ def _sessions(sessions: SessionTable) -> Iterator[bytes]:
 
 
 def _nodes(tree: DataTree, numbers: dict[int, int]) -> Iterator[bytes]:
+    expected = tree.digest_sum()
     total = 0
     for path, node in tree.nodes.items():
-        if not node.is_intact(path):
+        if node.checksum(path) != node.mark:
             raise StateDamaged(f"the znode {path.decode(errors='replace')!r}")
         total += node.mark
         yield _encode_node(path, node, numbers[id(node.acl)])
-    if total != tree.digest_sum:
-        raise StateDamaged(f"the digest of {len(tree.nodes)} znodes, {tree.digest_sum:#x}, they add up to {total:#x},")
+    if total != expected:
+        raise StateDamaged(f"the digest of {len(tree.nodes)} znodes, {expected:#x}, they add up to {total:#x},")
 
 
 def _chunk(kind: int, payload: bytes) -> bytes:
@@ -135,7 +143,7 @@ def _encode_session(session: Session) -> bytes:
 
 
 def _encode_node(path: bytes, node: Node, acl_number: int) -> bytes:
-    head: bytes = _NODE.pack(acl_number, node.kind, node.ttl_ms, node.creates, node.stat)
+    head: bytes = _NODE.pack(acl_number, node.kind, node.ttl_ms, node.creates, node.stat())
     return head + buffer(path) + buffer(node.data)
 
 
@@ -232,12 +240,16 @@ class SnapshotReader:
 
     def _take_records(self, kind: int, payload: bytes) -> None:
         count = _U32.unpack_from(payload)[0]
-        at = _U32.size
+        at = 4
+        size = len(payload)
         for _ in range(count):
-            start = at + _U32.size
-            at = start + _U32.unpack_from(payload, at)[0]
-            if at > len(payload):
-                raise short(start, len(payload))
+            start = at + 4
+            if start > size:
+                raise short(at, size)
+            length: int = read_i32_be(payload, at) if IS_COMPILED else I32.unpack_from(payload, at)[0]
+            at = start + length
+            if length < 0 or at > size:
+                raise short(start, size)
             if kind == _KIND_NODES:
                 self._take_node(payload, start, at)
             elif kind == _KIND_SESSIONS:
@@ -258,28 +270,34 @@ class SnapshotReader:
         self.sessions.add(Session(session_id, passwd, timeout_ms, owner, identities))
 
     def _take_node(self, payload: bytes, at: int, end: int) -> None:
-        acl_number, kind, ttl_ms, creates, stat = _NODE.unpack_from(payload, at)
-        path, at = read_string(payload, at + _NODE.size, end)
+        stat_at = at + _NODE_FIXED_BYTES
+        if stat_at + STAT.size > end:
+            raise short(at, end)
+        if IS_COMPILED:
+            acl_number, kind = read_i32_be(payload, at), payload[at + 4]
+            ttl_ms, creates = read_i64_be(payload, at + 5), read_i64_be(payload, at + 13)
+            owner = read_i64_be(payload, stat_at + _OWNER_OFFSET)
+        else:
+            acl_number, kind, ttl_ms, creates = _NODE_FIXED.unpack_from(payload, at)
+            owner = I64.unpack_from(payload, stat_at + _OWNER_OFFSET)[0]
+        stat = payload[stat_at : stat_at + STAT.size]
+        path, at = read_string(payload, stat_at + STAT.size, end)
         data, _ = read_buffer(payload, at, end)
-        if acl_number >= len(self._lists) or kind > KIND_TTL:
+        if not 0 <= acl_number < len(self._lists) or kind > KIND_TTL:
             raise self._corrupt("a known access list and kind", (acl_number, kind))
-        if path in self.tree.nodes or (path != ROOT and parent_of(path) not in self.tree.nodes):
+        tree = self.tree
+        if path in tree.nodes or (path != ROOT and parent_of(path) not in tree.nodes):
             raise self._corrupt("a znode below its parent, once", path)
-        fields = STAT.unpack(stat)
-        node = Node(data, self.tree.share(self._lists[acl_number]), kind, fields[7], ttl_ms)
-        node.creates = creates
-        node.czxid, node.mzxid, node.ctime, node.mtime, node.version = fields[:5]
-        node.aversion = fields[6]
-        node.num_children, node.pzxid = fields[9:]
-        self.tree.plant(path, node)
+        node = Node(data, tree.share(self._lists[acl_number]), kind, owner, ttl_ms)
+        if not node.take_stat(stat, creates) or node.ttl_ms != ttl_ms:
+            raise self._corrupt(f"the Stat of {path!r}", "another")
+        tree.plant(path, node)
         if node.num_children:
             self._incomplete += 1
         if path != ROOT:
-            parent = self.tree.nodes[parent_of(path)]
+            parent = tree.nodes[parent_of(path)]
             missing = parent.num_children - (len(parent.children) if parent.children is not None else 0)
             if missing < 0:
                 raise self._corrupt(f"{parent.num_children} children of the parent of {path!r}", "one more")
             if missing == 0:
                 self._incomplete -= 1
-        if node.stat != stat:
-            raise self._corrupt(f"the Stat of {path!r}", "another")

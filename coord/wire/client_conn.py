@@ -22,8 +22,11 @@ from typing import Final
 
 from coord.errors import RemoteProtocolError
 from coord.wire.codec import REQUEST_HEADER_BYTES, decode_connect_request
-from coord.wire.jute import I32
+from coord.wire.jute import I32, IS_COMPILED
 from coord.wire.values import ConnectRequest
+
+if IS_COMPILED:
+    from librt.strings import read_i32_be
 
 #: The longest payload taken from a client: jute.maxbuffer's default, so a request that fits ZooKeeper fits here. It is
 #: compared with the length prefix, before any of the payload is there.
@@ -119,7 +122,7 @@ class FrameReader:
             if start > end:
                 self._keep(data, at, 4)
                 return frames
-            length: int = _length_at(data, at)[0]
+            length: int = read_i32_be(data, at) if IS_COMPILED else _length_at(data, at)[0]
             if length < min_bytes or length > max_bytes:
                 self.violation = f"frame of {length} bytes, allowed are {min_bytes} to {max_bytes}"
                 return frames

@@ -309,7 +309,7 @@ class Checks:
                 node = nodes.get(path)
                 if node is None or path not in views:
                     raise Violation(f"{process.host.id}: {path!r} is there or gone against all expectation")
-                stat = r.decode_stat(node.stat, 0, len(node.stat))
+                stat = r.decode_stat(node.stat(), 0, r.STAT_BYTES)
                 acl = tuple((line.perms, line.scheme, line.id) for line in node.acl.lines)
                 view = (node.data or b"", *_fields(stat), stat.aversion, acl)
                 if view != views[path] and not path.startswith(b"/zookeeper") and path != b"/":

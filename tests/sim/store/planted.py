@@ -268,9 +268,9 @@ class CounterlessSnapshot(Bug):
     def patches(self) -> list[Patch]:
         def chunks(self: StateMachine) -> Iterator[bytes]:
             copy = StateMachine.restore(list(real(self)))
-            for each in copy.tree.nodes.values():
+            for path, each in copy.tree.nodes.items():
                 each.creates = each.num_children
-                copy.tree.digest_sum += each.refresh()
+                copy.tree._touch(path, each)
             return real(copy)
 
         real = StateMachine.snapshot_chunks

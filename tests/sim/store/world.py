@@ -507,6 +507,7 @@ class World:
             tick_ms=200,
             leader_absence_ms=1000,
             snapshot_entries=self._snapshot_entries,
+            compare_every=1,
             keep_entries=self._keep_entries,
             reap_interval_ms=500,
             limits=self._limits,

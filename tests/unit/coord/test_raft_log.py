@@ -125,3 +125,17 @@ def test_a_hole_between_snapshot_and_log_is_refused() -> None:
     """Entries are missing: not a state that a crash can leave."""
     with pytest.raises(AssertionError, match="gap between the snapshot at 3 and the log from 5"):
         RaftLog(meta(3, 2), some_log([2, 2], 5))
+
+
+@pytest.mark.parametrize(
+    ("entries_max", "bytes_max", "kept"),
+    [(10, 10, 4), (3, 10, 3), (0, 10, 0), (10, 2, 2), (10, 1, 1), (10, 0, 0), (4, 4, 4)],
+)
+def test_what_is_kept_for_slow_peers_is_bounded_twice(entries_max: int, bytes_max: int, kept: int) -> None:
+    """Of the four entries of one byte up to the snapshot; those behind it are no part of this."""
+    log = RaftLog(START, some_log([1, 1, 1, 1, 1, 1]))
+    assert log.floor(4, entries_max, bytes_max) == 4 - kept
+    log.commit_to(6)
+    log.snapshot = meta(4, 1)
+    log.compact(2)
+    assert log.floor(4, entries_max, bytes_max) == 4 - min(kept, 2)

@@ -250,3 +250,19 @@ def test_entries_replaced_on_their_way_to_disk_do_not_count_as_durable() -> None
     assert core.log.stable == 1
     core.persisted(second.number)
     assert core.log.stable == 2
+
+
+def test_a_hastened_follower_stands_within_four_ticks_unless_it_has_a_leader() -> None:
+    """There is nobody to wait for when a cluster starts; a leader that was heard is waited for as ever (§5.2)."""
+    for seed in range(20):
+        core = lone_core(seed=seed)
+        core.hasten()
+        for _ in range(4):
+            core.tick()
+        assert core.role == PRE_CANDIDATE
+        led = lone_core(seed=seed)
+        answers(led, Message(HEARTBEAT, 2, 1, 1))
+        led.hasten()
+        for _ in range(4):
+            led.tick()
+        assert led.role == FOLLOWER

@@ -396,6 +396,21 @@ def test_log_is_pruned_behind_snapshots_and_a_restart_uses_them() -> None:
     assert (again.machine.digest(), len(again.machine.tree.nodes)) == (before, len(node.machine.tree.nodes))
 
 
+def test_the_log_in_memory_is_bounded_by_bytes_also_after_a_restart() -> None:
+    """Few large entries: their count alone would keep all of them."""
+    nodes = StoreNodes(1, snapshot_entries=20, keep_entries=1000, keep_bytes=12_000)
+    node = nodes.leader()
+    client = nodes.client(node, timeout_ms=10_000)
+    for xid in range(1, 51):
+        client.request(xid, op.OP_CREATE, create(b"/k%d" % xid, b"x" * 5000))
+        nodes.run(1)
+    kept = node.core.log.snapshot.index - node.core.log.offset
+    assert 0 < kept <= 2
+    nodes.crash(1)
+    again = nodes.start(1)
+    assert 0 < again.core.log.snapshot.index - again.core.log.offset <= 2
+
+
 def test_full_disk_on_a_follower_costs_nothing() -> None:
     """The others go on; the follower follows again when there is room."""
     nodes = StoreNodes(3)

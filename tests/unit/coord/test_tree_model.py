@@ -129,7 +129,7 @@ def assert_same(machine: StateMachine, model: Model) -> None:
             want.pzxid,
             want.owner,
         ), path
-        stat = r.decode_stat(node.stat, 0, 68)
+        stat = r.decode_stat(node.stat(), 0, 68)
         special = 1 if path == b"/" else 0
         children = model.children(path)
         assert stat.cversion == want.creates + want.deletes - special

@@ -1,0 +1,1 @@
+"""Our store, compiled and interpreted, against Apache ZooKeeper on the same machine in the same minutes."""
