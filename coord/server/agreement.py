@@ -57,7 +57,7 @@ class Agreement:
     def __init__(
         self, node_id: int, send: Callable[[int, bytes], bool], now: Callable[[], State] | None = None
     ) -> None:
-        """`send(peer, frame)` as `PeerDoor.send`; `now` gives the state behind the last entry, where `passed` is used."""
+        """`send(peer, frame)` as `PeerDoor.send`; `now`: the state behind the last entry, where `passed` is used."""
         self._id = node_id
         self._send = send
         self._now = now

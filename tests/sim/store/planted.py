@@ -583,8 +583,7 @@ class RightlessSnapshot(Bug):
             copy = StateMachine.restore(list(real(self)))
             for path, each in copy.tree.nodes.items():
                 each.acl = copy.tree.share(OPEN)
-                each.resalt(path)
-                copy.tree.digest_sum += each.refresh()
+                copy.tree._touch(path, each)
             return real(copy)
 
         real = StateMachine.snapshot_chunks
