@@ -56,15 +56,14 @@ class Bulks:
         self._token = token
         self.latest: BulkPlan | None = None
         self._running: dict[str, BulkPlan] = {}
-        #: A plan that a former master left unfinished.
-        self._unfinished: PlanRecord | None = None
+        #: Plans that former masters left unfinished.
+        self._unfinished: list[PlanRecord] = []
         #: One plan is made at a time.
         self._lock = DeferredLock()
 
     def load(self, plans: list[PlanRecord]) -> None:
         """Take over the records in the store."""
-        running = [plan for plan in plans if plan.state in (PlanState.PLANNING, PlanState.APPLYING)]
-        self._unfinished = running[-1] if running else None
+        self._unfinished = [plan for plan in plans if plan.state in (PlanState.PLANNING, PlanState.APPLYING)]
 
     async def make(self, request: fx.RequestPlan) -> None:
         """RT-06 to RT-08: have a plan made, store its record, hand the placements to the assigner."""
@@ -80,6 +79,7 @@ class Bulks:
             return
         bulk.stage = ""
         await self._reign.insist(lambda: self._store(bulk))
+        bulk.is_handed_over = True
         self._reign.observe(fx.PlanReady(plan_id, request.keys, placements))
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
@@ -110,7 +110,7 @@ class Bulks:
 
     def _new(self, request: fx.RequestPlan) -> BulkPlan:
         """A plan's record; one that a former master left unfinished goes on under its id (X8)."""
-        unfinished, self._unfinished = self._unfinished, None
+        unfinished = self._unfinished.pop() if self._unfinished else None
         engine, note = self._planner.engine_for(len(request.keys))
         epoch = self._reign.fence.epoch
         if unfinished is not None:
@@ -161,7 +161,7 @@ class Bulks:
         active = self._reign.assigner.world.active.values()
         if all(one.transition is not None and one.transition.parked for one in active):
             for bulk in list(self._running.values()):
-                if bulk.record.state is PlanState.APPLYING and bulk.offline:
+                if bulk.record.state is PlanState.APPLYING and bulk.is_handed_over:
                     self._finish(bulk)
 
     def _finish(self, bulk: BulkPlan) -> None:
@@ -182,16 +182,15 @@ class Bulks:
         self._reign.persist(lambda: self._reign.runs.save(facts))
 
     async def prune(self, plans: list[PlanRecord]) -> None:
-        """Close the record of a plan that left nothing to do, and remove records of long ago."""
+        """Close the records of plans that left nothing to do, and remove records of long ago."""
         fence = self._reign.fence
-        if self._unfinished is not None:
+        while self._unfinished:
             record = msgspec.structs.replace(
-                self._unfinished,
+                self._unfinished.pop(),
                 state=PlanState.DONE,
                 note="finished by later masters",
                 finished_ms=self._now_ms(),
             )
-            self._unfinished = None
             await fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))])
         for old in sorted(plans, key=lambda plan: plan.created_ms)[:-PLANS_KEPT]:
             await fence.write([Delete(fence.layout.plan(old.plan_id))])

@@ -68,6 +68,8 @@ class BulkPlan:
         self.offline = 0
         self.assigned = 0
         self.stage = ""
+        #: The assigner has it.
+        self.is_handed_over = False
         self._seconds = seconds
         self._began = seconds()
         self._took: float | None = None

@@ -112,6 +112,8 @@ class Replicas:
         """Take an OPEN order: its result if that is certain now, else the ticket that `Decided` will name."""
         record = order.transition
         key = (record.region_id, record.replica)
+        if record.state is RegionState.OPENING and record.destination == self.me:
+            return self._asked_again(key)
         if record.state is not RegionState.OFFLINE or record.destination != self.me:
             return _result(key, Outcome.REFUSED, error=f"the order's record is {record.state} for {record.destination}")
         mark = mark_of(order)
@@ -131,6 +133,23 @@ class Replicas:
         if replica.phase is Phase.OPEN:
             return self._claim(replica, order, epoch, self._number(), now_ms)
         return self._wait(replica, order, epoch)
+
+    def _asked_again(self, key: Key) -> OrderResult | int:
+        """What became of an open that has begun: a master asks that sees OPENING, perhaps not the one that ordered it.
+
+        A long open must not be taken for a failed one (MF-07, RT-11): its deadline is the transition's.
+        """
+        replica = self._replicas.get(key)
+        if replica is None:
+            past = self._past.get(key)
+            if past is not None and past.mark is not None:
+                return past.result
+            return _result(key, Outcome.REFUSED, error="it is not being opened here")
+        if replica.phase is Phase.OPEN:
+            return _result(key, Outcome.DONE, replica.version)
+        if replica.phase in (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING):
+            return replica.ticket
+        return _result(key, Outcome.REFUSED, replica.version, f"it is {replica.phase}")
 
     def order_close(self, order: CloseOrder, epoch: int, now_ms: int) -> OrderResult | int:
         """Take a CLOSE order; answers as `order_open`."""

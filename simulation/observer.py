@@ -21,6 +21,7 @@ from coord.wire.opcodes import OP_CREATE_SESSION
 from regions.layout import (
     Layout,
     decode_active,
+    decode_plan,
     decode_region,
     decode_server,
     decode_table,
@@ -28,6 +29,7 @@ from regions.layout import (
 )
 from regions.model import (
     Incarnation,
+    PlanRecord,
     RegionRecord,
     RegionSpec,
     RegionState,
@@ -64,6 +66,7 @@ class Shadow:
         self.servers: dict[str, ServerRecord] = {}
         self.draining: set[str] = set()
         self.names: dict[str, str] = {}
+        self.plans: dict[str, PlanRecord] = {}
         self.epoch = -1
         self.active_session = 0
 
@@ -162,7 +165,7 @@ class Observer:
             return "/" in rest
         if kind == "regions":
             return "/" in rest
-        return data is not None or kind not in ("masters", "plans")
+        return data is not None or kind != "masters"
 
     def _check(
         self,
@@ -364,6 +367,8 @@ class Observer:
                 record = shadow.servers[rest]
                 self.uuids[record.host] = record.uuid
                 self.count("registrations")
+        elif kind == "plans":
+            _put(shadow.plans, rest, data, lambda raw: decode_plan(raw, rest))
         elif kind == "draining":
             (shadow.draining.discard if data is None else shadow.draining.add)(rest)
         elif kind == "names":

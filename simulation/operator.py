@@ -78,17 +78,20 @@ class Operator:
     async def ask(self, message: msgspec.Struct, patience_s: float = 20.0) -> Any:
         """The active master's answer. Raises RpcError: its refusal, or that nobody answered."""
         until = self._process.monotonic_s() + patience_s
+        at = self._next
         while True:
-            client = self._clients[self._next % len(self._clients)]
+            client = self._clients[at % len(self._clients)]
             try:
-                return await client.call(message, CALL_S)
+                answer = await client.call(message, CALL_S)
+                self._next = at
+                return answer
             except RpcError as error:
                 is_lost = error.is_outcome_unknown
                 if is_lost or error.code not in (ms.NOT_LEADER, ms.BUSY, "unreachable"):
                     raise
                 if self._process.monotonic_s() > until:
                     raise
-            self._next += 1
+            at += 1
             await self._pause(PAUSE_S)
 
     def _pause(self, seconds: float) -> Deferred[None]:

@@ -55,13 +55,13 @@ class _Log:
     def __call__(self, event: dict[str, Any]) -> None:
         timeline = self._world.timeline
         failure = event.get("log_failure")
-        if failure is not None:
-            fault = f"{timeline.current or 'somebody'}: {fault_of(failure)}"
+        if failure is not None and timeline.current:
+            fault = f"{timeline.current}: {fault_of(failure)}"
             timeline.note(f"FAULT {fault}")
             self._world.observer.violations.append(f"at {timeline.now / SECOND:.6f} s: a fault in {fault}")
             if timeline.tell is not None:
                 timeline.tell(failure.getTraceback())
-        elif timeline.tell is not None and event["log_level"] >= LogLevel.info:
+        elif timeline.tell is not None and timeline.current and event["log_level"] >= LogLevel.info:
             text = event["log_format"] or ""
             try:
                 text = text.format(**event)
@@ -70,9 +70,17 @@ class _Log:
             timeline.tell(f"{timeline.now / SECOND:12.6f}  {timeline.current}| {text}")
 
 
-def run(options: Options, tell: Callable[[str], None] | None = None) -> Verdict:
-    """Simulate; `tell` gets every event as a line. Raises KeyError for a drill that does not exist."""
-    drill = DRILLS[options.drill]
+def run(
+    options: Options,
+    tell: Callable[[str], None] | None = None,
+    *,
+    script: Callable[[World], None] | None = None,
+) -> Verdict:
+    """Simulate; `tell` gets every event as a line, `script` stands for the drill.
+
+    Raises KeyError for a drill that does not exist.
+    """
+    drill = script or DRILLS[options.drill]
     began = time.perf_counter()
     world = World(options)
     world.timeline.tell = tell

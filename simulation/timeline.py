@@ -161,8 +161,6 @@ class Process:
         if self.is_dead:
             return
         self.is_dead = True
-        self._missed.clear()
-        self._missed_timers.clear()
         self.timeline.note(f"{self.name} dead")
         self.network.process_gone(self, silent=silent)
         for told in self.on_death:
@@ -190,9 +188,8 @@ class Process:
 
     def turn(self, what: Callback, *arguments: Any) -> None:
         """Let the process do something now, or when it wakes; a fault in it is logged, as its reactor would."""
-        if self.is_dead:
-            return
-        if self.is_frozen:
+        if self.is_dead or self.is_frozen:
+            # Kept of the dead, too: what they left unfinished must not unwind while the others live.
             self._missed.append((what, arguments))
             return
         timeline = self.timeline
@@ -205,7 +202,7 @@ class Process:
 
     def timer(self, due: int, what: Callback, arguments: tuple[Any, ...]) -> None:
         """A timer is due."""
-        if self.is_frozen and not self.is_dead:
+        if self.is_frozen or self.is_dead:
             self._missed_timers.append((due, what, arguments))
         else:
             self.turn(what, *arguments)

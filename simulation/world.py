@@ -10,7 +10,7 @@ import msgspec
 from regions.layout import Layout
 from regions.limits import AssignerConfig
 from regions.messages import ListOpen
-from regions.model import Incarnation
+from regions.model import Incarnation, PlanState
 from simulation.faults import Faults
 from simulation.machines import Machine, MasterMachine, ServerMachine, Setting
 from simulation.network import Network
@@ -202,6 +202,9 @@ class World:
         for key, record in shadow.transitions.items():
             state = f"{record.state.value}, parked" if record.parked else record.state.value
             return f"{key} is {state}: {record.last_error or 'no error'}"
+        for plan in shadow.plans.values():
+            if plan.state in (PlanState.PLANNING, PlanState.APPLYING):
+                return f"plan {plan.plan_id} is {plan.state.value}"
         for server in self.servers:
             if not server.is_up or not shadow.is_alive(server.incarnation):
                 return f"{server.uuid} is not registered"

@@ -196,6 +196,29 @@ class TestOpen:
         assert run.opening(order).outcome is Outcome.REFUSED
         assert run.idle()
 
+    def test_a_long_open_that_is_asked_about_is_not_a_failed_one(self) -> None:
+        """MF-07, RT-11: a master that sees OPENING asks with that record, and hears what becomes of the open."""
+        run = Run()
+        ticket = run.opening()
+        run.step()
+        asked = OpenOrder(replace(offline(), state=RegionState.OPENING), 3, RegionRecord("t", "r1"), 5)
+        assert run.opening(asked) == ticket
+        run.opened()
+        assert run.opening(asked) == ticket
+        run.step()
+        assert run.opening(asked).outcome is Outcome.DONE
+
+    def test_a_failed_open_that_is_asked_about_again_says_so(self) -> None:
+        """X11: the answer to the order may have been lost, with the master that had asked."""
+        run = Run()
+        run.opening()
+        run.step()
+        job = run.next(OpenRegion)
+        run.replicas.open_failed(job.key, job.number, "no disk", run.now)
+        asked = OpenOrder(replace(offline(), state=RegionState.OPENING), 3, RegionRecord("t", "r1"), 5)
+        assert run.opening(asked).outcome is Outcome.FAILED
+        assert run.opening(asked).error == "no disk"
+
     def test_the_same_order_again_shares_the_ticket_and_later_the_result(self) -> None:
         """Asking again is how a master learns what became of an order."""
         run = Run()

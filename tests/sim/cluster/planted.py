@@ -1,0 +1,457 @@
+"""Bugs of masters and region servers, planted on purpose: what the simulation must find to be believed.
+
+Each is a set of patches of the real classes for the time of one run, and the kind of run that is hard on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+from unittest import mock
+
+from twisted.internet.defer import Deferred, succeed
+
+from coord.client.ops import Check, Delete, SetData
+from coord.client.session import SessionState, ZkClient
+from master import catalog, fence
+from master import reign as reign_module
+from master.bulk import Bulks
+from master.election import Election
+from master.fence import Fence
+from master.reign import Reign
+from master.transitions import TransitionWriter
+from regions import recovery, writes
+from regions.model import Incarnation, RegionState
+from regions.recovery import Action, Party
+from regions.selection import Selection
+from regions.states import Cause
+from regionserver import replicas as replicas_module
+from regionserver.judge import Verdict as Judgement
+from regionserver.judge import judge
+from regionserver.lease import Lease
+from regionserver.replicas import Replicas
+from regionserver.report import Membership
+from regionserver.service import RegionServer
+from regionserver.steps import StepWriter
+from simulation.drills import DRILLS, come_up, operate
+from simulation.machines import SimulatedInstance
+from simulation.run import Options, Verdict, run
+from simulation.timeline import SECOND
+from simulation.world import World
+
+Patch = AbstractContextManager[Any]
+
+
+class Bug:
+    """One planted bug. `seeds`: among so many, from 1 on, one must find it."""
+
+    seeds = 10
+
+    def patches(self) -> list[Patch]:
+        raise NotImplementedError
+
+    def script(self, world: World) -> None:
+        """What the cluster is put through."""
+        DRILLS["random"](world)
+
+    def hunt(self) -> tuple[int, Verdict] | None:
+        """The first seed that finds it, with its verdict."""
+        for seed in range(1, self.seeds + 1):
+            with ExitStack() as stack:
+                for patch in self.patches():
+                    stack.enter_context(patch)
+                verdict = run(Options(seed), script=self.script)
+            if not verdict.ok:
+                return seed, verdict
+        return None
+
+
+def instead(owner: Any, name: str, function: Any) -> Patch:
+    """`function` stands for `owner.name`."""
+    return mock.patch.object(owner, name, function)
+
+
+def trouble(world: World, kinds: list[str], pause_s: float, prepare: Callable[[World], None] | None = None) -> None:
+    """A run with these faults alone, and the operator at work."""
+    come_up(world)
+    world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    if prepare is not None:
+        prepare(world)
+    world.faults.choose(kinds)
+    world.faults.pause_s = pause_s
+    world.faults.start()
+    operate(world, 0.5)
+    world.run_for(world.options.duration_s)
+
+
+# --- fencing ---
+
+
+class NoEpochCheck(Bug):
+    """Masters write without the check of their epoch.
+
+    A session that is over protects as well: the check matters for a master that was killed and started again at once,
+    while what it had sent before is still on its way.
+    """
+
+    seeds = 40
+
+    def patches(self) -> list[Patch]:
+        def send(self: Fence, ops: Any) -> Any:
+            return self.client.multi(list(ops)) if ops else succeed([])
+
+        return [instead(Fence, "send", send)]
+
+    def script(self, world: World) -> None:
+        come_up(world)
+        world.setting.work.until = world.timeline.now + 15 * SECOND
+        chance = world.timeline.chance
+        while world.timeline.now < world.setting.work.until:
+            active = world.faults.active()
+            for node in world.store.nodes:
+                hosts = [one.address for one in node.pipeline.connections.values()]
+                if active is not None and active.process is not None and active.host in hosts:
+                    world.operator.create(2)
+                    world.run_for(chance.between(0, 0.01))
+                    node.cut_off()
+                    world.run_for(chance.between(0, 0.03))
+                    active.process.kill()
+                    active.start()
+                    world.run_for(1.2)
+                    node.rejoin()
+            world.run_for(chance.between(0, 1))
+
+
+class ActiveIsEnough(Bug):
+    """The winner of /active reigns without raising the epoch."""
+
+    def patches(self) -> list[Patch]:
+        async def keep_epoch(self: Election, _now_ms: int) -> int:
+            _, stat = await self._client.get(self._layout.epoch)
+            return int(stat.version)
+
+        return [instead(Election, "_raise_epoch", keep_epoch)]
+
+
+class LowerEpochsObeyed(Bug):
+    """A server takes orders whatever master they are from."""
+
+    seeds = 40
+
+    def patches(self) -> list[Patch]:
+        def admit(self: RegionServer, command: Any) -> None:
+            self._epoch = -1
+            real(self, command)
+
+        real = RegionServer._admit
+        return [instead(RegionServer, "_admit", admit)]
+
+    def script(self, world: World) -> None:
+        trouble(world, ["freeze-active", "master-session-ends", "slow-network", "cut-one-way"], 0.4)
+
+
+# --- compare and set ---
+
+
+def _any_version(op: Any) -> Any:
+    if isinstance(op, SetData):
+        return SetData(op.path, op.data)
+    if isinstance(op, Check):
+        return Check(op.path, -1)
+    return Delete(op.path) if isinstance(op, Delete) else op
+
+
+class NoVersionByServers(Bug):
+    """Servers take their steps without naming the version they read."""
+
+    def patches(self) -> list[Patch]:
+        def operations(self: StepWriter, step: Any) -> Any:
+            return [_any_version(op) for op in real(self, step)]
+
+        real = StepWriter._operations
+        return [instead(StepWriter, "_operations", operations)]
+
+
+class NoVersionByMasters(Bug):
+    """Masters force and delete transitions without naming the version they read."""
+
+    seeds = 60
+
+    def patches(self) -> list[Patch]:
+        def operations(self: TransitionWriter, effect: Any) -> Any:
+            return [_any_version(op) for op in real(self, effect)]
+
+        real = TransitionWriter._ops
+        return [instead(TransitionWriter, "_ops", operations)]
+
+    def script(self, world: World) -> None:
+        def slow(world: World) -> None:
+            world.setting.work.slow_open = world.setting.work.hanging_open = 0.3
+
+        trouble(world, ["slow-network", "freeze-active", "kill-server", "store-pause"], 0.5, slow)
+
+
+class VersionsBeginAnew(Bug):
+    """A step names the transition's version alone: that of the next transition of the region may be the same."""
+
+    seeds = 150
+
+    def patches(self) -> list[Patch]:
+        def delete(replica: Any, transition: Any, cause: Any) -> Any:
+            effect = real(replica, transition, cause)
+            if effect.region is replica.region.record:
+                effect.region = None
+            return effect
+
+        real = writes.delete
+        return [instead(replicas_module, "_PINNED", ()), instead(writes, "delete", delete)]
+
+    def script(self, world: World) -> None:
+        def hang(world: World) -> None:
+            world.setting.work.hanging_open = 0.3
+
+        world.regions = 16
+        trouble(world, ["kill-server", "slow-network", "restart-in-order"], 0.6, hang)
+
+
+class LocationApart(Bug):
+    """OPENED is written, the location is not in the same write."""
+
+    def patches(self) -> list[Patch]:
+        def operations(self: StepWriter, step: Any) -> Any:
+            ops = real(self, step)
+            return ops if step.cause is not Cause.OPEN_DONE else [ops[0], Check(ops[1].path, ops[1].version)]
+
+        def taken(self: StepWriter, results: Any, *rest: Any) -> Any:
+            return was(self, [one or results[0] for one in results], *rest)
+
+        real, was = StepWriter._operations, StepWriter._taken
+        return [instead(StepWriter, "_operations", operations), instead(StepWriter, "_taken", taken)]
+
+
+# --- the matrices ---
+
+
+class X1Literally(Bug):
+    """CLOSING whose destination died is forced OFFLINE although its source lives."""
+
+    seeds = 30
+
+    def patches(self) -> list[Patch]:
+        row = (RegionState.CLOSING, Party.ALIVE, Party.DEAD)
+        literal = recovery.Verdict(Action.REASSIGN, Cause.SERVER_DEATH, "RF-05")
+
+        def wants(self: Selection, replica: Any) -> bool:
+            transition = replica.transition
+            if transition is None or transition.state is not RegionState.CLOSING:
+                return bool(real(self, replica))
+            return self._world.alive(transition.destination) is None
+
+        real = Selection.wants
+        return [mock.patch.dict(recovery._REOPEN_TABLE, {row: literal}), instead(Selection, "wants", wants)]
+
+    def script(self, world: World) -> None:
+        def slow(world: World) -> None:
+            world.setting.work.slow_close = 0.7
+
+        trouble(world, ["kill-server"], 1.0, slow)
+
+
+class WipeOnFailover(Bug):
+    """Every new master takes its start for a cluster startup."""
+
+    def patches(self) -> list[Patch]:
+        return [instead(reign_module, "is_cluster_startup", lambda *_: True)]
+
+    def script(self, world: World) -> None:
+        trouble(world, ["kill-active"], 1.0)
+
+
+class ClosedWithoutIntent(Bug):
+    """A CLOSED transition is deleted without a check of the intent that allows it."""
+
+    seeds = 150
+
+    def patches(self) -> list[Patch]:
+        def delete(replica: Any, transition: Any, cause: Any) -> Any:
+            effect = real(replica, transition, cause)
+            effect.table_check = None
+            return effect
+
+        real = writes.delete
+        return [instead(writes, "delete", delete)]
+
+    def script(self, world: World) -> None:
+        come_up(world)
+        world.setting.work.until = world.timeline.now + 15 * SECOND
+        chance, network = world.timeline.chance, world.network
+        network.heavy = 0.3
+        while world.timeline.now < world.setting.work.until:
+            world.operator.switch()
+            world.run_for(chance.between(0, 0.1))
+
+
+class SnapshotBeforeWatch(Bug):
+    """A new master reads the transitions first and begins to watch them then (MF-02, MF-03)."""
+
+    seeds = 60
+
+    def patches(self) -> list[Patch]:
+        kept: dict[int, Any] = {}
+
+        def add_watch(self: ZkClient, path: str, callback: Any, recursive: bool = True) -> Any:
+            if path.endswith("/unassigned"):
+                kept[id(self)] = (path, callback)
+                return succeed(None)
+            return watch(self, path, callback, recursive)
+
+        async def load(client: ZkClient, layout: Any) -> Any:
+            loaded = await real(client, layout)
+            await watch(client, *kept[id(client)])
+            return loaded
+
+        watch, real = ZkClient.add_watch, catalog.load
+        return [instead(ZkClient, "add_watch", add_watch), instead(catalog, "load", load)]
+
+    def script(self, world: World) -> None:
+        def slow(world: World) -> None:
+            world.setting.work.slow_open = world.setting.work.slow_close = 0.3
+
+        trouble(world, ["kill-active", "kill-server"], 0.5, slow)
+
+
+class PlanForgotten(Bug):
+    """A bulk plan that a former master left unfinished is nobody's any more (X8)."""
+
+    seeds = 30
+
+    def patches(self) -> list[Patch]:
+        return [instead(Bulks, "load", lambda *_: None)]
+
+    def script(self, world: World) -> None:
+        DRILLS["master-during-bulk"](world)
+
+
+class GapsIgnored(Bug):
+    """A master goes on after its connection broke, as if it had missed nothing."""
+
+    seeds = 60
+
+    def patches(self) -> list[Patch]:
+        def event(self: Reign, event_type: int, path: str, zxid: int) -> None:
+            if event_type >= 0:
+                real(self, event_type, path, zxid)
+
+        def changed(self: Reign, state: SessionState) -> None:
+            if state not in (SessionState.CONNECTED, SessionState.SUSPENDED):
+                self.end("session over")
+
+        def failed(self: Reign, failure: Any) -> None:
+            if isinstance(failure.value, fence.Deposed):
+                self.end("deposed")
+
+        real = Reign._unassigned_event
+        return [
+            instead(Reign, "_unassigned_event", event),
+            instead(Reign, "_session_changed", changed),
+            instead(Reign, "_failed", failed),
+        ]
+
+
+# --- servers ---
+
+
+class LeaseIgnored(Bug):
+    """A server serves until it is told that its session is over."""
+
+    seeds = 30
+
+    def patches(self) -> list[Patch]:
+        def holds(self: Lease, _now_s: float) -> bool:
+            return self._until_s > float("-inf")
+
+        return [instead(Lease, "holds", holds)]
+
+    def script(self, world: World) -> None:
+        world.setting.work.locks = False
+        trouble(world, ["freeze-server", "cut-from-store"], 1.0)
+
+
+class LeaseFromAnswer(Bug):
+    """The lease counts from the answer and not from the question: a frozen server finds old answers."""
+
+    seeds = 60
+
+    def patches(self) -> list[Patch]:
+        def renew(self: Membership) -> None:
+            def answered(_result: object) -> None:
+                if not self._is_over:
+                    self._lease.renew(self._now_s())
+                    self._look_at_lease()
+
+            asking: Deferred[Any] = self.client.sync(self._paths.servers)
+            asking.addCallbacks(answered, lambda _: None)
+            self._timers["renew"] = self._reactor.callLater(self._lease.renewal_interval_s, self._renew)
+
+        return [instead(Membership, "_renew", renew)]
+
+    def script(self, world: World) -> None:
+        world.setting.work.locks = False
+        trouble(world, ["freeze-server"], 0.8)
+
+
+class SameStartCode(Bug):
+    """A server that starts again, or has lost its session, says that it is the same as before."""
+
+    def patches(self) -> list[Patch]:
+        def same(self: SimulatedInstance, now_ms: int) -> Incarnation:
+            self._record.start_code = self._record.start_code or now_ms
+            self._write()
+            return Incarnation(self.uuid, self._record.start_code)
+
+        return [instead(SimulatedInstance, "next_incarnation", same)]
+
+    def script(self, world: World) -> None:
+        trouble(world, ["kill-server", "freeze-server"], 1.0)
+
+
+class KeepsWhatItLost(Bug):
+    """A server that could not announce a region, because it was given away meanwhile, serves it all the same."""
+
+    seeds = 60
+
+    def patches(self) -> list[Patch]:
+        def lenient(cause: Cause, *rest: Any, **named: Any) -> Judgement:
+            verdict = judge(cause, *rest, **named)
+            return Judgement.TAKEN if cause is Cause.OPEN_DONE and verdict is Judgement.LOST else verdict
+
+        return [instead(replicas_module, "judge", lenient)]
+
+    def script(self, world: World) -> None:
+        def slow(world: World) -> None:
+            world.setting.work.locks = False
+            world.setting.work.slow_open = 0.3
+            world.setting.work.hanging_open = 0.2
+
+        trouble(world, ["store-pause", "slow-network"], 1.0, slow)
+
+
+class KeepsRegionsOfLostSession(Bug):
+    """A server that has lost its session goes on with the regions it had."""
+
+    def patches(self) -> list[Patch]:
+        def keep(self: Replicas, _now_ms: int) -> None:
+            self._replicas.clear()
+
+        return [instead(Replicas, "session_lost", keep)]
+
+    def script(self, world: World) -> None:
+        trouble(world, ["freeze-server"], 1.0)
+
+
+def _all(root: type[Bug]) -> list[type[Bug]]:
+    return [root, *(found for child in root.__subclasses__() for found in _all(child))]
+
+
+BUGS = [bug for bug in _all(Bug) if bug is not Bug]

@@ -1,0 +1,13 @@
+"""A simulation that finds nothing proves nothing: each planted bug must be caught within its number of seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.cluster.planted import BUGS, Bug
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_planted_bug_is_caught(bug: type[Bug]) -> None:
+    """RELIABILITY §3: the mutation list."""
+    assert bug().hunt() is not None, f"{bug.__doc__} not caught by {bug.seeds} seeds"
