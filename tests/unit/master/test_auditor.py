@@ -1,0 +1,80 @@
+"""The auditor as a shell: what it stores of its alarms, and how many; what it looks up before it believes one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+
+from coord.wire.records import EVENT_CREATED, EVENT_DELETED
+from master import auditor as module
+from master.auditor import Auditor
+from regions.audit import Alarm, Rule
+from regions.layout import Layout, decode_alarm, encode
+from regions.model import RegionRecord
+from tests.unit.master.fake_store import FakeStore
+
+LAYOUT = Layout("/rk")
+
+
+class Bench:
+    """An auditor on a fake store that has never been started: facts come from the test."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        for path in LAYOUT.parents():
+            self.store.put(path)
+        clock = Clock()
+        client: Any = self.store
+        self.auditor = Auditor(clock, client, LAYOUT, lambda: 1_000_000, "m1", lambda: None)
+
+    def raise_alarm(self, number: int, rule: Rule = Rule.ILLEGAL_STEP) -> None:
+        self.auditor._report([Alarm(f"{number:016x}", number, rule.value, "t.0001-0", "so it is")])
+        self.store.answer()
+
+    def stored(self) -> list[Alarm]:
+        paths = sorted(path for path in self.store.nodes if path.startswith(f"{LAYOUT.alarms}/"))
+        return [decode_alarm(self.store.nodes[path][0], path) for path in paths]
+
+
+def test_an_alarm_is_stored_once_and_says_who_raised_it() -> None:
+    """N5: several auditors see the same; the first one's znode stands."""
+    bench = Bench()
+    bench.raise_alarm(1)
+    bench.raise_alarm(1)
+    assert [(one.alarm_id, one.raised_by) for one in bench.stored()] == [(f"{1:016x}", "m1")]
+    assert bench.auditor.alarms == 2
+
+
+def test_the_oldest_alarms_go_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ALARMS_MAX stay, and not one less."""
+    monkeypatch.setattr(module, "ALARMS_MAX", 2)
+    bench = Bench()
+    for number in (1, 2):
+        bench.raise_alarm(number)
+    assert len(bench.stored()) == 2
+    bench.raise_alarm(3)
+    assert [one.at_ms for one in bench.stored()] == [2, 3]
+
+
+@pytest.mark.parametrize(("unassigned", "expected"), [(False, 1), (True, 0), (None, 0)])
+def test_a_region_that_is_not_to_be_open_may_vanish(unassigned: bool | None, expected: int) -> None:
+    """An operator's unassign ends a transition closed; so does the end of a region."""
+    bench = Bench()
+    if unassigned is not None:
+        bench.store.put(LAYOUT.table_regions("t"))
+        bench.store.put(LAYOUT.region("t", "t.0001"), encode(RegionRecord("t", "t.0001", unassigned=unassigned)))
+    bench.raise_alarm(1, Rule.VANISHED)
+    assert len(bench.stored()) == expected
+
+
+def test_a_transition_that_nobody_could_read_is_judged_by_its_events() -> None:
+    """RT-30: created and deleted in one step is no way to be opened; but in a cluster that knows no table it may be."""
+    bench = Bench()
+    path = LAYOUT.transition("t.0001", 0)
+    bench.auditor._transition_event(EVENT_CREATED, path, 5)
+    bench.auditor._transition_event(EVENT_DELETED, path, 6)
+    bench.store.answer()
+    assert bench.auditor.audit.steps == 2
+    assert bench.stored() == []
