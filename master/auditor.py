@@ -50,9 +50,10 @@ TICK_S: Final = 2.0
 #: How often the servers are asked what they have open.
 OWNERS_S: Final = 30.0
 OWNERS_TIMEOUT_S: Final = 10.0
-#: Znodes in one multi-read, and the pause after one: an audit is in no hurry.
+#: Znodes in one multi-read, and the pause after one; the long one while more than that wait, as in a bulk assignment.
 READS_MAX: Final = 250
 READ_PAUSE_S: Final = 0.05
+BUSY_PAUSE_S: Final = 0.5
 #: Alarms that stay in the store; the oldest go.
 ALARMS_MAX: Final = 200
 #: Alarms that wait for a store that answers.
@@ -215,7 +216,8 @@ class Auditor:
         self._failed(failure)
 
     def _was_read(self, results: list[Any], paths: list[str]) -> None:
-        self._later("read", READ_PAUSE_S, self._read)
+        is_busy = len(self._dirty) > READS_MAX
+        self._later("read", BUSY_PAUSE_S if is_busy else READ_PAUSE_S, self._read)
         for path, result in zip(paths, results, strict=True):
             if not isinstance(result, OperationError):
                 sight = self._sight(path, result[0], result[1])
