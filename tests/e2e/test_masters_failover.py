@@ -158,7 +158,7 @@ def test_raised_epoch_deposes_and_the_next_reign_goes_on(cluster: Cluster) -> No
     cluster.ask_active(ms.MoveRegion(region), ms.Accepted)
     eventually(lambda: cluster.status().epoch == 3, 30, "a reign of a later epoch")
     cluster.wait_settled()
-    cluster.check_owners()
+    eventually(cluster.check_owners, 20, "the move is over")
 
 
 def test_disabled_table_stays_closed_over_failover(cluster: Cluster) -> None:
