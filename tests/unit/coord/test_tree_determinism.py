@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from coord.errors import MARSHALLING_ERROR
 from coord.tree import command
+from coord.tree.datatree import UNMARKED_MAX
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from coord.wire.values import OPEN_ACL, Acl, CreateRequest
-from tests.unit.coord.tree_store import PASSWD, create_op, delete_op, set_op
+from tests.unit.coord.tree_store import PASSWD, Store, create_op, delete_op, set_op
 
 NAMES = [b"/a", b"/b", b"/a/x", b"/a/y", b"/a/x/z", "/\u00e9".encode(), b"/zookeeper/quota/a"]
 
@@ -166,3 +167,32 @@ def test_unreadable_writes_that_stop_zookeeper_are_refused_here() -> None:
     one = command.encode_command(1, 1, 0, 14, null_acl)
     assert machine.apply_group(command.encode_group(1, [one]))[0].err == 0
     assert machine.digest() == before
+
+
+def test_digest_is_the_same_however_often_it_is_asked_for_and_whoever_answers() -> None:
+    """Checksums wait until somebody asks; a replica that answers nobody has the same state."""
+    for seed in range(5):
+        often, seldom, silent = StateMachine(), StateMachine(), StateMachine()
+        silent.answering = {}
+        for group in history(seed):
+            asked = [o.body for o in often.apply_group(group)]
+            often.digest()
+            assert [o.body for o in seldom.apply_group(group)] == asked
+            assert not any(o.body for o in silent.apply_group(group) if o.err == 0 and o.opcode in (1, 5))
+        assert often.digest() == seldom.digest() == silent.digest()
+        restored = StateMachine.restore(seldom.snapshot_chunks())
+        assert restored.digest() == often.digest()
+
+
+def test_no_more_znodes_than_the_limit_wait_for_their_checksums() -> None:
+    """The one that would be too many brings all of them up to date first."""
+    store = Store()
+    client = store.client(1)
+    tree = store.machine.tree
+    tree.digest_sum()
+    for n in range(UNMARKED_MAX - 1):
+        client.create(b"/n%d" % n)
+    assert len(tree._unmarked) == UNMARKED_MAX
+    client.create(b"/one-more")
+    assert sorted(tree._unmarked) == [b"/", b"/one-more"]
+    assert tree.digest_sum() == sum(node.checksum(path) for path, node in tree.nodes.items())
