@@ -27,8 +27,8 @@ _STAMP: Final = "compiled.stamp"
 
 _MODULES: Final = {
     "raft": "core leadership log membership messages progress quorum reads settings",
-    "server": "agreement client_listener node node_settings peer_codec peer_link pipeline proposals stream syncs"
-    " transfer",
+    "server": "agreement client_listener connection node node_settings peer_codec peer_link pipeline proposals stream"
+    " syncs transfer",
     "tree": "acl command datatree machine node paths plan quota reads requests sessions snapshot watches",
     "wire": "client_conn codec jute opcodes values",
 }

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from coord.server.pipeline import Connection, Limits, Pending, Pipeline
+from coord.server.connection import Connection, Limits, Pending
+from coord.server.pipeline import Pipeline
 from coord.server.proposals import Proposals
 from coord.tree.command import decode_group, encode_command, encode_group
 from coord.tree.machine import Outcome, StateMachine

@@ -9,10 +9,10 @@ from typing import Any
 from coord.env import replace_file
 from coord.raft.membership import Configuration
 from coord.server import peer_codec as codec
+from coord.server.connection import Connection
 from coord.server.joining import MARK, Joining
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.pipeline import Connection
 from coord.server.repair import recover_or_repair
 from coord.server.snapshot_job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter

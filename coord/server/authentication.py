@@ -28,7 +28,7 @@ from coord.wire.records import decode_set_acl
 from coord.wire.sasl import SaslError, SaslServer
 
 if TYPE_CHECKING:
-    from coord.server.pipeline import Connection
+    from coord.server.connection import Connection
 
 audit = Logger(namespace="audit")
 

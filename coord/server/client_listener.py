@@ -14,8 +14,8 @@ from functools import partial
 from twisted.logger import Logger
 
 from coord.env import Clock
+from coord.server.connection import Connection
 from coord.server.node import Node
-from coord.server.pipeline import Connection
 from coord.server.reactor import TurnReactor
 from coord.server.stream import Stream, tune
 from coord.tls.context import Engine

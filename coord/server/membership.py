@@ -35,6 +35,7 @@ from coord.raft.membership import Configuration
 from coord.server import changes
 from coord.server import peer_codec as codec
 from coord.server.changes import RefusedError, Step
+from coord.server.connection import Connection, Pending
 from coord.server.members import (
     PARTICIPANT,
     Member,
@@ -45,7 +46,6 @@ from coord.server.members import (
     shown,
     with_members,
 )
-from coord.server.pipeline import Connection, Pending
 from coord.tree.datatree import CONFIG
 from coord.tree.node import I32_MAX
 from coord.wire import opcodes as op

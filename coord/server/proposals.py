@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
-    from coord.server.pipeline import Connection, Pending
+    from coord.server.connection import Connection, Pending
 
 
 @mypyc_attr(acyclic=True)

@@ -23,7 +23,8 @@ from coord.wire.opcodes import OP_AUTH, OP_CLOSE_SESSION
 from coord.wire.values import PASSWD_BYTES, ConnectRequest
 
 if TYPE_CHECKING:
-    from coord.server.pipeline import Connection, Pipeline
+    from coord.server.connection import Connection
+    from coord.server.pipeline import Pipeline
 
 log = Logger()
 

@@ -27,6 +27,7 @@ from coord.server.backups import Backups
 from coord.server.changes import addresses_of
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
+from coord.server.connection import Limits
 from coord.server.discovery import find_store
 from coord.server.joining import MARK, Joining
 from coord.server.leaving import Leaving
@@ -35,7 +36,6 @@ from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peer_guard import PeerGuard
 from coord.server.peer_link import PeerLinks
-from coord.server.pipeline import Limits
 from coord.server.reactor import TurnReactor
 from coord.server.recovery import WAL_FOLDER
 from coord.server.repair import has_forgotten, recover_or_repair

@@ -12,7 +12,8 @@ from typing import Final
 from coord.errors import NotLeader
 from coord.raft.core import RaftCore
 from coord.raft.messages import ReadState
-from coord.server.pipeline import Connection, Pending, Pipeline
+from coord.server.connection import Connection, Pending
+from coord.server.pipeline import Pipeline
 
 #: A read index that was asked for and not answered is asked for again after so many ticks.
 RETRY_TICKS: Final = 10

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from coord.server.config import Settings
+from coord.server.connection import Connection
 from coord.server.members import config_text
 from coord.server.node import Node
-from coord.server.pipeline import Connection
 from coord.wire import opcodes as op
 
 #: What clients and monitors parse as the server's version: the protocol spoken is that of ZooKeeper 3.9.

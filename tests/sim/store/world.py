@@ -24,13 +24,13 @@ from coord.server import peer_codec as codec
 from coord.server import peer_link
 from coord.server.changes import addresses_of
 from coord.server.client_listener import ClientLimits, ClientListener
+from coord.server.connection import Limits
 from coord.server.joining import MARK, Joining
 from coord.server.leaving import Leaving
 from coord.server.members import Member
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
-from coord.server.pipeline import Limits
 from coord.server.repair import IrreparableError, has_forgotten, recover_or_repair
 from coord.server.snapshot_job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter

@@ -8,7 +8,7 @@ import pytest
 
 from coord.errors import NO_NODE, OK, SESSION_EXPIRED, SESSION_MOVED
 from coord.server import peer_codec as codec
-from coord.server.pipeline import Limits
+from coord.server.connection import Limits
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest

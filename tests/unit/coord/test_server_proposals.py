@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coord.server.pipeline import Connection, Pending
+from coord.server.connection import Connection, Pending
 from coord.server.proposals import Forwarded, Proposals, Sent
 from coord.wire.opcodes import OP_SET_DATA
 
