@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from tests.sim.checks import Violation
-from tests.sim.cluster import SECOND, Simulation
+from tests.sim.group import SECOND, Simulation
 from tests.sim.faults import Story
 
 

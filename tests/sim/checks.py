@@ -13,7 +13,7 @@ from zlib import crc32
 from coord.raft.messages import CANDIDATE, CONFIG, LEADER, Entry, Message, Ready
 
 if TYPE_CHECKING:
-    from tests.sim.cluster import SimNode
+    from tests.sim.group import SimNode
 
 MASK = (1 << 61) - 1
 

@@ -8,7 +8,7 @@ from typing import Final
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft.membership import Configuration
 from tests.sim.checks import Violation
-from tests.sim.cluster import SECOND, Bug, SimNode, Simulation
+from tests.sim.group import SECOND, Bug, SimNode, Simulation
 
 #: Everybody is reachable and up again: a leader, a new commit and equal replicas within this many seconds. Two lost
 #: elections of at most 24 ticks of 65 ms each, and the time to catch up; seen in practice: below 4 s.

@@ -11,7 +11,7 @@ from coord.raft.leadership import Leadership
 from coord.raft.messages import APPEND_RESP, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, Message
 from coord.raft.progress import Progress
 from coord.raft.quorum import committed_index
-from tests.sim.cluster import Bug
+from tests.sim.group import Bug
 
 
 class AckBeforeSync(Bug):

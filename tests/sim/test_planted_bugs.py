@@ -10,7 +10,7 @@ import pytest
 
 from coord.raft import core as core_module
 from tests.sim import planted
-from tests.sim.cluster import Bug
+from tests.sim.group import Bug
 from tests.sim.faults import run_one
 
 #: Planted bug -> seeds within which it must be caught (about twice what it takes today).

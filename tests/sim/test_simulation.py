@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.cluster import SECOND
+from tests.sim.group import SECOND
 from tests.sim.faults import run_one
 from tests.sim.rare import GROUP_MET, missed
 
