@@ -8,8 +8,8 @@ import time
 from collections import Counter
 
 from tests.sim.checks import Violation
-from tests.sim.group import SECOND, Simulation
 from tests.sim.faults import Story
+from tests.sim.group import SECOND, Simulation
 
 
 def main() -> int:

@@ -10,8 +10,8 @@ import pytest
 
 from coord.raft import core as core_module
 from tests.sim import planted
-from tests.sim.group import Bug
 from tests.sim.faults import run_one
+from tests.sim.group import Bug
 
 #: Planted bug -> seeds within which it must be caught (about twice what it takes today).
 WITHIN: dict[type[Bug], int] = {

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.group import SECOND
 from tests.sim.faults import run_one
+from tests.sim.group import SECOND
 from tests.sim.rare import GROUP_MET, missed
 
 ROOT = Path(__file__).resolve().parents[2]
