@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint test test-compat soak fuzz bench bench-store clean
+.PHONY: help up install lint test test-compat soak soak-cluster fuzz bench bench-store clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ SOAK_MINUTES ?= 60
 SOAK_PROCESSES ?= 1
 soak: $(VENV)/installed-dev  ## simulate fresh seeds for SOAK_MINUTES (60) on SOAK_PROCESSES (1); names the failing ones
 	$(BIN)/python -m tests.sim.store.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
+
+soak-cluster: $(VENV)/installed-dev  ## simulate whole clusters from fresh seeds for SOAK_MINUTES (60); failing runs become files
+	$(BIN)/python -m tests.sim.cluster.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
 clean:  ## remove .venv and caches (not rk-data)
 	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -13,8 +13,8 @@ from unittest import mock
 from twisted.internet.defer import Deferred, succeed
 
 from coord.client.ops import Check, Delete, SetData
-from coord.client.session import SessionState, ZkClient
-from master import catalog, fence
+from coord.client.session import SessionState
+from master import fence
 from master import reign as reign_module
 from master.bulk import Bulks
 from master.election import Election
@@ -195,7 +195,7 @@ class NoVersionByMasters(Bug):
 class VersionsBeginAnew(Bug):
     """A step names the transition's version alone: that of the next transition of the region may be the same."""
 
-    seeds = 150
+    seeds = 30
 
     def patches(self) -> list[Patch]:
         def delete(replica: Any, transition: Any, cause: Any) -> Any:
@@ -271,7 +271,7 @@ class WipeOnFailover(Bug):
 class ClosedWithoutIntent(Bug):
     """A CLOSED transition is deleted without a check of the intent that allows it."""
 
-    seeds = 150
+    seeds = 30
 
     def patches(self) -> list[Patch]:
         def delete(replica: Any, transition: Any, cause: Any) -> Any:
@@ -290,35 +290,6 @@ class ClosedWithoutIntent(Bug):
         while world.timeline.now < world.setting.work.until:
             world.operator.switch()
             world.run_for(chance.between(0, 0.1))
-
-
-class SnapshotBeforeWatch(Bug):
-    """A new master reads the transitions first and begins to watch them then (MF-02, MF-03)."""
-
-    seeds = 60
-
-    def patches(self) -> list[Patch]:
-        kept: dict[int, Any] = {}
-
-        def add_watch(self: ZkClient, path: str, callback: Any, recursive: bool = True) -> Any:
-            if path.endswith("/unassigned"):
-                kept[id(self)] = (path, callback)
-                return succeed(None)
-            return watch(self, path, callback, recursive)
-
-        async def load(client: ZkClient, layout: Any) -> Any:
-            loaded = await real(client, layout)
-            await watch(client, *kept[id(client)])
-            return loaded
-
-        watch, real = ZkClient.add_watch, catalog.load
-        return [instead(ZkClient, "add_watch", add_watch), instead(catalog, "load", load)]
-
-    def script(self, world: World) -> None:
-        def slow(world: World) -> None:
-            world.setting.work.slow_open = world.setting.work.slow_close = 0.3
-
-        trouble(world, ["kill-active", "kill-server"], 0.5, slow)
 
 
 class PlanForgotten(Bug):

@@ -1,0 +1,70 @@
+"""Fresh seeds of whole clusters for as long as wanted: `python -m tests.sim.cluster.soak --minutes 60`.
+
+Goes on after a violation and writes the run's file; the exit code is 1 if there was one. Three of four runs are of the
+drill `random`, the fourth is of one of the others; every tenth has a minute of trouble.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from twisted.logger import globalLogBeginner
+
+from simulation.drills import DRILLS
+from simulation.run import Options, Verdict, record, run
+
+FOLDER = Path("rk-simulations")
+
+
+def simulate(seed: int) -> Verdict:
+    """One run."""
+    drills = list(DRILLS)
+    drill = "random" if seed % 4 else drills[seed // 4 % len(drills)]
+    return run(Options(seed, drill, duration_s=60.0 if seed % 10 == 1 else 15.0))
+
+
+def _quiet() -> None:
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
+
+
+def main() -> int:
+    """Run until the time is over."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.cluster.soak", description="Simulate fresh seeds.")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--from", type=int, dest="first", help="first seed (default: from the clock)")
+    args = parser.parse_args()
+    seed = args.first if args.first is not None else int(time.time()) * 100
+    ends = time.monotonic() + 60 * args.minutes
+    said = time.monotonic()
+    seeds = failed = 0
+    simulated_s = 0.0
+    with ProcessPoolExecutor(args.processes, initializer=_quiet) as pool:
+        running = {pool.submit(simulate, seed + offset) for offset in range(2 * args.processes)}
+        seed += len(running)
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                verdict = future.result()
+                seeds += 1
+                simulated_s += verdict.simulated_s
+                if not verdict.ok:
+                    failed += 1
+                    sys.stdout.write(f"VIOLATION {verdict.violation}\n  {record(verdict, FOLDER)}\n")
+                if time.monotonic() < ends:
+                    running.add(pool.submit(simulate, seed))
+                    seed += 1
+            if time.monotonic() - said > 60:
+                said = time.monotonic()
+                sys.stdout.write(f"{seeds} seeds, {simulated_s:.0f} s simulated, {failed} with violations\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{seeds} seeds, {simulated_s:.0f} s simulated, {failed} with violations\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
