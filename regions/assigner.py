@@ -236,10 +236,15 @@ class Assigner:
             return
         transition = replica.transition
         if transition is None:
-            self._note(f"move given up, the server refused to close: {refusal[1]}", replica.key)
+            server = replica.open_on
+            must_close = not replica.wants_open or (server is not None and server.draining and self._elsewhere(replica))
+            what = "it is asked again" if must_close else "the move is given up"
+            self._note(f"{what}, the server refused to close: {refusal[1]}", replica.key)
             replica.last_error = refusal[1]
             self._moves.drop(replica)
             self._orders.drop(replica)
+            if must_close and server is not None:
+                self._orders.put(replica, CLOSE, server, -1, now_ms + self.config.reask_ms, now_ms)
             self.world.relink(replica)
         elif transition.state in (RegionState.OFFLINE, RegionState.OPENING):
             self._attempt_failed(replica, Cause.OPEN_FAILED, refusal[1], now_ms)

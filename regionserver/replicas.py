@@ -167,6 +167,9 @@ class Replicas:
             self._move(replica, "close ordered", Phase.CLOSING, now_ms)
             self._close(replica)
             return replica.ticket
+        if replica.phase is Phase.MARKING and epoch > replica.epoch:
+            # The store refuses the step of a master that has been replaced; then this one's turn comes.
+            return self._wait(replica, order, epoch)
         if replica.phase in (Phase.MARKING, Phase.CLOSING, Phase.RELEASING):
             return replica.ticket
         if replica.phase is Phase.ANNOUNCING:

@@ -97,6 +97,19 @@ def test_move_is_given_up_when_the_server_refuses() -> None:
     assert cluster.assigner.world.active == {}
 
 
+def test_a_refused_close_of_a_disabled_table_is_asked_for_again() -> None:
+    """X6, X10: the intent stands, whatever one answer was."""
+    cluster = ModelCluster()
+    cluster.put(region(on=at("a")))
+    cluster.open.clear()
+    cluster.start(A, B)
+    cluster.set_intent(TableIntent.DISABLED)
+    assert any("it is asked again" in note for note in cluster.notes)
+    order = cluster.assigner.world.replicas["r1-0"].order
+    assert order is not None
+    assert order.next_ms > cluster.now
+
+
 def test_dead_server_is_emptied_to_the_others() -> None:
     """RF-01, RF-02, RF-03, RT-12."""
     cluster = ModelCluster()

@@ -196,6 +196,24 @@ class TestOpen:
         assert run.opening(order).outcome is Outcome.REFUSED
         assert run.idle()
 
+    def test_a_close_of_a_new_master_follows_that_of_the_former_one(self) -> None:
+        """FW-11: the store refuses the former master's step; the new one's order must not share its fate."""
+        run = Run().until_open().master_deletes()
+        run.close()
+        refused = run.next(WriteStep)
+        ticket = run.replicas.order_close(CLOSE, 6, run.now)
+        for _ in range(replicas_module.REFUSALS_MAX):
+            run.replicas.step_failed(refused.key, refused.number, "bad version of /epoch", True)
+            run.read()
+            run.pull()
+            if run.decided:
+                break
+            refused = run.next(WriteStep)
+        assert run.decided[0].outcome is Outcome.REFUSED
+        step = run.next(WriteStep)
+        assert (step.epoch, step.record.epoch) == (6, 6)
+        assert isinstance(ticket, int)
+
     def test_a_long_open_that_is_asked_about_is_not_a_failed_one(self) -> None:
         """MF-07, RT-11: a master that sees OPENING asks with that record, and hears what becomes of the open."""
         run = Run()
