@@ -280,8 +280,6 @@ class Observer:
             self.violated(f"X1: {key} forced from CLOSING to OFFLINE while its source {old.source} is alive")
         if old is not None and old.state is RegionState.OPENED and shadow.is_alive(old.destination):
             self.violated(f"X5: {key} forced from OPENED to OFFLINE while {old.destination} is alive")
-        if old is None and not shadow.wants_region(new.region_id):
-            self.violated(f"X6: {key} is to be opened although it shall be closed")
 
     def _check_delete(self, key: str, old: TransitionRecord) -> None:
         shadow = self.shadow

@@ -10,32 +10,24 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest import mock
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import succeed
 
 from coord.client.ops import Check, Delete, SetData
-from coord.client.session import SessionState
-from master import fence
 from master import reign as reign_module
 from master.bulk import Bulks
 from master.election import Election
 from master.fence import Fence
-from master.reign import Reign
 from master.transitions import TransitionWriter
 from regions import recovery, writes
-from regions.model import Incarnation, RegionState
+from regions.model import RegionState
 from regions.recovery import Action, Party
 from regions.selection import Selection
 from regions.states import Cause
-from regionserver import replicas as replicas_module
-from regionserver.judge import Verdict as Judgement
-from regionserver.judge import judge
 from regionserver.lease import Lease
 from regionserver.replicas import Replicas
-from regionserver.report import Membership
 from regionserver.service import RegionServer
 from regionserver.steps import StepWriter
 from simulation.drills import DRILLS, come_up, operate
-from simulation.machines import SimulatedInstance
 from simulation.run import Options, Verdict, run
 from simulation.timeline import SECOND
 from simulation.world import World
@@ -192,29 +184,6 @@ class NoVersionByMasters(Bug):
         trouble(world, ["slow-network", "freeze-active", "kill-server", "store-pause"], 0.5, slow)
 
 
-class VersionsBeginAnew(Bug):
-    """A step names the transition's version alone: that of the next transition of the region may be the same."""
-
-    seeds = 30
-
-    def patches(self) -> list[Patch]:
-        def delete(replica: Any, transition: Any, cause: Any) -> Any:
-            effect = real(replica, transition, cause)
-            if effect.region is replica.region.record:
-                effect.region = None
-            return effect
-
-        real = writes.delete
-        return [instead(replicas_module, "_PINNED", ()), instead(writes, "delete", delete)]
-
-    def script(self, world: World) -> None:
-        def hang(world: World) -> None:
-            world.setting.work.hanging_open = 0.3
-
-        world.regions = 16
-        trouble(world, ["kill-server", "slow-network", "restart-in-order"], 0.6, hang)
-
-
 class LocationApart(Bug):
     """OPENED is written, the location is not in the same write."""
 
@@ -304,32 +273,6 @@ class PlanForgotten(Bug):
         DRILLS["master-during-bulk"](world)
 
 
-class GapsIgnored(Bug):
-    """A master goes on after its connection broke, as if it had missed nothing."""
-
-    seeds = 60
-
-    def patches(self) -> list[Patch]:
-        def event(self: Reign, event_type: int, path: str, zxid: int) -> None:
-            if event_type >= 0:
-                real(self, event_type, path, zxid)
-
-        def changed(self: Reign, state: SessionState) -> None:
-            if state not in (SessionState.CONNECTED, SessionState.SUSPENDED):
-                self.end("session over")
-
-        def failed(self: Reign, failure: Any) -> None:
-            if isinstance(failure.value, fence.Deposed):
-                self.end("deposed")
-
-        real = Reign._unassigned_event
-        return [
-            instead(Reign, "_unassigned_event", event),
-            instead(Reign, "_session_changed", changed),
-            instead(Reign, "_failed", failed),
-        ]
-
-
 # --- servers ---
 
 
@@ -347,65 +290,6 @@ class LeaseIgnored(Bug):
     def script(self, world: World) -> None:
         world.setting.work.locks = False
         trouble(world, ["freeze-server", "cut-from-store"], 1.0)
-
-
-class LeaseFromAnswer(Bug):
-    """The lease counts from the answer and not from the question: a frozen server finds old answers."""
-
-    seeds = 60
-
-    def patches(self) -> list[Patch]:
-        def renew(self: Membership) -> None:
-            def answered(_result: object) -> None:
-                if not self._is_over:
-                    self._lease.renew(self._now_s())
-                    self._look_at_lease()
-
-            asking: Deferred[Any] = self.client.sync(self._paths.servers)
-            asking.addCallbacks(answered, lambda _: None)
-            self._timers["renew"] = self._reactor.callLater(self._lease.renewal_interval_s, self._renew)
-
-        return [instead(Membership, "_renew", renew)]
-
-    def script(self, world: World) -> None:
-        world.setting.work.locks = False
-        trouble(world, ["freeze-server"], 0.8)
-
-
-class SameStartCode(Bug):
-    """A server that starts again, or has lost its session, says that it is the same as before."""
-
-    def patches(self) -> list[Patch]:
-        def same(self: SimulatedInstance, now_ms: int) -> Incarnation:
-            self._record.start_code = self._record.start_code or now_ms
-            self._write()
-            return Incarnation(self.uuid, self._record.start_code)
-
-        return [instead(SimulatedInstance, "next_incarnation", same)]
-
-    def script(self, world: World) -> None:
-        trouble(world, ["kill-server", "freeze-server"], 1.0)
-
-
-class KeepsWhatItLost(Bug):
-    """A server that could not announce a region, because it was given away meanwhile, serves it all the same."""
-
-    seeds = 60
-
-    def patches(self) -> list[Patch]:
-        def lenient(cause: Cause, *rest: Any, **named: Any) -> Judgement:
-            verdict = judge(cause, *rest, **named)
-            return Judgement.TAKEN if cause is Cause.OPEN_DONE and verdict is Judgement.LOST else verdict
-
-        return [instead(replicas_module, "judge", lenient)]
-
-    def script(self, world: World) -> None:
-        def slow(world: World) -> None:
-            world.setting.work.locks = False
-            world.setting.work.slow_open = 0.3
-            world.setting.work.hanging_open = 0.2
-
-        trouble(world, ["store-pause", "slow-network"], 1.0, slow)
 
 
 class KeepsRegionsOfLostSession(Bug):
