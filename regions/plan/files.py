@@ -45,6 +45,8 @@ from .model import (
 )
 
 MANIFEST: Final = "manifest.json"
+#: The copy of its input inside a plan directory.
+INPUT: Final = "input"
 #: Written last into an input directory: when it is there, the input is complete.
 PARAMS: Final = "params.json"
 
@@ -109,6 +111,28 @@ class Manifest(msgspec.Struct, kw_only=True):
     stats: Stats = msgspec.field(default_factory=Stats)
     #: Seconds of each stage.
     seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    #: Of the input (`fingerprint.fingerprint`), and the files of the copy that lies beside the plan, below `INPUT`;
+    #: both empty where a planning process has kept none.
+    fingerprint: str = ""
+    inputs: list[Part] = msgspec.field(default_factory=list)
+    #: "cluster": taken from a running one; "files": from a directory.
+    origin: str = ""
+    #: Why another engine made the plan than the one asked for.
+    note: str = ""
+    created_ms: int = 0
+    #: What people call servers and tables, by id, where they are called otherwise.
+    names: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a plan comes from: what its manifest says beyond the plan itself."""
+
+    fingerprint: str = ""
+    inputs: tuple[Part, ...] = ()
+    origin: str = ""
+    note: str = ""
+    created_ms: int = 0
+    names: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Progress:
@@ -343,9 +367,11 @@ def write_plan(
     params: Params,
     seconds: dict[str, float],
     rows_per_part: int = 500_000,
+    origin: Origin | None = None,
 ) -> Manifest:
     """Parts, then the manifest; everything on disk when it returns. Raises: BadInput."""
     prepare_output(directory)
+    origin = origin or Origin()
     parts = []
     for number, start in enumerate(range(0, max(len(plan.rows), 1), rows_per_part)):
         rows = slice(start, start + rows_per_part)
@@ -365,6 +391,12 @@ def write_plan(
         params=params,
         stats=plan.stats,
         seconds=seconds,
+        fingerprint=origin.fingerprint,
+        inputs=list(origin.inputs),
+        origin=origin.origin,
+        note=origin.note,
+        created_ms=origin.created_ms,
+        names=origin.names,
     )
     temporary = directory / f".{MANIFEST}.new"
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
@@ -414,6 +446,41 @@ def read_plan(directory: Path) -> tuple[Plan, Manifest]:
     if len(rows) != manifest.rows or plan_digest(rows) != manifest.digest:
         raise BadPlan(f"{directory}: the rows are not those of digest {manifest.digest}")
     return Plan(rows, manifest.digest, manifest.stats), manifest
+
+
+def keep_input(directory: Path, snapshot: Snapshot, params: Params) -> list[Part]:
+    """Put a copy of its input into a plan directory, before the plan; returns its files. Raises: BadInput."""
+    prepare_output(directory)
+    try:
+        write_snapshot(directory / INPUT, snapshot, params, kind="parquet")
+    except OSError as error:
+        raise BadInput(f"{directory / INPUT}: {error}") from error
+    rows = {name: len(getattr(snapshot, name)) for name in COLUMNS}
+    names = [*(f"{name}.parquet" for name in COLUMNS), PARAMS]
+    return [
+        Part(f"{INPUT}/{name}", rows.get(name.partition(".")[0], 0), _sha256(directory / INPUT / name))
+        for name in names
+    ]
+
+
+def read_input(directory: Path, manifest: Manifest) -> tuple[Snapshot, Params]:
+    """The input that a plan was made from. Raises: BadPlan when its copy is not there, or not what it was."""
+    if not manifest.inputs:
+        raise BadPlan(f"{directory} keeps no copy of its input: `rk plan create` makes plans that do")
+    for part in manifest.inputs:
+        path = directory / part.file
+        try:
+            found = _sha256(path)
+        except OSError as error:
+            raise BadPlan(f"{path}: {error}") from error
+        if found != part.sha256:
+            raise BadPlan(f"{path} is not the file that the manifest names: its SHA-256 differs")
+    return read_snapshot(directory / INPUT), read_params(directory / INPUT)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- the command line's common half ---------------------------------------------------------------------------------

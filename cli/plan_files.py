@@ -1,0 +1,50 @@
+"""Plan directories: opened with everything checked that can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from cli.errors import NotFoundError
+from regions.plan import Params, Plan, Snapshot
+from regions.plan.files import MANIFEST, Manifest, read_input, read_plan
+from regions.plan.problem import Problem, encode
+
+DEFAULT_DIR: Final = Path("rk-plan")
+#: Characters of a long id that are shown where nothing else is known of a server.
+_ID_SHOWN: Final = 8
+_ID_WHOLE: Final = 24
+
+
+class Artefact:
+    """A plan with its manifest and its input."""
+
+    def __init__(self, directory: Path, plan: Plan, manifest: Manifest, snapshot: Snapshot, params: Params) -> None:
+        self.directory = directory
+        self.plan = plan
+        self.manifest = manifest
+        self.snapshot = snapshot
+        self.params = params
+        self._problem: Problem | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """The input in numbers. Raises PlanError."""
+        if self._problem is None:
+            self._problem = encode(self.snapshot, self.params, {})
+        return self._problem
+
+    def name(self, server_id: str) -> str:
+        """What people call a server."""
+        known = self.manifest.names.get(server_id, server_id)
+        return known if len(known) <= _ID_WHOLE else known[:_ID_SHOWN]
+
+
+def open_plan(directory: Path) -> Artefact:
+    """A complete plan. Raises NotFoundError, BadPlan."""
+    if not (directory / MANIFEST).is_file():
+        what = "holds no finished plan: it has no manifest" if directory.is_dir() else "does not exist"
+        raise NotFoundError(f"{directory} {what}", "`rk plan create` makes one; --output says where.")
+    made, manifest = read_plan(directory)
+    snapshot, params = read_input(directory, manifest)
+    return Artefact(directory, made, manifest, snapshot, params)

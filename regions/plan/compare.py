@@ -1,0 +1,96 @@
+"""Two placements compared: which replicas have to move to get from one to the other.
+
+What counts is which servers hold a region, not how its replicas are numbered: a server that is in both placements
+keeps whatever it has. The others are paired, first those on the same rack, then by number. So no move ever leads to a
+server that still has another replica of the region, nor to a rack that another replica is about to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from .model import LastRow, PlanRows, Snapshot
+
+#: Region id -> replica number -> server id.
+Places = Mapping[str, Mapping[int, str]]
+
+
+class Shift(msgspec.Struct, frozen=True):
+    """One replica that is on `source` and is wanted on `destination`; "" where it is, or is wanted, nowhere."""
+
+    region_id: str
+    replica: int
+    source: str
+    destination: str
+
+
+class Difference(msgspec.Struct, kw_only=True):
+    """What separates two placements."""
+
+    #: Replicas on the same server in both.
+    same: int = 0
+    moves: list[Shift] = msgspec.field(default_factory=list)
+    #: Replicas that only the second placement has, and only the first.
+    added: list[Shift] = msgspec.field(default_factory=list)
+    removed: list[Shift] = msgspec.field(default_factory=list)
+
+
+def places_of(rows: PlanRows | Iterable[LastRow]) -> dict[str, dict[int, str]]:
+    """Placements by region."""
+    places: dict[str, dict[int, str]] = {}
+    if isinstance(rows, PlanRows):
+        for region_id, replica, server_id in rows:
+            places.setdefault(region_id, {})[replica] = server_id
+    else:
+        for row in rows:
+            places.setdefault(row.region_id, {})[row.replica] = row.server_id
+    return places
+
+
+def former_places(snapshot: Snapshot) -> dict[str, dict[int, str]]:
+    """Where the snapshot's replicas are; of two rows for one replica the least server id counts."""
+    last = snapshot.last
+    places: dict[str, dict[int, str]] = {}
+    rows = zip(last.region_id.tolist(), last.replica.tolist(), last.server_id.tolist(), strict=True)
+    for region_id, replica, server_id in rows:
+        of_region = places.setdefault(region_id, {})
+        of_region[replica] = min(server_id, of_region.get(replica, server_id))
+    return places
+
+
+def compare(before: Places, after: Places, racks: Mapping[str, str] | None = None) -> Difference:
+    """The moves from one placement to another, by region and replica. `racks`: of each server, where known."""
+    found = Difference()
+    for region_id in sorted(before.keys() | after.keys()):
+        _compare_region(found, region_id, before.get(region_id, {}), after.get(region_id, {}), racks or {})
+    return found
+
+
+def _compare_region(
+    found: Difference, region_id: str, old: Mapping[int, str], new: Mapping[int, str], racks: Mapping[str, str]
+) -> None:
+    if old == new:
+        found.same += len(old)
+        return
+    staying = set(old.values()) & set(new.values())
+    found.same += len(staying)
+    leaving = {number: server for number, server in sorted(old.items()) if server not in staying}
+    wanted = {number: server for number, server in sorted(new.items()) if server not in staying}
+    for number, source in list(leaving.items()):
+        rack = racks.get(source)
+        fit = [n for n, server in wanted.items() if rack is not None and racks.get(server) == rack]
+        if fit:
+            mate = number if number in fit else fit[0]
+            found.moves.append(Shift(region_id, number, source, wanted.pop(mate)))
+            del leaving[number]
+    for number, source in list(leaving.items()):
+        if wanted:
+            mate = number if number in wanted else next(iter(wanted))
+            found.moves.append(Shift(region_id, number, source, wanted.pop(mate)))
+            del leaving[number]
+    found.removed += [Shift(region_id, number, source, "") for number, source in leaving.items()]
+    # A number that is taken by a replica that stays goes to the next free one.
+    free = (number for number in range(len(old) + len(new) + 1) if number not in old)
+    found.added += [Shift(region_id, next(free), "", server) for server in wanted.values()]

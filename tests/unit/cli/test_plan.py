@@ -1,0 +1,124 @@
+"""`rk plan` on files: made, shown, drawn, compared, explained; and every mistake as a sentence (N4, N9)."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cli.errors import EXIT_NOT_FOUND, EXIT_REFUSED
+from cli.main import run
+from cli.plan_make import FLOW_MAX, choose_engine
+from regions.plan import BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot
+from regions.plan.files import write_snapshot
+
+pytest.importorskip("pyarrow")
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Twelve regions, all on the first of three servers; the third has a nasty name."""
+    regions = [RegionRow(f"r{n:02d}", "orders", 100 + n, start_key=f"k{n:02d}" if n else "") for n in range(12)]
+    servers = [ServerRow("s1", "h1", "a"), ServerRow("s2", "h2", "b"), ServerRow(EVIL, "h3", "c&d")]
+    snapshot = Snapshot.of(
+        regions, servers, [BlockRow("r00", "h2", 70)], [LastRow(r.region_id, 0, "s1") for r in regions]
+    )
+    write_snapshot(tmp_path / "in", snapshot, Params())
+    return tmp_path / "in"
+
+
+def _made(source: Path, name: str, capsys: pytest.CaptureFixture[str], engine: str = "greedy") -> Path:
+    directory = source.parent / name
+    assert run(["plan", "create", "--input", str(source), "--output", str(directory), "--engine", engine]) == 0
+    assert "is made by" in capsys.readouterr().err
+    return directory
+
+
+def test_a_plan_of_files_is_made_shown_compared_and_explained(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any cluster."""
+    one = _made(source, "one", capsys)
+    assert run(["plan", "show", str(one), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [server["after"] for server in shown["figures"]["servers"]] == [4, 4, 4]
+    assert (shown["figures"]["stay"], shown["figures"]["move"]) == (4, 8)
+    assert shown["manifest"]["origin"] == "files"
+    assert run(["plan", "diff", str(one), str(_made(source, "two", capsys)), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"same": 12, "moves": [], "added": [], "removed": []}
+    for name, found in (("orders:k05zz", "r05"), ("r07", "r07"), ("orders:a", "r00")):
+        assert run(["plan", "explain", name, "--plan", str(one), "--json"]) == 0
+        reason = json.loads(capsys.readouterr().out)["reason"]
+        assert (reason["region_id"], len(reason["replicas"][0]["alternatives"])) == (found, 2)
+    assert run(["plan", "explain", "r00", "--plan", str(one)]) == 0
+    assert "replica 0 was on s1" in capsys.readouterr().out
+
+
+def test_the_picture_is_one_file_without_scripts(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names are escaped, every element is closed, nothing is fetched."""
+    one = _made(source, "one", capsys)
+    html = source.parent / "plan.html"
+    assert run(["plan", "show", str(one), "--html", str(html)]) == 0
+    text = html.read_text()
+
+    class Checker(HTMLParser):
+        tags: list[str] = []
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert tag != "script"
+            assert not {name for name, _ in attrs} & {"src", "href", "onclick"}
+            if tag not in ("meta", "rect"):
+                self.tags.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            if tag not in ("meta", "rect"):
+                assert self.tags.pop() == tag
+
+    checker = Checker()
+    checker.feed(text)
+    assert checker.tags == []
+    assert "c&amp;d" in text
+    assert text.count("<svg") >= 4
+
+
+def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback, the right exit status, and what to do."""
+    one = _made(source, "one", capsys)
+    nothing = str(source.parent / "nothing")
+    unfinished = source.parent / "unfinished"
+    unfinished.mkdir()
+    for words, status, text in (
+        (["create", "--input", str(source), "--output", str(one)], EXIT_REFUSED, "holds a plan already"),
+        (["create", "--input", nothing, "--output", nothing + "2"], EXIT_REFUSED, "is no directory"),
+        (["show", nothing], EXIT_NOT_FOUND, "does not exist"),
+        (["show", str(unfinished)], EXIT_NOT_FOUND, "no finished plan"),
+        (["show", str(one), "--html", f"{nothing}/x.html"], EXIT_REFUSED, "cannot be written"),
+        (["explain", "r", "--plan", str(one)], EXIT_REFUSED, "fits 12 regions"),
+        (["explain", "q", "--plan", str(one)], EXIT_NOT_FOUND, "no region 'q'"),
+        (["explain", "nosuch:k", "--plan", str(one)], EXIT_NOT_FOUND, "no table 'nosuch'"),
+        (["diff", str(one), nothing], EXIT_NOT_FOUND, "does not exist"),
+    ):
+        assert run(["plan", *words]) == status, words
+        errors = capsys.readouterr().err
+        assert text in errors, errors
+    part = one / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+    assert run(["plan", "show", str(one)]) == EXIT_REFUSED
+    assert "the plan is refused" in capsys.readouterr().err
+
+
+def test_greedy_takes_over_from_spark_that_is_late(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Or not there at all: there is a plan either way, and its note says why."""
+    directory = source.parent / "late"
+    words = ["plan", "create", "--input", str(source), "--output", str(directory), "--engine", "spark"]
+    assert run([*words, "--deadline", "0.05", "--json"]) == 0
+    manifest = json.loads(capsys.readouterr().out)["manifest"]
+    assert manifest["engine"] == "greedy"
+    assert manifest["note"].startswith("spark: ")
+
+
+def test_auto_never_starts_spark_for_little() -> None:
+    """Up to FLOW_MAX replicas one process is quicker than a JVM's start."""
+    assert choose_engine(FLOW_MAX) in ("flow", "greedy")

@@ -1,0 +1,142 @@
+"""Plans as artefacts: fingerprints, comparisons, explanations, figures, the kept input (N4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regions.plan import BadInput, BadPlan, BlockRow, LastRow, Params, PlanRows, RegionRow, ServerRow, Snapshot, plan
+from regions.plan.binding import Rule, Standing, explain_region
+from regions.plan.compare import Shift, compare, former_places, places_of
+from regions.plan.figures import figures
+from regions.plan.files import INPUT, Origin, keep_input, read_input, read_manifest, write_plan
+from regions.plan.fingerprint import fingerprint
+from regions.plan.problem import encode
+from regions.plan.scenarios import scenario
+
+REGIONS = [RegionRow("r1", "t", 100), RegionRow("r2", "t", 100), RegionRow("r3", "t", 100)]
+SERVERS = [ServerRow("s1", "h1", "a"), ServerRow("s2", "h2", "b"), ServerRow("s3", "h3", "c")]
+LAST = [LastRow("r1", 0, "s1"), LastRow("r2", 0, "s1"), LastRow("r3", 0, "s1")]
+BLOCKS = [BlockRow(f"r{n}", "h1", 60 + n) for n in (1, 2, 3)]
+
+
+def test_fingerprint_ignores_order_and_load_and_notices_the_rest() -> None:
+    """Whatever decides a plan and can be asked again changes it; the order of rows does not."""
+    usual = fingerprint(Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST))
+    assert fingerprint(Snapshot.of(REGIONS[::-1], SERVERS[::-1], (), LAST[::-1])) == usual
+    busy = [RegionRow("r1", "t", 100, load=9.0), *REGIONS[1:]]
+    assert fingerprint(Snapshot.of(busy, SERVERS, (), LAST)) == usual
+    for regions, servers, last in (
+        (REGIONS[1:], SERVERS, LAST),
+        ([RegionRow("r1", "t", 101), *REGIONS[1:]], SERVERS, LAST),
+        ([RegionRow("r1", "t", 100, 2), *REGIONS[1:]], SERVERS, LAST),
+        (REGIONS, SERVERS[1:], LAST),
+        (REGIONS, [ServerRow("s1", "h1", "a", draining=True), *SERVERS[1:]], LAST),
+        (REGIONS, [ServerRow("s1", "h1", "a", weight=None), *SERVERS[1:]], LAST),
+        (REGIONS, SERVERS, [LastRow("r1", 0, "s2"), *LAST[1:]]),
+    ):
+        assert fingerprint(Snapshot.of(regions, servers, (), last)) != usual
+
+
+def test_comparison_moves_as_little_as_possible() -> None:
+    """A server in both placements keeps what it has; pairs stay on a rack where they can."""
+    racks = {"s1": "a", "s2": "b", "s3": "a", "s4": "c"}
+    swapped = compare({"r": {0: "s1", 1: "s2"}}, {"r": {0: "s2", 1: "s1"}}, racks)
+    assert (swapped.same, swapped.moves) == (2, [])
+    both = compare({"r": {0: "s2", 1: "s1"}}, {"r": {0: "s3", 1: "s4"}}, racks)
+    assert sorted(both.moves, key=lambda one: one.replica) == [Shift("r", 0, "s2", "s4"), Shift("r", 1, "s1", "s3")]
+    grown = compare({"r": {0: "s1"}, "gone": {0: "s2"}}, {"r": {0: "s2", 1: "s1"}, "new": {0: "s4"}}, racks)
+    assert (grown.same, grown.moves) == (1, [])
+    assert grown.added == [Shift("new", 0, "", "s4"), Shift("r", 1, "", "s2")]
+    assert grown.removed == [Shift("gone", 0, "s2", "")]
+
+
+@pytest.mark.parametrize("name", ["uniform", "mixed", "replicas"])
+def test_following_the_comparison_leads_to_the_plan(name: str) -> None:
+    """Each move once, one replica on a server at any time, and the servers are those of the plan."""
+    snapshot = scenario(name, regions=300, servers=12, seed=3)
+    rows = plan(snapshot).rows
+    before, after = former_places(snapshot), places_of(rows)
+    difference = compare(before, after)
+    now = {region: dict(places) for region, places in before.items()}
+    for shift in difference.removed:
+        del now[shift.region_id][shift.replica]
+    for shift in [*difference.moves, *difference.added]:
+        places = now.setdefault(shift.region_id, {})
+        assert places.get(shift.replica, "") == shift.source
+        assert shift.destination not in places.values()
+        places[shift.replica] = shift.destination
+    assert {r: set(places.values()) for r, places in now.items() if places} == {
+        r: set(places.values()) for r, places in after.items()
+    }
+
+
+def _standing(snapshot: Snapshot, rows: PlanRows) -> Standing:
+    return Standing(encode(snapshot, Params(), {}), rows)
+
+
+def test_explanation_names_the_rule_that_bound() -> None:
+    """All three would stay on s1, each gets its own server by the quota; r3, with most bytes there, stays."""
+    snapshot = Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST)
+    rows = plan(snapshot).rows
+    standing = _standing(snapshot, rows)
+    [stays] = explain_region(standing, "r3").replicas
+    assert (stays.server_id, stays.bound, stays.held, stays.local_bytes) == ("s1", Rule.HERE, True, 63)
+    [goes] = explain_region(standing, "r1").replicas
+    assert (goes.bound, goes.held, goes.local_bytes) == (Rule.CEILING, False, 0)
+    best = goes.alternatives[0]
+    assert (best.server_id, best.rule, best.local_bytes, best.benefit) == ("s1", Rule.CEILING, 61, 111.0)
+    assert (best.replicas, best.floor, best.ceil) == (1, 1, 1)
+    with pytest.raises(BadInput, match="no region 'nothing'"):
+        explain_region(standing, "nothing")
+
+
+def test_explanation_of_distinct_servers_and_racks() -> None:
+    """The other replica stands against its server and its rack."""
+    servers = [ServerRow("s1", "h1", "a"), ServerRow("s2", "h2", "a"), ServerRow("s3", "h3", "b")]
+    blocks = [BlockRow("r", "h2", 50)]
+    snapshot = Snapshot.of([RegionRow("r", "t", 100, 2)], servers, blocks, [])
+    rows = PlanRows.of([("r", 0, "s1"), ("r", 1, "s3")])
+    second = explain_region(_standing(snapshot, rows), "r").replicas[1]
+    assert {one.server_id: one.rule for one in second.alternatives} == {"s1": Rule.SERVER, "s2": Rule.RACK}
+    assert second.bound is Rule.RACK
+    first = explain_region(_standing(snapshot, rows), "r").replicas[0]
+    assert first.alternatives[0].server_id == "s2"
+    assert first.bound in (Rule.CEILING, Rule.TABLE, Rule.OTHERS, Rule.FLOOR)
+
+
+def test_figures_add_up() -> None:
+    """Counts, bytes and rack moves agree with the rows and with the engine's own statistics."""
+    snapshot = scenario("mixed", regions=400, servers=12, seed=5)
+    made = plan(snapshot)
+    problem = encode(snapshot, Params(), {})
+    shown = figures(snapshot, problem, made.rows)
+    assert sum(one.after for one in shown.servers) == len(made.rows) == shown.stay + shown.move + shown.first
+    assert shown.local_after == made.stats.local_bytes
+    assert sum(one.moves for one in shown.racks) == shown.move
+    assert sum(one.bytes for one in shown.racks) == shown.moved_bytes
+    assert all(one.floor <= one.after <= one.ceil for one in shown.servers)
+    assert set(shown.bound) <= {rule.value for rule in Rule} - {Rule.HERE.value, Rule.WORSE.value}
+
+
+def test_input_is_kept_beside_the_plan_and_guarded(tmp_path: Path) -> None:
+    """What comes back has the fingerprint in the manifest; a changed or missing file is refused by name."""
+    pytest.importorskip("pyarrow")
+    snapshot = Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST)
+    parts = keep_input(tmp_path, snapshot, Params(slop=0.5))
+    origin = Origin(fingerprint=fingerprint(snapshot), inputs=tuple(parts), origin="files", names={"s1": "one"})
+    write_plan(tmp_path, plan(snapshot), plan_id="p", params=Params(), seconds={}, origin=origin)
+    manifest = read_manifest(tmp_path)
+    back, params = read_input(tmp_path, manifest)
+    assert (fingerprint(back), params.slop, manifest.names) == (manifest.fingerprint, 0.5, {"s1": "one"})
+    changed = tmp_path / INPUT / "last.parquet"
+    changed.write_bytes(changed.read_bytes() + b"x")
+    with pytest.raises(BadPlan, match=r"last\.parquet is not the file"):
+        read_input(tmp_path, manifest)
+    changed.unlink()
+    with pytest.raises(BadPlan, match=r"last\.parquet"):
+        read_input(tmp_path, manifest)
+    manifest.inputs = []
+    with pytest.raises(BadPlan, match="keeps no copy"):
+        read_input(tmp_path, manifest)
