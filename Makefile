@@ -80,8 +80,8 @@ test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## k
 	part spark $(BIN)/python -m pytest -q tests/compat/test_spark_ha.py; \
 	echo "== test-compat took $$(($$(date +%s) - start)) s; failed:$${failed:- nothing}"; test -z "$$failed"
 
-bench: $(VENV)/installed-dev  ## 10,339 regions on 4 servers: seconds for each phase, beside HBase's published time
-	$(BIN)/python -m benchmarks.assign.cluster_start $(BENCH)
+bench: $(VENV)/installed-dev $(VENV)/compiled  ## regions: start, dead server, dead master, growth, beside HBase's times (BENCH="--full")
+	$(BIN)/python -m benchmarks.assign $(BENCH)
 
 FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/installed-dev  ## search for bytes that break a decoder, the state machine or a node (FUZZ_SECONDS=600)

@@ -1,0 +1,198 @@
+"""What the layer of regions costs, beside what is published for HBase: one table.
+
+    python -m benchmarks.assign [--only start,death,failover,growth] [--full] [--rounds N] [--json]
+
+Real processes on this machine: a store of three nodes with fsync, two masters, four region servers. Without --full the
+growth is measured at its two smaller sizes. Progress goes to stderr.
+
+    start      `rk up` on a cluster that exists: every region goes OFFLINE, OPENING, OPENED
+    death      kill -9 of a server with 1,000 regions; its detection (the end of its session) apart
+    failover   kill -9 of the active master of 10,000 regions, 1,000 of them in transition
+    growth     1,000, 10,000 and 100,000 regions: assignment, cost per transition, failover, memory
+
+Regions hold key-value data in `start` and `death`, nothing elsewhere (`--opener` of `rk server run`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.assign import cluster_start
+from benchmarks.assign.lab import say
+from benchmarks.assign.scenes import SIZES, Death, Failover, Growth, death, failover, growth
+from coord.compiled import form
+
+PARTS: Final = ("start", "death", "failover", "growth")
+SERVERS: Final = 4
+BASE_PORT: Final = 24_800
+#: Goals of this project, and seconds that HBase's developers published for the same.
+GOAL_START_S: Final = 10.0
+GOAL_DEATH_S: Final = 1.0
+GOAL_FAILOVER_S: Final = 2.0
+HBASE_DEATH_S: Final = 85.0
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """Everything measured, a list of rounds for each part."""
+
+    store: str
+    cores: int
+    #: Seconds of a cluster start.
+    start: list[float] = []
+    death: list[Death] = []
+    failover: list[Failover] = []
+    growth: list[Growth] = []
+
+
+def measure(options: argparse.Namespace, work: Path) -> Report:
+    """All parts, one after the other, each on a new cluster."""
+    report = Report(form(), os.cpu_count() or 1)
+    for number in range(options.rounds):
+        for part in options.only:
+            for size in options.sizes if part == "growth" else (0,):
+                began = time.monotonic()
+                name = f"{part}{f' {size}' if size else ''}"
+                say(f"-- round {number + 1} of {options.rounds}: {name}, load of the machine {os.getloadavg()[0]:.1f}")
+                folder = work / f"{part}-{size}-{number}"
+                _measure_part(report, part, folder, size)
+                shutil.rmtree(folder, ignore_errors=True)
+                say(f"-- {name} took {time.monotonic() - began:.0f} s")
+    return report
+
+
+def _measure_part(report: Report, part: str, folder: Path, size: int) -> None:
+    if part == "start":
+        for again in (False, True):
+            started = cluster_start.start_once(folder, cluster_start.HBASE_REGIONS, SERVERS, "greedy", BASE_PORT, "kv")
+            if again:
+                report.start.append(cluster_start.assignment_seconds(started))
+    elif part == "death":
+        report.death.append(death(folder, "kv"))
+    elif part == "failover":
+        report.failover.append(failover(folder, "none"))
+    else:
+        report.growth.append(growth(folder, size))
+
+
+def goals_table(report: Report) -> list[str]:
+    """The parts that have goals, median over the rounds."""
+    rows: list[tuple[str, Sequence[float], float, float]] = []
+    if report.start:
+        what = f"cluster start, {cluster_start.HBASE_REGIONS:,} regions on {SERVERS} servers"
+        rows.append((what, report.start, GOAL_START_S, cluster_start.HBASE_S))
+    if report.death:
+        moved = report.death[0].regions
+        what = f"server killed: its {moved:,} regions open elsewhere"
+        rows.append((what, [one.reopening_s for one in report.death], GOAL_DEATH_S, HBASE_DEATH_S))
+        rows.append(("  its detection, before that", [one.detection_s for one in report.death], 0, 0))
+    if report.failover:
+        found = report.failover[0].found
+        what = f"master killed, {report.failover[0].regions:,} regions, {found:,} in transition: serving"
+        rows.append((what, [one.serving_s for one in report.failover], GOAL_FAILOVER_S, 0))
+        rows.append(("  place taken", [one.taken_s for one in report.failover], 0, 0))
+        rows.append(("  all open, nothing in transition", [one.settled_s for one in report.failover], 0, 0))
+    if not rows:
+        return []
+    lines = ["| seconds | median | min | max | goal | HBase, published |", "| --- | --: | --: | --: | --: | --: |"]
+    for what, values, goal, hbase in rows:
+        cells = [f"{one:.2f}" for one in (statistics.median(values), min(values), max(values))]
+        cells += [f"{one:g}" if one else "" for one in (goal, hbase)]
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return lines
+
+
+#: Heading of a column, decimals, value.
+COLUMNS: Final = (
+    ("assigned s", 2, lambda one: one.assign_s),
+    ("regions/s", 0, lambda one: one.regions / one.assign_s),
+    ("CPU us: active master", 0, lambda one: one.cpu_active_us),
+    ("standby", 0, lambda one: one.cpu_standby_us),
+    ("servers", 0, lambda one: one.cpu_servers_us),
+    ("store", 0, lambda one: one.cpu_store_us),
+    ("writes", 3, lambda one: one.writes),
+    ("requests", 3, lambda one: one.requests),
+    ("failover: serving s", 2, lambda one: one.failover.serving_s),
+    ("load s", 2, lambda one: one.failover.load_s),
+    ("recover s", 2, lambda one: one.failover.recover_s),
+    ("memory, bytes", 0, lambda one: one.failover.memory_per_region),
+)
+
+
+def growth_table(rounds: list[Growth]) -> list[str]:
+    """One line for each size: CPU, writes, requests and memory per region."""
+    if not rounds:
+        return []
+    heads = ["regions", *(head for head, _, _ in COLUMNS)]
+    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['--:'] * len(heads))} |"]
+    for size in sorted({one.regions for one in rounds}):
+        same = [one for one in rounds if one.regions == size]
+        cells = [f"{statistics.median(map(value, same)):,.{digits}f}" for _, digits, value in COLUMNS]
+        lines.append(f"| {size:,} | {' | '.join(cells)} |")
+    return lines
+
+
+def _parts(text: str) -> list[str]:
+    named = [one.strip() for one in text.split(",") if one.strip()]
+    unknown = [one for one in named if one not in PARTS]
+    if unknown or not named:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: give some of {', '.join(PARTS)}")
+    return [one for one in PARTS if one in named]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
+
+
+def _sizes(text: str) -> list[int]:
+    return [_positive(one.strip()) for one in text.split(",")]
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.assign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", type=_parts, default=list(PARTS), help="parts, separated by commas")
+    parser.add_argument("--full", action="store_true", help="the growth up to 100,000 regions")
+    parser.add_argument("--sizes", type=_sizes, default=None, help="regions of the growth, separated by commas")
+    parser.add_argument("--rounds", type=_positive, default=1)
+    parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    options.sizes = options.sizes or (SIZES if options.full else SIZES[:-1])
+    work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))
+    try:
+        report = measure(options, work)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; nothing of it runs any more\n")
+        return 130
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if options.json:
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+        return 0
+    goals, grown = goals_table(report), growth_table(report.growth)
+    sys.stdout.write(f"3 store nodes with fsync ({report.store}), 2 masters, 4 servers, {report.cores} cores\n\n")
+    if goals:
+        sys.stdout.write("\n".join(goals) + "\n\n")
+    if grown:
+        sys.stdout.write("growth; CPU in microseconds, writes, requests and memory of the master are per region\n\n")
+        sys.stdout.write("\n".join(grown) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""A cluster of real processes to be measured: a store of three nodes with fsync, masters, region servers.
+
+Everything runs on this machine and ends with the block that started it. What is measured comes from outside: the
+kernel's account of CPU and memory, the store's own counters, the masters' status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from coord.rpc import RpcError
+from coord.rpc_wire import call_blocking
+from regions import messages as ms
+from regions.layout import Layout, decode_active, decode_run, decode_server
+from regions.model import RegionSpec, ServerRecord
+from tests.helpers import daemon, eventually, free_ports, rk
+
+STORE_NODES: Final = 3
+#: How long anything may take before the run is given up.
+DEADLINE_S: Final = 600.0
+#: Between two looks at a master's status.
+LOOK_S: Final = 0.02
+#: A line of progress this often.
+SAY_S: Final = 2.0
+
+
+class Cost(NamedTuple):
+    """What the processes have used so far, and what the store has been asked."""
+
+    #: CPU seconds, user and system.
+    active: float
+    standby: float
+    servers: float
+    store: float
+    #: Writes that the store has put in order (a multi is one), and requests of any kind.
+    writes: int
+    requests: int
+
+    def since(self, before: Cost) -> Cost:
+        """What was used in between."""
+        return Cost(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+def say(text: str) -> None:
+    """Progress, for whoever watches."""
+    sys.stderr.write(f"  {text}\n")
+    sys.stderr.flush()
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_bytes(pid: int) -> int:
+    """Memory of its own that a process has resident: what it shares with files is not counted."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"the kernel does not tell the memory of process {pid}")
+
+
+def word(address: str, name: str) -> dict[str, str]:
+    """A store node's answer to a four-letter word, by the first word of each line."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as asked:
+        asked.sendall(name.encode())
+        text = b"".join(iter(lambda: asked.recv(65536), b"")).decode()
+    pairs = (line.replace(":", " ").split(None, 1) for line in text.splitlines())
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+class Daemon:
+    """A process of the cluster that can be killed and started again."""
+
+    def __init__(self, name: str, address: str, arguments: list[str], log: Path) -> None:
+        host, _, port = address.rpartition(":")
+        self.name = name
+        self.address = (host, int(port))
+        self._command = rk(*arguments)
+        self._log = log
+        self._running = contextlib.ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id. Only while it runs."""
+        assert self._process is not None, self.name
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """It was started and not killed."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start it on the data that it has."""
+        self._process = self._running.enter_context(daemon(self._command, log=self._log))
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it has ended."""
+        self._process = None
+        self._running.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+
+class Lab:
+    """The cluster. Use `lab(...)`."""
+
+    def __init__(self, folder: Path, *, masters: int, servers: int, opener: str, session_ms: int) -> None:
+        self.folder = folder
+        self.layout = Layout()
+        free = [f"127.0.0.1:{port}" for port in free_ports(2 * STORE_NODES + masters + servers)]
+        self._clients, self._peers, rest = free[:STORE_NODES], free[STORE_NODES : 2 * STORE_NODES], free[6:]
+        self.hosts = ",".join(self._clients)
+        self.store = [self._node(number) for number in range(STORE_NODES)]
+        common = ["--store", self.hosts, "--session-timeout-ms", str(session_ms)]
+        self.masters = [
+            self._daemon(f"master{number}", address, ["master", "run", *common, *_master_options(servers)])
+            for number, address in enumerate(rest[:masters])
+        ]
+        own = ["--shared-dir", str(folder / "shared"), "--opener", opener]
+        self.servers = [
+            self._daemon(f"server{number}", address, ["server", "run", *common, *own])
+            for number, address in enumerate(rest[masters:])
+        ]
+        self.zk = KazooClient(self.hosts, timeout=30)
+
+    def _daemon(self, name: str, address: str, arguments: list[str]) -> Daemon:
+        arguments = [*arguments, "--data-dir", str(self.folder / name), "--address", address]
+        return Daemon(name, address, arguments, self.folder / f"{name}.log")
+
+    def _node(self, number: int) -> Daemon:
+        name = f"store{number + 1}"
+        peers = ",".join(f"{at}={peer}" for at, peer in enumerate(self._peers, 1))
+        arguments = ["coord", "run", "--id", str(number + 1), "--data-dir", str(self.folder / name), "--peers", peers]
+        arguments += ["--client-address", self._clients[number], "--peer-address", self._peers[number], "--words", "*"]
+        return Daemon(name, self._clients[number], arguments, self.folder / f"{name}.log")
+
+    @property
+    def daemons(self) -> list[Daemon]:
+        """All processes, the store first."""
+        return [*self.store, *self.masters, *self.servers]
+
+    def start(self) -> None:
+        """Start everything and wait until a master reigns over all servers."""
+        for one in self.daemons:
+            one.start()
+        eventually(lambda: word(self._clients[0], "srvr"), 60, "a node of the store")
+        self.zk.start(timeout=60)
+        eventually(lambda: self.reigning() is not None, 60, "an active master")
+        self.follow("servers register", lambda status: status.servers == len(self.servers))
+
+    def stop(self) -> None:
+        """Kill what runs."""
+        for one in reversed(self.daemons):
+            one.kill()
+        self.zk.stop()
+        self.zk.close()
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def status_of(self, master: Daemon) -> ms.MasterStatus | None:
+        """What a master says of itself; None if it does not answer."""
+        try:
+            return call_blocking(master.address, ms.GetMasterStatus(), 60.0, expect=ms.MasterStatus)
+        except (RpcError, OSError):
+            return None
+
+    def reigning(self) -> tuple[Daemon, ms.MasterStatus] | None:
+        """The master that says that it is active, and what else it says."""
+        for master in self.masters:
+            status = self.status_of(master) if master.is_running else None
+            if status is not None and status.role == "active":
+                return master, status
+        return None
+
+    def active(self) -> Daemon:
+        """The active master, where there has to be one."""
+        found = self.reigning()
+        assert found is not None, "no master is active"
+        return found[0]
+
+    def follow(
+        self, what: str, done: Callable[[ms.MasterStatus], bool], look_s: float = LOOK_S
+    ) -> tuple[float, ms.MasterStatus]:
+        """Look at the active master until `done`; when that was (monotonic seconds), and its status then."""
+        pause = threading.Event()
+        began = said = time.monotonic()
+        while time.monotonic() - began < DEADLINE_S:
+            found = self.reigning()
+            now = time.monotonic()
+            if found is not None and done(found[1]):
+                return now, found[1]
+            if now - said >= SAY_S:
+                said = now
+                told = "no active master"
+                if found is not None:
+                    told = f"{found[1].open} of {found[1].replicas} open, {found[1].rit} in transition"
+                say(f"{what}: {now - began:.0f} s, {told}")
+            pause.wait(look_s)
+        raise SystemExit(f"{what}: given up after {DEADLINE_S:.0f} s; logs in {self.folder}")
+
+    def create_table(self, name: str, regions: int) -> None:
+        """Make a table of that many regions; returns when it exists, not when it is open."""
+        ranges = ["", *(f"{number:08}" for number in range(1, regions)), ""]
+        specs = [RegionSpec(start, end) for start, end in itertools.pairwise(ranges)]
+        call_blocking(self.active().address, ms.CreateTable(name, regions=specs), DEADLINE_S, expect=ms.Tables)
+
+    def records(self) -> dict[str, ServerRecord]:
+        """The registered servers by uuid."""
+        uuids = self.zk.get_children(self.layout.servers)
+        return {uuid: decode_server(self.zk.get(self.layout.server(uuid))[0], uuid) for uuid in uuids}
+
+    def in_transition(self) -> int:
+        """Transitions in the store."""
+        waiting = [self.zk.exists_async(shard) for shard in self.layout.shard_paths()]
+        return sum(one.get().numChildren for one in waiting)
+
+    def active_uuid(self) -> str:
+        """Who has the place of the active master, "" if nobody."""
+        try:
+            return decode_active(self.zk.get(self.layout.active)[0], self.layout.active).uuid
+        except NoNodeError:
+            return ""
+
+    def found_by(self, epoch: int) -> int:
+        """Replicas in transition that the master of that reign found when it began; it writes that down."""
+        path = self.layout.run(epoch)
+        eventually(lambda: self.zk.exists(path), 10, f"the account of reign {epoch}")
+        return decode_run(self.zk.get(path)[0], path).found
+
+    def cost(self) -> Cost:
+        """What has been used so far by the processes that run now."""
+        active = self.active()
+        standby = [one for one in self.masters if one is not active]
+        kinds = ([active], standby, self.servers, self.store)
+        parts = [sum(cpu_s(one.pid) for one in kind if one.is_running) for kind in kinds]
+        zxids = [int(word(address, "srvr")["Zxid"], 16) for address in self._clients]
+        requests = sum(int(word(address, "mntr")["zk_packets_received"]) for address in self._clients)
+        return Cost(*parts, max(zxids), requests)
+
+
+def _master_options(servers: int) -> list[str]:
+    return ["--min-servers", str(servers), "--plan-engine", "greedy", "--balance-period-s", "0"]
+
+
+def all_open(regions: int) -> Callable[[ms.MasterStatus], bool]:
+    """Whether so many regions are open and none is in transition."""
+    return lambda status: status.open == status.replicas == regions and status.rit == 0
+
+
+@contextlib.contextmanager
+def lab(
+    folder: Path, *, masters: int = 2, servers: int = 4, opener: str = "none", session_ms: int = 3000
+) -> Iterator[Lab]:
+    """A running cluster on an empty folder; nothing of it runs afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it tells each time that it does not reach the store yet
+    cluster = Lab(folder, masters=masters, servers=servers, opener=opener, session_ms=session_ms)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

@@ -1,0 +1,151 @@
+"""What is measured: a dead server, a dead master, and how all of it grows with the number of regions."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.assign.lab import Lab, all_open, lab, memory_bytes, say
+from tests.helpers import eventually
+
+#: Regions that the dead server had, and those of the master's failover with the part that is in transition then.
+DEAD_REGIONS: Final = 1_000
+FAILOVER_REGIONS: Final = 10_000
+FAILOVER_MOVING: Final = 1_000
+#: Sizes of the growth.
+SIZES: Final = (1_000, 10_000, 100_000)
+#: Sessions of the growth: with a hundred thousand regions on one small machine three seconds can pass unheard.
+GROWTH_SESSION_MS: Final = 10_000
+
+
+class Death(msgspec.Struct, frozen=True):
+    """A server was killed. Seconds."""
+
+    regions: int
+    #: From the kill until its session was over, and from there until all its regions were open elsewhere.
+    detection_s: float
+    reopening_s: float
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """The active master was killed. Seconds from the kill, but for the phases."""
+
+    regions: int
+    #: Replicas in transition that the successor found.
+    found: int
+    #: The place was taken; the successor served; everything was open and nothing in transition.
+    taken_s: float
+    serving_s: float
+    settled_s: float
+    #: Two phases of the successor.
+    load_s: float
+    recover_s: float
+    #: Bytes of memory that it took on, per region.
+    memory_per_region: float
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """A table of so many regions was made and assigned, then the master killed. CPU in microseconds per region."""
+
+    regions: int
+    assign_s: float
+    cpu_active_us: float
+    cpu_standby_us: float
+    cpu_servers_us: float
+    cpu_store_us: float
+    #: Writes that the store put in order, and requests that it got, per region.
+    writes: float
+    requests: float
+    failover: Failover
+
+
+def death(folder: Path, opener: str) -> Death:
+    """Kill one of four servers with so many regions each."""
+    with lab(folder, servers=4, opener=opener) as cluster:
+        total = DEAD_REGIONS * len(cluster.servers)
+        cluster.create_table("packages", total)
+        cluster.follow("regions open", all_open(total))
+        victim = cluster.servers[0]
+        [uuid] = [one for one, record in cluster.records().items() if (record.host, record.port) == victim.address]
+        registration = cluster.layout.server(uuid)
+        gone: list[float] = []
+        assert cluster.zk.exists(registration, watch=lambda _: gone.append(time.monotonic()))
+        say(f"a server with {DEAD_REGIONS} regions is killed")
+        killed = time.monotonic()
+        victim.kill()
+        left = len(cluster.servers) - 1
+        is_open = all_open(total)
+        settled, _ = cluster.follow("its regions open", lambda status: status.servers == left and is_open(status))
+        eventually(lambda: gone, 10, "the store's word that the server is gone")
+        return Death(DEAD_REGIONS, gone[0] - killed, settled - gone[0])
+
+
+def failover(folder: Path, opener: str) -> Failover:
+    """Kill the active master while a tenth of the regions is in transition.
+
+    The servers are stopped while the last table is made, so that its orders stay where they are; they go on as soon as
+    the place is taken, and then work on the former master's orders, too.
+    """
+    with lab(folder, opener=opener) as cluster:
+        resting = FAILOVER_REGIONS - FAILOVER_MOVING
+        cluster.create_table("packages", resting)
+        cluster.follow("regions open", all_open(resting))
+        for server in cluster.servers:
+            server.signal(signal.SIGSTOP)
+        cluster.create_table("more", FAILOVER_MOVING)
+        eventually(lambda: cluster.in_transition() == FAILOVER_MOVING, 2, "regions in transition")
+        say(f"the master of {FAILOVER_REGIONS} regions is killed, {FAILOVER_MOVING} of them in transition")
+        return kill_master(cluster, FAILOVER_REGIONS)
+
+
+def kill_master(cluster: Lab, regions: int) -> Failover:
+    """Kill the active master and follow its successor until everything is open."""
+    active = cluster.active()
+    [standby] = [one for one in cluster.masters if one is not active]
+    former = cluster.active_uuid()
+    memory = memory_bytes(standby.pid)
+    killed = time.monotonic()
+    active.kill()
+    eventually(lambda: cluster.active_uuid() not in ("", former), 30, "a successor")
+    taken = time.monotonic()
+    for server in cluster.servers:
+        server.signal(signal.SIGCONT)
+    serving, _ = cluster.follow("a master serves", lambda _: True, 0.005)
+    settled, status = cluster.follow("regions open", all_open(regions))
+    phases = {phase.name: phase.seconds for phase in status.phases}
+    return Failover(
+        regions=regions,
+        found=cluster.found_by(status.epoch),
+        taken_s=taken - killed,
+        serving_s=serving - killed,
+        settled_s=settled - killed,
+        load_s=phases["load"],
+        recover_s=phases["recover"],
+        memory_per_region=(memory_bytes(standby.pid) - memory) / regions,
+    )
+
+
+def growth(folder: Path, regions: int) -> Growth:
+    """Make and assign a table of that many regions that are nothing, then kill the master."""
+    with lab(folder, opener="none", session_ms=GROWTH_SESSION_MS) as cluster:
+        cluster.create_table("packages", regions)
+        before = cluster.cost()
+        began = time.monotonic()
+        settled, _ = cluster.follow(f"{regions} regions open", all_open(regions), 0.1)
+        cost = cluster.cost().since(before)
+        say(f"the master of {regions} regions is killed")
+        return Growth(
+            regions=regions,
+            assign_s=settled - began,
+            cpu_active_us=cost.active / regions * 1e6,
+            cpu_standby_us=cost.standby / regions * 1e6,
+            cpu_servers_us=cost.servers / regions * 1e6,
+            cpu_store_us=cost.store / regions * 1e6,
+            writes=cost.writes / regions,
+            requests=cost.requests / regions,
+            failover=kill_master(cluster, regions),
+        )
