@@ -178,7 +178,14 @@ class Assigner:
             return
         self._fleet.tick(now_ms)
         for replica in list(self.world.active.values()):
-            self._look_at_clock(replica, now_ms)
+            order = replica.order
+            if order is None or replica.writing is not None:
+                continue
+            if order.queued and not order.first_sent_ms:
+                transition = replica.transition
+                if transition is not None and transition.state is RegionState.OFFLINE:
+                    continue  # nobody was asked yet: no time runs, and there may be a hundred thousand of them
+            self._look_at_clock(replica, order, now_ms)
 
     def take(self, now_ms: int) -> list[fx.Effect]:
         """Select destinations, send what may be sent, and hand over all effects since the last call."""
@@ -547,9 +554,8 @@ class Assigner:
         destination = self._selection.choose(replica)
         self._write_offline(replica, destination, cause, now_ms, attempt=attempt, error=error)
 
-    def _look_at_clock(self, replica: Replica, now_ms: int) -> None:
-        order = replica.order
-        if replica.writing is not None or order is None or order.server.fencing:
+    def _look_at_clock(self, replica: Replica, order: Order, now_ms: int) -> None:
+        if order.server.fencing:
             return
         late = self._late_open(replica, order, now_ms) if order.kind == OPEN else self._late_close(replica, now_ms)
         if late or order.queued or order.sent or order.next_ms > now_ms:

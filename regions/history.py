@@ -16,6 +16,7 @@ bytes or segments than the bounds below allow. All of that is fenced like any ot
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
 from collections import deque
@@ -257,6 +258,7 @@ def entry_found(record: TransitionRecord, epoch: int, now_ms: int, cause: str = 
     )
 
 
+@functools.cache  # of actors and states: a few dozen answers
 def cause_of(actor: Actor, before: str, after: str) -> str:
     """The cause of a step of which only the states are known; "" when the table leaves it open."""
     causes = {s.cause for s in STEPS if s.actor is actor and _word(s.after) == after and _word(s.before) == before}

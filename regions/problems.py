@@ -16,6 +16,9 @@ def problems(world: World, stranded: Iterable[Replica], config: AssignerConfig, 
     for replica in world.active.values():
         if len(found) >= limit:
             break
+        transition = replica.transition
+        if transition is not None and transition.state is not RegionState.CLOSING and not transition.parked:
+            continue  # on its way; there may be a hundred thousand of them
         line = _of_replica(replica, world, config, now_ms)
         if line:
             found.append(line)

@@ -9,8 +9,9 @@ Pure. `cli/follow.py` and the masters' auditor feed it; `rk watch` prints it, dr
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from regions.model import Intent, RegionState, TransitionRecord
@@ -26,8 +27,14 @@ UNKNOWN: Final = -1
 NONE: Final = ""
 
 
-#: Which states may follow a state.
+#: Which states may follow a state; always that of the whole table without the steps of some causes.
 _Table = dict[str, set[str]]
+_Without = frozenset[Cause]
+#: Outside of a cluster startup; and there, of a region that is to be open.
+_NO_WIPE: Final[_Without] = frozenset({Cause.STARTUP_WIPE})
+_USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN})
+#: Answers that are kept: every cluster's transitions ask the same few questions hundreds of times a second.
+_ANSWERS_MAX: Final = 4_096
 
 
 class Sight(NamedTuple):
@@ -78,11 +85,9 @@ class History:
         self.breaches: list[str] = []
         self.steps_missed = 0
         self._known: dict[str, _Known] = {}
-        unlikely = set() if wipe_allowed else {Cause.STARTUP_WIPE}
-        self._successors = _successors(unlikely)
+        self._unlikely: _Without = frozenset() if wipe_allowed else _NO_WIPE
         #: Without the steps of a table that is being disabled: what a region that is to be open does.
-        self._usual = _successors({*unlikely, Cause.DO_NOT_REOPEN})
-        self._usual_without_wipe = _successors({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN})
+        self._unusual: _Without = self._unlikely | {Cause.DO_NOT_REOPEN}
 
     @property
     def in_transition(self) -> list[str]:
@@ -91,7 +96,7 @@ class History:
 
     def is_usual(self, before: str, after: str, steps: int) -> bool:
         """Whether a region that is to be open has a legal way of that many steps, outside of a cluster startup."""
-        return bool(_ways(self._usual_without_wipe, before, after, steps))
+        return bool(_ways(_USUAL, before, after, steps))
 
     def begin(self, sights: Iterable[Sight]) -> None:
         """Take note of the transitions that exist before watching begins; they are no changes."""
@@ -125,15 +130,15 @@ class History:
         """Its znode is gone; `known` is how it was seen last, None if it was never seen."""
         self._known.pop(sight.key, None)
         before, version = (NONE, UNKNOWN) if known is None else (known.record.state.value, known.version)
-        steps = self._fewest_to_end(before) if sight.version == UNKNOWN else sight.version - version + 1
+        steps = _fewest_to_end(self._unlikely, before) if sight.version == UNKNOWN else sight.version - version + 1
         return self._steps(sight, before, NONE, steps, sight.record if known is None else known.record)
 
     def _steps(self, sight: Sight, before: str, after: str, count: int, record: TransitionRecord) -> list[Change]:
         """`count` steps lead from `before` to `after`: tell them one by one where only one legal way is that long."""
         self.steps_missed += count - 1
-        ways = _ways(self._successors, before, after, count)
+        ways = _ways(self._unlikely, before, after, count)
         if len(ways) > 1 and record.intent is Intent.OPEN:
-            ways = _ways(self._usual, before, after, count) or ways
+            ways = _ways(self._unusual, before, after, count) or ways
         if not ways:
             between = f" in {count} steps" if count > 1 else ""
             self.breaches.append(
@@ -150,15 +155,19 @@ class History:
         self.changes += found
         return found
 
-    def _fewest_to_end(self, start: str) -> int:
-        """How many steps there must have been at least until the deletion; 1 when no legal way leads there."""
-        for steps in range(1, len(self._successors) + 1):
-            if any(after in _leading_to(self._successors, NONE, steps - 1) for after in self._successors[start]):
-                return steps
-        return 1
+
+@functools.lru_cache(_ANSWERS_MAX)
+def _fewest_to_end(without: _Without, start: str) -> int:
+    """How many steps there must have been at least until the deletion; 1 when no legal way leads there."""
+    table = _successors(without)
+    for steps in range(1, len(table) + 1):
+        if any(after in _leading_to(table, NONE, steps - 1) for after in table[start]):
+            return steps
+    return 1
 
 
-def _successors(without: set[Cause]) -> _Table:
+@functools.lru_cache(_ANSWERS_MAX)
+def _successors(without: _Without) -> _Table:
     found: _Table = {NONE: set(), **{state.value: set() for state in RegionState}}
     for step in STEPS:
         if step.cause not in without:
@@ -166,10 +175,12 @@ def _successors(without: set[Cause]) -> _Table:
     return found
 
 
-def _ways(table: _Table, start: str, end: str, steps: int) -> list[list[str]]:
+@functools.lru_cache(_ANSWERS_MAX)
+def _ways(without: _Without, start: str, end: str, steps: int) -> tuple[tuple[str, ...], ...]:
     """Up to two legal ways of exactly that many steps: one means that what was not seen is known all the same."""
-    found: list[list[str]] = []
-    waiting = [[start]]
+    table = _successors(without)
+    found: list[tuple[str, ...]] = []
+    waiting: list[tuple[str, ...]] = [(start,)]
     while waiting and len(found) < _WAYS_MAX:
         way = waiting.pop()
         left = steps + 1 - len(way)
@@ -177,8 +188,8 @@ def _ways(table: _Table, start: str, end: str, steps: int) -> list[list[str]]:
             found.append(way)
             continue
         towards = _leading_to(table, end, left - 1)
-        waiting += [[*way, after] for after in sorted(table[way[-1]] & towards)]
-    return found
+        waiting += [(*way, after) for after in sorted(table[way[-1]] & towards)]
+    return tuple(found)
 
 
 def _leading_to(table: _Table, end: str, steps: int) -> set[str]:
@@ -189,20 +200,21 @@ def _leading_to(table: _Table, end: str, steps: int) -> set[str]:
     return found
 
 
-def only_way(start: str, end: str) -> list[str]:
+@functools.lru_cache(_ANSWERS_MAX)
+def only_way(start: str, end: str) -> Sequence[str]:
     """The shortest legal way of a region that is to be open, if there is only one of that length; else empty."""
-    table = _successors({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN})
-    for steps in range(1, len(table) + 1):
-        ways = _ways(table, start, end, steps)
+    for steps in range(1, len(_successors(_USUAL)) + 1):
+        ways = _ways(_USUAL, start, end, steps)
         if ways:
-            return ways[0] if len(ways) == 1 else []
-    return []
+            return ways[0] if len(ways) == 1 else ()
+    return ()
 
 
 def _word(state: RegionState | None) -> str:
     return NONE if state is None else state.value
 
 
+@functools.lru_cache(_ANSWERS_MAX)
 def actor_of(before: str, after: str) -> Actor | None:
     """Who alone may take that step; None when the table has no such step, or both may."""
     actors = {step.actor for step in STEPS if _word(step.before) == before and _word(step.after) == after}

@@ -408,8 +408,16 @@ class ZkClient(Requests):
 
     def _call(self, callback: WatchCallback, event_type: int, path: bytes, zxid: int) -> None:
         """Run a watch callback; a fault in it is logged and harms nobody else."""
-        done = maybeDeferred(callback, event_type, self._shown(path), zxid)
-        done.addErrback(lambda reason: log.failure("{name}: a watch callback failed", failure=reason, name=self.name))
+        try:
+            running = callback(event_type, self._shown(path), zxid)
+        except Exception:  # whatever it is: the callback's fault, told and kept from the others
+            self._callback_failed(Failure())  # type: ignore[no-untyped-call]
+            return
+        if running is not None:
+            maybeDeferred(lambda: running).addErrback(self._callback_failed)
+
+    def _callback_failed(self, reason: Failure) -> None:
+        log.failure("{name}: a watch callback failed", failure=reason, name=self.name)
 
     # --- state --------------------------------------------------------------------------------------------------------
 

@@ -67,13 +67,17 @@ class WatchBook:
     def fire(self, event_type: int, path: bytes) -> list[WatchCallback]:
         """The callbacks an event is for, each once; its one-shot watches are gone afterwards."""
         found: dict[WatchCallback, None] = {}
+        kinds = self._kinds
         for kind in _FIRES.get(event_type, ()):
-            found.update(self._kinds[kind].pop(path, {}))
-        found.update(self._kinds[KIND_PERSISTENT].get(path, {}))
-        recursive = self._kinds[KIND_RECURSIVE]
+            if kinds[kind]:
+                found.update(kinds[kind].pop(path, {}))
+        if path in kinds[KIND_PERSISTENT]:
+            found.update(kinds[KIND_PERSISTENT][path])
+        recursive = kinds[KIND_RECURSIVE]
         if recursive and event_type != EVENT_CHILDREN_CHANGED:
             for ancestor in _self_and_ancestors(path):
-                found.update(recursive.get(ancestor, {}))
+                if ancestor in recursive:
+                    found.update(recursive[ancestor])
         return list(found)
 
     def persistent(self) -> list[tuple[bytes, WatchCallback]]:
