@@ -258,6 +258,7 @@ def coord() -> None:
     metavar="FILE",
     help="Add this node's Raft events to FILE, for `rk coord check-trace`.  [default: none]",
 )
+@click.option("--drill-links", is_flag=True, default=None, hidden=True, help="Let `rk drill` cut this node off.")
 def run(config: Path | None, **given: Any) -> None:
     """Run a node until it is told to stop (SIGTERM, Ctrl-C).
 

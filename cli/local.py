@@ -179,7 +179,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         number = daemon.name.rpartition("-")[2]
         addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, "--peers", peers]
         rights = ["--super-digest", digest_of(make_super(Path(daemon.data_dir).parent))]
-        return [*start, "coord", "run", "--id", number, *addresses, *common, *rights]
+        return [*start, "coord", "run", "--id", number, *addresses, *common, *rights, "--drill-links"]
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
     if daemon.role == MASTER:
         plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]

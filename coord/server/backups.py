@@ -59,6 +59,11 @@ class Backups:
         replace_file(self._disk, "", ADMIN_FILE, json.dumps(content).encode() + b"\n")
         self._token = token.encode()
 
+    @property
+    def token(self) -> bytes:
+        """What a request must bring, once `admit` has run."""
+        return self._token
+
     def snapshot_written(self, meta: SnapshotMeta, error: str) -> None:
         """The snapshot job has ended: the node first, then those who wait for it."""
         self._node.snapshot_written(meta, error)

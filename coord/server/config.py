@@ -88,6 +88,8 @@ class Settings:
     fsync: str = "thread"
     #: Where this node writes its Raft events (`coord.server.trace_file`); None: nowhere.
     trace: Path | None = None
+    #: Whether who has the token of `admin.json` may cut this node off from its peers (`coord.server.cuts`).
+    drill_links: bool = False
     #: Who may prove who they are by SASL DIGEST-MD5: secrets by user. Without users there is no SASL.
     sasl_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: `user:base64 of SHA-1` of the digest credential that may do everything; "": nobody may.

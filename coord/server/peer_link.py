@@ -177,6 +177,9 @@ class _Link:
         """Connect; the name may have another address than last time."""
         if self.is_stopped:
             return
+        if self.owner.is_cut:
+            self._dial_again("no answer to the hello")
+            return
         host, port = self.address
         if _is_numeric(host):
             self._connect([(_family(host), (host, port))])
@@ -285,6 +288,8 @@ class _Accepted(Stream):
                 self._frames.limit = codec.FRAME_BYTES_MAX
                 frames = self._frames.feed(b"")
             node = self._owner.node
+            if self._owner.loses_incoming:
+                return
             for kind, block, at, end in frames:
                 node.peer_frame(self.peer, self.incarnation, kind, block, at, end)
         except RemoteProtocolError as error:
@@ -305,6 +310,8 @@ class _Accepted(Stream):
 
     def _introduce(self, hello: codec.Hello) -> None:
         owner = self._owner
+        if owner.is_cut:
+            return
         why = owner.objection(hello) or owner.doubt(hello, self.tls)
         if why:
             since = owner.removed_since(hello)
@@ -371,6 +378,9 @@ class PeerLinks:
         self._listening: socket.socket | None = None
         self._dirty: list[_Link] = []
         self._has_started = False
+        #: A drill cuts this node off (`coord.server.cuts`): what goes that way is lost, and nobody is told.
+        self.loses_incoming = False
+        self.loses_outgoing = False
 
     def start(self, node: PeerEvents, listening: socket.socket | None) -> None:
         """Accept on `listening` and dial everybody."""
@@ -392,6 +402,24 @@ class PeerLinks:
             link.stop()
         for stream in [*self._accepted.values(), *self.strangers]:
             stream.close()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a drill has cut this node off: no connection comes about then."""
+        return self.loses_incoming or self.loses_outgoing
+
+    def lose(self, *, is_incoming: bool, is_outgoing: bool) -> None:
+        """Whether what peers send, and what is sent to them, is lost from now on."""
+        self.loses_incoming = is_incoming
+        self.loses_outgoing = is_outgoing
+
+    def break_all(self, reason: str) -> None:
+        """Break every connection with a peer; links dial again."""
+        for link in list(self._links.values()):
+            if link.stream is not None:
+                link.stream.fail(reason)
+        for stream in [*self._accepted.values(), *self.strangers]:
+            stream.fail(reason)
 
     def follow(self, addresses: dict[int, Address]) -> None:
         """The members are others now: `addresses` of all but this node. Closes and opens links as needed."""
@@ -429,6 +457,8 @@ class PeerLinks:
             return False
         stream = link.stream
         assert stream is not None
+        if self.loses_outgoing:
+            return True
         if not stream.output:
             self._dirty.append(link)
         stream.output.append(frame)

@@ -294,6 +294,11 @@ class Service:
             site = admin_site(self.settings, self.node, self.links, words, backups)
             self._admin = site.listen(self.reactor, *address)
             backups.admit(address)
+            if self.settings.drill_links:
+                from coord.server.cuts import CUT_PATH, HEAL_PATH, CutDoor
+
+                door = CutDoor(self.reactor, self.links, backups.token)
+                site.actions |= {CUT_PATH: door.answer_cut, HEAL_PATH: door.answer_heal}
         except Exception as error:
             raise CoordError(f"cannot listen for the admin port on {address[0]}:{address[1]}: {error}") from error
 
