@@ -24,6 +24,8 @@ from coord.errors import ConfigError
 
 #: How long a port that is looked at may take to answer.
 PROBE_S: Final = 1.0
+#: How kazoo comes back to a store that was away, in seconds: its own pauses would double up to a minute.
+RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
 _FILES: Final = frozenset({"store-tls-ca", "store-tls-cert", "store-tls-key"})
 _YES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
@@ -59,7 +61,7 @@ def as_variables(given: Mapping[str, str]) -> dict[str, str]:
 def kazoo_options(access: StoreAccess) -> dict[str, Any]:
     """What KazooClient is told. Raises ConfigError."""
     acl = [ACL(line.perms, Id(line.scheme.decode(), line.id.decode())) for line in access.acl()]
-    options: dict[str, Any] = {"default_acl": acl}
+    options: dict[str, Any] = {"default_acl": acl, "connection_retry": RECONNECT}
     if access.tls_ca is not None:
         options |= {"use_ssl": True, "ca": str(access.tls_ca), "check_hostname": access.verify_host}
         if access.tls_cert is not None:

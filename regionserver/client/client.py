@@ -59,6 +59,8 @@ ATTEMPT_TIMEOUT_S: Final = 1.0
 #: Pause before the store is asked again for a region that is nowhere, doubling up to the second figure.
 PAUSE_FIRST_S: Final = 0.01
 PAUSE_MAX_S: Final = 0.2
+#: How kazoo comes back to a store that was away: its own pauses double up to a minute.
+RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
 
 _NOTHING_DONE: Final = frozenset({NOT_SERVING, WRONG_SERVER, NO_LEASE, WRONG_REGION, Code.UNREACHABLE, Code.BUSY})
 _UNKNOWN: Final = frozenset({Code.TIMEOUT, Code.CONNECTION_LOST, FENCED, SUPERSEDED})
@@ -322,7 +324,7 @@ def connect(
 ) -> Iterator[RegionClient]:
     """A client with a store session of its own. Raises Unavailable when the store gives none."""
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # its retries are not news; what matters is raised
-    zookeeper = KazooClient(store, timeout=10.0)
+    zookeeper = KazooClient(store, timeout=10.0, connection_retry=RECONNECT)
     try:
         try:
             zookeeper.start(timeout=connect_timeout_s)
