@@ -57,6 +57,8 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     outcome: str
     attempts: int
     error: str = ""
+    #: Why attempts of it failed, as the servers or the network said: words of `coord.rpc_wire.Code` and others.
+    codes: tuple[str, ...] = ()
 
     @property
     def is_disturbed(self) -> bool:
@@ -111,6 +113,7 @@ class _Attempts(threading.local):
     """Attempts of the operation that this thread is at."""
 
     count = 0
+    codes: tuple[str, ...] = ()
 
 
 class _Value(msgspec.Struct):
@@ -133,7 +136,7 @@ class _Region:
 
     def __init__(self, record: RegionRecord) -> None:
         self.region_id = record.region_id
-        self.keys = [_Key(_key_in(record, number)) for number in range(KEYS)]
+        self.keys = [_Key(key_in(record, number)) for number in range(KEYS)]
         self.turn = 0
         self.is_busy = False
         self.since_s = 0.0
@@ -253,6 +256,7 @@ class Load:
     def _timed(self, region: _Region, kind: str, work: Callable[[], object]) -> bool:
         """Do it and write down how it went; whether it succeeded."""
         self._attempts.count = 0
+        self._attempts.codes = ()
         began_s = self.now_s()
         outcome, text = "ok", ""
         try:
@@ -261,15 +265,18 @@ class Load:
             outcome = "unknown" if error.may_have_been_done and kind == "write" else "failed"
             text = str(error)
         attempts = self._attempts.count
-        done = Operation(region.region_id, kind, began_s, self.now_s(), outcome, attempts, text)
+        codes = self._attempts.codes
+        done = Operation(region.region_id, kind, began_s, self.now_s(), outcome, attempts, text, codes)
         with self._lock:
             self.operations.append(done)
             self.counts[f"{kind} {outcome}"] += 1
         return outcome == "ok"
 
-    def _attempted(self, _attempt: Attempt) -> None:
+    def _attempted(self, attempt: Attempt) -> None:
         """The client tells of each attempt in the thread of the call."""
         self._attempts.count += 1
+        if attempt.code:
+            self._attempts.codes += (attempt.code,)
 
     # --- judging ---
 
@@ -362,7 +369,7 @@ def _quantile(ordered: list[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
 
 
-def _key_in(record: RegionRecord, number: int) -> str:
+def key_in(record: RegionRecord, number: int) -> str:
     """A key inside of the region, as near to its start as to be in it whatever its end is."""
     for mark in _MARKS:
         key = f"{record.start_key}{mark}{number}"
