@@ -1,8 +1,10 @@
-"""`rk drill`: master-failover, server-crash, store-leader."""
+"""`rk drill`: seven ways to break a cluster, each under a running load of reads and writes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -12,81 +14,203 @@ from cli.options import DEFAULT_DATA_DIR, Globals, global_options
 
 if TYPE_CHECKING:
     from cli.drill.report import Report
+    from cli.drill.run import Drill
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+#: Seeds that are made up are small enough to be typed again.
+_SEEDS: Final = 1_000_000
+REPEAT_MAX: Final = 1000
+RATE_DEFAULT: Final = 400.0
+RATE_MAX: Final = 5000.0
+
+_EPILOG: Final = (
+    "Exit status: 0 every invariant held and nothing was lost, 1 one was broken or the drill could not be carried out,"
+    " 3 no local cluster, 130 Ctrl-C (everything is put back first)."
+)
 
 
-@click.group(epilog="Exit status: 0 all invariants held, 1 one was broken or the drill could not be carried out.")
+@click.group(epilog=_EPILOG)
 @global_options
 def drill() -> None:
-    """Kill a part of a running cluster, measure what was unavailable, check the invariants.
+    """Break a part of a running cluster under load, measure what was unavailable, check the invariants.
 
-    Works on a cluster of `rk up`, from a second terminal; what was killed is started again.
+    Works on a cluster of `rk up`, from a second terminal; whatever was killed, frozen or cut off is put back.
     """
 
 
-@drill.command("master-failover")
+def _options(function: _Command) -> _Command:
+    """The options of every drill."""
+    for option in (
+        click.option(
+            "--seed", type=click.IntRange(0), help="Decides who is struck and when.  [default: made up, shown]"
+        ),
+        click.option(
+            "--repeat",
+            type=click.IntRange(1, REPEAT_MAX),
+            default=1,
+            show_default=True,
+            help="So many times, with seeds one after the other, and a summary.",
+        ),
+        click.option(
+            "--rate",
+            type=click.FloatRange(1, RATE_MAX),
+            default=RATE_DEFAULT,
+            show_default=True,
+            help="Reads and writes per second, over all regions.",
+        ),
+        click.option("--no-load", is_flag=True, help="No reads and writes meanwhile."),
+        global_options,
+        click.pass_obj,
+    )[::-1]:
+        function = option(function)  # type: ignore[assignment]
+    return function
+
+
+@drill.command("master-failover", epilog=_EPILOG)
 @click.option("--moves", type=click.IntRange(1), help="Regions to move meanwhile.  [default: all]")
-@global_options
-@click.pass_obj
-def master_failover(given: Globals, moves: int | None) -> int:
+@_options
+def master_failover(given: Globals, moves: int | None, **wishes: Any) -> int:
     """Kill the active master while regions are moving.
 
-    Prints how long no master was active, how long until every region was OPENED, and the verdict: each region open on
-    exactly one live server, no transition left, epochs strictly increasing, only legal transitions.
+    Prints how long no master was active, how long until every region was OPENED, what clients saw, and the verdict:
+    each region open on exactly one live server, no transition left, epochs strictly increasing, only legal transitions.
     """
     from cli.drill import master_failover as scenario
-    from cli.drill.run import open_drill
 
-    with open_drill(given) as found:
-        report = scenario.run(found, moves)
-    return _finish(given, report)
+    return _conduct(given, lambda found: scenario.run(found, moves), **wishes)
 
 
-@drill.command("server-crash")
-@click.option("--server", "server_name", help="Whom to kill (name or host:port).  [default: who has most regions]")
-@global_options
-@click.pass_obj
-def server_crash(given: Globals, server_name: str | None) -> int:
+@drill.command("server-crash", epilog=_EPILOG)
+@click.option("--server", "server_name", help="Whom to kill (name or host:port).  [default: as the seed says]")
+@_options
+def server_crash(given: Globals, server_name: str | None, **wishes: Any) -> int:
     """Kill a region server; its regions reopen elsewhere.
 
     Prints how long until the death was noticed and until every region was open again, for each region how long it was
     not open, and the verdict of the invariants.
     """
     from cli.drill import server_crash as scenario
-    from cli.drill.run import open_drill
 
-    with open_drill(given) as found:
-        report = scenario.run(found, server_name)
-    return _finish(given, report)
+    return _conduct(given, lambda found: scenario.run(found, server_name), **wishes)
 
 
-@drill.command("store-leader")
-@global_options
-@click.pass_obj
-def store_leader(given: Globals) -> int:
+@drill.command("server-freeze", epilog=_EPILOG)
+@click.option("--server", "server_name", help="Whom to freeze (name or host:port).  [default: as the seed says]")
+@_options
+def server_freeze(given: Globals, server_name: str | None, **wishes: Any) -> int:
+    """Freeze a region server for longer than its lease (SIGSTOP), then let it go on.
+
+    Its regions reopen elsewhere meanwhile. Requests that mean its old openings wait for it when it wakes up: the
+    verdict says whether it refused them all.
+    """
+    from cli.drill import server_freeze as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, server_name), **wishes)
+
+
+@drill.command("store-leader", epilog=_EPILOG)
+@_options
+def store_leader(given: Globals, **wishes: Any) -> int:
     """Kill the leader of the store while clients write.
 
-    Prints the longest gap between two acknowledged writes, and the verdict: every acknowledged write is on every node,
-    and the invariants of the regions hold.
+    Prints the longest gap between two acknowledged writes, and the verdict: every acknowledged write is on every node
+    once, and the invariants of the regions hold.
     """
     from cli.drill import store_leader as scenario
-    from cli.drill.run import open_drill
 
-    with open_drill(given) as found:
-        report = scenario.run(found)
-    return _finish(given, report)
+    return _conduct(given, scenario.run, **wishes)
 
 
-def _finish(given: Globals, report: Report) -> int:
-    from cli.drill.report import print_json, show
+@drill.command("store-partition", epilog=_EPILOG)
+@click.option("--node", "node_name", help="Whom to cut off, as store-1.  [default: the leader]")
+@click.option(
+    "--direction",
+    type=click.Choice(["both", "in", "out"]),
+    default="both",
+    show_default=True,
+    help="What is lost: all, what its peers send to it, or what it sends to them.",
+)
+@_options
+def store_partition(given: Globals, node_name: str | None, direction: str, **wishes: Any) -> int:
+    """Cut a node of the store off from its peers, then heal the links.
 
-    if given.json:
-        print_json(report)
-    else:
-        console = output.console()
-        show(report, console)
-        rk = output.invocation()
-        where = f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
-        console.print(f"\nMore: {rk} drill {report.drill}{where} --json", soft_wrap=True)
-        console.print(f"      {rk} watch{where}  (in another terminal, while a drill runs)", soft_wrap=True)
-        console.print(f"      the daemons' own words: {given.data_path}/logs", soft_wrap=True)
-    return EXIT_OK if report.held else EXIT_REFUSED
+    The node goes on running and its clients still reach it; what it and its peers send each other is lost. The verdict:
+    alone it acknowledged nothing, and every acknowledged write is on every node once.
+    """
+    from cli.drill import store_partition as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, node_name, direction), **wishes)
+
+
+@drill.command("rolling-restart", epilog=_EPILOG)
+@_options
+def rolling_restart(given: Globals, **wishes: Any) -> int:
+    """Restart every store node, master and region server in turn, gracefully.
+
+    Each when the one before is back and all regions are open. The verdict: no region refused its clients but while it
+    moved itself.
+    """
+    from cli.drill import rolling_restart as scenario
+
+    return _conduct(given, scenario.run, **wishes)
+
+
+@drill.command("kill-everything", epilog=_EPILOG)
+@_options
+def kill_everything(given: Globals, **wishes: Any) -> int:
+    """Kill every process, and start all of them again.
+
+    The verdict: every acknowledged write is there, in the store and in the regions, and all regions are open again.
+    """
+    from cli.drill import kill_everything as scenario
+
+    return _conduct(given, scenario.run, is_startup=True, **wishes)
+
+
+def _conduct(
+    given: Globals,
+    scenario: Callable[[Drill], Report],
+    *,
+    seed: int | None,
+    repeat: int,
+    rate: float,
+    no_load: bool,
+    is_startup: bool = False,
+) -> int:
+    """Do the drill as often as wished, and report."""
+    from cli.drill.report import print_json, show, show_summary
+    from cli.drill.run import open_drill, open_ground
+
+    first = secrets.randbelow(_SEEDS) if seed is None else seed
+    console = output.console(stderr=given.json)
+    reports: list[Report] = []
+    try:
+        with open_ground(given) as ground:
+            for number in range(repeat):
+                if repeat > 1:
+                    console.print(f"run {number + 1} of {repeat}, seed {first + number}", style="bold")
+                with open_drill(ground, first + number, 0.0 if no_load else rate, is_startup=is_startup) as found:
+                    reports.append(scenario(found))
+                if not given.json:
+                    show(reports[-1], console)
+    finally:
+        # Of runs that were carried out before one failed, or before Ctrl-C, the summary is wanted all the same.
+        if repeat > 1 and reports:
+            if given.json:
+                print_json(reports, repeat)
+            else:
+                show_summary(reports, repeat, console)
+    if given.json and repeat == 1:
+        print_json(reports, repeat)
+    if not given.json:
+        _say_more(given, reports[-1], console)
+    return EXIT_OK if all(report.held for report in reports) else EXIT_REFUSED
+
+
+def _say_more(given: Globals, report: Report, console: Any) -> None:
+    rk = output.invocation()
+    where = f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
+    console.print(f"\nMore: {rk} drill {report.drill}{where} --seed {report.seed} --json", soft_wrap=True)
+    console.print(f"      {rk} watch{where}  (in another terminal, while a drill runs)", soft_wrap=True)
+    console.print(f"      the daemons' own words: {given.data_path}/logs", soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
 
 from twisted.internet.defer import DeferredList
@@ -25,40 +24,41 @@ def run(drill: Drill, moves: int | None) -> Report:
     active = drill.cluster.active()
     if active is None:
         raise CliError("no master is active")
-    victim = drill.daemon_of(active.host, active.port)
+    victim = drill.victim = drill.daemon_of(active.host, active.port)
+    former = {(one.host, one.port): one.start_code for one in drill.cluster.masters()}
     drill.say(
         f"at rest: {before.open} regions open on {before.servers} servers; {victim} is active, epoch {before.epoch}"
     )
     wanted = min(moves or before.replicas, before.replicas)
+    drill.begin()
+    drill.strike("moves")
     began_ms = drill.now_ms()
     _order_moves(drill, active, wanted)
     # At the first sign of movement: what is seen here is some milliseconds old, and a move takes no longer.
     drill.wait(lambda: drill.changes_since(began_ms), "regions did not begin to move")
+    drill.phase("no master")
     killed_ms = drill.kill(victim)
-    if not _say_what_is_left(drill):
+    left = len(drill.follower.history.in_transition)
+    drill.say(f"it left {left} regions in transition")
+    if not left:
         drill.notes.append(
             "no region was in transition when the master died: the moves were faster; try --moves with more"
         )
     _measure(drill, active, killed_ms)
+    drill.phase("back")
     drill.restart(victim)
     drill.wait(
-        lambda: any(one.port == active.port for one in drill.cluster.masters()),
+        lambda: any(
+            (one.host, one.port) == (active.host, active.port) and one.start_code > former[one.host, one.port]
+            for one in drill.cluster.masters()
+        ),
         f"{victim} did not come back as a standby",
     )
     drill.say(f"{victim} is back as a standby")
     drill.figures += spread(
         "region not open", outages(drill.changes_since(began_ms)), "CLOSING to OPENED, each moved region"
     )
-    return drill.report(NAME, victim, drill.invariants(new_epoch_after=before.epoch))
-
-
-def _say_what_is_left(drill: Drill) -> int:
-    """Read from the store what the dead master left in transition; how many regions."""
-    states = Counter(state.value for state in drill.cluster.states_in_transition())
-    left = sum(states.values())
-    kinds = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    drill.say(f"it left {left} regions in transition{f': {kinds}' if kinds else ''}")
-    return left
+    return drill.finish(NAME, new_epoch_after=before.epoch)
 
 
 def _order_moves(drill: Drill, active: ActiveRecord, count: int) -> None:
@@ -86,16 +86,19 @@ def _measure(drill: Drill, active: ActiveRecord, killed_ms: int) -> None:
     gone_ms = drill.wait(
         lambda: drill.membership("no-active", killed_ms), "the store did not notice the master's death"
     )
-    drill.say(f"the store dropped its session after {(gone_ms - killed_ms) / 1000:.2f} s")
+    drill.say(f"its mark was gone from the store after {(gone_ms - killed_ms) / 1000:.2f} s")
     next_ms = drill.wait(
         lambda: drill.membership("active", killed_ms, not_uuid=active.uuid), "no other master became active"
     )
     successor = drill.cluster.active()
     name = drill.daemon_of(successor.host, successor.port) if successor is not None else "another master"
     drill.say(f"{name} is active")
+    drill.phase("finishing")
     drill.figure("no active master", (next_ms - killed_ms) / 1000, "from the kill to the next active master")
     drill.figure(
-        "of that, until noticed", (gone_ms - killed_ms) / 1000, "the session timeout; until the store dropped /active"
+        "of that, until noticed",
+        (gone_ms - killed_ms) / 1000,
+        "until /active was gone: its port is closed, or its session is over",
     )
     drill.wait(drill.at_rest, "regions did not come to rest")
     ends = [change.at_ms for change in drill.changes_since(killed_ms) if change.after in ("OPENED", "")]

@@ -1,9 +1,10 @@
-"""What a drill found: figures, checks, the verdict; as a screen or as JSON."""
+"""What a drill found: phases, unavailability, figures, checks, the verdict; as a screen or as JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -30,6 +31,55 @@ class Figure(msgspec.Struct):
     meaning: str
 
 
+class Phase(msgspec.Struct):
+    """A part of the drill: when it began, counted from the drill's own beginning, and how long it took."""
+
+    name: str
+    began_s: float
+    seconds: float
+
+
+class RegionOutage(msgspec.Struct):
+    """A region as its clients saw it: how often it was unavailable, the longest time, all times together."""
+
+    region: str
+    outages: int
+    longest_s: float
+    total_s: float
+
+
+class Unavailability(msgspec.Struct):
+    """How long regions did not answer their clients as they should: each region counts with its longest outage.
+
+    `p50_s`, `p99_s`, `longest_s` are over the regions that had one, `all_…` over all of them. An outage's beginning is
+    known as exactly as `resolution_s`, the time between two requests to one region.
+    """
+
+    regions: int
+    affected: int
+    p50_s: float
+    p99_s: float
+    longest_s: float
+    all_p50_s: float
+    all_p99_s: float
+    resolution_s: float
+    per_region: list[RegionOutage]
+
+
+class Traffic(msgspec.Struct):
+    """The reads and writes that ran meanwhile, and what became of them."""
+
+    seconds: float
+    #: By kind and outcome, as "write ok".
+    operations: dict[str, int]
+    acknowledged_writes: int
+    unknown_writes: int
+    lost_or_doubled: int
+    latency_p50_ms: float
+    latency_p99_ms: float
+    unavailability: Unavailability
+
+
 class Report(msgspec.Struct):
     """Everything a drill found. `held`: all checks did."""
 
@@ -41,11 +91,28 @@ class Report(msgspec.Struct):
     transitions: int
     steps_unseen: int
     notes: list[str] = []
+    #: What was done to the victim.
+    deed: str = "was killed with SIGKILL"
+    seed: int = 0
+    seconds: float = 0.0
+    phases: list[Phase] = []
+    #: None: no load was wanted, or there was nothing to read and write.
+    traffic: Traffic | None = None
 
     @property
     def held(self) -> bool:
         """The verdict."""
         return all(check.held for check in self.checks)
+
+
+class Spread(msgspec.Struct):
+    """A figure over several runs."""
+
+    name: str
+    unit: str
+    smallest: float
+    median: float
+    largest: float
 
 
 #: Violations named in a report; the count is always complete.
@@ -56,7 +123,7 @@ def check(name: str, violations: Sequence[str], detail: str) -> Check:
     """A check that holds when there is no violation; `detail` says then what was looked at."""
     if not violations:
         return Check(name, True, detail)
-    return Check(name, False, f"{len(violations)} violations", list(violations[:EXAMPLES_MAX]))
+    return Check(name, False, output.count(len(violations), "violation"), list(violations[:EXAMPLES_MAX]))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -79,17 +146,62 @@ def spread(name: str, seconds: Sequence[float], meaning: str) -> list[Figure]:
     ]
 
 
-def print_json(report: Report) -> None:
+def summary(reports: Sequence[Report]) -> list[Spread]:
+    """Each figure over the runs that have it, unavailability first."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for report in reports:
+        if report.traffic is not None:
+            seen = report.traffic.unavailability
+            for label, value in (("p50", seen.p50_s), ("p99", seen.p99_s), ("longest", seen.longest_s)):
+                values.setdefault((f"region unavailable, {label}", "s"), []).append(value)
+    for report in reports:
+        for figure in report.figures:
+            values.setdefault((figure.name, figure.unit), []).append(figure.value)
+    return [
+        Spread(name, unit, min(found), percentile(found, 0.5), max(found)) for (name, unit), found in values.items()
+    ]
+
+
+# --- as JSON ---------------------------------------------------------------------------------------------------------
+
+
+def as_json(report: Report) -> dict[str, Any]:
     """The report with its verdict."""
-    output.print_json({**msgspec.to_builtins(report), "held": report.held})
+    return {**msgspec.to_builtins(report), "held": report.held}
+
+
+def print_json(reports: Sequence[Report], asked: int) -> None:
+    """One report as it is; several with their summary. `asked`: how many runs were wanted."""
+    if asked == 1:
+        output.print_json(as_json(reports[0]))
+        return
+    output.print_json(
+        {
+            "drill": reports[0].drill,
+            "held": len(reports) == asked and all(report.held for report in reports),
+            "runs_wanted": asked,
+            "summary": msgspec.to_builtins(summary(reports)),
+            "runs": [as_json(report) for report in reports],
+        }
+    )
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
 
 
 def show(report: Report, console: Console) -> None:
     """The report for people."""
     console.print()
-    console.print(Text(f"drill {report.drill}: {report.victim} was killed with SIGKILL", style="bold"))
-    figures = [(figure.name, _value(figure), figure.meaning) for figure in report.figures]
-    console.print(output.table("", ["figure", "#", ""], figures))
+    console.print(Text(f"drill {report.drill}: {report.victim} {report.deed}; seed {report.seed}", style="bold"))
+    if report.phases:
+        phases = ", ".join(f"{one.name} {one.seconds:.2f}" for one in report.phases)
+        console.print(Text(f"seconds: {phases}"), soft_wrap=True)
+    if report.traffic is not None:
+        _show_traffic(report.traffic, console)
+    if report.figures:
+        console.print()
+        figures = [(figure.name, _value(figure.value, figure.unit), figure.meaning) for figure in report.figures]
+        console.print(output.table("", ["figure", "#", ""], figures))
     console.print()
     rows = []
     for one in report.checks:
@@ -98,18 +210,61 @@ def show(report: Report, console: Console) -> None:
     console.print(output.table("", ["", "invariant", ""], rows))
     for one in report.checks:
         for example in one.examples:
-            console.print(Text(f"    {one.name}: {example}", style="red"))
+            console.print(Text(f"    {one.name}: {example}", style="red"), soft_wrap=True)
     unseen = f", {report.steps_unseen} of them told from the znodes' versions" if report.steps_unseen else ""
-    console.print(Text(f"{report.transitions} steps{unseen}", style="dim"))
+    console.print(Text(f"{report.transitions} steps of transitions{unseen}", style="dim"))
     for note in report.notes:
-        console.print(Text(note, style="yellow"))
+        console.print(Text(note, style="yellow"), soft_wrap=True)
     verdict = (
         Text("all invariants held", style="bold green") if report.held else Text("INVARIANTS BROKEN", style="bold red")
     )
     console.print(verdict)
 
 
-def _value(figure: Figure) -> str:
-    if figure.unit == "s":
-        return output.seconds(figure.value)
-    return f"{figure.value:g} {figure.unit}".strip()
+def _show_traffic(traffic: Traffic, console: Console) -> None:
+    """The table of what clients saw, and a line on what they did."""
+    seen = traffic.unavailability
+    rows = [
+        (
+            f"the {seen.affected} affected",
+            *(output.seconds(value) for value in (seen.p50_s, seen.p99_s, seen.longest_s)),
+        )
+    ]
+    everybody = (seen.all_p50_s, seen.all_p99_s, seen.longest_s)
+    rows.append((f"all {seen.regions}", *(output.seconds(value) for value in everybody)))
+    console.print()
+    console.print(output.table("", ["region unavailable to its clients", "#p50", "#p99", "#longest"], rows))
+    done = ", ".join(f"{count} x {kind}" for kind, count in traffic.operations.items())
+    console.print(
+        Text(
+            f"load: {done}; one request to each region every {output.seconds(seen.resolution_s)};"
+            f" p50 {traffic.latency_p50_ms:.0f} ms, p99 {traffic.latency_p99_ms:.0f} ms",
+            style="dim",
+        ),
+        soft_wrap=True,
+    )
+
+
+def show_summary(reports: Sequence[Report], asked: int, console: Console) -> None:
+    """Several runs: each figure's spread, and which runs broke what."""
+    console.print()
+    console.print(Text(f"{len(reports)} of {asked} runs of drill {reports[0].drill}", style="bold"))
+    rows = [
+        (one.name, *(_value(value, one.unit) for value in (one.smallest, one.median, one.largest)))
+        for one in summary(reports)
+    ]
+    console.print(output.table("", ["figure", "#smallest", "#median", "#largest"], rows))
+    broken = [report for report in reports if not report.held]
+    for report in broken:
+        names = ", ".join(one.name for one in report.checks if not one.held)
+        console.print(Text(f"BROKEN with --seed {report.seed} ({report.victim}): {names}", style="bold red"))
+    if not broken and len(reports) == asked:
+        console.print(Text(f"all invariants held in all {asked} runs", style="bold green"))
+    elif len(reports) < asked:
+        console.print(Text(f"{asked - len(reports)} runs were not carried out", style="bold red"))
+
+
+def _value(value: float, unit: str) -> str:
+    if unit == "s":
+        return output.seconds(value)
+    return f"{value:g} {unit}".strip()

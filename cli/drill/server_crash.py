@@ -17,11 +17,13 @@ NAME: Final = "server-crash"
 
 
 def run(drill: Drill, server_name: str | None) -> Report:
-    """Kill the server (the one with most regions unless named), measure, bring it back, check."""
+    """Kill the server (as the seed says, unless named), measure, bring it back, check."""
     before = drill.require_rest(servers=2)
-    victim, regions = _choose(drill, server_name)
-    name = drill.daemon_of(victim.host, victim.port)
+    victim, regions = choose(drill, server_name)
+    name = drill.victim = drill.daemon_of(victim.host, victim.port)
     drill.say(f"at rest: {before.open} regions open on {before.servers} servers, {len(regions)} of them on {name}")
+    drill.begin()
+    drill.strike("unnoticed")
     killed_ms = drill.kill(name)
     address = f"{victim.host}:{victim.port}"
     gone_ms = drill.wait(
@@ -31,7 +33,8 @@ def run(drill: Drill, server_name: str | None) -> Report:
     drill.figure(
         "until noticed", (gone_ms - killed_ms) / 1000, "the session timeout; until the store dropped the server"
     )
-    reopened = drill.wait(lambda: _all_reopened(drill, victim, regions, killed_ms), "its regions did not reopen")
+    drill.phase("reopening")
+    reopened = drill.wait(lambda: all_reopened(drill, victim, regions, killed_ms), "its regions did not reopen")
     if reopened:
         last_ms = max(reopened.values())
         drill.figure(
@@ -41,30 +44,30 @@ def run(drill: Drill, server_name: str | None) -> Report:
             "of that, reassigning", (last_ms - gone_ms) / 1000, "from the notice to the last region open elsewhere"
         )
     drill.wait(drill.at_rest, "regions did not come to rest")
+    drill.phase("back")
     drill.restart(name)
     drill.wait(lambda: drill.membership("server-up", killed_ms, address=address), f"{name} did not register again")
     drill.say(f"{name} is back, empty: its regions stay where they are now")
     lost = [(at_ms - killed_ms) / 1000 for at_ms in reopened.values()]
     drill.figures += spread("region not open", lost, "from the kill to OPENED, each region of the victim")
-    return drill.report(NAME, name, drill.invariants())
+    return drill.finish(NAME)
 
 
-def _choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
-    """The victim and the replicas that it has open, by its own word."""
+def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
+    """The victim and the replicas that it has open, by its own word: any server that has some, unless named."""
     candidates = [drill.names.find(wanted)] if wanted else drill.servers()
-    held: list[tuple[int, str, ServerRecord, set[str]]] = []
+    held: list[tuple[ServerRecord, set[str]]] = []
     for server in candidates:
         try:
             found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList)
         except RpcError as error:
             raise CliError(f"server {server.host}:{server.port} does not answer: {error.message}") from error
         keys = {f"{one.region_id}-{one.replica}" for one in found.replicas}
-        held.append((len(keys), server.uuid, server, keys))
-    _, _, server, keys = max(held, key=lambda one: (one[0], one[1]))
-    return server, keys
+        held.append((server, keys))
+    return drill.rng.choice([one for one in held if one[1]] or held)
 
 
-def _all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int] | None:
+def all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int] | None:
     """When each of `regions` was OPENED on another server; None until all are."""
     opened: dict[str, int] = {}
     for change in drill.changes_since(since_ms):

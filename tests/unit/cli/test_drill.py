@@ -8,12 +8,24 @@ import itertools
 from rich.console import Console
 
 from cli.drill.invariants import Observation, judge, judge_history
-from cli.drill.report import EXAMPLES_MAX, Figure, Report, check, percentile, show, spread
+from cli.drill.report import (
+    EXAMPLES_MAX,
+    Figure,
+    Report,
+    check,
+    percentile,
+    show,
+    show_summary,
+    spread,
+    summary,
+)
 from cli.drill.run import outages
-from cli.drill.store_leader import longest_gap_s
+from cli.drill.traffic import refused_at_rest, unavailability
+from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
 from regions.model import RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.sights import Change, History, Sight
+from regionserver.load import Operation, Outage
 
 
 def region(name: str, uuid: str | None = "s1") -> RegionRecord:
@@ -111,6 +123,62 @@ def test_report_names_what_was_broken() -> None:
     show(report, Console(file=text, width=150))
     assert not report.held
     assert checks[1].examples == [f"v{n}" for n in range(EXAMPLES_MAX)]
-    for part in ("0.25 s", "BROKEN", "bad: v0", "9 violations", "10 steps, 2 of them", "a note"):
+    for part in ("0.25 s", "BROKEN", "bad: v0", "9 violations", "10 steps of transitions, 2 of them", "a note"):
         assert part in text.getvalue()
     assert text.getvalue().rstrip().endswith("INVARIANTS BROKEN")
+
+
+def test_unavailability_is_over_the_affected_and_over_all() -> None:
+    """Each region counts with its longest outage; the others of the table count as zero."""
+    seen = unavailability([Outage("r1", 0.0, 1.0), Outage("r1", 5.0, 8.0), Outage("r2", 0.0, 0.5)], 200, 0.5)
+    assert (seen.regions, seen.affected) == (200, 2)
+    assert (seen.p50_s, seen.p99_s, seen.longest_s) == (0.5, 3.0, 3.0)
+    assert (seen.all_p50_s, seen.all_p99_s) == (0.0, 0.0)
+    worst = seen.per_region[0]
+    assert (worst.region, worst.outages, worst.longest_s, worst.total_s) == ("r1", 2, 3.0, 4.0)
+    assert unavailability([], 3, 0.5).longest_s == 0.0
+
+
+def test_refusals_are_excused_by_a_move_since_the_last_good_answer_only() -> None:
+    """A client that asks at the old place later is refused once; a region that stayed has no excuse."""
+    stale = Operation("r1", "read", 5.0, 5.1, "ok", 2, "", ("not_serving",))
+    good = Operation("r1", "write", 1.0, 1.1, "ok", 1)
+    moved = {"r1": [(102.0, 103.0)]}
+    assert refused_at_rest([stale, good], moved, 100.0) == ([], 0)
+    assert len(refused_at_rest([stale, good], {"r2": [(102.0, 103.0)]}, 100.0)[0]) == 1
+    again = Operation("r1", "read", 6.0, 6.1, "ok", 2, "", ("not_serving",))
+    assert len(refused_at_rest([good, stale, again], moved, 100.0)[0]) == 1
+
+
+def test_slowness_is_no_refusal() -> None:
+    """A machine that does other things makes requests slow, and no region unavailable."""
+    slow = Operation("r1", "read", 5.0, 5.9, "ok", 1)
+    late = Operation("r1", "read", 6.0, 7.9, "ok", 2, "", ("timeout",))
+    failed = Operation("r1", "read", 8.0, 8.9, "failed", 2, "no answer", ("timeout",))
+    refused, count = refused_at_rest([slow, late, failed], {}, 0.0)
+    assert count == 2
+    assert len(refused) == 1
+    assert "no answer" in refused[0]
+
+
+def test_store_writes_are_lost_or_there_twice_by_their_names() -> None:
+    """The number of the write is in the name, and the store adds another to each copy."""
+    writer = Writer.__new__(Writer)
+    writer.acked = {0: "w-0000000-0000000000", 1: "w-0000001-0000000001"}
+    children = ["w-0000001-0000000001", "w-0000001-0000000002", "w-0000002-0000000003"]
+    assert compare([writer], children) == (["w-0000000-0000000000"], [("w-0000001", 2)])
+
+
+def test_summary_spreads_each_figure_over_the_runs_and_names_the_broken() -> None:
+    """A run that was not carried out is no success."""
+    bad = check("no store write lost", ["w"], "")
+    runs = [
+        Report("store-leader", "store-1", [Figure("gap", value, "s", "why")], checks, 1, 0, seed=seed)
+        for seed, (value, checks) in enumerate([(0.5, []), (0.1, [bad]), (0.3, [])])
+    ]
+    found = summary(runs)[0]
+    assert (found.name, found.smallest, found.median, found.largest) == ("gap", 0.1, 0.3, 0.5)
+    text = io.StringIO()
+    show_summary(runs, 4, Console(file=text, width=150))
+    for part in ("3 of 4 runs", "BROKEN with --seed 1 (store-1): no store write lost", "1 runs were not carried out"):
+        assert part in text.getvalue()

@@ -1,0 +1,122 @@
+"""Requests that wait for a frozen server and mean its old openings, over a connection that it had accepted before.
+
+They are sent as bytes into a plain socket: a client would wait for answers, and what matters is that nothing but the
+server itself can refuse them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import time
+from typing import Final
+
+import msgspec
+
+from cli.errors import CliError
+from coord.rpc_wire import (
+    PREAMBLE,
+    Code,
+    Failed,
+    FrameReader,
+    Request,
+    RpcError,
+    StreamError,
+    encode_body,
+    encode_frame,
+)
+from regions.model import RegionRecord, ServerRecord
+from regionserver.kv.messages import KvChange, KvRead, KvWrite
+from regionserver.load import KEYS, key_in
+from regionserver.serving import Place
+
+#: What became of a request that the server carried out.
+ANSWERED: Final = "answered"
+_CONNECT_TIMEOUT_S: Final = 5.0
+_READ_BYTES: Final = 256 * 1024
+_WRITER: Final = "rk-drill-server-freeze"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A region of the server, and the opening of it that is to be asked for."""
+
+    table: str
+    region: RegionRecord
+    place: Place
+
+    @property
+    def key(self) -> str:
+        """A key in the region that is none of the load's."""
+        return key_in(self.region, KEYS)
+
+
+class Probes:
+    """One connection to one server. Blocking; one thread."""
+
+    def __init__(self, server: ServerRecord, targets: list[Target]) -> None:
+        """Connect, and see that the server answers a read of the first target. Raises CliError."""
+        self.targets = targets
+        #: (kind, region) of each request by its number.
+        self._asked: dict[int, tuple[str, str]] = {}
+        self._numbers = itertools.count(1)
+        self._reader = FrameReader()
+        where = f"{server.host}:{server.port}"
+        try:
+            self._socket = socket.create_connection((server.host, server.port), _CONNECT_TIMEOUT_S)
+            self._socket.sendall(PREAMBLE)
+            if targets:
+                self._ask("read", targets[0], KvRead(targets[0].place, [targets[0].key]))
+                found = self.answers(_CONNECT_TIMEOUT_S)
+                if [word for _, _, word in found] != [ANSWERED]:
+                    raise CliError(f"{where} does not answer before it is frozen: {found}")
+        except OSError as error:
+            raise CliError(f"{where} does not answer before it is frozen: {error}") from error
+
+    def send(self) -> None:
+        """A read and a write for each target, all at once. Raises CliError."""
+        try:
+            for target in self.targets:
+                self._ask("read", target, KvRead(target.place, [target.key]))
+                change = KvChange(target.key, b"stale")
+                self._ask("write", target, KvWrite(target.place, [change], _WRITER, len(self._asked)))
+        except OSError as error:
+            raise CliError(f"the frozen server takes no requests: {error}") from error
+
+    def _ask(self, kind: str, target: Target, message: msgspec.Struct) -> None:
+        number = next(self._numbers)
+        self._asked[number] = (kind, target.region.region_id)
+        self._socket.settimeout(_CONNECT_TIMEOUT_S)
+        self._socket.sendall(encode_frame(Request(number, encode_body(message))))
+
+    def answers(self, timeout_s: float) -> list[tuple[str, str, str]]:
+        """(kind, region, what became of it) of all that was asked and has no answer yet; the server's word if refused.
+
+        A request without an answer has CONNECTION_LOST or TIMEOUT: it was not answered, whatever else.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        found: list[tuple[str, str, str]] = []
+        left, self._asked = self._asked, {}
+        why = Code.TIMEOUT
+        while left and (remaining_s := deadline_s - time.monotonic()) > 0:
+            self._socket.settimeout(remaining_s)
+            try:
+                data = self._socket.recv(_READ_BYTES)
+                payloads = list(self._reader.feed(data))
+            except TimeoutError:
+                break
+            except (OSError, StreamError, RpcError):
+                data, payloads = b"", []
+            if not data:
+                why = Code.CONNECTION_LOST
+                break
+            for payload in payloads:
+                kind, region = left.pop(payload.id)
+                found.append((kind, region, payload.code if isinstance(payload, Failed) else ANSWERED))
+        found += [(kind, region, why) for kind, region in left.values()]
+        return found
+
+    def close(self) -> None:
+        """Drop the connection."""
+        with contextlib.suppress(OSError):
+            self._socket.close()

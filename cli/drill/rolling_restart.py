@@ -1,0 +1,101 @@
+"""Drill: every store node, master and region server is restarted in turn, gracefully; clients notice only moves."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from cli.connect import is_answering
+from cli.drill.report import Check, Figure, Report, check, spread
+from cli.drill.run import Drill, outages
+from cli.drill.store_part import is_serving
+from cli.drill.traffic import refused_at_rest
+from cli.drill.writers import Writers
+from cli.local import Daemon
+
+NAME: Final = "rolling-restart"
+
+_CLEAN: Final = "exit status 0"
+
+
+def run(drill: Drill) -> Report:
+    """One daemon after the other: SIGTERM, wait for its end, start, wait until it takes its part again."""
+    before = drill.require_rest(servers=2)
+    drill.victim = "every daemon"
+    drill.deed = "was restarted in turn"
+    drill.say(f"at rest: {before.open} regions open on {before.servers} servers")
+    writers = Writers(drill, {"any-node": drill.cluster.hosts}) if drill.local.coord else None
+    if writers is not None:
+        writers.start()
+    drill.begin()
+    began_ms = drill.now_ms()
+    unclean: list[str] = []
+    phases = (("store", drill.local.coord), ("masters", drill.local.masters), ("servers", drill.local.servers))
+    for number, (phase, daemons) in enumerate(phases):
+        order = list(daemons)
+        drill.rng.shuffle(order)
+        if number == 0:
+            drill.strike(phase)
+        else:
+            drill.phase(phase)
+        for one in order:
+            unclean += _restart(drill, one)
+    drill.phase("rest")
+    drill.settle()
+    if writers is not None:
+        writers.say_gaps()
+        drill.checks += writers.check()
+    times = outages(drill.changes_since(began_ms))
+    drill.figures += spread("region not open", times, "CLOSING to OPENED, each move of each region")
+    drill.figures.append(Figure("moves", len(times), "", "each server's regions go to others before it stops"))
+    drill.checks.append(check("every daemon stopped in good order", unclean, f"{len(drill.local.daemons())} daemons"))
+    drill.checks += _only_moves(drill, began_ms)
+    return drill.finish(NAME)
+
+
+def _restart(drill: Drill, one: Daemon) -> list[str]:
+    """Restart one daemon; returns what was wrong with its end."""
+    term_ms = drill.kill(one.name, signal.SIGTERM)
+    drill.wait(lambda: not drill.daemons()[one.name].pid, f"{one.name} did not stop")
+    status = drill.daemons()[one.name].status
+    stopped_ms = drill.now_ms()
+    drill.restart(one.name, is_quiet=True)
+    if one.role == "store":
+        drill.wait(lambda: is_serving(one), f"{one.name} did not come back")
+    elif one.role == "master":
+        drill.wait(
+            lambda: (
+                is_answering(one.address) and any(f"{m.host}:{m.port}" == one.address for m in drill.cluster.masters())
+            ),
+            f"{one.name} did not come back",
+        )
+    else:
+        drill.wait(
+            lambda: drill.membership("server-up", stopped_ms, address=one.address), f"{one.name} did not register again"
+        )
+    drill.wait(drill.at_rest, "regions did not come to rest")
+    down_s, stop_s = (drill.now_ms() - stopped_ms) / 1000, (stopped_ms - term_ms) / 1000
+    drill.say(f"{one.name} stopped in {stop_s:.2f} s ({status}), back after {down_s:.2f} s")
+    return [] if status == _CLEAN else [f"{one.name} ended with {status}"]
+
+
+def _only_moves(drill: Drill, began_ms: int) -> list[Check]:
+    """No region refused its clients but while it moved."""
+    traffic = drill.traffic
+    if traffic is None or not traffic.is_running:
+        return []
+    moves = drill.moves(began_ms)
+    refused: list[str] = []
+    slow = 0
+    count = 0
+    for table, operations in traffic.operations().items():
+        offset_s = drill.now_ms() / 1000 - traffic.now_s()[table]
+        mine, mine_slow = refused_at_rest(operations, moves, offset_s)
+        refused += mine
+        slow += mine_slow
+        count += len(operations)
+    if slow:
+        drill.notes.append(f"{slow} of {count} requests took longer than half a second while their region did not move")
+    return [
+        check("no outage but a region's own move", refused, f"{count} requests, {sum(map(len, moves.values()))} moves")
+    ]

@@ -1,0 +1,70 @@
+"""The store's nodes as drills see and touch them: who leads, and cutting one off from its peers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+from cli.bringup import store_role
+from cli.connect import split_address
+from cli.drill.run import Drill
+from cli.errors import CliError, UnreachableError
+from cli.local import Daemon
+from coord.server.backups import ADMIN_FILE
+
+LEADER_ROLES: Final = ("leader", "standalone")
+SERVING_ROLES: Final = ("follower", *LEADER_ROLES)
+_TIMEOUT_S: Final = 5.0
+
+
+def leader(drill: Drill) -> str:
+    """Name of the node that leads. Raises CliError when none says so."""
+    found = leader_but(drill, "")
+    if found is None:
+        raise CliError("no store node says that it leads", "`rk status` shows the store's nodes.")
+    return found
+
+
+def leader_but(drill: Drill, excluded: str) -> str | None:
+    """Name of the node that leads, other than `excluded`; None while there is none."""
+    roles = ((node.name, store_role(node.address)) for node in drill.local.coord if node.name != excluded)
+    return next((name for name, role in roles if role in LEADER_ROLES), None)
+
+
+def is_serving(node: Daemon) -> bool:
+    """Whether it has a leader, or leads."""
+    return store_role(node.address) in SERVING_ROLES
+
+
+def cut(node: Daemon, direction: str, seconds: float) -> None:
+    """Cut it off from its peers, for so long at most. Raises CliError."""
+    _post(node, "/cut?" + urlencode({"direction": direction, "for_s": f"{seconds:g}"}))
+
+
+def heal(node: Daemon) -> None:
+    """End a cut; one that has ended is none. Raises CliError."""
+    _post(node, "/heal")
+
+
+def _post(node: Daemon, path: str) -> None:
+    try:
+        token = json.loads((Path(node.data_dir) / ADMIN_FILE).read_text())["token"]
+        connection = http.client.HTTPConnection(*split_address(node.admin), timeout=_TIMEOUT_S)
+        try:
+            connection.request("POST", path, headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace").strip()
+        finally:
+            connection.close()
+    except (OSError, ValueError, KeyError) as error:
+        raise UnreachableError(f"{node.name} cannot be asked at its admin port {node.admin}: {error}") from error
+    if answer.status in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
+        raise CliError(
+            f"{node.name} does not let itself be cut off: it was started without --drill-links",
+            "This `rk up` is older than the drill; stop it and start it again.",
+        )
+    if answer.status != http.HTTPStatus.OK:
+        raise CliError(f"{node.name} refuses {path.partition('?')[0]}: {text}")

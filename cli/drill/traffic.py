@@ -1,0 +1,196 @@
+"""The reads and writes that run over every region while a drill does its work, and what clients saw of it.
+
+`regionserver/load.py` makes them and judges them: one load per table with rows, the rate divided by regions. What is
+here starts and stops them, and sums up what they found. `unavailability` and `refused_at_rest` are pure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from cli.connect import open_store
+from cli.drill.report import Check, RegionOutage, Traffic, Unavailability, check, percentile
+from cli.errors import CliError
+from coord.client.access import StoreAccess
+from coord.rpc_wire import Code
+from regions.layout import Layout
+from regions.model import RegionRecord, TableIntent, TableRecord
+from regionserver.client import DataError, Places, Refused, RegionClient
+from regionserver.load import Load, Operation, Outage
+
+#: Longest time for one operation, all its attempts together.
+OPERATION_TIMEOUT_S: Final = 75.0
+_PROBE_TIMEOUT_S: Final = 15.0
+
+#: A move as the store's history has it: when the region began to leave and when it was open again, by any one clock.
+Span = tuple[float, float]
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """Tables that have rows, with their regions by key."""
+
+    regions: dict[str, list[RegionRecord]]
+
+    def count(self) -> int:
+        """Regions of all of them."""
+        return sum(len(found) for found in self.regions.values())
+
+
+class Running:
+    """The load while it runs. One per drill; the main thread only."""
+
+    def __init__(self, hosts: str, root: str, access: StoreAccess) -> None:
+        self._stack = contextlib.ExitStack()
+        store = self._stack.enter_context(open_store(hosts, access=access))
+        self.places = Places(store, Layout("" if root == "/" else root))
+        self.client = RegionClient(self.places, timeout_s=_PROBE_TIMEOUT_S)
+        self._stack.callback(self.client.close)
+        self._loads: dict[str, Load] = {}
+        self._stopped: list[Traffic] = []
+
+    def tables(self, names: Iterable[str]) -> Tables:
+        """Those of these tables that keep rows; found out by asking one region of each."""
+        found: dict[str, list[RegionRecord]] = {}
+        for name in names:
+            regions = self.places.regions(name)
+            if not regions:
+                continue
+            try:
+                self.client.get(name, regions[0].start_key or "!")
+            except Refused as error:
+                if error.code != Code.BAD_REQUEST:
+                    raise CliError(f"table {name} cannot be read: {error}") from error
+                continue
+            except DataError as error:
+                raise CliError(f"table {name} cannot be read: {error}", "`rk status` shows what is wrong.") from error
+            found[name] = regions
+        return Tables(found)
+
+    def start(self, tables: Tables, rate: float) -> None:
+        """Write every key of the load once, then begin."""
+        total = tables.count()
+        for name, regions in tables.regions.items():
+            share = rate * len(regions) / total
+            self._loads[name] = load = Load(self.client, name, rate_per_s=share, timeout_s=OPERATION_TIMEOUT_S)
+            load.start()
+
+    @property
+    def names(self) -> list[str]:
+        """Tables that are read and written."""
+        return list(self._loads)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a load at all."""
+        return bool(self._loads)
+
+    def now_s(self) -> dict[str, float]:
+        """The clock of each load."""
+        return {name: load.now_s() for name, load in self._loads.items()}
+
+    def operations(self) -> dict[str, list[Operation]]:
+        """What was asked so far, by table."""
+        return {name: list(load.operations) for name, load in self._loads.items()}
+
+    @property
+    def waiting(self) -> int:
+        """Regions that do not answer now."""
+        return sum(load.busy for load in self._loads.values())
+
+    def stop(self, struck: Mapping[str, float]) -> tuple[Traffic | None, list[Check]]:
+        """Stop, look for every acknowledged row, take the load's rows away. `struck`: when the drill did its deed."""
+        if not self._loads:
+            return None, []
+        loads, self._loads = self._loads, {}
+        reports = {name: load.stop() for name, load in loads.items()}
+        counts: Counter[str] = Counter()
+        outages: list[Outage] = []
+        violations: list[str] = []
+        for name, report in reports.items():
+            counts.update(report.counts)
+            outages += [one for one in report.outages if one.ended_s >= struck.get(name, 0.0)]
+            violations += report.violations
+        regions = sum(report.regions for report in reports.values())
+        checked = sum(report.keys_checked for report in reports.values())
+        acknowledged = sum(report.acknowledged_writes for report in reports.values())
+        traffic = Traffic(
+            seconds=round(max(report.seconds for report in reports.values()), 3),
+            operations=dict(sorted(counts.items())),
+            acknowledged_writes=acknowledged,
+            unknown_writes=sum(report.unknown_writes for report in reports.values()),
+            lost_or_doubled=len(violations),
+            latency_p50_ms=round(1000 * max(report.latency_p50_s for report in reports.values()), 2),
+            latency_p99_ms=round(1000 * max(report.latency_p99_s for report in reports.values()), 2),
+            unavailability=unavailability(outages, regions, max(report.resolution_s for report in reports.values())),
+        )
+        detail = f"{acknowledged} acknowledged, {checked} keys of {regions} regions read again"
+        return traffic, [check("no row lost, none written twice", violations, detail)]
+
+    def close(self) -> None:
+        """End the session; stops what still runs."""
+        with contextlib.suppress(DataError):
+            self.stop({})
+        self._stack.close()
+
+
+def unavailability(outages: Sequence[Outage], regions: int, resolution_s: float) -> Unavailability:
+    """Outages summed up per region: over those that had one, and over all `regions`, which count as 0 then."""
+    spans: dict[str, list[float]] = {}
+    for one in outages:
+        spans.setdefault(one.region_id, []).append(one.seconds)
+    found = [
+        RegionOutage(region_id, len(mine), round(max(mine), 3), round(sum(mine), 3))
+        for region_id, mine in spans.items()
+    ]
+    found.sort(key=lambda one: (-one.longest_s, one.region))
+    affected = [one.longest_s for one in found]
+    everybody = affected + [0.0] * (regions - len(affected))
+    return Unavailability(
+        regions=regions,
+        affected=len(affected),
+        p50_s=percentile(affected, 0.5),
+        p99_s=percentile(affected, 0.99),
+        longest_s=max(affected, default=0.0),
+        all_p50_s=percentile(everybody, 0.5),
+        all_p99_s=percentile(everybody, 0.99),
+        resolution_s=round(resolution_s, 3),
+        per_region=found,
+    )
+
+
+def refused_at_rest(
+    operations: Iterable[Operation], moves: Mapping[str, Sequence[Span]], offset_s: float
+) -> tuple[list[str], int]:
+    """Operations that a region refused although it was not moving, and how many were merely slow then.
+
+    `moves` are by region, on a clock that is `offset_s` ahead of the operations'. A client that has not asked since a
+    region moved is refused once, at the old place: so the time from its last good answer on counts.
+    """
+    refused: list[str] = []
+    slow = 0
+    good_s: dict[str, float] = {}
+    for one in sorted(operations, key=lambda op: op.began_s):
+        since_s = good_s.get(one.region_id, 0.0)
+        if one.outcome == "ok":
+            good_s[one.region_id] = one.ended_s
+        if not one.is_disturbed:
+            continue
+        began_s, ended_s = since_s + offset_s, one.ended_s + offset_s
+        if any(start <= ended_s and began_s <= end for start, end in moves.get(one.region_id, ())):
+            continue
+        why = [code for code in one.codes if code != Code.TIMEOUT]
+        if why or one.outcome == "failed":
+            refused.append(f"{one.region_id}: {one.kind} after {one.began_s:.2f} s: {', '.join(why) or one.error}")
+        else:
+            slow += 1
+    return refused, slow
+
+
+def enabled(tables: Iterable[TableRecord]) -> list[str]:
+    """Names of the enabled tables among `tables`."""
+    return [one.name for one in tables if one.intent is TableIntent.ENABLED]
