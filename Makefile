@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint test test-compat soak soak-cluster fuzz bench bench-store clean
+.PHONY: help up install lint test test-compat test-drills soak soak-cluster fuzz bench bench-store clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled module
 
 bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)
+
+DRILL_RUNS ?= 5
+test-drills: $(VENV)/installed-dev $(VENV)/compiled  ## each drill DRILL_RUNS (5) times on one local cluster, under load
+	RK_DRILL_RUNS=$(DRILL_RUNS) $(BIN)/python -m pytest tests/e2e/test_drills.py
 
 SOAK_MINUTES ?= 60
 SOAK_PROCESSES ?= 1
