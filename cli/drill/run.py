@@ -40,7 +40,7 @@ T = TypeVar("T")
 #: Longest time for any one thing a drill waits for. Far above what a healthy cluster needs: beyond it the drill fails.
 DEADLINE_S: Final = 90.0
 #: How long a cluster may take to be at rest before the drill.
-REST_DEADLINE_S: Final = 15.0
+REST_DEADLINE_S: Final = 10.0
 #: Longest time between two looks at a condition; news from the follower wakes the drill at once.
 _PAUSE_S: Final = 0.05
 #: The load runs for so long before the deed, plus up to so much more, as the seed says.
@@ -189,14 +189,14 @@ class Drill:
         """Note who runs, start the load, and let it run for as long as the seed says."""
         self._pids = {name: one.pid for name, one in self.daemons().items()}
         warm_up_s = WARM_UP_S + WARM_UP_MORE_S * self.rng.random()
-        if self._rate:
-            self.traffic = Running(self.cluster.hosts, self.cluster.layout.root, self.cluster.access)
-            tables = self.traffic.tables(enabled(self.cluster.tables()))
-            if tables.regions:
-                self.traffic.start(tables, self._rate)
-                self.say(f"reading and writing {tables.count()} regions, {self._rate:g} requests per second")
-            else:
-                self.notes.append("no table keeps rows (rk up --opener): nothing was read and written meanwhile")
+        self.traffic = Running(self.cluster.hosts, self.cluster.layout.root, self.cluster.access)
+        self.traffic.look(enabled(self.cluster.tables()))
+        count = self.traffic.tables.count()
+        if not count:
+            self.notes.append("no table keeps rows (rk up --opener): nothing was read and written meanwhile")
+        elif self._rate:
+            self.traffic.start(self._rate)
+            self.say(f"reading and writing {count} regions, {self._rate:g} requests per second")
         threading.Event().wait(warm_up_s)
 
     def strike(self, phase: str) -> None:

@@ -13,8 +13,8 @@ from cli.errors import UsageFaultError
 NAME: Final = "store-partition"
 
 #: The cut lasts so long, and up to so much more, as the seed says.
-CUT_S: Final = 8.0
-CUT_MORE_S: Final = 4.0
+CUT_S: Final = 6.0
+CUT_MORE_S: Final = 3.0
 _WRITES: Final = 100
 _DEEDS: Final = {
     "both": "was cut off from its peers",

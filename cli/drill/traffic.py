@@ -50,11 +50,12 @@ class Running:
         self.places = Places(store, Layout("" if root == "/" else root))
         self.client = RegionClient(self.places, timeout_s=_PROBE_TIMEOUT_S)
         self._stack.callback(self.client.close)
+        #: What can be read and written; found by `look`.
+        self.tables = Tables({})
         self._loads: dict[str, Load] = {}
-        self._stopped: list[Traffic] = []
 
-    def tables(self, names: Iterable[str]) -> Tables:
-        """Those of these tables that keep rows; found out by asking one region of each."""
+    def look(self, names: Iterable[str]) -> None:
+        """Find out which of these tables keep rows, by asking one region of each. Raises CliError."""
         found: dict[str, list[RegionRecord]] = {}
         for name in names:
             regions = self.places.regions(name)
@@ -69,20 +70,15 @@ class Running:
             except DataError as error:
                 raise CliError(f"table {name} cannot be read: {error}", "`rk status` shows what is wrong.") from error
             found[name] = regions
-        return Tables(found)
+        self.tables = Tables(found)
 
-    def start(self, tables: Tables, rate: float) -> None:
+    def start(self, rate: float) -> None:
         """Write every key of the load once, then begin."""
-        total = tables.count()
-        for name, regions in tables.regions.items():
+        total = self.tables.count()
+        for name, regions in self.tables.regions.items():
             share = rate * len(regions) / total
             self._loads[name] = load = Load(self.client, name, rate_per_s=share, timeout_s=OPERATION_TIMEOUT_S)
             load.start()
-
-    @property
-    def names(self) -> list[str]:
-        """Tables that are read and written."""
-        return list(self._loads)
 
     @property
     def is_running(self) -> bool:

@@ -147,7 +147,13 @@ def daemons(up: LocalUp) -> list[DaemonState]:
 def test_interrupted_drill_puts_everything_back(up: LocalUp) -> None:
     """Ctrl-C while a server is frozen: it goes on, and the exit status is 130."""
     words = rk("drill", "server-freeze", "--no-load", "--data-dir", str(up.data_dir))
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=_heed_ctrl_c,  # noqa: PLW1509 - sets one handler
+    )
     try:
         eventually(lambda: any(is_stopped(one.pid) for one in daemons(up)), 60.0, "a server is frozen")
         process.send_signal(signal.SIGINT)
@@ -158,6 +164,11 @@ def test_interrupted_drill_puts_everything_back(up: LocalUp) -> None:
     assert process.returncode == 130, said
     assert "goes on (SIGCONT)" in said
     assert not any(is_stopped(one.pid) for one in daemons(up))
+
+
+def _heed_ctrl_c() -> None:
+    """A shell without job control has its background jobs ignore it, these tests among them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def is_stopped(pid: int) -> bool:
