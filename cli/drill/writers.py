@@ -107,6 +107,8 @@ class Writers:
         reactor = drill.reactor.reactor
         self.each = {name: Writer(reactor, name, where, self.parent, clock, access) for name, where in hosts.items()}
         self._is_running = False
+        self._is_judged = False
+        drill.at_end(self._give_up)
 
     def start(self) -> None:
         """All connect and begin."""
@@ -116,7 +118,6 @@ class Writers:
                 await writer.start()
 
         self._is_running = True
-        self._drill.at_end(self.stop)
         self._drill.on_reactor(begin)
 
     def stop(self) -> None:
@@ -130,6 +131,12 @@ class Writers:
                 await writer.stop()
 
         self._drill.on_reactor(end)
+
+    def _give_up(self) -> None:
+        """The drill ends: unless the writes have been judged, nobody will ask for them any more."""
+        self.stop()
+        if not self._is_judged:
+            self._clean_up()
 
     def until_acked(self, count: int, what: str, *, since_ms: int = 0, names: Iterable[str] = ()) -> None:
         """Wait until each of the writers (all unless named) has so many writes acknowledged, asked for since then."""
@@ -169,6 +176,7 @@ class Writers:
             check("no store write lost", lost, f"{self.acknowledged()} writes on {nodes} nodes"),
             check("no store write carried out twice", doubled, f"{self._unknown()} of unknown outcome"),
         ]
+        self._is_judged = True
         if all(one.held for one in found):
             self._clean_up()
         else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from kazoo.client import KazooClient
 
 from cli.access import as_variables, kazoo_options, read_access
 from cli.errors import UsageFaultError
@@ -50,6 +51,11 @@ def test_what_is_made_is_for_the_credential() -> None:
     assert [(line.perms, line.id.scheme, line.id.id) for line in options["default_acl"]] == [
         (line.perms, line.scheme.decode(), line.id.decode()) for line in lines
     ]
+
+
+def test_a_store_that_was_away_is_looked_for_twice_a_second() -> None:
+    """Kazoo's own pauses double up to a minute, for which a cluster that is back would seem to be away."""
+    assert KazooClient("127.0.0.1:1", **kazoo_options(read_access({}, {})))._conn_retry.max_delay <= 0.5
 
 
 def test_daemons_get_what_was_given_without_a_secret_on_their_command_lines(
