@@ -42,12 +42,12 @@ lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What runs in one process goes two at a time; what starts processes of its own goes alone.
+# Two at a time; files whose tests start processes of their own stay whole.
 TOGETHER := -n 2 --dist worksteal
 test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled modules also interpreted
 	$(BIN)/python -m pytest $(TOGETHER) tests/unit tests/datadriven tests/sim
 	RK_PURE=1 $(BIN)/python -m pytest $(TOGETHER) tests/unit/coord tests/datadriven tests/sim
-	$(BIN)/python -m pytest tests/e2e
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e
 
 bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)
