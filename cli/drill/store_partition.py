@@ -53,7 +53,7 @@ def run(drill: Drill, node_name: str | None, direction: str) -> Report:
             "from the cut until a node of the majority says it leads",
         )
     drill.say(f"{successor} leads the majority")
-    drill.phase("cut")
+    drill.phase("apart")
     drill.wait(lambda: not is_serving(node), f"{victim} alone still says that it serves")
     drill.figure("until it gave up", (drill.now_ms() - cut_ms) / 1000, f"from the cut until {victim} serves nobody")
     writers.until_acked(_WRITES, "the majority's writer did not go on", since_ms=cut_ms, names=["majority", "any-node"])
