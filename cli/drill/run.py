@@ -48,6 +48,8 @@ _PAUSE_S: Final = 0.05
 #: The load runs for so long before the deed, plus up to so much more, as the seed says.
 WARM_UP_S: Final = 1.0
 WARM_UP_MORE_S: Final = 2.0
+#: A move whose steps nobody could read one by one has lasted no longer.
+UNSEEN_MS: Final = 1000
 
 
 class Ground:
@@ -363,10 +365,7 @@ class Drill:
 
     def moves(self, since_ms: int) -> dict[str, list[Span]]:
         """When each region was not open, by the store's history: seconds on the clock of the changes."""
-        found: dict[str, list[Span]] = {}
-        for region_id, start_ms, end_ms in spans(self.changes_since(since_ms)):
-            found.setdefault(region_id.rpartition("-")[0], []).append((start_ms / 1000, end_ms / 1000))
-        return found
+        return moves_of(self.changes_since(since_ms))
 
     def all_regions(self) -> list[messages.RegionStatus]:
         """Every region of every table."""
@@ -455,6 +454,20 @@ def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:
             began.setdefault(change.key, change.at_ms)
         elif change.after in ("OPENED", NONE) and change.key in began:
             yield change.key, began.pop(change.key), change.at_ms
+
+
+def moves_of(changes: list[Change]) -> dict[str, list[Span]]:
+    """When each region was moving, in seconds; a move whose steps nobody saw was under way shortly before its end."""
+    found: dict[str, list[Span]] = {}
+    seen = [(key, start_ms, end_ms) for key, start_ms, end_ms in spans(changes)]
+    unseen = [
+        (change.key, change.at_ms - UNSEEN_MS, change.at_ms)
+        for change in changes
+        if change.missed and change.after in ("OPENED", NONE)
+    ]
+    for key, start_ms, end_ms in seen + unseen:
+        found.setdefault(key.rpartition("-")[0], []).append((start_ms / 1000, end_ms / 1000))
+    return found
 
 
 def outages(changes: list[Change]) -> list[float]:

@@ -34,7 +34,7 @@ def run(drill: Drill, server_name: str | None) -> Report:
         "until noticed", (gone_ms - killed_ms) / 1000, "the session timeout; until the store dropped the server"
     )
     drill.phase("reopening")
-    reopened = drill.wait(lambda: all_reopened(drill, victim, regions, killed_ms), "its regions did not reopen")
+    reopened = wait_reopened(drill, victim, regions, killed_ms)
     if reopened:
         last_ms = max(reopened.values())
         drill.figure(
@@ -67,7 +67,15 @@ def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
     return drill.rng.choice([one for one in held if one[1]] or held)
 
 
-def all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int] | None:
+def wait_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int]:
+    """When each of `regions` was OPENED on another server, once all are; nothing for none."""
+    if not regions:
+        drill.notes.append("the victim had no region open")
+        return {}
+    return drill.wait(lambda: _all_reopened(drill, victim, regions, since_ms), "its regions did not reopen")
+
+
+def _all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int] | None:
     """When each of `regions` was OPENED on another server; None until all are."""
     opened: dict[str, int] = {}
     for change in drill.changes_since(since_ms):

@@ -13,7 +13,7 @@ from typing import Final
 from cli.drill.probes import ANSWERED, Probes, Target
 from cli.drill.report import Check, Figure, Report, check, spread
 from cli.drill.run import Drill
-from cli.drill.server_crash import all_reopened, choose
+from cli.drill.server_crash import choose, wait_reopened
 from coord.rpc_wire import Code
 from regions.model import ServerRecord
 from regionserver.serving import Place
@@ -45,7 +45,7 @@ def run(drill: Drill, server_name: str | None) -> Report:
         "until noticed", (gone_ms - frozen_ms) / 1000, "the session timeout; until the store dropped the server"
     )
     drill.phase("reopening")
-    reopened = drill.wait(lambda: all_reopened(drill, victim, regions, frozen_ms), "its regions did not reopen")
+    reopened = wait_reopened(drill, victim, regions, frozen_ms)
     last_ms = max(reopened.values(), default=gone_ms)
     drill.figure(
         "all its regions OPENED", (last_ms - frozen_ms) / 1000, "from the freeze to the last one open elsewhere"

@@ -19,7 +19,7 @@ from cli.drill.report import (
     spread,
     summary,
 )
-from cli.drill.run import outages
+from cli.drill.run import moves_of, outages
 from cli.drill.traffic import refused_at_rest, unavailability
 from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
@@ -148,6 +148,13 @@ def test_refusals_are_excused_by_a_move_since_the_last_good_answer_only() -> Non
     assert len(refused_at_rest([stale, good], {"r2": [(102.0, 103.0)]}, 100.0)[0]) == 1
     again = Operation("r1", "read", 6.0, 6.1, "ok", 2, "", ("not_serving",))
     assert len(refused_at_rest([good, stale, again], moved, 100.0)[0]) == 1
+
+
+def test_a_move_too_quick_to_be_seen_is_a_move() -> None:
+    """Only its end is known: the znode was gone before it could be read."""
+    record = TransitionRecord("r1", "t", 0, RegionState.OPENED)
+    assert moves_of([Change(5000, "r1-0", "", "", record, missed=5)]) == {"r1": [(4.0, 5.0)]}
+    assert moves_of([]) == {}
 
 
 def test_slowness_is_no_refusal() -> None:
