@@ -8,6 +8,7 @@ the store and stands for election again, with the same uuid under a new session 
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import time
@@ -51,6 +52,9 @@ __all__ = ["MasterService", "Settings", "run"]
 
 log = Logger()
 
+#: Collector settings for a process with a hundred thousand regions in memory, none of them part of a cycle: by default
+#: loading them takes half as long again.
+GC_THRESHOLDS: Final = (50_000, 20, 10)
 #: Pause after a reign or an election that went wrong; it doubles up to the maximum while nothing lasts.
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 5.0
@@ -324,6 +328,7 @@ def run(settings: Settings) -> int:
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
 
     identity = Identity(settings.data_dir)
+    gc.set_threshold(*GC_THRESHOLDS)
     loop: Any = reactor
     # Twisted's timers follow the wall clock; deadlines must go on when somebody sets it back by an hour.
     loop.seconds = time.monotonic
