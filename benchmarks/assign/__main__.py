@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -36,6 +37,7 @@ from coord.compiled import form
 PARTS: Final = ("start", "death", "failover", "growth")
 SERVERS: Final = 4
 BASE_PORT: Final = 24_800
+EXIT_TERMINATED: Final = 143
 #: Goals of this project, and seconds that HBase's developers published for the same.
 GOAL_START_S: Final = 10.0
 GOAL_DEATH_S: Final = 1.0
@@ -120,7 +122,8 @@ COLUMNS: Final = (
     ("standby", 0, lambda one: one.cpu_standby_us),
     ("servers", 0, lambda one: one.cpu_servers_us),
     ("store", 0, lambda one: one.cpu_store_us),
-    ("writes", 3, lambda one: one.writes),
+    ("znode writes", 2, lambda one: one.znode_writes),
+    ("commits", 3, lambda one: one.writes),
     ("requests", 3, lambda one: one.requests),
     ("failover: serving s", 2, lambda one: one.failover.serving_s),
     ("load s", 2, lambda one: one.failover.load_s),
@@ -173,6 +176,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.sizes = options.sizes or (SIZES if options.full else SIZES[:-1])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # what was started has to be ended
     work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))
     try:
         report = measure(options, work)
@@ -189,7 +193,9 @@ def main() -> int:
     if goals:
         sys.stdout.write("\n".join(goals) + "\n\n")
     if grown:
-        sys.stdout.write("growth; CPU in microseconds, writes, requests and memory of the master are per region\n\n")
+        sys.stdout.write(
+            "growth; per region: CPU in microseconds, znode writes, commits, requests, bytes of a master's memory\n\n"
+        )
         sys.stdout.write("\n".join(grown) + "\n")
     return 0
 

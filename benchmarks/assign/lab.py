@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import signal
@@ -37,6 +38,8 @@ DEADLINE_S: Final = 600.0
 LOOK_S: Final = 0.02
 #: A line of progress this often.
 SAY_S: Final = 2.0
+#: Of the store's operations, those that change a znode; the others check, or keep sessions.
+_WRITES: Final = ("create", "create2", "setData", "delete")
 
 
 class Cost(NamedTuple):
@@ -251,6 +254,29 @@ class Lab:
         path = self.layout.run(epoch)
         eventually(lambda: self.zk.exists(path), 10, f"the account of reign {epoch}")
         return decode_run(self.zk.get(path)[0], path).found
+
+    def writes_of_transitions(self) -> int:
+        """Creates, sets and deletes so far for transitions: their znodes, the locations written with OPENED, and the
+        history. The store is killed, for they are counted in the log of its first node."""
+        for node in self.store:
+            node.kill()
+        layout = self.layout
+        locations, history = f"{layout.regions}/", f"{layout.history}/"
+        written = 0
+        with subprocess.Popen(
+            rk("coord", "dump-log", str(self.folder / self.store[0].name), "--json"), stdout=subprocess.PIPE
+        ) as dump:
+            assert dump.stdout is not None
+            for line in dump.stdout:
+                for command in json.loads(line).get("commands", ()):
+                    for part in command.get("parts", (command,)):
+                        path, kind = part.get("path", ""), part["opcode"]
+                        if layout.parse_transition(path) is not None or path.startswith(history):
+                            written += kind in _WRITES
+                        elif path.startswith(locations):
+                            written += kind == "setData"
+        assert dump.returncode == 0, "the log of the store cannot be read"
+        return written
 
     def cost(self) -> Cost:
         """What has been used so far by the processes that run now."""

@@ -57,9 +57,11 @@ class Growth(msgspec.Struct, frozen=True):
     cpu_standby_us: float
     cpu_servers_us: float
     cpu_store_us: float
-    #: Writes that the store put in order, and requests that it got, per region.
+    #: Commits of the store (a multi is one), and requests that it got, per region.
     writes: float
     requests: float
+    #: Znodes created, set and deleted for it in those writes, per region.
+    znode_writes: float
     failover: Failover
 
 
@@ -138,6 +140,7 @@ def growth(folder: Path, regions: int) -> Growth:
         settled, _ = cluster.follow(f"{regions} regions open", all_open(regions), 0.1)
         cost = cluster.cost().since(before)
         say(f"the master of {regions} regions is killed")
+        over = kill_master(cluster, regions)
         return Growth(
             regions=regions,
             assign_s=settled - began,
@@ -147,5 +150,6 @@ def growth(folder: Path, regions: int) -> Growth:
             cpu_store_us=cost.store / regions * 1e6,
             writes=cost.writes / regions,
             requests=cost.requests / regions,
-            failover=kill_master(cluster, regions),
+            failover=over,
+            znode_writes=cluster.writes_of_transitions() / regions,
         )

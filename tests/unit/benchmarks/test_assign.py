@@ -1,0 +1,57 @@
+"""The report of `make bench`: medians over rounds, goals and published figures beside them, sizes in order."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from benchmarks.assign import __main__ as bench
+from benchmarks.assign.scenes import Death, Failover, Growth
+
+
+def _failover(regions: int, serving_s: float) -> Failover:
+    return Failover(regions, 1_000, 0.1, serving_s, 2.0, 0.2, 0.3, 800.0)
+
+
+def _growth(regions: int, assign_s: float) -> Growth:
+    return Growth(regions, assign_s, 200.0, 50.0, 80.0, 120.0, 0.03, 0.05, 5.1, _failover(regions, 0.5))
+
+
+def test_goals_stand_beside_medians_and_what_is_published() -> None:
+    report = bench.Report("compiled", 2, start=[6.0, 5.0, 9.0], death=[Death(1_000, 3.0, 0.5)])
+    report.failover.append(_failover(10_000, 0.8))
+    lines = bench.goals_table(report)
+    assert "| cluster start, 10,339 regions on 4 servers | 6.00 | 5.00 | 9.00 | 10 | 250 |" in lines
+    assert "| server killed: its 1,000 regions open elsewhere | 0.50 | 0.50 | 0.50 | 1 | 85 |" in lines
+    assert any(line.startswith("| master killed, 10,000 regions, 1,000 in transition") for line in lines)
+
+
+def test_growth_has_a_line_for_each_size() -> None:
+    lines = bench.growth_table([_growth(10_000, 8.0), _growth(1_000, 0.5), _growth(1_000, 0.7)])
+    assert [line.split(" | ")[:3] for line in lines[2:]] == [
+        ["| 1,000", "0.60", "1,714"],
+        ["| 10,000", "8.00", "1,250"],
+    ]
+
+
+def test_nothing_measured_is_no_table() -> None:
+    empty = bench.Report("compiled", 2)
+    assert bench.goals_table(empty) == bench.growth_table(empty.growth) == []
+    assert msgspec.json.decode(msgspec.json.encode(empty), type=bench.Report) == empty
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--only", "dead"], "start, death, failover, growth"),
+        (["--rounds", "0"], "0 is not"),
+        (["--sizes", "1,x"], "x is"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_starts(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", *words])
+    with pytest.raises(SystemExit):
+        bench.main()
+    assert told in capsys.readouterr().err
