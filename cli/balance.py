@@ -104,6 +104,8 @@ def _switch_line(report: messages.BalanceReport) -> str:
 
 
 def _show_obstacles(report: messages.BalanceReport) -> None:
+    if report.plan:
+        click.echo(f"holds still while plan {report.plan} is being applied (rk plan show {report.plan})")
     if report.blocking:
         click.echo(f"waits until these are no longer in transition: {', '.join(report.blocking)}")
     if report.stuck:

@@ -53,7 +53,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(_CHANGE, "region", "cli.regions:region", "List, move, assign, unassign, retry regions."),
     Entry(_CHANGE, "unstick", "cli.why:unstick_command", "The one legal step that helps a stuck region, shown first."),
     Entry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, a round, or what it would do."),
-    Entry(_CHANGE, "plan", "cli.plan:plan", "Bulk plans: create, show, diff, explain."),
+    Entry(_CHANGE, "plan", "cli.plan:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."),
     Entry(_DATA, "get", "cli.data:get", "The value at a key."),
     Entry(_DATA, "put", "cli.data:put", "Put a value at a key."),
     Entry(_DATA, "delete", "cli.data:delete", "Delete a key."),

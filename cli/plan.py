@@ -6,8 +6,7 @@ Making and reading one needs no cluster if the input is given as files; the rest
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +16,11 @@ import numpy as np
 from cli import output
 from cli.errors import CliError, NotFoundError
 from cli.options import Globals, global_options
-from cli.plan_apply import census_now
-from cli.plan_files import DEFAULT_DIR, Artefact, open_plan
+from cli.plan_apply import abort, apply, census_now, list_plans, resume, show_plan
+from cli.plan_files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan_make import ENGINES, Wish, display_on_stderr, make
 from cli.plan_page import page
-from regions.plan import BadInput, BadPlan, NoServers, Params, PlanError, Snapshot
+from regions.plan import Params, Snapshot
 from regions.plan.binding import WORDS, RegionReason, Rule, Standing, explain_region
 from regions.plan.compare import Difference, Shift, compare, former_places, places_of
 from regions.plan.figures import Figures, figures
@@ -49,23 +48,6 @@ def plan() -> None:
       rk plan diff                       the plan against the cluster as it is now
       rk plan apply
     """
-
-
-@contextlib.contextmanager
-def plan_errors() -> Iterator[None]:
-    """Turn what planning raises into one clear line."""
-    try:
-        yield
-    except NoServers as error:
-        raise CliError(
-            f"no plan: {error}", "Servers that drain or have weight 0 take none: `rk server list`."
-        ) from error
-    except BadPlan as error:
-        raise CliError(f"the plan is refused: {error}", "Make a new one: rk plan create.") from error
-    except BadInput as error:
-        raise CliError(f"no plan: {error}") from error
-    except PlanError as error:
-        raise CliError(f"no plan: {error}", "docs/planning.md describes the input.") from error
 
 
 @plan.command()
@@ -119,10 +101,20 @@ def create(
 @plan.command()
 @click.argument("which", metavar="[PLAN]", required=False)
 @click.option("--html", "html", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
+@click.option("--cluster", "of_cluster", is_flag=True, help="The plans that the cluster knows, with their progress.")
 @global_options
 @click.pass_obj
-def show(given: Globals, which: str | None, html: Path | None) -> None:
-    """A plan's figures: of the directory PLAN, or of ./rk-plan."""
+def show(given: Globals, which: str | None, html: Path | None, of_cluster: bool) -> None:
+    """A plan's figures, of a directory; or the progress of one that the cluster knows, by its id.
+
+    Without PLAN: the one in ./rk-plan if there is one, else all that the cluster knows.
+    """
+    if of_cluster or (which is None and html is None and not (DEFAULT_DIR / MANIFEST).exists()):
+        list_plans(given)
+        return
+    if which is not None and html is None and "/" not in which and not Path(which).exists():
+        show_plan(given, which)
+        return
     directory = DEFAULT_DIR if which is None else Path(which)
     with plan_errors():
         found = open_plan(directory)
@@ -313,3 +305,7 @@ def _show_reason(found: Artefact, reason: RegionReason) -> None:
             output.console().print(output.table("", columns, rows))
         if len(one.alternatives) > _ALTERNATIVES:
             click.echo(f"  and {len(one.alternatives) - _ALTERNATIVES} more servers (--json shows all)")
+
+
+for _command in (apply, abort, resume):
+    plan.add_command(_command)

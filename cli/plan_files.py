@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cli.errors import NotFoundError
-from regions.plan import Params, Plan, Snapshot
+from cli.errors import CliError, NotFoundError
+from regions.plan import BadInput, BadPlan, NoServers, Params, Plan, PlanError, Snapshot
 from regions.plan.files import MANIFEST, Manifest, read_input, read_plan
 from regions.plan.problem import Problem, encode
 
@@ -14,6 +16,23 @@ DEFAULT_DIR: Final = Path("rk-plan")
 #: Characters of a long id that are shown where nothing else is known of a server.
 _ID_SHOWN: Final = 8
 _ID_WHOLE: Final = 24
+
+
+@contextlib.contextmanager
+def plan_errors() -> Iterator[None]:
+    """Turn what planning raises into one clear line."""
+    try:
+        yield
+    except NoServers as error:
+        raise CliError(
+            f"no plan: {error}", "Servers that drain or have weight 0 take none: `rk server list`."
+        ) from error
+    except BadPlan as error:
+        raise CliError(f"the plan is refused: {error}", "Make a new one: rk plan create.") from error
+    except BadInput as error:
+        raise CliError(f"no plan: {error}") from error
+    except PlanError as error:
+        raise CliError(f"no plan: {error}", "docs/planning.md describes the input.") from error
 
 
 class Artefact:

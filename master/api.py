@@ -105,6 +105,12 @@ class MasterApi:
                 return self._retry(reign, request)
             case ms.Balance():
                 return await self._balance(reign, request)
+            case ms.BeginPlan():
+                return await reign.applying.begin(request)
+            case ms.AddPlanMoves():
+                return await reign.applying.add(request)
+            case ms.AbortPlan():
+                return await reign.applying.abort(request.plan_id)
             case ms.DeleteTable():
                 return await self._delete_table(reign, request)
             case ms.AlterTable():
@@ -412,6 +418,8 @@ class MasterApi:
             await balancing.switch(enabled=request.switch)
         if not request.run:
             return balancing.report()
+        if balancing.hold() and not request.dry_run:
+            raise RpcError(ms.BAD_REQUEST, f"plan {balancing.hold()} is being applied: the balancer holds still")
         proposal, moves = balancing.round(dry_run=request.dry_run)
         for move in moves:
             reign.observe(move)

@@ -36,14 +36,17 @@ class Balancing:
         period_ms: int,
         now_ms: Callable[[], int],
         loads: Callable[[], Mapping[str, float]],
+        hold: Callable[[], str] = str,
     ) -> None:
-        """`loads`: load of replicas by key, as far as servers have told; `period_ms` 0: only when asked."""
+        """`loads`: load of replicas by key, as far as servers have told; `period_ms` 0: only when asked. `hold`: the
+        plan that is being applied, "" for none."""
         self._fence = fence
         self._assigner = assigner
         self._config = config
         self._period_ms = period_ms
         self._now_ms = now_ms
         self._loads = loads
+        self.hold = hold
         self.record = BalancerRecord()
         self._version = -1
         self._next_ms = now_ms() + period_ms
@@ -75,7 +78,7 @@ class Balancing:
     def tick(self) -> list[fx.MoveRequested]:
         """The moves of a round that is due and not held up; usually none."""
         now = self._now_ms()
-        if not self._period_ms or not self.record.enabled or now < self._next_ms:
+        if not self._period_ms or not self.record.enabled or now < self._next_ms or self.hold():
             return []
         found = gate(self._assigner.world, now, self._config)
         self._held = found.blocking
@@ -115,6 +118,7 @@ class Balancing:
             more=proposal is not None and proposal.more,
             before=[] if proposal is None else proposal.before,
             after=[] if proposal is None else proposal.after,
+            plan=self.hold(),
         )
 
     def problems(self) -> list[str]:

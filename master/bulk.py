@@ -99,7 +99,13 @@ class Bulks:
             made = await self._planner.make(plan_id, reign.fence.epoch, snapshot, bulk.record.engine, progress)
             placements = made.placements
             note = "; ".join(filter(None, (bulk.record.note, made.note)))
-            bulk.change(engine=made.engine, digest=made.digest, note=note, state=PlanState.APPLYING)
+            bulk.change(
+                engine=made.engine,
+                digest=made.digest,
+                fingerprint=made.fingerprint,
+                note=note,
+                state=PlanState.APPLYING,
+            )
         except PlanError as error:
             log.warn("no bulk plan, regions are placed one by one: {error}", error=error)
             placements = {}
@@ -192,5 +198,6 @@ class Bulks:
                 finished_ms=self._now_ms(),
             )
             await fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))])
-        for old in sorted(plans, key=lambda plan: plan.created_ms)[:-PLANS_KEPT]:
+        ended = [plan for plan in plans if not plan.by_moves or plan.finished_ms]
+        for old in sorted(ended, key=lambda plan: plan.created_ms)[:-PLANS_KEPT]:
             await fence.write([Delete(fence.layout.plan(old.plan_id))])

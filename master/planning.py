@@ -28,6 +28,7 @@ from twisted.python.failure import Failure
 from coord.errors import CoordError
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
 from regions.plan.files import read_plan, write_snapshot
+from regions.plan.fingerprint import fingerprint
 from regions.world import Replica, World
 
 log = Logger()
@@ -50,6 +51,8 @@ class Made(msgspec.Struct):
     digest: str
     #: Why another engine than the wanted one made it; empty if it is the wanted one.
     note: str = ""
+    #: Of the input.
+    fingerprint: str = ""
 
 
 def snapshot_of(world: World, replicas: Iterable[Replica]) -> Snapshot:
@@ -228,7 +231,7 @@ def _read_checked(output: Path, snapshot: Snapshot, params: Params) -> Made:
     if not verdict.ok:
         raise PlanFailed(f"the plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:3])}")
     placements = {f"{region_id}-{replica}": server_id for region_id, replica, server_id in made.rows}
-    return Made(placements, "spark", made.digest)
+    return Made(placements, "spark", made.digest, fingerprint=fingerprint(snapshot))
 
 
 def _greedy(snapshot: Snapshot, params: Params, deadline_s: float) -> Made:
@@ -236,4 +239,4 @@ def _greedy(snapshot: Snapshot, params: Params, deadline_s: float) -> Made:
     until = time.monotonic() + deadline_s
     made = plan(snapshot, params, lambda: until - time.monotonic(), engine="greedy")
     placements = {f"{region_id}-{replica}": server_id for region_id, replica, server_id in made.rows}
-    return Made(placements, "greedy", made.digest)
+    return Made(placements, "greedy", made.digest, fingerprint=fingerprint(snapshot))

@@ -26,6 +26,7 @@ from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master import catalog
+from master.applying import Applying
 from master.balancing import Balancing
 from master.bulk import Bulks
 from master.catchup import missed
@@ -108,8 +109,15 @@ class Reign:
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.chronicle)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
         self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale)
+        self.applying = Applying(self, now_ms)
         self.balancing = Balancing(
-            fence, self.assigner, settings.balancer, int(settings.balance_period_s * 1000), now_ms, dict
+            fence,
+            self.assigner,
+            settings.balancer,
+            int(settings.balance_period_s * 1000),
+            now_ms,
+            dict,
+            self.applying.running,
         )
         #: "startup" or "failover" once it is known.
         self.path = ""
@@ -160,7 +168,8 @@ class Reign:
         regions = [region for region, _ in loaded.regions]
         startup = is_cluster_startup(regions, [one for one, _ in loaded.transitions], alive)
         self.path = "startup" if startup else "failover"
-        self.bulks.load(loaded.plans)
+        self.bulks.load([plan for plan in loaded.plans if not plan.by_moves])
+        self.applying.load(loaded.plans)
         log.info(
             "epoch {epoch}: {path}{mark}, {tables} tables, {regions} regions, {rit} in transition, {servers} servers",
             epoch=self.fence.epoch,
@@ -197,6 +206,8 @@ class Reign:
         if stopping:
             self._stand_by_for_shutdown()
         self.assigner.begin(self._now_ms(), startup=startup)
+        if startup:
+            self.applying.give_up("the cluster was started anew: nothing is open that could be moved")
         self._pump()
         self.phases.end()
         for table_id, name_path in loaded.orphans:
@@ -491,6 +502,7 @@ class Reign:
             self._reader.due(self._now_ms())
             for move in self.balancing.tick():
                 self._handle(move)
+            self.applying.tick()
             self.chronicle.tick()
             if self._writer.is_idle:
                 self.bulks.finish_stuck()

@@ -169,6 +169,9 @@ class Assigner:
             case fx.MovesAccepted():
                 for replica in self._moves.accept(event.batch):
                     self._settle(replica, now_ms)
+            case fx.MovesWithdrawn():
+                for replica in self._moves.withdraw(event.plan_id):
+                    self._settle(replica, now_ms)
             case fx.RetryRequested():
                 self._retry_requested(event.key)
 
@@ -205,6 +208,12 @@ class Assigner:
     def moves_pending(self) -> int:
         """Accepted moves that have not begun."""
         return self._moves.pending
+
+    def plan_left(self, plan_id: str) -> tuple[int, int]:
+        """Moves of a plan that have not begun, and those that are under way; parked ones are not."""
+        transitions = [one.transition for one in self.world.active.values() if one.transition is not None]
+        moving = sum(1 for one in transitions if one.plan_id == plan_id and not one.parked)
+        return self._moves.pending_of(plan_id), moving
 
     def problems(self, now_ms: int, limit: int) -> list[str]:
         """What an operator should look at, at most `limit` lines."""

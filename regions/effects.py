@@ -248,6 +248,12 @@ class MovesAccepted(msgspec.Struct):
     batch: MoveBatch
 
 
+class MovesWithdrawn(msgspec.Struct):
+    """The batches of a plan are no longer in the store: what has not begun of it is not wanted any more."""
+
+    plan_id: str
+
+
 class RetryRequested(msgspec.Struct):
     """Try a parked replica again."""
 
@@ -271,5 +277,6 @@ Event = (
     | PlanReady
     | MoveRequested
     | MovesAccepted
+    | MovesWithdrawn
     | RetryRequested
 )

@@ -28,6 +28,7 @@ from regions.model import (
     GroupBalance,
     Incarnation,
     Intent,
+    PlanRecord,
     RegionRecord,
     RegionSpec,
     ServerRecord,
@@ -313,6 +314,46 @@ class Balance(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     dry_run: bool = False
 
 
+class PlannedMove(msgspec.Struct, frozen=True):
+    """A replica that a plan wants on the server with uuid `destination`; it was found on `source`."""
+
+    region_id: str
+    replica: int
+    source: str
+    destination: str
+
+
+class BeginPlan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Announce a plan for regions that are open, to be handed over in `parts`. Answer: PlanReport.
+
+    `epoch` is that of the master whose census the plan was checked against: under another it has to be checked anew.
+    A plan of that id that is being applied begins again: what has not begun is withdrawn first.
+    """
+
+    plan_id: str
+    epoch: int
+    parts: int
+    moves: int
+    engine: str = ""
+    fingerprint: str = ""
+    digest: str = ""
+    note: str = ""
+
+
+class AddPlanMoves(msgspec.Struct, frozen=True, tag=True):
+    """Hand over part number `part`, from 0. They are durable when the answer comes, a PlanReport; may be repeated."""
+
+    plan_id: str
+    part: int
+    moves: list[PlannedMove]
+
+
+class AbortPlan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Withdraw what has not begun of the plan that is being applied. Answer: PlanReport."""
+
+    plan_id: str = ""  #: "": whichever it is
+
+
 class ShutdownCluster(msgspec.Struct, frozen=True, tag=True):
     """Announce an orderly end: the clean mark is written, and dead servers are no longer replaced."""
 
@@ -447,6 +488,16 @@ class BalanceReport(msgspec.Struct, frozen=True, tag=True):
     more: bool
     before: list[GroupBalance]
     after: list[GroupBalance]
+    #: The plan of an operator that is being applied: until it is done the balancer holds still.
+    plan: str = ""
+
+
+class PlanReport(msgspec.Struct, frozen=True, tag=True):
+    """An operator's plan: its record, and moves that wait and that are under way."""
+
+    record: PlanRecord
+    waiting: int
+    moving: int
 
 
 class TransitionSeen(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -549,6 +600,11 @@ MasterRequest = (
     | ListRit
     | RecentTransitions
     | Balance
+    | BeginPlan
+    | AddPlanMoves
+    | AbortPlan
     | ShutdownCluster
 )
-MasterReply = BalanceReport | Tables | Regions | Servers | MasterStatus | Transitions | Explanations | Accepted
+MasterReply = (
+    BalanceReport | PlanReport | Tables | Regions | Servers | MasterStatus | Transitions | Explanations | Accepted
+)

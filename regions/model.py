@@ -307,6 +307,15 @@ class PlanRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
     created_ms: int = 0
     finished_ms: int = 0
+    #: An operator's plan for regions that are open: carried out by batches of moves. `regions` is then how many moves
+    #: were announced, `assigned` how many have ended.
+    by_moves: bool = False
+    #: Parts in which the moves are handed over, those that are in the store, and moves in them.
+    parts: int = 0
+    parts_done: int = 0
+    handed: int = 0
+    #: Moves that were not accepted, by reason: the master decides about their regions as about any other.
+    skipped: dict[str, int] = {}
 
 
 class BalancerRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -23,6 +23,7 @@ class MoveBook:
         self._effects = effects
         self._batches: dict[str, set[str]] = {}
         self._batch_of: dict[str, str] = {}
+        self._plan_of: dict[str, str] = {}
 
     @property
     def pending(self) -> int:
@@ -34,6 +35,7 @@ class MoveBook:
         if batch.move_id in self._batches:
             return []
         keys = self._batches[batch.move_id] = set()
+        self._plan_of[batch.move_id] = batch.plan_id
         wanted: list[Replica] = []
         for move in batch.moves:
             replica = self._world.replicas.get(move.key)
@@ -60,6 +62,18 @@ class MoveBook:
             self._batches[move_id].discard(replica.key)
             self._finish_if_empty(move_id)
 
+    def pending_of(self, plan_id: str) -> int:
+        """Moves of a plan that have not begun."""
+        return sum(len(self._batches[move_id]) for move_id, plan in self._plan_of.items() if plan == plan_id)
+
+    def withdraw(self, plan_id: str) -> list[Replica]:
+        """Want the moves of a plan no more that have not begun; returns the replicas that are to be settled."""
+        batches = [move_id for move_id, plan in self._plan_of.items() if plan == plan_id]
+        found = [self._world.replicas.get(key) for move_id in batches for key in sorted(self._batches[move_id])]
+        withdrawn = [replica for replica in found if replica is not None]
+        self.drop_all(withdrawn)
+        return withdrawn
+
     def drop_all(self, replicas: Iterable[Replica]) -> None:
         """Nothing is open any more: there is nothing to move."""
         for replica in replicas:
@@ -68,5 +82,5 @@ class MoveBook:
 
     def _finish_if_empty(self, move_id: str) -> None:
         if not self._batches[move_id]:
-            del self._batches[move_id]
+            del self._batches[move_id], self._plan_of[move_id]
             self._effects(fx.FinishMoves(move_id))

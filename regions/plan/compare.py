@@ -94,3 +94,38 @@ def _compare_region(
     # A number that is taken by a replica that stays goes to the next free one.
     free = (number for number in range(len(old) + len(new) + 1) if number not in old)
     found.added += [Shift(region_id, next(free), "", server) for server in wanted.values()]
+
+
+def changes(before: Snapshot, after: Snapshot) -> list[str]:
+    """In words, what makes the fingerprints of two snapshots differ; empty if nothing does."""
+    found: list[str] = []
+    for noun, (old, new) in {
+        "server": (_server_rows(before), _server_rows(after)),
+        "region": (_region_rows(before), _region_rows(after)),
+    }.items():
+        for verb, ids in (
+            ("gone", old.keys() - new.keys()),
+            ("new", new.keys() - old.keys()),
+            ("changed", {key for key in old.keys() & new.keys() if old[key] != new[key]}),
+        ):
+            if ids:
+                some = ", ".join(sorted(ids)[:3]) + (", …" if len(ids) > 3 else "")
+                found.append(f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} {verb} ({some})")
+    difference = compare(former_places(before), former_places(after))
+    elsewhere = len(difference.moves)
+    if elsewhere:
+        found.append(f"{elsewhere} replica{'' if elsewhere == 1 else 's'} elsewhere")
+    return found
+
+
+def _server_rows(snapshot: Snapshot) -> dict[str, tuple[object, ...]]:
+    one = snapshot.servers
+    columns = (one.server_id, one.host, one.rack, one.weight, one.grp, one.draining)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {str(row[0]): tuple(map(repr, row)) for row in rows}  # NaN, a missing weight, equals itself as text
+
+
+def _region_rows(snapshot: Snapshot) -> dict[str, tuple[object, ...]]:
+    one = snapshot.regions
+    columns = (one.region_id, one.table_id, one.size_bytes, one.replicas, one.grp)
+    return {str(row[0]): row for row in zip(*(column.tolist() for column in columns), strict=True)}

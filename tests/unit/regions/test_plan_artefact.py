@@ -6,13 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from regions.plan import BadInput, BadPlan, BlockRow, LastRow, Params, PlanRows, RegionRow, ServerRow, Snapshot, plan
+from regions.plan import (
+    BadInput,
+    BadPlan,
+    BlockRow,
+    LastRow,
+    Params,
+    PlanRows,
+    RegionRow,
+    ServerRow,
+    Snapshot,
+    plan,
+    verify,
+)
 from regions.plan.binding import Rule, Standing, explain_region
-from regions.plan.compare import Shift, compare, former_places, places_of
+from regions.plan.compare import Shift, changes, compare, former_places, places_of
 from regions.plan.figures import figures
 from regions.plan.files import INPUT, Origin, keep_input, read_input, read_manifest, write_plan
 from regions.plan.fingerprint import fingerprint
+from regions.plan.model import Servers
 from regions.plan.problem import encode
+from regions.plan.rebase import rebased
 from regions.plan.scenarios import scenario
 
 REGIONS = [RegionRow("r1", "t", 100), RegionRow("r2", "t", 100), RegionRow("r3", "t", 100)]
@@ -70,6 +84,44 @@ def test_following_the_comparison_leads_to_the_plan(name: str) -> None:
     assert {r: set(places.values()) for r, places in now.items() if places} == {
         r: set(places.values()) for r, places in after.items()
     }
+
+
+def test_changes_are_named() -> None:
+    """What an operator reads when a plan is stale."""
+    before = Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST)
+    assert changes(before, Snapshot.of(REGIONS[::-1], SERVERS, (), LAST)) == []
+    after = Snapshot.of(
+        [*REGIONS[:2], RegionRow("r9", "t")],
+        [ServerRow("s1", "h1", "a", draining=True), *SERVERS[2:]],
+        (),
+        [LastRow("r1", 0, "s3"), *LAST[1:]],
+    )
+    assert changes(before, after) == [
+        "1 server gone (s2)",
+        "1 server changed (s1)",
+        "1 region gone (r3)",
+        "1 region new (r9)",
+        "1 replica elsewhere",
+    ]
+
+
+def test_rebase_keeps_what_fits_and_holds_every_rule() -> None:
+    """A server has died and another drains: only what was on them goes elsewhere."""
+    before = scenario("uniform", regions=300, servers=12, seed=3)
+    rows = plan(before).rows
+    servers = before.servers
+    servers.draining[3] = True
+    alive = Servers(
+        *(column[1:] for column in (servers.server_id, servers.host, servers.rack, servers.weight, servers.grp)),
+        servers.draining[1:],
+    )
+    now = Snapshot(before.regions, alive, before.blocks, before.last)
+    made, kept = rebased(now, Params(), rows)
+    assert verify(now, Params(), made.rows).ok
+    lost = {str(servers.server_id[0]), str(servers.server_id[3])}
+    assert kept == sum(1 for _, _, server in rows if server not in lost)
+    same, all_kept = rebased(before, Params(), PlanRows.of([]))
+    assert (all_kept, len(same.rows)) == (0, len(rows))
 
 
 def _standing(snapshot: Snapshot, rows: PlanRows) -> Standing:

@@ -1,0 +1,276 @@
+"""Plans of operators, carried out by moves of open regions (N4, FW-03, X8).
+
+A plan is announced, then handed over in parts. Each part is one batch of moves below `/moves`, written in one fenced
+multi together with the plan's record, which counts the parts: so a part may be handed over again after a lost answer,
+to this master or the next. What a part says is checked against the picture: a replica that is not where the plan found
+it, or a server that cannot take it, is left to the assigner, and counted with the reason.
+
+From there the batches do the work (`regions/moves.py`), whichever master reigns. The plan is done when all its parts
+are in the store, none of its moves waits, and no transition carries its id. Until then the balancer holds still. One
+plan is applied at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+from twisted.internet.defer import DeferredLock
+from twisted.logger import Logger
+
+from coord.client.ops import Create, Delete, SetData, WriteOp
+from coord.errors import MultiFailed, NodeExists, NoNode
+from coord.rpc import RpcError
+from master import catalog
+from master.fence import Fence
+from regions import effects as fx
+from regions import messages as ms
+from regions.assigner import Assigner
+from regions.layout import encode
+from regions.model import Move, MoveBatch, PlanRecord, PlanState
+from regions.placement import objection
+
+log = Logger()
+
+#: Moves that one plan may have.
+MOVES_MAX: Final = 200_000
+#: A plan whose parts do not come any more is given up after so long.
+HANDOVER_MS: Final = 60_000
+#: The record tells of progress this often.
+PROGRESS_MS: Final = 2_000
+_PLAN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Ruler(Protocol):
+    """What is used of the reign."""
+
+    fence: Fence
+    assigner: Assigner
+
+    def observe(self, event: fx.Event) -> None: ...
+
+    def persist(self, write: Callable[[], Any]) -> None: ...
+
+    async def insist(self, write: Callable[[], Any]) -> Any: ...
+
+
+class Applying:
+    """The plan that is being applied, if there is one."""
+
+    def __init__(self, reign: Ruler, now_ms: Callable[[], int]) -> None:
+        self._reign = reign
+        self._now_ms = now_ms
+        self._record: PlanRecord | None = None
+        self._heard_ms = 0
+        self._said_ms = 0
+        #: One request at a time; while one is at work, `tick` writes nothing over what it writes.
+        self._lock = DeferredLock()
+
+    def load(self, plans: list[PlanRecord]) -> None:
+        """Take over what a former master was applying."""
+        running = [plan for plan in plans if plan.by_moves and plan.state is PlanState.APPLYING]
+        self._record = max(running, key=lambda plan: plan.created_ms) if running else None
+        self._heard_ms = self._now_ms()
+
+    def running(self) -> str:
+        """Id of the plan that is being applied, "" for none."""
+        return "" if self._record is None else self._record.plan_id
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def begin(self, request: ms.BeginPlan) -> ms.PlanReport:
+        """Take note of a plan that is about to be handed over. Raises RpcError."""
+        fence = self._reign.fence
+        if not _PLAN_ID.fullmatch(request.plan_id) or request.plan_id in (".", ".."):
+            raise RpcError(ms.BAD_REQUEST, f"{request.plan_id!r} is no name of a plan: letters, digits, '.', '_', '-'")
+        if not 0 <= request.moves <= MOVES_MAX or request.parts < 0:
+            raise RpcError(ms.BAD_REQUEST, f"{request.moves} moves; a plan has at most {MOVES_MAX}")
+        if request.epoch != fence.epoch:
+            raise RpcError(
+                ms.BAD_REQUEST,
+                f"the plan was checked under epoch {request.epoch}, and another master has taken over: check it again",
+            )
+        await self._lock.acquire()
+        try:
+            return await self._begin(request)
+        finally:
+            self._lock.release()
+
+    async def _begin(self, request: ms.BeginPlan) -> ms.PlanReport:
+        fence = self._reign.fence
+        if self.running() not in ("", request.plan_id):
+            raise RpcError(ms.BAD_REQUEST, f"plan {self.running()} is being applied; abort it, or wait for its end")
+        if self._record is not None:
+            await self._abort(self._record, "begun again")
+        path = fence.layout.plan(request.plan_id)
+        record = PlanRecord(
+            request.plan_id,
+            fence.epoch,
+            "apply",
+            PlanState.APPLYING,
+            request.engine,
+            request.fingerprint,
+            request.digest,
+            request.moves,
+            note=request.note,
+            created_ms=self._now_ms(),
+            by_moves=True,
+            parts=request.parts,
+        )
+        exists = await fence.client.exists(path) is not None
+        await fence.write([SetData(path, encode(record)) if exists else Create(path, encode(record))])
+        self._record = record
+        self._heard_ms = self._said_ms = self._now_ms()
+        log.info("plan {plan} of an operator: {moves} moves are to come", plan=record.plan_id, moves=record.regions)
+        return self._report(record)
+
+    async def add(self, request: ms.AddPlanMoves) -> ms.PlanReport:
+        """Persist one part and let its moves begin. Raises RpcError."""
+        await self._lock.acquire()
+        try:
+            return await self._add(request)
+        finally:
+            self._lock.release()
+
+    async def _add(self, request: ms.AddPlanMoves) -> ms.PlanReport:
+        record = self._record
+        if record is None or record.plan_id != request.plan_id:
+            raise RpcError(ms.NOT_FOUND, f"plan {request.plan_id} is not being applied: it has ended, or was aborted")
+        self._heard_ms = self._now_ms()
+        if request.part < record.parts_done:
+            return self._report(record)
+        if request.part != record.parts_done or request.part >= record.parts:
+            raise RpcError(
+                ms.BAD_REQUEST, f"part {request.part} of {record.parts}; part {record.parts_done} is the next"
+            )
+        if len(request.moves) > catalog.MOVES_PER_BATCH:
+            raise RpcError(ms.BAD_REQUEST, f"{len(request.moves)} moves; a part has at most {catalog.MOVES_PER_BATCH}")
+        skipped = dict(record.skipped)
+        moves: list[Move] = []
+        for planned in request.moves:
+            found = self._move(planned)
+            if isinstance(found, Move):
+                moves.append(found)
+            else:
+                skipped[found] = skipped.get(found, 0) + 1
+        changed = msgspec.structs.replace(
+            record, parts_done=record.parts_done + 1, handed=record.handed + len(moves), skipped=skipped
+        )
+        fence = self._reign.fence
+        move_id = f"{record.plan_id}.{record.created_ms}.{request.part:05d}"
+        batch = MoveBatch(move_id, tuple(moves), "plan", record.plan_id, fence.epoch, self._now_ms())
+        await self._reign.insist(lambda: self._put(changed, batch))
+        self._record = changed
+        self._reign.observe(fx.MovesAccepted(batch))
+        return self._report(changed)
+
+    async def _put(self, record: PlanRecord, batch: MoveBatch) -> None:
+        """The record and its batch in one multi; done before if the batch is there (a lost answer)."""
+        fence = self._reign.fence
+        ops: list[WriteOp] = [SetData(fence.layout.plan(record.plan_id), encode(record))]
+        if batch.moves:
+            ops.append(Create(fence.layout.move_batch(batch.move_id), encode(batch)))
+        try:
+            await fence.write(ops)
+        except MultiFailed as error:
+            if not isinstance(error.error, NodeExists):
+                raise
+            await fence.write(ops[:1])
+
+    def _move(self, planned: ms.PlannedMove) -> Move | str:
+        """The move, or why the assigner is left to decide about that replica."""
+        world = self._reign.assigner.world
+        replica = world.replicas.get(f"{planned.region_id}-{planned.replica}")
+        if replica is None:
+            return "the region is gone"
+        if not replica.wants_open:
+            return "the region is to stay closed"
+        if replica.transition is not None:
+            return "in transition"
+        if replica.home is None or replica.open_on is None or replica.home.uuid != planned.source:
+            return "no longer where the plan found it"
+        server = world.servers.get(planned.destination)
+        if server is None:
+            return "its new server is gone"
+        if server.draining:
+            return "its new server is being emptied"
+        peers, _ = world.peers(replica)
+        against = objection(server, group=replica.region.table.record.group, peers=peers)
+        return against or Move(replica.key, replica.home, planned.destination)
+
+    async def abort(self, plan_id: str = "", note: str = "aborted by an operator") -> ms.PlanReport:
+        """Withdraw what has not begun: record and batches in one multi, then in the picture. Raises RpcError."""
+        await self._lock.acquire()
+        try:
+            record = self._record
+            if record is None or plan_id not in ("", record.plan_id):
+                raise RpcError(
+                    ms.NOT_FOUND, f"plan {plan_id} is not being applied" if plan_id else "no plan is applied"
+                )
+            return await self._abort(record, note)
+        finally:
+            self._lock.release()
+
+    async def _abort(self, record: PlanRecord, note: str) -> ms.PlanReport:
+        ended = self._ended(record, PlanState.ABORTED, note)
+        await self._reign.insist(lambda: self._withdraw(ended))
+        self._record = None
+        report = self._report(ended)
+        self._reign.observe(fx.MovesWithdrawn(record.plan_id))
+        log.info("plan {plan} ends early: {note}", plan=record.plan_id, note=note)
+        return report
+
+    async def _withdraw(self, record: PlanRecord) -> None:
+        fence = self._reign.fence
+        while True:
+            batches = await catalog.load_moves(fence.client, fence.layout)
+            ops: list[WriteOp] = [SetData(fence.layout.plan(record.plan_id), encode(record))]
+            ops += [Delete(fence.layout.move_batch(one.move_id)) for one in batches if one.plan_id == record.plan_id]
+            try:
+                await fence.write(ops)
+            except MultiFailed as error:
+                if isinstance(error.error, NoNode):
+                    continue  # a batch has just been finished
+                raise
+            return
+
+    # --- following it -----------------------------------------------------------------------------------------------
+
+    def give_up(self, note: str) -> None:
+        """It cannot go on; its batches are gone or about to be."""
+        record, self._record = self._record, None
+        if record is not None:
+            self._store(self._ended(record, PlanState.ABORTED, note))
+
+    def tick(self) -> None:
+        """Notice its end, or that its parts do not come any more; tell of progress now and then."""
+        record, now = self._record, self._now_ms()
+        if record is None or self._lock.locked:
+            return
+        left = sum(self._reign.assigner.plan_left(record.plan_id))
+        if left == 0 and record.parts_done >= record.parts:
+            self._record = None
+            ended = self._ended(record, PlanState.DONE, record.note)
+            log.info("plan {plan} is applied: {count} moves", plan=ended.plan_id, count=ended.handed)
+            self._store(ended)
+        elif left == 0 and now - self._heard_ms > HANDOVER_MS:
+            self.give_up(f"only {record.parts_done} of {record.parts} parts were handed over: rk plan resume")
+        elif now - self._said_ms >= PROGRESS_MS and record.assigned != record.handed - left:
+            self._said_ms = now
+            self._record = msgspec.structs.replace(record, assigned=record.handed - left)
+            self._store(self._record)
+
+    def _ended(self, record: PlanRecord, state: PlanState, note: str) -> PlanRecord:
+        left = sum(self._reign.assigner.plan_left(record.plan_id)) if state is PlanState.ABORTED else 0
+        return msgspec.structs.replace(
+            record, state=state, note=note, assigned=record.handed - left, finished_ms=self._now_ms()
+        )
+
+    def _store(self, record: PlanRecord) -> None:
+        fence = self._reign.fence
+        self._reign.persist(lambda: fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))]))
+
+    def _report(self, record: PlanRecord) -> ms.PlanReport:
+        return ms.PlanReport(record, *self._reign.assigner.plan_left(record.plan_id))

@@ -1,0 +1,132 @@
+"""`rk plan` on a running cluster: made from now, applied over a master's death, aborted, resumed, refused (N4, X8)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regions import messages as ms
+from regions.layout import decode_plan
+from regions.model import PlanState
+from regions.plan.files import read_plan
+from tests.e2e.clusters import run_rk
+from tests.e2e.masters import Cluster, any_store, cluster_on
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+REGIONS = 900
+SPLITS = [f"k{number:04d}" for number in range(1, REGIONS)]
+
+
+class Planner:
+    """`rk plan` with the store given."""
+
+    def __init__(self, hosts: str) -> None:
+        self.hosts = hosts
+
+    def refused(self, *words: str, status: int = 1) -> str:
+        done = run_rk("plan", *words, "--store", self.hosts)
+        assert done.returncode == status, f"{words}: {done.returncode} {done.stdout[-2000:]} {done.stderr[-2000:]}"
+        return done.stderr
+
+    def asked(self, *words: str) -> Any:
+        done = run_rk("plan", *words, "--json", "--store", self.hosts)
+        assert done.returncode == 0, f"{words}: {done.returncode} {done.stdout[-2000:]} {done.stderr[-2000:]}"
+        return json.loads(done.stdout)
+
+
+def _ended(cluster: Cluster, plan_id: str) -> PlanState:
+    state = decode_plan(cluster.zk.get(cluster.layout.plan(plan_id))[0]).state
+    assert state is not PlanState.APPLYING
+    return state
+
+
+def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(tmp_path: Path) -> None:
+    """One cluster for all of it, for each start of one costs seconds."""
+    pytest.importorskip("pyarrow")
+    with any_store("one", tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "c") as cluster:
+        late = cluster.servers[2]
+        late.kill()
+        active = cluster.wait_active()
+        eventually(lambda: len(cluster.ask(active, ms.ListServers(), ms.Servers).servers) == 2, 20, "two servers")
+        cluster.ask(active, ms.CreateTable("orders", SPLITS, wait_ms=30_000), ms.Tables, 40)
+        late.start()
+        eventually(lambda: len(cluster.ask(active, ms.ListServers(), ms.Servers).servers) == 3, 20, "the third server")
+        rk, made = Planner(hosts), tmp_path / "plan"
+
+        # Made from now: the new server gets its third, and each move can be explained.
+        report = rk.asked("create", "--output", str(made))
+        plan_id = report["manifest"]["plan_id"]
+        assert [one["after"] for one in report["figures"]["servers"]] == [REGIONS // 3] * 3
+        moves = rk.asked("diff", str(made))["moves"]
+        assert len(moves) == REGIONS // 3
+        reason = rk.asked("explain", moves[0]["region_id"], "--plan", str(made))["reason"]["replicas"][0]
+        assert (reason["server_id"], reason["bound"]) == (cluster.uuid_of(late), "server full")
+        assert len(rk.asked("apply", str(made), "--dry-run")["difference"]["moves"]) == REGIONS // 3
+        assert "never applied" in rk.refused("resume", str(made), status=4)
+
+        # A plan that is not what its manifest says is refused, and nothing is ordered.
+        corrupt = tmp_path / "corrupt"
+        shutil.copytree(made, corrupt)
+        part = corrupt / "part-00000.parquet"
+        part.write_bytes(part.read_bytes()[:-3] + b"xyz")
+        assert "the plan is refused" in rk.refused("apply", str(corrupt))
+        assert cluster.zk.get_children(cluster.layout.moves) == []
+
+        # Aborted: what has begun is finished, the rest stays; nothing is lost. The balancer held still.
+        applied = rk.asked("apply", str(made), "--no-wait")["record"]
+        assert (applied["handed"], applied["parts_done"]) == (REGIONS // 3, 1)
+        if _applying(cluster, plan_id):
+            assert "holds still" in run_rk("balance", "run", "--store", hosts).stderr or not _applying(cluster, plan_id)
+            run_rk("plan", "abort", "--store", hosts)
+        eventually(lambda: _ended(cluster, plan_id), 30, "the plan has ended")
+        eventually(cluster.check_owners, 30, "all is open")
+        assert "no plan is applied" in rk.refused("abort", status=4)
+
+        # Resumed, and its master dies in the middle: the next one goes on, nothing is repeated or lost.
+        eventually(lambda: cluster.status().masters == 2, 30, "the standby is up")
+        _empty_the_third(cluster, rk, made)
+        again = rk.asked("resume", str(made), "--no-wait")["record"]
+        assert again["plan_id"] == plan_id
+        cluster.wait_active().kill()
+        eventually(lambda: _ended(cluster, plan_id), 60, "the next master has ended the plan")
+        cluster.wait_settled()
+        wanted = {region_id: server for region_id, _, server in read_plan(made)[0].rows}
+        eventually(lambda: _equal(cluster.check_owners(), wanted), 30, "every region is where the plan wants it")
+        assert cluster.zk.get_children(cluster.layout.moves) == []
+        assert rk.asked("diff", str(made))["moves"] == []
+        assert [one["state"] for one in rk.asked("show", "--cluster") if one["plan_id"] == plan_id] == ["DONE"]
+
+        # The cluster is no longer the one that was planned for.
+        assert "is stale: since it was made" in rk.refused("apply", str(made))
+        cluster.servers[0].kill()
+        eventually(lambda: len(cluster.ask_active(ms.ListServers(), ms.Servers).servers) == 2, 20, "one has died")
+        cluster.wait_settled()
+        assert "breaks" in rk.refused("resume", str(made))
+        done = rk.asked("apply", str(made), "--rebase")
+        assert (done["record"]["state"], done["elsewhere"]) == ("DONE", 0)
+        assert sorted(Counter(cluster.check_owners().values()).values()) == [REGIONS // 2] * 2
+
+
+def _applying(cluster: Cluster, plan_id: str) -> bool:
+    return decode_plan(cluster.zk.get(cluster.layout.plan(plan_id))[0]).state is PlanState.APPLYING
+
+
+def _empty_the_third(cluster: Cluster, rk: Planner, made: Path) -> None:
+    """Should little be missing of the plan by now, make it so: the server that it fills is emptied."""
+    if len(rk.asked("diff", str(made))["moves"]) < REGIONS // 6:
+        third = cluster.uuid_of(cluster.servers[2])
+        cluster.ask_active(ms.DrainServer(third, wait_ms=30_000), ms.Accepted, 40)
+        cluster.ask_active(ms.DrainServer(third, drain=False), ms.Accepted)
+        cluster.wait_settled()
+
+
+def _equal(found: dict[str, str], wanted: dict[str, str]) -> bool:
+    assert found == wanted
+    return True

@@ -1,0 +1,63 @@
+"""The running cluster as a planner's input."""
+
+from __future__ import annotations
+
+import pytest
+
+from regions.census import census
+from regions.messages import Regions, RegionStatus, ReplicaStatus, ServerLoad
+from regions.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TransitionRecord,
+)
+from regions.plan.fingerprint import fingerprint
+
+HERE, THERE = Incarnation("s1", 1), Incarnation("s2", 1)
+SERVERS = [ServerLoad(ServerRecord(uuid, "h", 1, 1, "rack"), 0, 0, 0, 0) for uuid in ("s2", "s1")]
+TABLE = TableRecord("t", "orders", group="g", replication=2)
+
+
+def _regions(*replicas: ReplicaStatus, unassigned: bool = False, table: TableRecord = TABLE) -> list[Regions]:
+    region = RegionRecord("t", "t.0", "k", size_bytes=5, unassigned=unassigned)
+    return [Regions(table, [RegionStatus(region, list(replicas))])]
+
+
+def _moving(state: RegionState) -> TransitionRecord:
+    return TransitionRecord("t.0", "t", 0, state, HERE, THERE)
+
+
+def test_open_regions_count_with_their_places() -> None:
+    """Size, copies and group come from the records; a copy that is open nowhere has no place."""
+    found = census(SERVERS, _regions(ReplicaStatus(0, HERE), ReplicaStatus(1)))
+    assert found.regions.region_id.tolist() == ["t.0"]
+    assert (found.regions.replicas.tolist(), found.regions.grp.tolist()) == ([2], ["g"])
+    assert list(zip(found.last.replica.tolist(), found.last.server_id.tolist(), strict=True)) == [(0, "s1")]
+    assert found.servers.server_id.tolist() == ["s1", "s2"]
+
+
+def test_what_is_to_stay_closed_takes_no_part() -> None:
+    """Disabled tables and unassigned regions."""
+    off = TableRecord("t", "orders", intent=TableIntent.DISABLED)
+    assert len(census(SERVERS, _regions(ReplicaStatus(0, HERE), unassigned=True)).regions) == 0
+    assert len(census(SERVERS, _regions(ReplicaStatus(0, HERE), table=off)).regions) == 0
+
+
+@pytest.mark.parametrize("state", list(RegionState))
+def test_a_replica_counts_where_it_is_going(state: RegionState) -> None:
+    """So the fingerprint is the same before and after its arrival."""
+    arrived = census(SERVERS, _regions(ReplicaStatus(0, THERE)))
+    under_way = census(SERVERS, _regions(ReplicaStatus(0, HERE, _moving(state))))
+    assert fingerprint(arrived) == fingerprint(under_way)
+
+
+def test_draining_servers_are_to_be_emptied() -> None:
+    """And the fingerprint tells."""
+    drained = [ServerLoad(one.server, 0, 0, 0, 0, draining=one.server.uuid == "s1") for one in SERVERS]
+    found = census(drained, _regions())
+    assert found.servers.draining.tolist() == [True, False]
+    assert fingerprint(found) != fingerprint(census(SERVERS, _regions()))
