@@ -12,11 +12,13 @@ from twisted.python.failure import Failure
 from coord.rpc import RpcError
 from master import catalog
 from master.applying import HANDOVER_MS, MOVES_MAX, Applying
+from master.balancing import Balancing
 from master.fence import Deposed, Fence
 from regions import effects as fx
 from regions import messages as ms
 from regions.assigner import Assigner
 from regions.layout import Layout, decode_moves, decode_plan, encode
+from regions.limits import BalancerConfig
 from regions.model import (
     ClusterRecord,
     PlanRecord,
@@ -116,7 +118,8 @@ def memory_store() -> FakeStore:
     found.put(LAYOUT.name("orders"), b"t")
     found.put(LAYOUT.table_regions("t"))
     for number in range(REGIONS):
-        region = RegionRecord("t", f"r{number}", replicas=(ReplicaLocation(0, "s1", 1),))
+        start, end = f"{number:06d}" if number else "", f"{number + 1:06d}" if number + 1 < REGIONS else ""
+        region = RegionRecord("t", f"r{number}", start, end, replicas=(ReplicaLocation(0, "s1", 1),))
         found.put(LAYOUT.region("t", f"r{number}"), encode(region))
     return found
 
@@ -245,3 +248,16 @@ def test_a_plan_whose_parts_do_not_come_is_given_up(store: FakeStore) -> None:
     ruler.later(1)
     assert (ruler.applying.running(), ruler.record().state) == ("", PlanState.ABORTED)
     assert "0 of 2 parts" in ruler.record().note
+
+
+def test_the_balancer_holds_still_while_a_plan_is_applied(store: FakeStore) -> None:
+    """It would undo what the plan has not done yet."""
+    ruler = Ruler(store)
+    balancing = Balancing(
+        ruler.fence, ruler.assigner, BalancerConfig(), 1_000, lambda: ruler.now, dict, ruler.applying.running
+    )
+    ruler.begin(1, 1)
+    ruler.now += 1_000
+    assert (balancing.tick(), balancing.report().plan) == ([], PLAN)
+    ruler.do(ruler.applying.abort())
+    assert (len(balancing.tick()), balancing.report().plan) == (4, "")
