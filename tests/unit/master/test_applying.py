@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -58,7 +59,8 @@ class Ruler:
         self.assigner.handle(event, self.now)
         for effect in self.assigner.take(self.now):
             if isinstance(effect, fx.FinishMoves):
-                self.persist(lambda found=effect: catalog.delete_if_there(self.fence, LAYOUT.move_batch(found.move_id)))
+                path = LAYOUT.move_batch(effect.move_id)
+                self.persist(partial(catalog.delete_if_there, self.fence, path))
 
     def persist(self, write: Callable[[], Any]) -> None:
         ensureDeferred(self.insist(write))

@@ -112,7 +112,11 @@ def test_rebase_keeps_what_fits_and_holds_every_rule() -> None:
     servers = before.servers
     servers.draining[3] = True
     alive = Servers(
-        *(column[1:] for column in (servers.server_id, servers.host, servers.rack, servers.weight, servers.grp)),
+        servers.server_id[1:],
+        servers.host[1:],
+        servers.rack[1:],
+        servers.weight[1:],
+        servers.grp[1:],
         servers.draining[1:],
     )
     now = Snapshot(before.regions, alive, before.blocks, before.last)
