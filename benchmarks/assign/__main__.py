@@ -140,7 +140,8 @@ def growth_table(rounds: list[Growth]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['--:'] * len(heads))} |"]
     for size in sorted({one.regions for one in rounds}):
         same = [one for one in rounds if one.regions == size]
-        cells = [f"{statistics.median(map(value, same)):,.{digits}f}" for _, digits, value in COLUMNS]
+        medians = [(statistics.median(map(value, same)), digits) for _, digits, value in COLUMNS]
+        cells = [f"{one:,.{digits}f}" if one else "" for one, digits in medians]  # 0: not known
         lines.append(f"| {size:,} | {' | '.join(cells)} |")
     return lines
 

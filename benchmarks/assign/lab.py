@@ -257,18 +257,21 @@ class Lab:
 
     def writes_of_transitions(self) -> int:
         """Creates, sets and deletes so far for transitions: their znodes, the locations written with OPENED, and the
-        history. The store is killed, for they are counted in the log of its first node."""
+        history. The store is killed, for they are counted in the log of its first node; 0 if that log does not reach
+        back to its beginning any more."""
         for node in self.store:
             node.kill()
         layout = self.layout
         locations, history = f"{layout.regions}/", f"{layout.history}/"
-        written = 0
+        written = first = 0
         with subprocess.Popen(
             rk("coord", "dump-log", str(self.folder / self.store[0].name), "--json"), stdout=subprocess.PIPE
         ) as dump:
             assert dump.stdout is not None
             for line in dump.stdout:
-                for command in json.loads(line).get("commands", ()):
+                fields = json.loads(line)
+                first = first or fields.get("index", 0)
+                for command in fields.get("commands", ()):
                     for part in command.get("parts", (command,)):
                         path, kind = part.get("path", ""), part["opcode"]
                         if layout.parse_transition(path) is not None or path.startswith(history):
@@ -276,7 +279,7 @@ class Lab:
                         elif path.startswith(locations):
                             written += kind == "setData"
         assert dump.returncode == 0, "the log of the store cannot be read"
-        return written
+        return written if first == 1 else 0
 
     def cost(self) -> Cost:
         """What has been used so far by the processes that run now."""
