@@ -105,6 +105,12 @@ def server(store: Store, master: KazooClient, tmp_path: Path) -> Iterator[Server
         yield running
 
 
+def raise_epoch(master: KazooClient, to: int) -> None:
+    """As masters that took over from each other leave it: the epoch is the version of its znode."""
+    while master.set(PATHS.epoch, b"{}").version < to:
+        pass
+
+
 def offline(master: KazooClient, count: int, to: Incarnation, prefix: str = "r", **fields: Any) -> list[OpenOrder]:
     """Regions with their OFFLINE transitions, as a master writes them."""
     orders = []
@@ -158,6 +164,7 @@ def test_a_batch_goes_from_offline_to_opened_and_back_to_closed(server: Server, 
     for order in orders:
         server.master.delete(PATHS.transition(order.region.region_id, 0))
     closes = [CloseOrder(order.region.region_id, "t", 0, reason="test") for order in orders]
+    raise_epoch(server.master, 3)
     results = server.order(CloseRegions, closes, epoch=3)
     assert {result.outcome for result in results} == {Outcome.DONE}
     record = transition(server.master, "r0007")
@@ -311,6 +318,7 @@ def test_opens_survive_the_death_of_the_stores_leader(tmp_path: Path) -> None:
         client.start()
         for path in PATHS.parents():
             client.ensure_path(path)
+        client.create(PATHS.epoch, b"{}")
         (admin_port,) = free_ports(1)
         command = _command(store.hosts, tmp_path, admin_port=admin_port)
         command[command.index("--session-timeout-ms") + 1] = "4000"
