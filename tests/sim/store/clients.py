@@ -85,6 +85,9 @@ class Link:
         self.heard_at = client.world.now
         self.sent_at = client.world.now
         self.output = b""
+        #: How many bytes were sent with the end of each frame that the server has not been seen to read whole.
+        self._ends: deque[int] = deque()
+        self._sent = 0
         self.zxid = 0
         #: The session it was opened for, 0 for a new one.
         self.session_id = client.session_id
@@ -92,6 +95,9 @@ class Link:
         self.writes: list[int] = []
 
     def send(self, data: bytes) -> None:
+        """One frame."""
+        self._sent += len(data)
+        self._ends.append(self._sent)
         self.output += data
         self.sent_at = self.client.world.now
         self.flush()
@@ -105,6 +111,13 @@ class Link:
             except OSError:
                 return
             self.output = self.output[sent:]
+
+    def is_heard(self) -> bool:
+        """Whether the server has read whole frames since the last call: a part of one says nothing yet."""
+        before = len(self._ends)
+        while self._ends and self._ends[0] <= self.sock.taken:
+            self._ends.popleft()
+        return len(self._ends) < before
 
 
 class Client:
@@ -473,7 +486,8 @@ class Client:
         self.session_id, self.passwd = response.session_id, response.passwd
         self.timeout_ms = response.timeout_ms
         link.is_open = True
-        link.sock.on_read = lambda machine: self._heard(machine, response.session_id)
+        link.is_heard()
+        link.sock.on_read = lambda machine: self._heard(link, machine)
         self._introduce(link)
 
     def _begin_alone(self, link: Link, response: r.ConnectResponse) -> None:
@@ -489,10 +503,10 @@ class Client:
         if self.link is link and self.session_id:
             self._introduce(link)
 
-    def _heard(self, machine: int, session_id: int) -> None:
+    def _heard(self, link: Link, machine: int) -> None:
         process = self.world.hosts[machine].process
-        if process is not None:
-            self.world.check.on_heard(process, session_id)
+        if process is not None and link.is_heard():
+            self.world.check.on_heard(process, link.session_id)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ class SimSocket:
         self.is_closed = False
         #: Bytes this end sent that the other has not read.
         self.unread = 0
+        #: Bytes this end sent that the other has read.
+        self.taken = 0
         self.is_blocked = False
         #: Tells the owner that there is something to read, or room to write.
         self.on_ready: Callable[[SimSocket], None] = _nobody
@@ -104,6 +106,7 @@ class SimSocket:
         peer = self.peer
         if peer is not None:
             peer.unread -= size
+            peer.taken += size
             if peer.is_blocked and not peer.is_closed:
                 peer.is_blocked = False
                 peer.on_ready(peer)

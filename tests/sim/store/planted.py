@@ -483,7 +483,7 @@ class TornTailKept(Bug):
 
 
 class ForwardOfAnotherTerm(Bug):
-    """A leader takes commands that were sent to the leader of another term."""
+    """A node keeps commands that were sent to it while it did not lead, and takes them when it leads another term."""
 
     number = 16
     known = "commands that outlive a connection or a leader"
@@ -491,9 +491,13 @@ class ForwardOfAnotherTerm(Bug):
 
     def patches(self) -> list[Patch]:
         def take(self: Any, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
-            if self.core.role == LEADER and term != self.core.term:
-                self._add_to_group(self.core.term, commands)
+            kept = self.__dict__.setdefault("kept_commands", [])
+            if self.core.role != LEADER:
+                kept.extend(commands)
                 return
+            if kept:
+                self._add_to_group(self.core.term, list(kept))
+                kept.clear()
             real(self, peer, incarnation, term, first, commands)
 
         real = node.Node._take_forward

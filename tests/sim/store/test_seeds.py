@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -11,7 +12,10 @@ from tests.sim.faults import run_one as run_group
 from tests.sim.plan import GROUP, Failure, Plan, parse_plan, shrink
 from tests.sim.rare import STORE_MET, STORE_RARE, missed
 from tests.sim.store import planted
+from tests.sim.store.clients import Client, Link
 from tests.sim.store.faults import failure_of, is_interpreted, run_plan
+from tests.sim.store.net import SimSocket
+from tests.sim.store.world import World
 
 SEEDS = Path(__file__).with_name("seeds.txt")
 
@@ -73,6 +77,20 @@ def test_a_real_failure_says_how_to_see_it_again_and_gets_smaller() -> None:
     again = failure_of(small, bug)
     assert again is not None
     assert small.length_s() < plan.length_s()
+
+
+def test_a_server_hears_of_a_session_by_whole_frames() -> None:
+    """Half a request before the end of a connection says nothing of the session: it may be ended in time."""
+    world = World(1, 3)
+    sock = SimSocket(world.net, -1)
+    link = Link(Client(world, 1), sock)
+    with mock.patch.object(sock, "send", len):
+        link.send(b"x" * 10)
+        link.send(b"y" * 6)
+    heard = []
+    for sock.taken in (0, 9, 10, 12, 16):
+        heard.append(link.is_heard())
+    assert heard == [False, False, True, False, True]
 
 
 def test_a_situation_that_never_occurred_is_named() -> None:
