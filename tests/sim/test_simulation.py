@@ -69,5 +69,7 @@ def test_one_seed_gives_one_history_whatever_the_hash_seed() -> None:
         ).stdout
         for hash_seed in ("1", "4242")
     ]
-    assert len(traces[0]) > 10_000
-    assert traces[0] == traces[1]
+    # All but the line that says how long it took.
+    histories = [[line for line in trace.splitlines() if b" of CPU" not in line] for trace in traces]
+    assert len(histories[0]) > 1000
+    assert histories[0] == histories[1]
