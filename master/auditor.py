@@ -77,6 +77,8 @@ class Auditor:
         self._at_rest = at_rest
         self.session_id = client.session_id
         self.audit = Audit()
+        #: Load of replicas by key, as their servers told when they were asked last.
+        self.loads: dict[str, float] = {}
         #: Alarms raised by this auditor.
         self.alarms = 0
         self._servers: dict[str, ServerRecord] = {}
@@ -301,6 +303,8 @@ class Auditor:
         after = self._at_rest()
         if before is None or after is None or self._stopped:
             return
+        hosted = [one for found in lists.values() if found is not None for one in found]
+        self.loads = {f"{one.region_id}-{one.replica}": one.load for one in hosted if one.load > 0}
         stored = {key: home for key, home in before.items() if after.get(key) == home}
         self._report(self.audit.owners(stored, lists, self._now_ms()))
 

@@ -35,17 +35,16 @@ class Balancing:
         config: BalancerConfig,
         period_ms: int,
         now_ms: Callable[[], int],
-        loads: Callable[[], Mapping[str, float]],
         hold: Callable[[], str] = str,
     ) -> None:
-        """`loads`: load of replicas by key, as far as servers have told; `period_ms` 0: only when asked. `hold`: the
-        plan that is being applied, "" for none."""
+        """`period_ms` 0: only when asked. `hold`: the plan that is being applied, "" for none."""
         self._fence = fence
         self._assigner = assigner
         self._config = config
         self._period_ms = period_ms
         self._now_ms = now_ms
-        self._loads = loads
+        #: Load of replicas by key, as far as servers have told.
+        self.loads: Callable[[], Mapping[str, float]] = dict
         self.hold = hold
         self.record = BalancerRecord()
         self._version = -1
@@ -92,7 +91,7 @@ class Balancing:
         now = self._now_ms()
         world = self._assigner.world
         found = gate(world, now, self._config)
-        proposal = propose(world, self._config, exclude=found.excluded, loads=self._loads())
+        proposal = propose(world, self._config, exclude=found.excluded, loads=self.loads())
         if dry_run:
             return proposal, []
         self._next_ms = now if proposal.more else now + self._period_ms

@@ -116,7 +116,6 @@ class Reign:
             settings.balancer,
             int(settings.balance_period_s * 1000),
             now_ms,
-            dict,
             self.applying.running,
         )
         #: "startup" or "failover" once it is known.

@@ -241,6 +241,7 @@ class MasterService:
             self.token,
             self.uuid,
         )
+        self.reign.balancing.loads = self._loads
         self._reign_began_ms = now()
         self.reign.start(self._history)
 
@@ -253,6 +254,10 @@ class MasterService:
             self.auditor.stop()
         self.auditor = Auditor(self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest)
         self.auditor.start()
+
+    def _loads(self) -> dict[str, float]:
+        """Load of replicas, as their servers told the auditor."""
+        return {} if self.auditor is None else self.auditor.loads
 
     def _at_rest(self) -> dict[str, Incarnation] | None:
         """Where replicas at rest are, while this master reigns."""

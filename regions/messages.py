@@ -147,6 +147,8 @@ class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str
     since_ms: int = 0
     error: str = ""
+    #: Requests per second of late, as far as the region's handler lets them be counted.
+    load: float = 0.0
 
 
 class OpenList(msgspec.Struct, frozen=True, tag=True):

@@ -141,16 +141,15 @@ class RegionServer:
         self._is_leaving = False
         self._is_stopping = False
         self._living: Deferred[None] | None = None
-        opener.attach(
-            Serving(
-                reactor,
-                self._metrics.registry,
-                lambda: self._record.incarnation,
-                self._holds,
-                self._host.served,
-                workers,
-            )
+        self._serving = Serving(
+            reactor,
+            self._metrics.registry,
+            lambda: self._record.incarnation,
+            self._holds,
+            self._host.served,
+            workers,
         )
+        opener.attach(self._serving)
 
     @property
     def lease(self) -> Lease:
@@ -323,7 +322,14 @@ class RegionServer:
         if request.recipient not in ("", self._record.uuid):
             raise RpcError(WRONG_SERVER, f"this is {self._record.uuid}")
         if isinstance(request, ListOpen):
-            return OpenList(self._record.uuid, self._record.start_code, self._host.hosted(request.limit))
+            rates = self._serving.rates()
+            hosted = [
+                msgspec.structs.replace(one, load=round(rates[one.region_id, one.replica], 2))
+                if (one.region_id, one.replica) in rates
+                else one
+                for one in self._host.hosted(request.limit)
+            ]
+            return OpenList(self._record.uuid, self._record.start_code, hosted)
         assert isinstance(request, GetServerStatus), f"nobody answers {request}"
         return self.status()
 

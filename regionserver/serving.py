@@ -8,6 +8,7 @@ was done.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from coord.rpc_wire import RpcError
 from regions.messages import NO_LEASE, WRONG_SERVER
 from regions.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver.workers import Pool, Workers
+
+#: Requests per second of a region are counted over at least so long.
+RATE_SPAN_S: Final = 10.0
 
 #: The region is not open here, or this is another opening of it; nothing was done. Read its location again.
 NOT_SERVING: Final = "not_serving"
@@ -64,6 +68,9 @@ class Serving:
         self.holds = holds
         self._me = me
         self._served = served
+        self._asked: Counter[tuple[str, int]] = Counter()
+        self._rates: dict[tuple[str, int], float] = {}
+        self._since_s = reactor.seconds()
 
     def admit(self, place: Place) -> RegionRecord:
         """Let a request for that opening pass. Raises RpcError: WRONG_SERVER, NO_LEASE or NOT_SERVING.
@@ -80,7 +87,18 @@ class Serving:
         region, location = found
         if location.since_ms != place.opened_ms:
             raise RpcError(NOT_SERVING, f"region {place.region_id} was opened anew since")
+        self._asked[place.region_id, place.replica] += 1
         return region
+
+    def rates(self) -> dict[tuple[str, int], float]:
+        """Requests per second by (region id, replica), of late; regions that nobody asked anything are left out."""
+        now_s = self.reactor.seconds()
+        span_s = now_s - self._since_s
+        if span_s >= RATE_SPAN_S:
+            self._rates = {key: count / span_s for key, count in self._asked.items()}
+            self._asked.clear()
+            self._since_s = now_s
+        return self._rates
 
     def check_lease(self) -> None:
         """Raises RpcError(NO_LEASE) when this server may not serve now."""

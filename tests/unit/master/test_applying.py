@@ -256,7 +256,7 @@ def test_the_balancer_holds_still_while_a_plan_is_applied(store: FakeStore) -> N
     """It would undo what the plan has not done yet."""
     ruler = Ruler(store)
     balancing = Balancing(
-        ruler.fence, ruler.assigner, BalancerConfig(), 1_000, lambda: ruler.now, dict, ruler.applying.running
+        ruler.fence, ruler.assigner, BalancerConfig(), 1_000, lambda: ruler.now, ruler.applying.running
     )
     ruler.begin(1, 1)
     ruler.now += 1_000

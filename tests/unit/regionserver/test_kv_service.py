@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord.rpc_wire import RpcError
@@ -35,7 +36,7 @@ from regionserver.kv.messages import (
 )
 from regionserver.kv.service import KvRegions
 from regionserver.opener import Opening
-from regionserver.serving import Place, Serving
+from regionserver.serving import RATE_SPAN_S, Place, Serving
 
 ME = Incarnation("me", 7)
 REGION = RegionRecord("t", "r1", start_key="b", end_key="y")
@@ -77,20 +78,35 @@ class KvTests(SynchronousTestCase):
         self.pool = HandWorkers()
         self.has_lease = True
         self.served: tuple[RegionRecord, ReplicaLocation] | None = (REGION, ReplicaLocation(0, "me", 7, 1000))
-        self.regions.attach(
-            Serving(
-                None,
-                CollectorRegistry(),
-                lambda: ME,
-                lambda: self.has_lease,
-                lambda key: self.served if key == ("r1", 0) else None,
-                lambda *_: self.pool,
-            )
+        self.clock = Clock()
+        self.serving = Serving(
+            self.clock,
+            CollectorRegistry(),
+            lambda: ME,
+            lambda: self.has_lease,
+            lambda key: self.served if key == ("r1", 0) else None,
+            lambda *_: self.pool,
         )
+        self.regions.attach(self.serving)
         opening = Opening(REGION, 0, ME, 1, None, lambda: None, 5)
         self.regions.prepare([opening])
         self.regions.open(opening)
         self.addCleanup(self.regions.close, REGION, 0)
+
+    def test_requests_are_counted_for_the_balancer(self) -> None:
+        """What was let through, per second, over the latest span; what was turned back is no load."""
+        place = Place("r1", ME.uuid, ME.start_code, 1000)
+        for _ in range(20):
+            self.serving.admit(place)
+        with pytest.raises(RpcError):
+            self.serving.admit(Place("r2", ME.uuid, ME.start_code, 1000))
+        assert self.serving.rates() == {}
+        self.clock.advance(RATE_SPAN_S)
+        assert self.serving.rates() == {("r1", 0): 20 / RATE_SPAN_S}
+        self.clock.advance(RATE_SPAN_S / 2)
+        assert self.serving.rates() == {("r1", 0): 20 / RATE_SPAN_S}
+        self.clock.advance(RATE_SPAN_S / 2)
+        assert self.serving.rates() == {}
 
     def refused(self, request: Any) -> str:
         with pytest.raises(RpcError) as caught:
