@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 from coord.errors import OK, CorruptRecord
+from coord.env import Disk
 from coord.raft import core as core_module
 from coord.raft.messages import LEADER, Entry
 from coord.server import joining, membership, node, pipeline, proposals, read_only, syncs
@@ -423,14 +424,23 @@ class CleanPagesTrusted(Bug):
 
 
 class WipedNodeVotes(Bug):
-    """A node that lost its disk votes as if it had promised nothing."""
+    """A node that lost its disk, or set a damaged log aside, votes as if it had promised nothing."""
 
     number = 17
     known = "Raft users of every kind"
     favours = ("_flip", "_kill", "_power_cut", "_isolate_leader", "_partition")
+    members_move = False
 
     def patches(self) -> list[Patch]:
-        return [instead(joining.Joining, "peer_introduced", lambda *_, **__: None)]
+        def begin(self: joining.Joining, disk: Disk) -> None:
+            real(self, disk)
+            self.is_joining = False
+
+        real = joining.Joining.__init__
+        return [
+            instead(joining.Joining, "__init__", begin),
+            instead(joining.Joining, "peer_introduced", lambda *_, **__: None),
+        ]
 
 
 class VoteForgotten(Bug):

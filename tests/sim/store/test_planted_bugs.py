@@ -51,7 +51,7 @@ WITHIN: dict[type[Bug], int] = {
     planted.WatchBeforeRead: 10,
     planted.WatchBlindToRights: 5,
     planted.WatchesOutliveConnection: 40,
-    planted.WipedNodeVotes: 70,
+    planted.WipedNodeVotes: 170,
 }
 #: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
@@ -72,7 +72,7 @@ LATELY: dict[type[Bug], int] = {
     planted.UncommittedApplied: 4,
     planted.WatchBeforeRead: 2,
     planted.WatchesOutliveConnection: 10,
-    planted.WipedNodeVotes: 6,
+    planted.WipedNodeVotes: 107,
 }
 #: The same for bugs of the log, which `log_alone` shows.
 LOG_WITHIN: dict[type[Bug], int] = {planted.TornTailKept: 230}
