@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from coord.errors import OK, CorruptRecord
 from coord.env import Disk
+from coord.errors import OK, CorruptRecord
 from coord.raft import core as core_module
 from coord.raft.messages import LEADER, Entry
 from coord.server import joining, membership, node, pipeline, proposals, read_only, syncs
