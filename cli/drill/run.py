@@ -267,7 +267,7 @@ class Drill:
             return None
         return None if self.follower.history.in_transition else found
 
-    def require_rest(self, *, masters: int = 1, servers: int = 2, store_nodes: int = 1) -> messages.MasterStatus:
+    def require_rest(self, *, masters: int = 1, servers: int = 2, store_nodes: int = 0) -> messages.MasterStatus:
         """The state before the drill. Raises CliError when the cluster is too small, not whole or not at rest."""
         self.phase("look")
         if len(self.local.coord) < store_nodes:

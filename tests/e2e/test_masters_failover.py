@@ -20,7 +20,7 @@ REGIONS = 60
 SPLITS = [f"k{number:04d}" for number in range(1, REGIONS)]
 
 
-@pytest.fixture(params=["zookeeper", "one", "three"])
+@pytest.fixture(params=["zookeeper", "three"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """Two masters and three servers with one table of 60 regions, all open."""
     with any_store(request.param, tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "cluster") as running:
