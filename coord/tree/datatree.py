@@ -22,6 +22,7 @@ from coord.tree.node import (
     CreateDelta,
     DeleteDelta,
     Delta,
+    More,
     Node,
     SetAclDelta,
     SetDataDelta,
@@ -50,6 +51,9 @@ SPECIAL_PATHS: Final = (ROOT, ZOOKEEPER, QUOTA, CONFIG)
 #: one large znode then costs one encoding.
 CACHED_LISTING_MIN: Final = 16
 CACHED_LISTINGS_BYTES_MAX: Final = 64 << 20
+
+#: A list of children has no more empty places than it has children and so many.
+EMPTY_PLACES_MAX: Final = 16
 
 #: No more znodes than this wait for their part of the digest: about two milliseconds of work.
 UNMARKED_MAX: Final = 2048
@@ -102,32 +106,36 @@ class DataTree(View):
         """The znodes of a new tree. Their creation is not counted in their parents, as in ZooKeeper."""
         for path, children in zip(SPECIAL_PATHS, (1, 2, 0, 0), strict=True):
             node = Node(b"", READ_ONLY if path == CONFIG else OPEN, KIND_PERSISTENT, 0, 0)
-            node.num_children = children
+            more = node.grown()
+            more.num_children = children
             if path == CONFIG:
-                node.aversion = -1
-            self.plant(path, node)
+                more.aversion = -1
+            self.plant(path, node, self.nodes[parent_of(path)] if path != ROOT else None, node.stat())
 
-    def plant(self, path: bytes, node: Node) -> None:
-        """Hang a finished znode under its parent, which is there and counts it already.
+    def plant(self, path: bytes, node: Node, parent: Node | None, stat: bytes) -> bool:
+        """Hang a finished znode, whose Stat is `stat`, under its parent, which is there and counts it already.
 
-        For a new tree and for one that is read from a snapshot; everything else is a delta.
+        For a new tree and for one that is read from a snapshot; everything else is a delta. Only the root has no
+        parent. False if there is such a znode already; the tree is then useless.
         """
-        self.nodes[path] = node
+        nodes = self.nodes
+        count = len(nodes)
+        nodes[path] = node
+        if len(nodes) == count:
+            return False
         self._index(path, node)
-        if path != ROOT:
-            parent = self.nodes[parent_of(path)]
-            if parent.children is None:
-                parent.children = {}
-            parent.children[path] = None
+        if parent is not None:
+            _enlist(parent.grown(), path, node)
             if path.startswith(QUOTA_PREFIX):
                 self.quotas.created(path)
-        self._marked_sum += node.remark(path)
+        self._marked_sum += node.remark(path, stat)
+        return True
 
     def digest_sum(self) -> int:
         """Sum of the marks of all znodes: the tree's part of the digest."""
         added = 0
         for path, node in self._unmarked.items():
-            added += node.remark(path)
+            added += node.remark(path, node.stat())
         self._unmarked.clear()
         self._marked_sum += added
         return self._marked_sum
@@ -160,7 +168,7 @@ class DataTree(View):
         if isinstance(delta, CreateDelta):
             return self._create(delta, zxid, time_ms, events)
         if isinstance(delta, DeleteDelta):
-            self._delete(delta.path, zxid, events)
+            self._delete(delta, zxid, events)
             return None
         assert isinstance(delta, SetAclDelta), delta
         return self._set_acl(delta)
@@ -184,40 +192,43 @@ class DataTree(View):
         path = delta.path
         data = delta.data
         node = Node(data, self.share(delta.acl), delta.kind, delta.ephemeral_owner, delta.ttl_ms)
-        node.czxid = node.mzxid = node.pzxid = zxid
+        node.czxid = node.mzxid = zxid
+        if node.more is not None:
+            node.more.pzxid = zxid
         node.ctime = node.mtime = time_ms
         self.nodes[path] = node
         self._index(path, node)
-        self._unmarked[path] = node
-        parent_path = parent_of(path)
+        # At once, since most znodes stay for a while as they are made.
+        self._marked_sum += node.remark(path, node.stat())
+        parent_path = delta.parent
         parent = self.nodes[parent_path]
-        if parent.children is None:
-            parent.children = {}
-        parent.children[path] = None
-        parent.num_children += 1
-        parent.creates += 1
-        parent.pzxid = zxid
+        family = parent.grown()
+        _enlist(family, path, node)
+        family.num_children += 1
+        family.creates += 1
+        family.pzxid = zxid
         self._touch(parent_path, parent)
         if self._listings:
             self._forget_listing(parent_path)
         if self.quotas.active:
             self._charge(path, 1, size_of(data))
-        if path.startswith(QUOTA_PREFIX):
+        if path[: len(QUOTA_PREFIX)] == QUOTA_PREFIX:
             self._quota_created(path)
         events.append((EVENT_CREATED, path, node.acl))
         events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
         return node
 
-    def _delete(self, path: bytes, zxid: int, events: list[Event]) -> None:
+    def _delete(self, delta: DeleteDelta, zxid: int, events: list[Event]) -> None:
+        path = delta.path
         node = self.nodes.pop(path)
-        parent_path = parent_of(path)
+        parent_path = delta.parent
         parent = self.nodes[parent_path]
-        assert parent.children is not None, path
-        del parent.children[path]
-        parent.num_children -= 1
-        parent.pzxid = zxid
-        self._touch(path, node)
-        del self._unmarked[path]
+        family = parent.more
+        assert family is not None, path
+        self._strike(family, node)
+        family.pzxid = zxid
+        if self._unmarked.pop(path, None) is None:
+            self._marked_sum -= node.mark
         self._touch(parent_path, parent)
         self._unindex(path, node)
         if self._listings:
@@ -228,12 +239,28 @@ class DataTree(View):
         events.append((EVENT_DELETED, path, node.acl))
         events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
 
+    def _strike(self, family: More, node: Node) -> None:
+        """Take a child off its parent's list. The ranks are closed before more than half of the places are empty."""
+        children = family.children
+        assert children is not None, node.slot
+        children[node.slot] = None
+        family.num_children -= 1
+        if not family.num_children:
+            family.children = None
+        elif len(children) > 2 * family.num_children + EMPTY_PLACES_MAX:
+            closed: list[bytes | None] = []
+            for child in children:
+                if child is not None:
+                    self.nodes[child].slot = len(closed)
+                    closed.append(child)
+            family.children = closed
+
     def _set_acl(self, delta: SetAclDelta) -> Node:
         node = self.nodes[delta.path]
         old = node.acl
         node.acl = self.share(delta.acl)
         self._release(old)
-        node.aversion = delta.aversion
+        node.grown().aversion = delta.aversion
         self._touch(delta.path, node)
         return node
 
@@ -348,9 +375,7 @@ class DataTree(View):
             return []
         paths = [path]
         for each in paths:
-            children = self.nodes[each].children
-            if children:
-                paths.extend(children)
+            paths += self.nodes[each].children()
         return paths
 
     def count_below(self, path: bytes) -> int:
@@ -364,12 +389,13 @@ class DataTree(View):
             return known
         cut = len(path) + 1 if path != ROOT else 1
         pack = I32.pack
-        parts = [pack(node.num_children)]
-        for child in node.children or ():
+        count = node.num_children
+        parts = [pack(count)]
+        for child in node.children():
             parts.append(pack(len(child) - cut))
             parts.append(child[cut:])
         encoded = b"".join(parts)
-        if node.num_children >= CACHED_LISTING_MIN:
+        if count >= CACHED_LISTING_MIN:
             if self._listings_bytes + len(encoded) > CACHED_LISTINGS_BYTES_MAX:
                 self._listings.clear()
                 self._listings_bytes = 0
@@ -410,3 +436,14 @@ def is_reapable(node: Node, time_ms: int) -> bool:
 def size_of(data: bytes | None) -> int:
     """Bytes of a znode's data."""
     return len(data) if data is not None else 0
+
+
+def _enlist(family: More, path: bytes, node: Node) -> None:
+    """Put a znode at the end of its parent's children."""
+    children = family.children
+    if children is None:
+        node.slot = 0
+        family.children = [path]
+    else:
+        node.slot = len(children)
+        children.append(path)

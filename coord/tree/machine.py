@@ -54,6 +54,7 @@ from coord.tree.command import (
 )
 from coord.tree.datatree import CONFIG, DataTree, Event
 from coord.tree.node import CreateDelta, DeleteDelta, Delta, SetDataDelta
+from coord.tree.paths import parent_of
 from coord.tree.plan import (
     Planned,
     plan_create,
@@ -371,7 +372,7 @@ class StateMachine:
         """The session and all its ephemerals go under one zxid."""
         events: list[Event] = []
         for path in self.tree.ephemerals_of(session.session_id):
-            self.tree.apply(DeleteDelta(path), outcome.zxid, self.applied_time_ms, events)
+            self.tree.apply(DeleteDelta(path, parent_of(path)), outcome.zxid, self.applied_time_ms, events)
         self.sessions.remove(session)
         outcome.events = events
 

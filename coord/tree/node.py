@@ -46,65 +46,119 @@ def next_version(version: int) -> int:
 
 
 @mypyc_attr(acyclic=True)
+class More:
+    """What most znodes do without, since they are persistent leaves with the access list they were made with.
+
+    `creates` counts the children ever created, which is the next sequence number; it does not wrap. `children` holds
+    the full paths of the children (the tree's own keys, so a name costs no memory twice) in the order of creation, each
+    at the place that its `Node.slot` says, and None where one was deleted; `DataTree` closes the ranks.
+    """
+
+    __slots__ = ("aversion", "children", "creates", "num_children", "pzxid", "tenure")
+
+    def __init__(self, pzxid: int) -> None:
+        self.children: list[bytes | None] | None = None
+        self.creates: i64 = 0
+        self.pzxid: i64 = pzxid
+        #: Of an ephemeral znode the session that owns it, of a TTL znode its milliseconds, else 0.
+        self.tenure: i64 = 0
+        self.num_children: i32 = 0
+        self.aversion: i32 = 0
+
+
+@mypyc_attr(acyclic=True)
 class Node:
     """A znode. Its path is its key in the tree.
 
     There may be millions, so this has the fewest bytes that will do: compiled, the numbers are native and an object is
-    128 bytes. The Stat as the wire has it is made anew whenever it is asked for (`stat`).
+    96 bytes; what few znodes need is in another object, `more`. The Stat as the wire has it is made anew whenever it is
+    asked for (`stat`).
 
-    `creates` counts the children ever created, which is the next sequence number; it does not wrap. `children` holds
-    the full paths of the children (the tree's own keys, so a name costs no memory twice) in the order of creation;
-    None for a leaf that never had any.
+    `slot` is this znode's place among its parent's `children`.
 
     `mark` is this znode's part of the tree's digest: a checksum over Stat, path, kind, access list and data as they
     were when `remark` was called; the tree knows for which znodes that is out of date.
     """
 
-    __slots__ = (
-        "_mark",
-        "_tenure",
-        "acl",
-        "aversion",
-        "children",
-        "creates",
-        "ctime",
-        "czxid",
-        "data",
-        "kind",
-        "mtime",
-        "mzxid",
-        "num_children",
-        "pzxid",
-        "version",
-    )
+    __slots__ = ("_mark", "acl", "ctime", "czxid", "data", "kind", "more", "mtime", "mzxid", "slot", "version")
 
     def __init__(self, data: bytes | None, acl: AccessList, kind: int, ephemeral_owner: int, ttl_ms: int) -> None:
         self.data: bytes | None = data
         self.acl: AccessList = acl
-        self.children: dict[bytes, None] | None = None
+        self.more: More | None = None
         self.czxid: i64 = 0
         self.mzxid: i64 = 0
-        self.pzxid: i64 = 0
         self.ctime: i64 = 0
         self.mtime: i64 = 0
-        self.creates: i64 = 0
-        #: Of an ephemeral znode the session that owns it, of a TTL znode its milliseconds, else 0.
-        self._tenure: i64 = ttl_ms if kind == KIND_TTL else ephemeral_owner
         self.version: i32 = 0
-        self.aversion: i32 = 0
-        self.num_children: i32 = 0
         self._mark: i32 = 0
+        self.slot: i32 = 0
         self.kind: u8 = kind
+        tenure = ttl_ms if kind == KIND_TTL else ephemeral_owner
+        if tenure:
+            self.grown().tenure = tenure
+
+    def grown(self) -> More:
+        """`more`, which is there from now on."""
+        more = self.more
+        if more is None:
+            more = self.more = More(self.czxid)
+        return more
+
+    def sketch(self, version: int) -> Node:
+        """A znode like this one as far as planning looks at it, at that version."""
+        drawn = Node(None, self.acl, self.kind, self.ephemeral_owner, self.ttl_ms)
+        drawn.version = version
+        more = self.more
+        if more is not None:
+            copied = drawn.grown()
+            copied.creates = more.creates
+            copied.num_children = more.num_children
+            copied.aversion = more.aversion
+        return drawn
 
     @property
     def ephemeral_owner(self) -> int:
         """The session with which the znode ends; 0 if it does not."""
-        return self._tenure if self.kind != KIND_TTL else 0
+        more = self.more
+        return more.tenure if more is not None and self.kind != KIND_TTL else 0
 
     @property
     def ttl_ms(self) -> int:
         """How long a TTL znode may be left alone; 0 for all others."""
-        return self._tenure if self.kind == KIND_TTL else 0
+        more = self.more
+        return more.tenure if more is not None and self.kind == KIND_TTL else 0
+
+    def children(self) -> list[bytes]:
+        """The paths of its children in the order of creation."""
+        more = self.more
+        if more is None or more.children is None:
+            return []
+        return [child for child in more.children if child is not None]
+
+    @property
+    def num_children(self) -> int:
+        """How many children it has."""
+        more = self.more
+        return more.num_children if more is not None else 0
+
+    @property
+    def creates(self) -> int:
+        """How many children were ever created."""
+        more = self.more
+        return more.creates if more is not None else 0
+
+    @property
+    def pzxid(self) -> int:
+        """The zxid of the last change of its children, or of its own creation."""
+        more = self.more
+        return more.pzxid if more is not None else self.czxid
+
+    @property
+    def aversion(self) -> int:
+        """The version of its access list."""
+        more = self.more
+        return more.aversion if more is not None else 0
 
     @property
     def mark(self) -> int:
@@ -115,13 +169,23 @@ class Node:
     def stat(self) -> bytes:
         """The Stat as the wire has it."""
         data = self.data
+        more = self.more
+        creates: int = 0
+        children: int = 0
+        pzxid: int = self.czxid
+        owner: int = 0
+        aversion: int = 0
+        if more is not None:
+            creates = more.creates
+            children = more.num_children
+            pzxid = more.pzxid
+            aversion = more.aversion
+            if self.kind != KIND_TTL:
+                owner = more.tenure
         # As ZooKeeper counts for the wire: every create and every delete of a child.
-        creates: int = self.creates
-        children: int = self.num_children
         cversion = 2 * creates - children
         if cversion > I32_MAX:
             cversion = wrap_i32(cversion)
-        owner = self._tenure if self.kind != KIND_TTL else 0
         if IS_COMPILED:
             out = BytesWriter()
             write_i64_be(out, self.czxid)
@@ -130,11 +194,11 @@ class Node:
             write_i64_be(out, self.mtime)
             write_i32_be(out, self.version)
             write_i32_be(out, cversion)
-            write_i32_be(out, self.aversion)
+            write_i32_be(out, aversion)
             write_i64_be(out, owner)
             write_i32_be(out, len(data) if data is not None else 0)
-            write_i32_be(out, self.num_children)
-            write_i64_be(out, self.pzxid)
+            write_i32_be(out, children)
+            write_i64_be(out, pzxid)
             return out.getvalue()
         packed: bytes = _pack_stat(
             self.czxid,
@@ -143,47 +207,77 @@ class Node:
             self.mtime,
             self.version,
             cversion,
-            self.aversion,
+            aversion,
             owner,
             len(data) if data is not None else 0,
-            self.num_children,
-            self.pzxid,
+            children,
+            pzxid,
         )
         return packed
 
-    def take_stat(self, stat: bytes, creates: int) -> bool:
-        """Become the znode of this Stat, which `creates` belongs to; False if both contradict what is known of it."""
-        if IS_COMPILED:
-            self.czxid, self.mzxid = read_i64_be(stat, 0), read_i64_be(stat, 8)
-            self.ctime, self.mtime = read_i64_be(stat, 16), read_i64_be(stat, 24)
-            self.version, self.aversion = read_i32_be(stat, 32), read_i32_be(stat, 40)
-            self.num_children, self.pzxid = read_i32_be(stat, 56), read_i64_be(stat, 60)
-        else:
-            fields = STAT.unpack(stat)
-            self.czxid, self.mzxid, self.ctime, self.mtime, self.version = fields[:5]
-            self.aversion = fields[6]
-            self.num_children, self.pzxid = fields[9:]
-        self.creates = creates
-        return self.stat() == stat
+    def take_stat(self, data: bytes, at: int, creates: int) -> bool:
+        """Become the znode of the Stat at `data[at:]`, which `creates` belongs to.
 
-    def checksum(self, path: bytes) -> int:
-        """What `mark` is when it is up to date with everything else."""
+        False if both contradict each other, or what is known of the znode: its data and whose it is.
+        """
+        if IS_COMPILED:
+            self.czxid, self.mzxid = read_i64_be(data, at), read_i64_be(data, at + 8)
+            self.ctime, self.mtime = read_i64_be(data, at + 16), read_i64_be(data, at + 24)
+            self.version, cversion, aversion = (
+                read_i32_be(data, at + 32),
+                read_i32_be(data, at + 36),
+                read_i32_be(data, at + 40),
+            )
+            owner, length = read_i64_be(data, at + 44), read_i32_be(data, at + 52)
+            children, pzxid = read_i32_be(data, at + 56), read_i64_be(data, at + 60)
+        else:
+            fields = STAT.unpack_from(data, at)
+            self.czxid, self.mzxid, self.ctime, self.mtime, self.version = fields[:5]
+            cversion, aversion, owner, length, children, pzxid = fields[5:]
+        if aversion or children or creates or pzxid != self.czxid or self.more is not None:
+            more = self.grown()
+            more.aversion = aversion
+            more.num_children = children
+            more.creates = creates
+            more.pzxid = pzxid
+        # Not in 32 bits: an int beside an i32 would be taken for one.
+        number: int = children
+        counted = 2 * creates - number
+        if counted > I32_MAX:
+            counted = wrap_i32(counted)
+        own = self.data
+        return (
+            cversion == counted
+            and length == (len(own) if own is not None else 0)
+            and owner == (self.ephemeral_owner if self.more is not None else 0)
+        )
+
+    def checksum(self, path: bytes, stat: bytes) -> int:
+        """What `mark` is when it is up to date with everything else; `stat` is this znode's."""
         kind: int = self.kind
         data = self.data
-        stamp: int = crc32c(path, (self.ttl_ms * 4 + kind) % _PRIME_32) ^ self.acl.stamp
+        more = self.more
+        seed = kind
+        if kind == KIND_TTL:
+            seed = (self.ttl_ms * 4 + kind) % _PRIME_32
+        stamp: int = crc32c(path, seed) ^ self.acl.stamp
+        hidden = 0
+        if more is not None:
+            creates: int = more.creates
+            children: int = more.num_children
+            if 2 * creates - children > I32_MAX:
+                # What the Stat no longer shows.
+                hidden = creates % _PRIME_32
+        if data is not None and not hidden:
+            # As below, in one step.
+            return crc32c(data + stat, stamp)
         # A null and an empty data are different answers to a client.
         stamp = crc32c(data, stamp) if data is not None else ~stamp & 0xFFFFFFFF
-        creates: int = self.creates
-        children: int = self.num_children
-        if 2 * creates - children > I32_MAX:
-            # What the Stat no longer shows.
-            stamp ^= creates % _PRIME_32
-        found: int = crc32c(self.stat(), stamp)
-        return found
+        return crc32c(stat, stamp ^ hidden)
 
-    def remark(self, path: bytes) -> int:
-        """Bring `mark` up to date with everything else; returns it."""
-        mark = self.checksum(path)
+    def remark(self, path: bytes, stat: bytes) -> int:
+        """Bring `mark` up to date with everything else; returns it. `stat` is this znode's."""
+        mark = self.checksum(path, stat)
         self._mark = mark if mark <= I32_MAX else mark - 0x100000000
         return mark
 
@@ -198,12 +292,20 @@ class Delta:
 
 @mypyc_attr(acyclic=True)
 class CreateDelta(Delta):
-    """A new znode; its parent exists and may have children."""
+    """A new znode; `parent` exists and may have children."""
 
     def __init__(
-        self, path: bytes, data: bytes | None, acl: AccessList, kind: int, ephemeral_owner: int, ttl_ms: int
+        self,
+        path: bytes,
+        parent: bytes,
+        data: bytes | None,
+        acl: AccessList,
+        kind: int,
+        ephemeral_owner: int,
+        ttl_ms: int,
     ) -> None:
         self.path = path
+        self.parent = parent
         self.data = data
         self.acl = acl
         self.kind = kind
@@ -213,7 +315,11 @@ class CreateDelta(Delta):
 
 @mypyc_attr(acyclic=True)
 class DeleteDelta(Delta):
-    """An existing znode without children goes."""
+    """An existing znode without children, a child of `parent`, goes."""
+
+    def __init__(self, path: bytes, parent: bytes) -> None:
+        self.path = path
+        self.parent = parent
 
 
 @mypyc_attr(acyclic=True)

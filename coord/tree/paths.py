@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-ROOT: Final = b"/"
+from mypy_extensions import i64
 
-# A name of printable ASCII, the usual case: decided without decoding.
+from coord.wire.jute import IS_COMPILED
+
+ROOT: Final = b"/"
+SLASH: Final = ord("/")
+
 _plain_name: Final = re.compile(rb"[\x20-\x2e\x30-\x7e]+").fullmatch
 
 # Controls, private use, surrogates, specials; and everything beyond the basic plane, which ZooKeeper sees as
@@ -15,9 +19,34 @@ _plain_name: Final = re.compile(rb"[\x20-\x2e\x30-\x7e]+").fullmatch
 _refused: Final = re.compile(r"[\x00-\x1f/\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]").search
 
 
+def last_slash(path: bytes) -> int:
+    """Where the last slash of `path` is: what is in front of it is the parent. -1 without one."""
+    if not IS_COMPILED:
+        return path.rfind(b"/")
+    at: i64 = len(path) - 1
+    while at >= 0 and path[at] != SLASH:
+        at -= 1
+    return at
+
+
+def _is_plain(name: bytes) -> bool:
+    """Whether `name` is printable ASCII, the usual case: decided without decoding."""
+    if not IS_COMPILED:
+        return _plain_name(name) is not None
+    at: i64 = len(name)
+    if at == 0:
+        return False
+    while at > 0:
+        at -= 1
+        byte = name[at]
+        if byte < 0x20 or byte > 0x7E or byte == SLASH:
+            return False
+    return True
+
+
 def is_valid_name(name: bytes) -> bool:
     """Whether `name` can be the last part of a path."""
-    if _plain_name(name) is not None:
+    if _is_plain(name):
         return name not in (b".", b"..")
     if not name or name.isascii():
         return False
@@ -39,4 +68,4 @@ def is_valid_path(path: bytes) -> bool:
 
 def parent_of(path: bytes) -> bytes:
     """The path of the parent; `path` is valid and not the root."""
-    return path[: path.rfind(b"/")] or ROOT
+    return path[: last_slash(path)] or ROOT

@@ -36,7 +36,7 @@ from coord.tree.node import (
     SetDataDelta,
     next_version,
 )
-from coord.tree.paths import ROOT, is_valid_name, is_valid_path, parent_of
+from coord.tree.paths import ROOT, SLASH, is_valid_name, is_valid_path, last_slash, parent_of
 from coord.tree.sessions import Session
 from coord.wire.opcodes import (
     ANY_VERSION,
@@ -66,7 +66,6 @@ _KIND: Final = (
 )
 _SEQUENTIAL: Final = (False, False, True, True, False, False, True)
 
-_SLASH: Final = ord("/")
 _SPECIAL: Final = frozenset(SPECIAL_PATHS)
 
 #: ZooKeeper keeps a TTL in 40 bits.
@@ -95,13 +94,14 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
     """create, create2, createContainer, createTTL. The delta's path has the sequence number."""
     kind = _kind_of(request)
     path = request.path
-    slash = path.rfind(b"/")
+    slash = last_slash(path)
     if kind < 0 or slash < 0 or 0 in path:
         return BAD_ARGUMENTS
     acl = resolve(request.acl, session.identities)
     if acl is None:
         return INVALID_ACL
-    parent = view.find(path[:slash] or ROOT)
+    parent_path = path[:slash] or ROOT
+    parent = view.find(parent_path)
     if parent is None:
         return NO_NODE
     if not parent.acl.allows(PERM_CREATE, session.identities):
@@ -110,7 +110,7 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
         path = b"%s%010d" % (path, parent.creates)
     # The parent exists, so only the last name can be wrong, or a second slash in front of it, for `//a` has the root
     # as its parent. The root itself has no name and is there already.
-    if path != ROOT and (not is_valid_name(path[slash + 1 :]) or path.startswith(b"//")):
+    if path != ROOT and (not is_valid_name(path[slash + 1 :]) or path[:2] == b"//"):
         return BAD_ARGUMENTS
     if view.find(path) is not None:
         return NODE_EXISTS
@@ -119,7 +119,7 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
     if view.enforces_quotas and view.is_over_quota(path, 1, size_of(request.data)):
         return QUOTA_EXCEEDED
     owner = session.session_id if kind == KIND_EPHEMERAL else 0
-    return CreateDelta(path, request.data, acl, kind, owner, request.ttl_ms)
+    return CreateDelta(path, parent_path, request.data, acl, kind, owner, request.ttl_ms)
 
 
 def plan_set_data(view: View, session: Session, path: bytes, data: bytes | None, version: int) -> Planned:
@@ -140,7 +140,8 @@ def plan_delete(view: View, session: Session, path: bytes, version: int) -> Plan
     """delete."""
     if not _is_deletable(path):
         return BAD_ARGUMENTS
-    parent = view.find(parent_of(path))
+    parent_path = parent_of(path)
+    parent = view.find(parent_path)
     if parent is None:
         return NO_NODE
     if not parent.acl.allows(PERM_DELETE, session.identities):
@@ -152,7 +153,7 @@ def plan_delete(view: View, session: Session, path: bytes, version: int) -> Plan
         return BAD_VERSION
     if node.num_children:
         return NOT_EMPTY
-    return DeleteDelta(path)
+    return DeleteDelta(path, parent_path)
 
 
 def plan_check(view: View, session: Session, path: bytes, version: int) -> Planned:
@@ -190,7 +191,8 @@ def plan_delete_container(view: View, identities: list[Identity] | None, path: b
     """
     if not _is_deletable(path):
         return BAD_ARGUMENTS
-    parent = view.find(parent_of(path))
+    parent_path = parent_of(path)
+    parent = view.find(parent_path)
     node = view.find(path)
     if parent is None or node is None:
         return NO_NODE
@@ -200,12 +202,12 @@ def plan_delete_container(view: View, identities: list[Identity] | None, path: b
         return NOT_EMPTY
     if not is_reapable(node, time_ms):
         return BAD_VERSION
-    return DeleteDelta(path)
+    return DeleteDelta(path, parent_path)
 
 
 def _is_deletable(path: bytes) -> bool:
     # A byte is looked for as a number: as bytes it would be tried as a number first, by way of an exception.
-    return _SLASH in path and 0 not in path and path not in _SPECIAL
+    return SLASH in path and 0 not in path and path not in _SPECIAL
 
 
 def _missing(path: bytes) -> int:
@@ -288,27 +290,23 @@ class Overlay(View):
                 self._changed[path] = delta
         elif isinstance(delta, CreateDelta):
             self._changed[path] = Node(None, delta.acl, delta.kind, delta.ephemeral_owner, delta.ttl_ms)
-            parent = self._own(parent_of(path))
-            parent.num_children += 1
-            parent.creates += 1
+            family = self._own(delta.parent).grown()
+            family.num_children += 1
+            family.creates += 1
         elif isinstance(delta, DeleteDelta):
             self._changed[path] = None
-            self._own(parent_of(path)).num_children -= 1
+            self._own(delta.parent).grown().num_children -= 1
         elif isinstance(delta, SetAclDelta):
             node = self._own(path)
             node.acl = delta.acl
-            node.aversion = delta.aversion
+            node.grown().aversion = delta.aversion
 
     def _own(self, path: bytes) -> Node:
         known = self._changed.get(path)
         if isinstance(known, Node):
             return known
         node = self._nodes[path]
-        own = Node(None, node.acl, node.kind, node.ephemeral_owner, node.ttl_ms)
-        own.version = known.version if known is not None else node.version
-        own.aversion = node.aversion
-        own.creates = node.creates
-        own.num_children = node.num_children
+        own = node.sketch(known.version if known is not None else node.version)
         self._changed[path] = own
         return own
 

@@ -102,10 +102,12 @@ def _nodes(tree: DataTree, numbers: dict[int, int]) -> Iterator[bytes]:
     expected = tree.digest_sum()
     total = 0
     for path, node in tree.nodes.items():
-        if node.checksum(path) != node.mark:
+        stat = node.stat()
+        if node.checksum(path, stat) != node.mark:
             raise StateDamaged(f"the znode {path.decode(errors='replace')!r}")
         total += node.mark
-        yield _encode_node(path, node, numbers[id(node.acl)])
+        head: bytes = _NODE.pack(numbers[id(node.acl)], node.kind, node.ttl_ms, node.creates, stat)
+        yield head + buffer(path) + buffer(node.data)
     if total != expected:
         raise StateDamaged(f"the digest of {len(tree.nodes)} znodes, {expected:#x}, they add up to {total:#x},")
 
@@ -142,11 +144,6 @@ def _encode_session(session: Session) -> bytes:
     return b"".join(parts)
 
 
-def _encode_node(path: bytes, node: Node, acl_number: int) -> bytes:
-    head: bytes = _NODE.pack(acl_number, node.kind, node.ttl_ms, node.creates, node.stat())
-    return head + buffer(path) + buffer(node.data)
-
-
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +167,9 @@ class SnapshotReader:
         self._has_header: bool = False
         #: Znodes whose children have not all come yet.
         self._incomplete: int = 0
+        #: The parent of the last znode: siblings mostly come together.
+        self._parent_path: bytes = b""
+        self._parent: Node | None = None
         self._digest: int = -1
 
     def feed(self, piece: bytes) -> None:
@@ -255,7 +255,8 @@ class SnapshotReader:
             elif kind == _KIND_SESSIONS:
                 self._take_session(payload, start, at)
             else:
-                self._lists.append(AccessList(read_acl(payload, start, at)[0] or []))
+                acl = AccessList(read_acl(payload, start, at)[0] or [])
+                self._lists.append(self.tree.acls.setdefault(acl.encoded, acl))
 
     def _take_session(self, payload: bytes, at: int, end: int) -> None:
         session_id, owner, timeout_ms = _SESSION.unpack_from(payload, at)
@@ -280,24 +281,35 @@ class SnapshotReader:
         else:
             acl_number, kind, ttl_ms, creates = _NODE_FIXED.unpack_from(payload, at)
             owner = I64.unpack_from(payload, stat_at + _OWNER_OFFSET)[0]
-        stat = payload[stat_at : stat_at + STAT.size]
         path, at = read_string(payload, stat_at + STAT.size, end)
         data, _ = read_buffer(payload, at, end)
         if not 0 <= acl_number < len(self._lists) or kind > KIND_TTL:
             raise self._corrupt("a known access list and kind", (acl_number, kind))
         tree = self.tree
-        if path in tree.nodes or (path != ROOT and parent_of(path) not in tree.nodes):
-            raise self._corrupt("a znode below its parent, once", path)
         node = Node(data, tree.share(self._lists[acl_number]), kind, owner, ttl_ms)
-        if not node.take_stat(stat, creates) or node.ttl_ms != ttl_ms:
+        if not node.take_stat(payload, stat_at, creates) or node.ttl_ms != ttl_ms:
             raise self._corrupt(f"the Stat of {path!r}", "another")
-        tree.plant(path, node)
-        if node.num_children:
+        parent = self._parent_of(path) if path != ROOT else None
+        if not tree.plant(path, node, parent, payload[stat_at : stat_at + STAT.size]):
+            raise self._corrupt("each znode once", path)
+        if node.more is not None and node.more.num_children:
             self._incomplete += 1
-        if path != ROOT:
-            parent = tree.nodes[parent_of(path)]
-            missing = parent.num_children - (len(parent.children) if parent.children is not None else 0)
+        if parent is not None:
+            family = parent.grown()
+            missing = family.num_children - (len(family.children) if family.children is not None else 0)
             if missing < 0:
-                raise self._corrupt(f"{parent.num_children} children of the parent of {path!r}", "one more")
+                raise self._corrupt(f"{family.num_children} children of the parent of {path!r}", "one more")
             if missing == 0:
                 self._incomplete -= 1
+
+    def _parent_of(self, path: bytes) -> Node:
+        """The znode above `path`, which is here already."""
+        parent_path = parent_of(path)
+        if parent_path == self._parent_path and self._parent is not None:
+            return self._parent
+        parent = self.tree.nodes.get(parent_path)
+        if parent is None:
+            raise self._corrupt("a znode below its parent", path)
+        self._parent_path = parent_path
+        self._parent = parent
+        return parent

@@ -6,6 +6,7 @@ import pytest
 
 from coord import errors as e
 from coord.tree.command import Command
+from coord.tree.datatree import EMPTY_PLACES_MAX
 from coord.tree.node import I32_MAX, next_version, wrap_i32
 from coord.wire import records as r
 from coord.wire.values import Acl, MultiOp
@@ -150,11 +151,36 @@ def test_sequential_at_a_trailing_slash_is_named_by_the_number_alone(c: Client) 
 
 def test_sequence_goes_on_beyond_31_bits_and_cversion_wraps(c: Client, store: Store) -> None:
     c.create(b"/q")
-    store.machine.tree.nodes[b"/q"].creates = I32_MAX
+    store.machine.tree.nodes[b"/q"].grown().creates = I32_MAX
     first = path_of(c.create(b"/q/n-", flags=r.CREATE_SEQUENTIAL))
     second = path_of(c.create(b"/q/n-", flags=r.CREATE_SEQUENTIAL))
     assert (first, second) == (b"/q/n-2147483647", b"/q/n-2147483648")
     assert c.stat(b"/q").cversion == wrap_i32(2 * (I32_MAX + 2) - 2)
+
+
+def test_children_keep_their_order_however_many_go(c: Client, store: Store) -> None:
+    """Deleted children leave places in their parent's list; closing the ranks moves nobody past another."""
+    c.create(b"/q")
+    names = [b"/q/%d" % i for i in range(200)]
+    for name in names:
+        c.create(name)
+    tree = store.machine.tree
+    left = list(names)
+    for name in names[::3] + names[1:150:3] + names[190:]:
+        if name not in left:
+            continue
+        c.delete(name)
+        left.remove(name)
+        if name.endswith(b"5"):
+            c.create(name + b"x")
+            left.append(name + b"x")
+        assert tree.nodes[b"/q"].children() == left
+        places = tree.nodes[b"/q"].more.children
+        assert [places[tree.nodes[each].slot] for each in left] == left
+        assert len(places) <= 2 * len(left) + EMPTY_PLACES_MAX
+    for name in left:
+        c.delete(name)
+    assert tree.nodes[b"/q"].more.children is None
 
 
 def test_ephemeral_belongs_to_its_session_and_takes_no_children(c: Client) -> None:

@@ -135,7 +135,9 @@ def assert_same(machine: StateMachine, model: Model) -> None:
         assert stat.cversion == want.creates + want.deletes - special
         assert stat.num_children == len(children) + special
         assert stat.data_length == len(want.data)
-        assert sorted(node.children or ()) == sorted([*children, b"/zookeeper"] if special else children)
+        assert sorted(node.children()) == sorted([*children, b"/zookeeper"] if special else children)
+        for child in node.children():
+            assert node.more.children[machine.tree.nodes[child].slot] == child
     for session in range(1, 4):
         owned = sorted(path for path, node in model.nodes.items() if node.owner == session)
         assert machine.tree.ephemerals_of(session) == owned

@@ -32,7 +32,7 @@ def furnished() -> Store:
     for path in (b"", b"/zookeeper_stats", b"/zookeeper_limits"):
         c.create(b"/zookeeper/quota/a" + path)
     tree = store.machine.tree
-    tree.nodes[b"/c"].creates = 1 << 33
+    tree.nodes[b"/c"].grown().creates = 1 << 33
     tree._touch(b"/c", tree.nodes[b"/c"])
     return store
 
