@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
 import secrets
+import signal
 import time
 from pathlib import Path
+from typing import Final
 
 from coord.env import Clock, Disk, DiskFile, Entropy, Rng, System
+
+#: prctl(2).
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class OsClock:
@@ -46,6 +52,24 @@ class OsEntropy:
 def os_system() -> System:
     """This machine's."""
     return System(OsClock(), OsRng(), OsEntropy())
+
+
+def return_memory() -> None:
+    """Give the system back what was freed between things that stay. Only glibc has to be told."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def end_with_parent(parent: int) -> None:
+    """For a forked child: the system kills it when the process `parent` ends, however that ends. Linux only."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 class OsFile:
@@ -143,8 +167,10 @@ class FolderLock:
         except OSError:
             os.close(self._fd)
             raise
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        # For whoever wonders who has it; a full disk need not take that.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let another process have the directory."""

@@ -76,8 +76,10 @@ class Manifest:
 
 def decode_head(where: str, data: bytes) -> int:
     """Length of the manifest, from the first HEAD.size bytes. Raises CorruptRecord, StorageError."""
-    if len(data) < HEAD.size or data[:4] != MAGIC:
-        raise CorruptRecord(where, 0, MAGIC, data[:4])
+    if data[:4] != MAGIC:
+        raise StorageError(f"{where} is no backup of a store: it begins with {data[:4]!r}, not with {MAGIC!r}")
+    if len(data) < HEAD.size:
+        raise CorruptRecord(where, 0, f"{HEAD.size} bytes", f"{len(data)} bytes")
     _, version, length = HEAD.unpack_from(data)
     if version != VERSION:
         raise StorageError(f"{where}: written in format {version}, this program reads {VERSION}")

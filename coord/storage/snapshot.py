@@ -34,6 +34,8 @@ CHUNK_BYTES_MAX: Final = 4 << 20
 KEEP: Final = 2
 #: The writer collects this much before it calls the disk.
 WRITE_BYTES: Final = 1 << 20
+#: It syncs this often, so that no write to the log has to wait for the whole file.
+SYNC_BYTES: Final = 8 << 20
 
 _FILE_HEADER: Final = struct.Struct(">4sH")
 _FRAME: Final = struct.Struct(">II")
@@ -187,6 +189,8 @@ class Snapshots:
                 if size >= WRITE_BYTES:
                     draft.append(b"".join(waiting))
                     waiting.clear()
+                    if draft.size % SYNC_BYTES < size:
+                        draft.sync()
                     size = 0
             draft.append(b"".join(waiting))
             draft.finish(meta.name())

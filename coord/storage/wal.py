@@ -2,9 +2,10 @@
 
 On disk, all numbers big-endian:
 
-    segment := record* zeros            file `<number:016x>.log`, numbers ascending without gaps
+    segment := record* [seal] zeros     file `<number:016x>.log`, numbers ascending without gaps
+    seal    := magic "RKWS"  sequence:u64  crc:u32               crc32c over magic, sequence and where it lies (u64)
     record  := magic "RKW1"  length:u32  crc:u32  body          crc32c over length and body
-    body    := sequence:u64  item+                               sequences ascend by one over all segments
+    body    := sequence:u64  item*                               sequences ascend by one over all segments
     item    := 0x01 term:u64 vote:u64                            hard state
              | 0x02 kind:u8 term:u64 index:u64 length:u32 data   entry; replaces every entry from this index on
              | 0x03 index:u64 term:u64                           base: a snapshot stands for everything up to here
@@ -17,14 +18,20 @@ written only after the sync of this one has returned. From this follows the rule
 - an invalid record with a valid one behind it was durable once: `CorruptRecord` names file and offset, and the node
   does not start on it.
 
-A flipped bit in the very last record cannot be told from a torn write; it is cut, and the entries come back from the
-leader. Segments grow by zeros written ahead (`RESERVE_BYTES`), so that most syncs need not flush a changed file size.
+The last record has no record behind it that would prove it durable; a seal does. It is written once the sync has
+returned, before anybody is told, and takes no sync of its own: the next record goes over it. So damage of the last
+record is told from a torn write as well, unless the power fails before the system has written the seal back (some
+seconds, if nothing else is written) and takes the seal along; a log that was closed has it on the disk. Without this, a
+node would forget what it has acknowledged, and with a second one that never had it outvote the one that has.
+
+Segments grow by zeros written ahead (`RESERVE_BYTES`), so that most syncs need not flush a changed file size.
 
 The log belongs to one thread at a time: first to whoever opens it, then to the writer (`coord.storage.writer`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from typing import Final
@@ -38,6 +45,7 @@ from coord.errors import CorruptRecord, StorageError
 log = Logger()
 
 MAGIC: Final = b"RKW1"
+SEAL_MAGIC: Final = b"RKWS"
 VERSION: Final = 1
 #: A new segment begins once the current one has reached this size.
 SEGMENT_BYTES: Final = 64 << 20
@@ -58,6 +66,13 @@ _ENTRY: Final = struct.Struct(">BBQQI")
 _BASE: Final = struct.Struct(">BQQ")
 _SEGMENT: Final = struct.Struct(">BHQQQQQ")
 _LENGTH: Final = struct.Struct(">I")
+_SEAL: Final = struct.Struct(">4sQI")
+_SEALED: Final = struct.Struct(">4sQQ")
+
+
+def encode_seal(sequence: int, position: int) -> bytes:
+    """What lies at `position` when the record `sequence`, which ends there, is durable."""
+    return _SEAL.pack(SEAL_MAGIC, sequence, crc32c(_SEALED.pack(SEAL_MAGIC, sequence, position)))
 
 
 class LogItem:
@@ -148,9 +163,10 @@ class Batch:
 
 
 class Recovered:
-    """What a log held when it was opened."""
+    """What a log held when it was opened; of the entries up to `floor` only where the last one was."""
 
-    def __init__(self) -> None:
+    def __init__(self, floor: int = 0) -> None:
+        self._floor = floor
         self.term = 0
         self.vote = 0
         #: The log begins behind this position. `base_term` 0 with an index above 0: the term is not known.
@@ -180,7 +196,10 @@ class Recovered:
         if position > len(self.entries):
             raise ValueError(f"entry {self.last_index() + 1} is missing")
         del self.entries[position:]
-        self.entries.append(item)
+        if item.index <= self._floor:
+            self.base_index, self.base_term = item.index, item.term
+        else:
+            self.entries.append(item)
 
     def take(self, item: Item) -> None:
         """Replay one item of the log. Raises ValueError when an entry would leave a gap."""
@@ -196,6 +215,8 @@ class Recovered:
     def rebase(self, index: int, term: int) -> None:
         """Forget what a snapshot at (term, index) covers, and everything if the log does not continue it."""
         position = index - self.base_index
+        if index < self.base_index <= self._floor:
+            return  # Below the floor nobody asks what is left; the next entry says where the log goes on.
         matches = (0 < position <= len(self.entries) and self.entries[position - 1].term == term) or (
             position == 0 and self.base_term in (0, term)
         )
@@ -243,7 +264,9 @@ class Wal:
         parts: list[bytes] = []
         for batch in batches:
             parts += batch.parts
+        assert parts, "a record of nothing"
         self._write_record(parts)
+        self._seal()
         segment = self._segments[-1]
         for batch in batches:
             segment.index_max = max(segment.index_max, batch.index_max)
@@ -279,8 +302,10 @@ class Wal:
         return len(self._segments)
 
     def close(self) -> None:
-        """Close the current segment; nothing is lost, everything written was synced."""
+        """Close the current segment; nothing is lost, everything but the seal was synced."""
         if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.sync()
             self._file.close()
             self._file = None
 
@@ -303,6 +328,12 @@ class Wal:
         self._sequence += 1
         self.written_bytes += len(record)
         self.syncs += 1
+
+    def _seal(self) -> None:
+        """Say behind the last record that it is durable. Without room for that the log is as good as it can be."""
+        assert self._file is not None, "log is closed"
+        with contextlib.suppress(OSError):
+            self._file.write_at(self._position, encode_seal(self._sequence, self._position))
 
     def _reserve(self, file: DiskFile, end: int) -> None:
         """Write zeros ahead. Only a gain in speed: without room for them the log goes on growing record by record."""
@@ -329,11 +360,15 @@ class Wal:
             last_index, last_term = self._last
             header = _SEGMENT.pack(ITEM_SEGMENT, VERSION, number, *self._hard_state, last_index, last_term)
             self._write_record([header])
-            self._disk.sync_folder(self._folder)
         except OSError:
             self._file.close()
             self._file, self._position, self._reserved = old
             raise
+        try:
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            # The header is on the disk, so its number is taken; whether its name is nobody knows.
+            raise SyncFailed(self._disk.where(self._folder), error) from error
         if old[0] is not None:
             old[0].close()
         self._segments.append(segment)
@@ -351,14 +386,14 @@ class SyncFailed(StorageError):  # noqa: N818
         self.error = error
 
 
-def open_wal(disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> tuple[Wal, Recovered]:
-    """Open the log in `folder` (created if absent), repair a torn tail, and return what it holds.
+def open_wal(disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES, floor: int = 0) -> tuple[Wal, Recovered]:
+    """Open the log in `folder` (created if absent), repair a torn tail, and return what it holds behind entry `floor`.
 
     Raises CorruptRecord (a record that was durable is damaged or missing), StorageError (a newer format), OSError.
     """
     disk.make_folder(folder)
     wal = Wal(disk, folder, segment_bytes=segment_bytes)
-    recovered = Recovered()
+    recovered = Recovered(floor)
     tail = (0, b"")
     names = [name for name in disk.names(folder) if name.endswith(".log")]
     for position, name in enumerate(names):
@@ -405,6 +440,9 @@ def _reopen_last(wal: Wal, disk: Disk, folder: str, offset: int, record: bytes) 
     disk.sync_folder(folder)
     wal._file = file
     wal._reserved = wal._position
+    if offset:
+        # A header alone holds nothing that a node would miss.
+        wal._seal()
 
 
 def _replay(reader: SegmentReader, recovered: Recovered, sequence: int, *, is_first: bool, is_last: bool) -> int:
@@ -478,22 +516,30 @@ class SegmentReader:
             return 0
         magic, length, crc = _PREFIX.unpack_from(data, offset)
         end = offset + 12 + length
-        if magic != MAGIC or length < 9 or length > RECORD_BYTES_MAX or end > len(data):
+        if magic != MAGIC or length < _SEQUENCE.size or length > RECORD_BYTES_MAX or end > len(data):
             return 0
-        covered = data[offset + 4 : offset + 8] + data[offset + 12 : end]
-        return int(length) if crc32c(covered) == crc else 0
+        body = memoryview(data)[offset + 12 : end]
+        return int(length) if crc32c(body, crc32c(data[offset + 4 : offset + 8])) == crc else 0
 
     def _judge_tail(self, offset: int, sequence: int, *, is_last: bool) -> None:
         """Decide what the bytes behind the last valid record are: nothing, a torn write, or damage."""
         data = self._data
-        rest = len(data) - offset
-        if rest == 0 or data.count(0, offset) == rest:
+        # Behind a seal, which a crash may have left half written: it is not synced.
+        behind = min(offset + _SEAL.size, len(data))
+        is_seal = data[offset : offset + 4] == SEAL_MAGIC
+        if _is_zero(data, offset) or ((is_seal or not is_last) and _is_zero(data, behind)):
             if not is_last and offset == 0:
                 raise CorruptRecord(self.path, 0, "a segment header", "nothing")
             return
         expected = f"record {sequence + 1} with a matching checksum"
         if not is_last:
             raise CorruptRecord(self.path, offset, expected, "damaged bytes")
+        candidate = data.find(SEAL_MAGIC, offset)
+        while candidate != -1:
+            found = _sealed_at(data, candidate)
+            if found > sequence:
+                raise CorruptRecord(self.path, offset, expected, f"damaged bytes: record {found} was durable")
+            candidate = data.find(SEAL_MAGIC, candidate + 1)
         candidate = data.find(MAGIC, offset + 1)
         while candidate != -1:
             if self._valid_record(candidate) and _SEQUENCE.unpack_from(data, candidate + 12)[0] > sequence:
@@ -540,3 +586,16 @@ class SegmentReader:
             raise StorageError(f"{self.path}: written in format {version}, this program reads {VERSION}")
         self.number = number
         return SegmentItem(number, term, vote, last_index, last_term)
+
+
+def _is_zero(data: bytes, offset: int) -> bool:
+    """Whether there is nothing from `offset` on."""
+    return data.count(0, offset) == len(data) - offset
+
+
+def _sealed_at(data: bytes, offset: int) -> int:
+    """The sequence number of the record that the seal at `offset` stands for; 0 if there is none."""
+    if len(data) - offset < _SEAL.size:
+        return 0
+    _, sequence, _ = _SEAL.unpack_from(data, offset)
+    return int(sequence) if data[offset : offset + _SEAL.size] == encode_seal(sequence, offset) else 0

@@ -3,8 +3,10 @@
 Both keep the order in which batches were submitted, and tell how far the disk is by number: `submit` returns 1, 2, 3…
 and `on_persisted(n)` says that everything up to number n is durable. The thread is the default: while the disk works,
 the node goes on reading, answering pings and sending heartbeats, and what arrives meanwhile shares the next sync.
-A node that is alone has nobody to speak to meanwhile: as long as its disk is fast, handing a write to the thread and
-back costs more than the write, so the caller does it.
+As long as the disk is fast, and the node writes no snapshot there, handing a write to the thread and back costs more
+than the write. So the caller does it when it has nothing else to do: a node that is alone has nobody to speak to
+meanwhile, and one to which a single thing has happened is not likely to miss anything. A lone client waits two changes
+of threads less.
 
 Disk full: the batch stays queued and is tried again every `FULL_RETRY_S`; `on_full(True)` tells the node, which stops
 taking writes, and `on_full(False)` when there is room again. Any other failure is final: `on_failed(error)`, and the
@@ -24,7 +26,8 @@ from typing import Final, Protocol
 from coord.storage.wal import Batch, Wal
 
 FULL_RETRY_S: Final = 0.5
-#: A disk is fast after so many writes in a row of which each took no longer than this.
+#: A disk is fast after so many writes in a row of which each took no longer than this; a slower one asks for as many
+#: more as it took times longer, so a disk that stalls now and then is left to the thread.
 FAST_S: Final = 0.001
 FAST_IN_A_ROW: Final = 16
 _FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -134,18 +137,19 @@ class ThreadWriter:
 
     The node's loop watches `done_fd` and calls `collect` when it is readable; everything else about the thread is
     private. The queue needs no lock: append and popleft of a deque are atomic. `_turn` is held by whoever writes: the
-    thread, or the caller of `flush` where `is_alone` says so and the disk is fast.
+    thread, or the caller of `flush` where `may_wait` says so and the disk is fast.
     """
 
-    def __init__(self, wal: Wal, is_alone: Callable[[], bool] | None = None) -> None:
+    def __init__(self, wal: Wal, may_wait: Callable[[], bool] | None = None) -> None:
         self._wal = wal
-        self._is_alone = is_alone
+        self._may_wait = may_wait
         self._turn = threading.Lock()
         self._fast = FAST_IN_A_ROW
         self._done = 0
         self._has_failed = False
         self._queue: deque[Batch] = deque()
         self._prune_to = 0
+        self._pruned_to = 0
         self._submitted = 0
         self._is_closing = False
         self._is_wakened = True
@@ -179,7 +183,7 @@ class ThreadWriter:
 
     def _write_here(self) -> bool:
         """Write what waits, if the caller should and may; False if it is left to the thread."""
-        if self._is_alone is None or self._fast < FAST_IN_A_ROW or not self._is_alone():
+        if self._may_wait is None or self._fast < FAST_IN_A_ROW or not self._may_wait():
             return False
         if not self._turn.acquire(blocking=False):
             return False
@@ -187,6 +191,8 @@ class ThreadWriter:
             if self._has_failed:
                 return True
             batches = list(self._queue)
+            if not batches:  # the thread has taken them with what it was writing
+                return True
             try:
                 self._write(batches)
             except OSError as error:
@@ -253,8 +259,10 @@ class ThreadWriter:
                         if not self._write_waiting():
                             return
                         self._report("persisted", self._done, None)
-                    if self._prune_to and not self._has_failed:
-                        prune_to, self._prune_to = self._prune_to, 0
+                    # Read once: the next one may be asked for at any time.
+                    prune_to = self._prune_to
+                    if prune_to != self._pruned_to and not self._has_failed:
+                        self._pruned_to = prune_to
                         self._wal.prune(prune_to)
                 if self._is_closing and (self._has_failed or not self._queue):
                     return
@@ -266,7 +274,9 @@ class ThreadWriter:
         """Make `batches` durable as one record, and learn how fast the disk is. Whoever calls it holds `_turn`."""
         began = time.monotonic()
         self._wal.write(batches)
-        self._fast = self._fast + 1 if time.monotonic() - began <= FAST_S else 0
+        took = time.monotonic() - began
+        # One that was a little slow does not excuse one that was much slower, and not long ago.
+        self._fast = self._fast + 1 if took <= FAST_S else min(self._fast, -int(took / FAST_S))
         self._done += len(batches)
 
     def _fail(self, error: Exception) -> None:

@@ -40,6 +40,10 @@ class RecordingDisk(MemoryDisk):
         super().remove(path)
         self.calls.append(("remove", path, 0, b""))
 
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        self.calls.append(("rename", old, new, b""))
+
     def sync_folder(self, path: str) -> None:
         super().sync_folder(path)
         self.calls.append(("sync_folder", path, 0, b""))
@@ -137,6 +141,8 @@ def perform(disk: MemoryDisk, call: tuple[str, str, object, bytes]) -> None:
         disk.open(path, create=True)
     elif name == "remove":
         disk.remove(path)
+    elif name == "rename":
+        disk.rename(path, str(number))
     elif name == "sync_folder":
         disk.sync_folder(path)
     elif name == "sync":

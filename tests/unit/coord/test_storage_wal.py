@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coord.errors import CorruptRecord, StorageError
-from coord.storage.wal import Batch, Recovered, SyncFailed, Wal, open_wal
+from coord.storage.wal import (
+    SEAL_MAGIC,
+    BaseItem,
+    Batch,
+    Item,
+    LogItem,
+    Recovered,
+    SyncFailed,
+    Wal,
+    encode_seal,
+    open_wal,
+)
 from tests.disks import MemoryDisk
 
 FOLDER = "wal"
@@ -79,6 +93,18 @@ def test_one_write_is_one_sync() -> None:
     before = disk.syncs
     wal.write([batch((1, i, b"x")) for i in range(1, 50)])
     assert disk.syncs == before + 1
+
+
+def test_a_record_of_nothing_is_no_damage() -> None:
+    """A writer that was woken for nothing once wrote such; the log has lost nothing by it."""
+    disk = MemoryDisk()
+    wal = filled(disk, 3)
+    wal._write_record([])
+    wal._seal()
+    wal.write([batch((1, 4, b"behind"))])
+    _, recovered = reopen(disk)
+    assert [entry.index for entry in recovered.entries] == [1, 2, 3, 4]
+    assert not recovered.cut
 
 
 def test_conflicting_suffix_is_replaced() -> None:
@@ -155,6 +181,66 @@ def test_base_keeps_a_matching_suffix() -> None:
     assert recovered.entries == []
 
 
+def test_entries_up_to_the_floor_are_not_kept() -> None:
+    """A start reads only what a snapshot does not cover; where the log goes on is known all the same."""
+    disk = MemoryDisk()
+    filled(disk, 5)
+    _, recovered = reopen(disk, floor=3)
+    assert (recovered.base_index, recovered.base_term, [e.index for e in recovered.entries]) == (3, 1, [4, 5])
+    _, recovered = reopen(disk, floor=9)
+    assert (recovered.base_index, recovered.entries, recovered.last_index()) == (5, [], 5)
+
+
+@given(st.randoms(use_true_random=False), st.integers(5, 60))
+def test_what_is_behind_the_floor_does_not_depend_on_it(random: Random, length: int) -> None:
+    """Whatever was appended, replaced, installed: a floor at something committed changes nothing behind it."""
+    history, committed = some_history(random, length)
+    whole = Recovered()
+    for item in history:
+        whole.take(item)
+    index, term = random.choice(committed)
+    raised = Recovered(index)
+    for item in history:
+        raised.take(item)
+    for found in (whole, raised):
+        if found.last_index() >= index:
+            found.rebase(index, term)
+    if whole.last_index() > index:
+        assert (raised.base_index, raised.base_term, shape(raised)) == (whole.base_index, whole.base_term, shape(whole))
+    else:
+        assert raised.entries == []
+
+
+def some_history(random: Random, length: int) -> tuple[list[Item], list[tuple[int, int]]]:
+    """What a follower's log may be told, and positions (index, term) that were committed on the way."""
+    history: list[Item] = []
+    terms: list[int] = []
+    commit, term = 0, 1
+    committed = [(0, 0)]
+    for _ in range(length):
+        what = random.randrange(4)
+        if what == 0:
+            term += 1
+            del terms[random.randint(commit, len(terms)) :]
+        elif what == 1 and terms:
+            commit = random.randint(commit, len(terms))
+            if commit:
+                committed.append((commit, terms[commit - 1]))
+        elif what == 2 and random.random() < 0.4:
+            # A leader's snapshot: of what this log holds anyway, or of another history.
+            installed = random.randint(commit + 1, commit + 10)
+            if installed > len(terms) or random.random() < 0.5:
+                term += 1
+                terms = terms[:commit] + [term] * (installed - commit)
+            commit = installed
+            history.append(BaseItem(commit, terms[commit - 1]))
+            committed.append((commit, terms[commit - 1]))
+            continue
+        terms.append(term)
+        history.append(LogItem(term, len(terms), 1, b"%d" % len(history)))
+    return history, committed
+
+
 @pytest.mark.parametrize("reserved", [True, False])
 def test_truncation_at_every_byte_of_the_last_record_is_repaired(reserved: bool) -> None:
     """A torn last record is cut, whatever is left of it; all earlier entries are kept, and the log works again."""
@@ -175,19 +261,80 @@ def test_truncation_at_every_byte_of_the_last_record_is_repaired(reserved: bool)
         assert shape(reopen(torn)[1])[-1] == (2, 4, b"after repair")
 
 
-def test_flip_at_every_byte_of_the_last_record_never_yields_a_wrong_entry() -> None:
-    """A damaged last record looks torn: cut. Nothing is ever read wrongly."""
+def test_flip_at_every_byte_of_the_last_record_is_refused() -> None:
+    """The seal behind it says that it was durable: after the process has died, and after it has closed the log."""
+    disk = MemoryDisk()
+    wal = filled(disk, 3)
+    start = wal._position
+    wal.write([batch((1, 4, b"the last one"))])
+    killed = disk.copy()
+    wal.close()
+    for sealed in (killed, disk.power_cut()):
+        assert reopen(sealed.copy())[1].last_index() == 4
+        for offset in range(start, wal._position):
+            for mask in (0x01, 0x80, 0xFF):
+                flipped = sealed.copy()
+                only_segment(flipped)[offset] ^= mask
+                with pytest.raises(CorruptRecord, match="record 6 was durable") as refused:
+                    reopen(flipped)
+                assert refused.value.offset == start
+
+
+def test_flip_of_a_record_whose_seal_was_lost_never_yields_a_wrong_entry() -> None:
+    """The power went before the seal was on the disk: a damaged last record looks torn and is cut."""
     disk = MemoryDisk()
     wal = filled(disk, 3)
     start = wal._position
     wal.write([batch((1, 4, b"the last one"))])
     for offset in range(start, wal._position):
-        for mask in (0x01, 0x80, 0xFF):
-            flipped = disk.copy()
-            only_segment(flipped)[offset] ^= mask
-            recovered = reopen(flipped)[1]
-            assert [e.index for e in recovered.entries] == [1, 2, 3], f"flip at {offset}"
-            assert recovered.cut
+        flipped = disk.power_cut()
+        only_segment(flipped)[offset] ^= 0x80
+        recovered = reopen(flipped)[1]
+        assert [e.index for e in recovered.entries] == [1, 2, 3], f"flip at {offset}"
+        assert recovered.cut
+
+
+def test_flip_at_every_byte_of_the_seal_is_harmless() -> None:
+    """It says nothing that the record before it does not say as long as that is whole."""
+    disk = MemoryDisk()
+    wal = filled(disk, 3)
+    for offset in range(wal._position, wal._position + 16):
+        flipped = disk.copy()
+        only_segment(flipped)[offset] ^= 0x80
+        again, recovered = reopen(flipped)
+        assert recovered.last_index() == 3
+        again.write([batch((1, 4, b"goes on"))])
+        assert reopen(flipped)[1].last_index() == 4
+
+
+def test_a_seal_in_somebodys_data_seals_nothing() -> None:
+    """Only where it says that it lies: a torn record with the bytes of another seal in it is cut."""
+    disk = MemoryDisk()
+    wal = filled(disk, 3)
+    start = wal._position
+    wal.write([batch((1, 4, encode_seal(9, 100) * 5 + b"the end"))])
+    del only_segment(disk)[wal._position - 4 :]
+    recovered = reopen(disk)[1]
+    assert recovered.last_index() == 3
+    assert f"offset {start}" in recovered.cut
+
+
+def test_a_seal_at_the_end_of_a_full_segment_may_be_torn() -> None:
+    """The next segment begins without syncing it again; what a crash leaves of it is no damage, whatever that is."""
+    disk = MemoryDisk()
+    wal = filled(disk, 3, segment_bytes=300)
+    while wal.segment_count() == 1:
+        end = wal._position
+        wal.write([batch((1, wal._last[0] + 1, b"until it is full"))])
+    first = disk.files[f"{FOLDER}/{disk.names(FOLDER)[0]}"].content
+    assert bytes(first[end : end + 4]) == SEAL_MAGIC
+    for kept in range(17):
+        torn = disk.copy()
+        content = torn.files[f"{FOLDER}/{disk.names(FOLDER)[0]}"].content
+        content[end + kept : end + 16] = bytes(16 - kept)
+        assert reopen(torn, segment_bytes=300)[1].last_index() == wal._last[0]
+        content[end : end + 16 - kept] = bytes(16 - kept)
+        assert reopen(torn, segment_bytes=300)[1].last_index() == wal._last[0]
 
 
 def test_flip_at_every_byte_before_the_last_record_is_refused() -> None:
@@ -275,6 +422,19 @@ def test_full_disk_during_rotation_leaves_the_log_usable() -> None:
     disk.failures.clear()
     wal.write([batch((1, 31, b"x"))])
     assert reopen(disk.power_cut())[1].last_index() == 31
+
+
+def test_rotation_whose_name_is_not_durable_is_final() -> None:
+    """Even for lack of room: the header has taken its number, and a second one would look like a record missing."""
+    disk = MemoryDisk()
+    wal = filled(disk, 30, segment_bytes=10_000)
+    wal._segment_bytes = 1
+    disk.failures["sync_folder"] = errno.ENOSPC
+    with pytest.raises(SyncFailed):
+        wal.write([batch((1, 31, b"x"))])
+    disk.failures.clear()
+    assert reopen(disk.copy())[1].last_index() == 30
+    assert reopen(disk.power_cut())[1].last_index() == 30
 
 
 def test_failed_sync_is_final() -> None:

@@ -6,6 +6,7 @@ import errno
 import select
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,14 +42,14 @@ def entry(index: int) -> Batch:
 
 
 class Bench:
-    """A writer on a disk in memory: `inline`, `thread`, or `alone`, the thread of a node without others."""
+    """A writer on a disk in memory: `inline`, `thread`, or `idle`, a thread whose caller has nothing else to do."""
 
     def __init__(self, kind: str) -> None:
         self.disk = MemoryDisk()
         self.told = Told()
         wal, _ = open_wal(self.disk, "wal")
-        alone = (lambda: True) if kind == "alone" else None
-        self.writer = InlineWriter(wal) if kind == "inline" else ThreadWriter(wal, alone)
+        idle = (lambda: True) if kind == "idle" else None
+        self.writer = InlineWriter(wal) if kind == "inline" else ThreadWriter(wal, idle)
         self.writer.start(self.told)
         self.submitted = 0
 
@@ -70,7 +71,7 @@ class Bench:
         return open_wal(self.disk.power_cut(), "wal")[1].last_index()
 
 
-@pytest.fixture(params=["inline", "thread", "alone"])
+@pytest.fixture(params=["inline", "thread", "idle"])
 def bench(request: pytest.FixtureRequest) -> Bench:
     """All kinds."""
     return Bench(request.param)
@@ -161,9 +162,9 @@ def test_pruning_happens_in_the_thread() -> None:
     bench.writer.close()
 
 
-def test_caller_writes_for_a_node_that_is_alone() -> None:
+def test_caller_writes_when_it_is_idle() -> None:
     """On a fast disk the write is durable and told when flush returns; a busy machine may make the disk look slow."""
-    bench = Bench("alone")
+    bench = Bench("idle")
     at_once = 0
     for index in range(1, 1000):
         bench.writer.submit(entry(index))
@@ -176,9 +177,9 @@ def test_caller_writes_for_a_node_that_is_alone() -> None:
     bench.writer.close()
 
 
-def test_slow_disk_of_a_node_that_is_alone_is_left_to_the_thread() -> None:
+def test_slow_disk_is_left_to_the_thread() -> None:
     """One slow write, and the caller waits for none until the disk has been fast for a while; order is kept."""
-    bench = Bench("alone")
+    bench = Bench("idle")
     began, go_on = threading.Event(), threading.Event()
 
     def slow(name: str) -> None:
@@ -206,3 +207,71 @@ def test_slow_disk_of_a_node_that_is_alone_is_left_to_the_thread() -> None:
         bench.writer.flush()
         bench.wait(lambda told, index=index: told.persisted == index)
     bench.writer.close()
+
+
+def test_slower_write_is_remembered_for_longer() -> None:
+    """Behind one of a hundred times the limit, a hundred fast ones do not make the disk fast again."""
+    bench = Bench("idle")
+    bench.disk.on_call = lambda name: threading.Event().wait(100 * FAST_S) if name == "sync" else None
+    bench.writer.submit(entry(1))
+    bench.writer.flush()
+    assert bench.told.persisted == 1, "the caller's"
+    bench.disk.on_call = lambda name: None
+    for index in range(2, 101):
+        bench.writer.submit(entry(index))
+        bench.writer.flush()
+        assert bench.told.persisted < index, "the thread's, which tells only when it is asked"
+        bench.wait(lambda told, index=index: told.persisted == index)
+    bench.writer.close()
+
+
+def test_a_caller_whose_batch_the_thread_has_taken_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between submit and flush the thread may come to it: the caller would write a record of nothing."""
+    monkeypatch.setattr("coord.storage.writer.FAST_S", 60.0)
+    bench = Bench("idle")
+    writer = bench.writer
+    assert isinstance(writer, ThreadWriter)
+    for index in range(1, FAST_IN_A_ROW + 1):
+        writer.submit(entry(index))
+        writer.flush()
+        bench.wait(lambda told, index=index: told.persisted == index)
+    last = FAST_IN_A_ROW + 2
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(name: str) -> None:
+        if name == "sync" and threading.current_thread() is not threading.main_thread():
+            began.set()
+            go_on.wait(10)
+
+    bench.disk.on_call = slow
+    monkeypatch.setattr(writer, "_may_wait", lambda: False)
+    writer.submit(entry(last - 1))
+    writer.flush()
+    assert began.wait(10)
+    writer.submit(entry(last))
+    go_on.set()
+    bench.wait(lambda told: told.persisted == last)
+    monkeypatch.setattr(writer, "_may_wait", lambda: True)
+    syncs = bench.disk.syncs
+    writer.flush()
+    assert bench.disk.syncs == syncs
+    assert bench.last_index() == last
+    writer.close()
+
+
+def test_a_little_slow_write_does_not_make_a_much_slower_one_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stall of a hundred times the limit, then one of three times: still a hundred fast ones are missing."""
+    bench = Bench("idle")
+    writer = bench.writer
+    assert isinstance(writer, ThreadWriter)
+    now_s = [0.0]
+    takes_s = [100 * FAST_S]
+    bench.disk.on_call = lambda name: now_s.append(now_s[-1] + takes_s[-1]) if name == "sync" else None
+    monkeypatch.setattr("coord.storage.writer.time", SimpleNamespace(monotonic=lambda: now_s[-1]))
+    for index in range(1, 101):
+        takes_s.append({1: 100 * FAST_S, 2: 3 * FAST_S}.get(index, 0.0))
+        writer.submit(entry(index))
+        writer.flush()
+        assert index == 1 or bench.told.persisted < index, "the thread's, which tells only when it is asked"
+        bench.wait(lambda told, index=index: told.persisted == index)
+    writer.close()

@@ -1,0 +1,47 @@
+"""The real doors, as far as nothing else shows what they do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from coord.env_os import FolderLock, return_memory
+
+
+def resident_mb() -> float:
+    """Of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries give memory back by themselves")
+def test_memory_that_was_freed_between_things_that_stay_is_given_back() -> None:
+    """As after a start: entries of the log are gone, what was read from them stays."""
+    passing = []
+    staying = []
+    for _ in range(2000):
+        passing.append(bytes(30_000))
+        staying.append(bytes(600))
+    passing.clear()
+    before = resident_mb()
+    return_memory()
+    assert before - resident_mb() > 30, before
+    assert len(staying) == 2000
+
+
+def test_lock_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is started on a full disk: the id in the file is for readers only."""
+
+    def no_room(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", no_room)
+    lock = FolderLock(tmp_path)
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path)
+    lock.release()
+    FolderLock(tmp_path).release()
