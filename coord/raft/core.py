@@ -13,13 +13,13 @@ four `_become_*` methods, the term only in `_become_follower` and `_campaign`::
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from coord.env import Rng
 from coord.errors import NotLeader, ProposalDropped
+from coord.raft.handed import Durable, Said
 from coord.raft.leadership import Leadership
-from coord.raft.log import RaftLog, Write
+from coord.raft.log import RaftLog
 from coord.raft.membership import ConfigLog, Configuration, decode_configuration, objection
 from coord.raft.messages import (
     APPEND,
@@ -119,17 +119,8 @@ class RaftCore:
         self._read_states: list[ReadState] = []
         self._events: list[Event] = []
         self._snapshot: SnapshotMeta | None = None
-        # What the last Ready said, to see what the next one must say.
-        self._number: int = 0
-        self._said_term: int = saved.term
-        self._said_vote: int = saved.vote
-        self._said_role: int = FOLLOWER
-        self._said_leader: int = 0
-        self._said_config: Configuration = self.configs.current
-        # What the disk has confirmed, and what it has been asked for since, oldest first.
-        self._durable_term: int = saved.term
-        self._durable_vote: int = saved.vote
-        self._writes: deque[Write] = deque()
+        self._said: Said = Said(saved.term, saved.vote, self.configs.current)
+        self._durable: Durable = Durable(saved.term, saved.vote)
         self._restart_timer()
 
     # --- input --------------------------------------------------------------------------------------------------------
@@ -245,28 +236,23 @@ class RaftCore:
             self._set_leader(0)
             self.hasten()
 
-    def hasten(self) -> None:
-        """There is no leader to wait for: if none is heard of, stand for election within 1..4 ticks."""
+    def hasten(self, ticks: int = 0) -> None:
+        """There is no leader to wait for: if none is heard of, stand for election within `ticks`, by default 1..4."""
         if self.leader == 0 and self.leadership is None:
-            self.timeout = min(self.timeout, self.elapsed + 1 + self._rng.below(PEER_DOWN_TICKS))
+            self.timeout = min(self.timeout, self.elapsed + (ticks or 1 + self._rng.below(PEER_DOWN_TICKS)))
 
     # --- disk ---------------------------------------------------------------------------------------------------------
 
     def persisted(self, number: int) -> None:
         """Everything of Ready `number` and of all before it is durable."""
-        assert number <= self._number, f"Ready {number} of {self._number}"
-        writes = self._writes
-        stable = -1
-        while writes and writes[0].number <= number:
-            write = writes.popleft()
-            stable = write.last
-            self._durable_term = write.term
-            self._durable_vote = write.vote
+        assert number <= self._said.number, f"Ready {number} of {self._said.number}"
+        durable = self._durable
+        stable = durable.confirmed(number)
         if stable > self.log.stable:
             self.log.stable = stable
             if self.leadership is not None:
                 self._advance_commit(self.leadership)
-        if self.role == CANDIDATE and self._durable_term == self.term and self._durable_vote == self.id:
+        if self.role == CANDIDATE and durable.term == self.term and durable.vote == self.id:
             # A vote counts only once it cannot be forgotten, one's own as any other.
             self._votes[self.id] = True
             self._count_votes()
@@ -285,8 +271,19 @@ class RaftCore:
             self.configs.forget_before(meta.index)
 
     def compacted(self, index: int) -> None:
-        """Forget entries up to `index` (at or below the newest saved snapshot); keep some behind it for slow peers."""
-        self.log.compact(index)
+        """Forget entries up to `index`, at or below the newest saved snapshot; keep some behind it for slow peers.
+
+        A member without peers may forget all that is applied (`is_alone`).
+        """
+        if index > self.log.offset:
+            saved = self.log.snapshot.index
+            assert index <= saved or self.is_alone(), f"compaction at {index}, snapshot at {saved}"
+            self.log.compact(index)
+
+    def is_alone(self) -> bool:
+        """Whether nobody else is in the group, and nobody has been since an entry that is not committed yet."""
+        configs = self.configs
+        return configs.current.members() == [self.id] and configs.newest_index() <= self.log.commit
 
     def snapshot_status(self, peer: int, ok: bool) -> None:
         """How the transfer to `peer` that a SNAPSHOT message began has ended. Must be called for each one."""
@@ -307,10 +304,7 @@ class RaftCore:
             or len(self._after_persist) > 0
             or len(self._read_states) > 0
             or self._snapshot is not None
-            or self.term != self._said_term
-            or self.vote != self._said_vote
-            or self.role != self._said_role
-            or self.leader != self._said_leader
+            or self._said.differs(self.term, self.vote, self.role, self.leader)
             or len(self._events) > 0
         )
 
@@ -320,20 +314,7 @@ class RaftCore:
         if lead is not None and lead.pending:
             lead.replicate()
         log = self.log
-        self._number += 1
-        r = Ready(self._number, self.role, self.term, self.leader, log.commit)
-        term_changed = self.term != self._said_term
-        if term_changed or self.role != self._said_role or self.leader != self._said_leader:
-            r.changed = True
-            self._said_role = self.role
-            self._said_leader = self.leader
-        if term_changed or self.vote != self._said_vote:
-            r.hard_state = HardState(self.term, self.vote)
-            self._said_term = self.term
-            self._said_vote = self.vote
-        if self.configs.current is not self._said_config:
-            self._said_config = self.configs.current
-            r.config_changed = True
+        r = self._said.next(self.term, self.vote, self.role, self.leader, log.commit, self.configs.current)
         r.snapshot = self._snapshot
         self._snapshot = None
         if log.saved < log.last:
@@ -345,7 +326,7 @@ class RaftCore:
             log.handed = last
         self._hand_lists(r)
         if r.must_persist():
-            self._writes.append(Write(self._number, log.saved, self.term, self.vote))
+            self._durable.asked(r.number, log.saved, self.term, self.vote)
         return r
 
     def _hand_lists(self, r: Ready) -> None:
@@ -627,8 +608,7 @@ class RaftCore:
     def _truncate(self, index: int) -> None:
         self._events.append(Event("truncate", self.term, f"{index}..{self.log.last}"))
         self.log.truncate(index)
-        for write in self._writes:
-            write.last = min(write.last, index - 1)
+        self._durable.lower(index - 1)
         if self.configs.truncate(index):
             self._events.append(Event("config_reverted", self.term, str(self.configs.current)))
 
@@ -640,8 +620,7 @@ class RaftCore:
             if log.term_at(meta.index) == meta.term:
                 log.commit_to(meta.index)  # the log holds all of it: Raft §7, receiver's step 6
             else:
-                for write in self._writes:
-                    write.last = min(write.last, log.commit)
+                self._durable.lower(log.commit)
                 log.restart(meta)
                 self.configs.restart(meta.index, meta.config)
                 self._snapshot = meta

@@ -183,6 +183,11 @@ class Leadership:
 
     def _offer_snapshot(self, peer: Progress) -> None:
         meta = self.log.snapshot
+        if not self.log.reaches_snapshot():
+            # From a time without peers. The shell is taking a newer one: ask again at the next sign of life.
+            peer.become_probe(peer.next)
+            peer.waiting = True
+            return
         peer.become_snapshot(meta.index)
         offer = SnapshotMeta(meta.index, meta.term, meta.config, meta.handle)
         self.outbox.append(Message(SNAPSHOT, self.id, peer.peer, self.term, snapshot=offer))

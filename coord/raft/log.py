@@ -4,7 +4,8 @@
       |  applied ....  |  .......  |  .......  |  ........  |
                                  stable: somewhere up to `saved`
 
-Entries are kept until the shell compacts them; what is durable trails what was handed out for writing.
+Entries are kept until the shell compacts them; what is durable trails what was handed out for writing. A group of one
+keeps none that is applied: nobody else wants it. When another member comes, a new snapshot has to be taken first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from coord.raft.messages import Entry, SnapshotMeta
 class RaftLog:
     """Entries offset+1 .. last, contiguous.
 
-    Invariant: offset <= snapshot.index <= handed <= commit <= last, stable <= saved <= last.
+    Invariant: offset, snapshot.index <= handed <= commit <= last, stable <= saved <= last. With peers to feed,
+    offset <= snapshot.index; `reaches_snapshot` tells.
     """
 
     def __init__(self, snapshot: SnapshotMeta, durable: list[Entry]) -> None:
@@ -61,6 +63,10 @@ class RaftLog:
     def is_up_to_date(self, index: int, term: int) -> bool:
         """Whether a log ending at (index, term) is at least as up to date as this one: Raft §5.4.1."""
         return term > self.last_term or (term == self.last_term and index >= self.last)
+
+    def reaches_snapshot(self) -> bool:
+        """Whether a peer that gets the snapshot can be given what follows it."""
+        return self.offset <= self.snapshot.index
 
     def between(self, first: int, last: int) -> list[Entry]:
         """A new list of the entries first .. last, both included."""
@@ -161,10 +167,10 @@ class RaftLog:
         return self.offset + max(0, position)
 
     def compact(self, index: int) -> None:
-        """Forget the entries up to `index`; a snapshot at or behind it is saved."""
+        """Forget the entries up to `index`, which are applied."""
         if index <= self.offset:
             return
-        assert index <= self.snapshot.index, f"compaction at {index} ahead of the snapshot at {self.snapshot.index}"
+        assert index <= self.handed, f"compaction at {index}, handed out for applying up to {self.handed}"
         term = self.term_at(index)
         del self.entries[: index - self.offset]
         self.offset = index
@@ -179,17 +185,6 @@ class RaftLog:
         self.entries = []
         self.offset = self.last = self.commit = self.handed = self.saved = snapshot.index
         self.offset_term = self.last_term = snapshot.term
-
-
-class Write:
-    """A Ready whose writes the disk has not confirmed: how far they reach."""
-
-    def __init__(self, number: int, last: int, term: int, vote: int) -> None:
-        self.number: int = number
-        #: Last index of the log once it is written; lowered when a later Ready replaces entries below it.
-        self.last: int = last
-        self.term: int = term
-        self.vote: int = vote
 
 
 def _usable(snapshot: SnapshotMeta, durable: list[Entry]) -> list[Entry]:

@@ -32,6 +32,7 @@ def test_term_at_is_the_lists_and_unknown_outside(terms: list[int], compacted: i
     log = RaftLog(START, some_log(terms))
     compacted = min(compacted, log.last)
     log.commit_to(log.last)
+    log.handed = log.last
     log.snapshot = meta(compacted, ([0, *terms])[compacted])
     log.compact(compacted)
     for index in range(14):
@@ -136,6 +137,7 @@ def test_what_is_kept_for_slow_peers_is_bounded_twice(entries_max: int, bytes_ma
     log = RaftLog(START, some_log([1, 1, 1, 1, 1, 1]))
     assert log.floor(4, entries_max, bytes_max) == 4 - kept
     log.commit_to(6)
+    log.handed = 6
     log.snapshot = meta(4, 1)
     log.compact(2)
     assert log.floor(4, entries_max, bytes_max) == 4 - min(kept, 2)
