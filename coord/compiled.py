@@ -26,9 +26,9 @@ _LIBRARY: Final = "store__mypyc"
 _STAMP: Final = "compiled.stamp"
 
 _MODULES: Final = {
-    "raft": "core leadership log membership messages progress quorum reads settings",
-    "server": "agreement client_listener connection node node_settings peer_codec peer_link pipeline proposals stream"
-    " syncs transfer",
+    "raft": "core handed leadership log membership messages progress quorum reads settings",
+    "server": "agreement client_listener connection grouping keeper node node_settings peer_codec peer_link pipeline"
+    " proposals stream syncs transfer",
     "tree": "acl command datatree machine node paths plan quota reads requests sessions snapshot watches",
     "wire": "client_conn codec jute opcodes values",
 }

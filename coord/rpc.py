@@ -111,6 +111,7 @@ class _Frames(TwistedProtocol):
         self._reactor = reactor
         self._reader = FrameReader()
         self._outbox: list[bytes] = []
+        self._is_reading = False
         self.is_open = False
 
     def connectionMade(self) -> None:
@@ -121,25 +122,34 @@ class _Frames(TwistedProtocol):
         self.send(PREAMBLE)
 
     def send(self, frame: bytes) -> None:
-        """Queue one frame for the end of this turn."""
-        if not self._outbox:
+        """Queue one frame for the end of this turn, or of what is being read."""
+        if not self._outbox and not self._is_reading:
             self._reactor.callLater(0, self._flush)
         self._outbox.append(frame)
 
     def _flush(self) -> None:
         data = b"".join(self._outbox)
         self._outbox.clear()
-        if self.is_open:
+        if data and self.is_open:
             self.transport.write(data)
 
     def dataReceived(self, data: bytes) -> None:
-        """Hand each complete payload on; drop a peer that speaks something else."""
+        """Hand each complete payload on; drop a peer that speaks something else.
+
+        What is sent meanwhile leaves right afterwards: a turn of the reactor between a question and its answer costs
+        more than most answers.
+        """
+        self._is_reading = is_first = not self._outbox
         try:
             for payload in self._reader.feed(data):
                 self.payload_received(payload)
         except StreamError as error:
             log.warn("connection with {peer} dropped: {error}", peer=_peer_name(self.transport), error=error)
             self.drop(RpcError(Code.PROTOCOL, str(error)))
+        finally:
+            self._is_reading = False
+            if is_first:
+                self._flush()
 
     def payload_received(self, payload: Payload) -> None:
         """One complete payload."""
@@ -208,7 +218,15 @@ class _ServerConnection(_Frames):
             self._fail(request_id, error)
             return
         self._in_progress.add(request_id)
-        answer: Deferred[msgspec.Struct] = ensureDeferred(self._server.answer(request))
+        try:
+            reply = self._server.dispatch(request)
+        except Exception:  # the boundary: whatever it is, the caller hears of it, and the log if it is our fault
+            self._failed(request_id, request, Failure())  # type: ignore[no-untyped-call]
+            return
+        if isinstance(reply, msgspec.Struct):
+            self._reply(request_id, reply)
+            return
+        answer: Deferred[msgspec.Struct] = ensureDeferred(_awaited(request, reply))
         answer.addCallbacks(
             lambda reply: self._reply(request_id, reply), lambda failure: self._failed(request_id, request, failure)
         )
@@ -240,7 +258,7 @@ class RpcServer:
     """
 
     def __init__(self, dispatch: Dispatch, *, requests: Any) -> None:
-        self._dispatch = dispatch
+        self.dispatch = dispatch
         self.requests = requests
         self.connections: set[_ServerConnection] = set()
         self._port: IListeningPort | None = None
@@ -273,13 +291,13 @@ class RpcServer:
             if stopped is not None:
                 await stopped
 
-    async def answer(self, request: Any) -> msgspec.Struct:
-        """The reply to one decoded request; raises what `dispatch` raises."""
-        reply = self._dispatch(request)
-        if inspect.isawaitable(reply):
-            reply = await reply
-        assert isinstance(reply, msgspec.Struct), f"{type(request).__name__} was answered with {reply!r}"
-        return reply
+
+async def _awaited(request: object, answer: Awaitable[msgspec.Struct]) -> msgspec.Struct:
+    """The reply once it is there; raises what it fails with."""
+    assert inspect.isawaitable(answer), f"{type(request).__name__} was answered with {answer!r}"
+    reply = await answer
+    assert isinstance(reply, msgspec.Struct), f"{type(request).__name__} was answered with {reply!r}"
+    return reply
 
 
 # --- the asking side ------------------------------------------------------------------------------------------

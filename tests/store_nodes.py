@@ -175,7 +175,7 @@ class StoreNodes:
             joining=Joining(disk),
             applied=found.position,
         )
-        job.written = node.snapshot_written
+        job.written = node.keeper.written
         job.damaged = node.on_failed
         writer.start(node)
         self.nodes[i] = node

@@ -38,6 +38,9 @@ _FIRES: Final[dict[int, tuple[int, ...]]] = {
 #: Paths of one setWatches record, in bytes: well below the frame limit of any server.
 SET_WATCHES_BYTES_MAX: Final = 128 * 1024
 
+#: Directories whose watchers are remembered.
+DIRECTORIES_MAX: Final = 4_096
+
 
 class WatchBook:
     """The watches of one session."""
@@ -46,13 +49,17 @@ class WatchBook:
         #: kind -> path -> callbacks in the order of registration; a dict as an ordered set: the same callback
         #: registered twice fires once, as in the Java client.
         self._kinds: list[dict[bytes, dict[WatchCallback, None]]] = [{}, {}, {}, {}, {}]
+        #: Recursive callbacks by the directory of an event's path: most events are of a few directories.
+        self._above: dict[bytes, dict[WatchCallback, None]] = {}
 
     def add(self, kind: int, path: bytes, callback: WatchCallback) -> None:
         """Register `callback`; call when the server has confirmed the watch."""
         self._kinds[kind].setdefault(path, {})[callback] = None
+        self._above.clear()
 
     def discard(self, kind: int, path: bytes, callback: WatchCallback | None) -> None:
         """Forget `callback`, or all callbacks of that kind and path."""
+        self._above.clear()
         callbacks = self._kinds[kind].get(path, {})
         if callback is not None:
             callbacks.pop(callback, None)
@@ -75,10 +82,24 @@ class WatchBook:
             found.update(kinds[KIND_PERSISTENT][path])
         recursive = kinds[KIND_RECURSIVE]
         if recursive and event_type != EVENT_CHILDREN_CHANGED:
-            for ancestor in _self_and_ancestors(path):
-                if ancestor in recursive:
-                    found.update(recursive[ancestor])
+            if path in recursive:
+                found.update(recursive[path])
+            if len(path) > 1:
+                found.update(self._watching_above(path[: path.rindex(b"/")] or b"/"))
         return list(found)
+
+    def _watching_above(self, directory: bytes) -> dict[WatchCallback, None]:
+        """The recursive callbacks of `directory` and of what is above it."""
+        known = self._above.get(directory)
+        if known is None:
+            recursive = self._kinds[KIND_RECURSIVE]
+            known = {}
+            for ancestor in _self_and_ancestors(directory):
+                known.update(recursive.get(ancestor, {}))
+            if len(self._above) >= DIRECTORIES_MAX:
+                self._above.clear()
+            self._above[directory] = known
+        return known
 
     def persistent(self) -> list[tuple[bytes, WatchCallback]]:
         """Every persistent registration: those to tell of a gap."""
@@ -107,6 +128,7 @@ class WatchBook:
         """Forget everything: the session is gone, and with it the server's watches."""
         for paths in self._kinds:
             paths.clear()
+        self._above.clear()
 
 
 def _self_and_ancestors(path: bytes) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from coord.errors import StateDiverged
 from coord.raft.quorum import majority
 from coord.server.peer_codec import encode_digest
 
-log = Logger()
+log = Logger(__name__)
 
 #: The leader begins a round this often, if there is a reason.
 COMPARE_MS: Final = 1000

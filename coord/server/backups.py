@@ -48,16 +48,30 @@ class Backups:
         self._sending = 0
 
     def admit(self, address: tuple[str, int]) -> None:
-        """Write `admin.json` for those who may ask. An earlier token stays valid over restarts. Raises OSError."""
+        """Write `admin.json` for those who may ask. An earlier token stays valid over restarts.
+
+        Where it cannot be written, on a full disk, the node goes without: only backups need it.
+        """
         token = ""
+        there = b""
         if ADMIN_FILE in self._disk.names(""):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                token = str(json.loads(read_file(self._disk, ADMIN_FILE))["token"])
+            with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
+                there = read_file(self._disk, ADMIN_FILE)
+                token = str(json.loads(there)["token"])
         if len(token) != 2 * TOKEN_BYTES:
             token = self._entropy.token(TOKEN_BYTES).hex()
-        content = {"admin": f"{address[0]}:{address[1]}", "token": token}
-        replace_file(self._disk, "", ADMIN_FILE, json.dumps(content).encode() + b"\n")
         self._token = token.encode()
+        content = json.dumps({"admin": f"{address[0]}:{address[1]}", "token": token}).encode() + b"\n"
+        if content == there:
+            return
+        try:
+            replace_file(self._disk, "", ADMIN_FILE, content)
+        except OSError as error:
+            log.warn(
+                "{path} cannot be written: {error}. Nobody can ask this node for a backup until it is started again",
+                path=self._disk.where(ADMIN_FILE),
+                error=error.strerror or str(error),
+            )
 
     @property
     def token(self) -> bytes:
@@ -66,7 +80,7 @@ class Backups:
 
     def snapshot_written(self, meta: SnapshotMeta, error: str) -> None:
         """The snapshot job has ended: the node first, then those who wait for it."""
-        self._node.snapshot_written(meta, error)
+        self._node.keeper.written(meta, error)
         waiting, self._waiting = self._waiting, []
         for index, request in waiting:
             if error:
@@ -105,14 +119,14 @@ class Backups:
             _refuse(request, 503, "The disk is full.")
             return
         self._waiting.append((index, request))
-        if not node.is_snapshotting:
+        if not node.keeper.is_snapshotting:
             node.take_snapshot()
 
     def _open(self, index: int) -> SnapshotReader | None:
-        if self._node.snapshot_index < index:
+        if self._node.keeper.index < index:
             return None
         try:
-            return self._node.snapshots.open_at(self._node.snapshot_index)
+            return self._node.keeper.snapshots.open_at(self._node.keeper.index)
         except (StorageError, OSError) as error:
             log.error("{error}", error=str(error))
             return None

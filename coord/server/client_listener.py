@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from twisted.logger import Logger
 
 from coord.env import Clock
-from coord.server.connection import Connection
+from coord.server.connection import Connection, Transport
 from coord.server.node import Node
 from coord.server.reactor import TurnReactor
 from coord.server.stream import Stream, tune
 from coord.tls.context import Engine
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientConnection
 
-log = Logger()
+log = Logger(__name__)
 
 #: How often half-open and stalled connections are looked for.
 SWEEP_S = 1.0
@@ -44,8 +45,10 @@ class ClientLimits:
         stall_ms: int = 15_000,
         send_queue_bytes_max: int = 64 << 20,
         pause_bytes: int = 1 << 20,
+        sends_per_turn: int = 1000,
     ) -> None:
         assert pause_bytes < send_queue_bytes_max, (pause_bytes, send_queue_bytes_max)
+        assert sends_per_turn > 0, sends_per_turn
         self.connections_per_address_max = connections_per_address_max
         self.connections_max = connections_max
         #: jute.maxbuffer.
@@ -58,10 +61,13 @@ class ClientLimits:
         self.send_queue_bytes_max = send_queue_bytes_max
         #: More than this waits: requests of this client are not read until it has taken it.
         self.pause_bytes = pause_bytes
+        #: Connections that a turn sends to, and as many again of those that earlier turns left: a change that thousands
+        #: watch costs a call of the kernel for each, and nobody else is to wait for all of them.
+        self.sends_per_turn = sends_per_turn
 
 
-class ClientStream(Stream):
-    """One client's socket (a pipeline's `Transport`)."""
+class ClientStream(Stream, Transport):
+    """One client's socket."""
 
     def __init__(
         self, listener: ClientListener, sock: socket.socket, address: tuple[str, int], tls: Engine | None
@@ -206,7 +212,9 @@ class ClientListener:
         self.clock = clock
         self.limits = limits
         self.answer_word = answer_word
+        #: Those with output, in the order in which it came; those that an earlier turn did not get to.
         self.dirty: list[ClientStream] = []
+        self._late: deque[ClientStream] = deque()
         self.streams: dict[ClientStream, None] = {}
         self._per_address: dict[str, int] = {}
         #: Where clients come in, and by which context if by TLS.
@@ -227,19 +235,34 @@ class ClientListener:
             self.reactor.unwatch(door.fileno())
             door.close()
         self._listening = {}
-        self.send_all()
+        while self.send_all():
+            pass
         self.node.close_clients()
         for stream in list(self.streams):
             stream.close()
 
-    def send_all(self) -> None:
-        """Send every connection's output of this turn, one call each."""
-        if not self.dirty:
-            return
+    def send_all(self) -> bool:
+        """Send every connection's output of this turn, one call each. True when some have to wait for the next turn.
+
+        What came in this turn goes before what waits already: who asks is not behind a crowd that watches. Both get as
+        many calls, so neither waits for ever; the order of one connection's output does not depend on it.
+        """
+        late = self._late
+        if not self.dirty and not late:
+            return False
         dirty, self.dirty = self.dirty, []
+        most = self.limits.sends_per_turn
+        waiting = [late.popleft() for _ in range(min(most, len(late)))]
+        if len(dirty) > most:
+            late.extend(dirty[most:])
+            del dirty[most:]
         for stream in dirty:
             stream.is_dirty = False
             stream.send()
+        for stream in waiting:
+            stream.is_dirty = False
+            stream.send()
+        return len(late) > 0
 
     def forget(self, stream: ClientStream) -> None:
         """The connection is closed, or will be when its last bytes have left."""

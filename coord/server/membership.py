@@ -53,7 +53,8 @@ from coord.wire.jute import buffer
 from coord.wire.records import decode_reconfig, decode_sasl
 
 if TYPE_CHECKING:
-    from coord.server.node import Node, PeerDoor
+    from coord.server.doors import PeerDoor
+    from coord.server.node import Node
 
 log = Logger()
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.logger import Logger
 
@@ -47,7 +47,10 @@ from coord.raft.messages import (
 from coord.server import peer_codec as codec
 from coord.server.agreement import Agreement
 from coord.server.authentication import Authenticator
+from coord.server.doors import PeerDoor, SnapshotJob, Tracer
+from coord.server.grouping import GROUP_BYTES_MAX, Grouping
 from coord.server.joining import Joining
+from coord.server.keeper import Keeper
 from coord.server.members import config_text
 from coord.server.membership import Membership
 from coord.server.node_settings import NodeSettings
@@ -58,64 +61,20 @@ from coord.server.transfer import Arrival, Dismantling, SnapshotInbox, SnapshotO
 from coord.storage import snapshot as files
 from coord.storage.wal import Batch
 from coord.storage.writer import LogWriter
-from coord.tree.command import decode_group, encode_command, encode_group
+from coord.tree.command import decode_group, encode_command
 from coord.tree.machine import StateMachine
 from coord.tree.sessions import ExpiryQueue
 from coord.wire.codec import encode_path
 from coord.wire.opcodes import OP_DELETE_CONTAINER, OP_EXPIRE
 
-log = Logger()
+log = Logger(__name__)
 
-#: A group is closed at this size: one entry must fit into an append and hold up nothing.
-GROUP_BYTES_MAX: Final = 1 << 20
 #: A turn that takes longer is interrupted between two Readies.
 TURN_MS_MAX: Final = 50
 #: Containers and TTL znodes that the leader proposes to end at a time.
 REAPED_PER_ROUND: Final = 1000
-#: A snapshot that failed, or that a peer could not use, is written again after this.
-SNAPSHOT_AGAIN_MS: Final = 30_000
 #: Events of the core that the line about a changed role already tells.
 _TOLD_BY_CHANGE: Final = ("role", "leader")
-
-
-class PeerDoor(Protocol):
-    """The links to the other nodes. What is sent to one of them arrives in order or the link breaks."""
-
-    def send(self, peer: int, frame: bytes) -> bool:
-        """Queue a frame; False when there is no link to the peer, or it was just given up because its queue is full."""
-        ...
-
-    def is_connected(self, peer: int) -> bool:
-        """Whether frames to this peer have a chance."""
-        ...
-
-    def backlog(self, peer: int) -> int:
-        """Bytes queued for the peer."""
-        ...
-
-    def flush(self) -> None:
-        """Send what is queued, one call per peer."""
-        ...
-
-
-class SnapshotJob(Protocol):
-    """Writes the state to disk without holding up the node."""
-
-    def begin(self, meta: files.SnapshotMeta, machine: StateMachine) -> None:
-        """Start; `Node.snapshot_written` is called when it has ended. Never called while one is running."""
-        ...
-
-
-class Tracer(Protocol):
-    """Who is told what Raft does here (`coord.raft.trace`)."""
-
-    def ready(self, core: RaftCore, ready: Ready) -> None:
-        """This Ready is about to be carried out; nothing of it has left the node."""
-        ...
-
-    def sent(self, messages: list[Message]) -> None:
-        """These leave the node now."""
-        ...
 
 
 class Node:
@@ -163,9 +122,8 @@ class Node:
         self.agreement.applied(applied.index, machine.last_zxid, machine.digest())
         self.joining = joining
         core.abstains = joining.is_joining
-        self.snapshots = snapshots
+        self.keeper = Keeper(settings, core, snapshots, snapshot_job, writer, clock, applied.index)
         self._writer = writer
-        self._snapshot_job = snapshot_job
         self._peers = peers
         self._clock = clock
         self._inbox = SnapshotInbox(snapshots)
@@ -177,19 +135,8 @@ class Node:
         self.role = 0
         self.term = 0
         self.leader = 0
-        #: Commands for this leader's next group, all taken in `_group_term`.
-        self._group: list[bytes] = []
-        self._group_term = 0
-        self._last_time_ms = 0
+        self.group = Grouping(settings, clock)
         self.applied_index = applied.index
-        self.snapshot_index = applied.index
-        self._bytes_since_snapshot = 0
-        self.is_snapshotting = False
-        #: Why the last one could not be written, "" if it was.
-        self.snapshot_error = ""
-        self._snapshot_began_ms = 0
-        #: Where the last attempt at a snapshot was; a failed one is not repeated at once.
-        self._snapshot_tried = applied.index
         #: Peers to which the link is newer than what was last forwarded over it.
         self._fresh_links: set[int] = set()
         #: (batch number of the writer, Ready number or 0, messages that wait for it), oldest first.
@@ -207,8 +154,6 @@ class Node:
         self.groups = 0
         self.commands = 0
         self.elections_won = 0
-        # The log on disk reaches further back than the one in memory has to.
-        self._forget_entries()
 
     # --- what arrives -------------------------------------------------------------------------------------------------
 
@@ -226,6 +171,7 @@ class Node:
         self._compare(now_ms)
         self._tick_sessions(now_ms)
         self._outbox.pump(self.core)
+        self.keeper.forget_applied(self.applied_index)
         if self.core.leader != 0:
             self._leaderless_since_ms = now_ms
             self.pipeline.read_only.end()
@@ -236,7 +182,9 @@ class Node:
         elif self.pipeline.connections:
             log.warn("no leader for {ms} ms: clients are sent elsewhere", ms=now_ms - self._leaderless_since_ms)
             self.close_clients()
-        self._maybe_snapshot()
+        self.keeper.note_doubt(self._outbox.take_doubt())
+        if not self.is_full:
+            self.keeper.maybe_take(self.machine, self.applied_index)
 
     def _compare(self, now_ms: int) -> None:
         """Ask now and then whether the other replicas have the state that this one has."""
@@ -365,7 +313,7 @@ class Node:
             fresh = self.forwarded.accept(term, peer, incarnation, first, commands)
         except ValueError as error:
             raise RemoteProtocolError(str(error)) from error
-        self._add_to_group(term, fresh)
+        self.group.add(term, fresh)
 
     # --- what the disk tells (WriterEvents) ---------------------------------------------------------------------------
 
@@ -507,7 +455,7 @@ class Node:
                     pipeline.applied(outcomes)
             elif entry.kind == CONFIG:
                 pipeline.applied([machine.apply_membership(config_text(decode_configuration(entry.data)))])
-            self._bytes_since_snapshot += len(entry.data)
+            self.keeper.bytes_since += len(entry.data)
             if entry.index % self.settings.compare_every:
                 self.agreement.passed(entry.index)
             else:
@@ -545,9 +493,9 @@ class Node:
         if core.role == LEADER:
             term = core.term
             if proposals.waiting:
-                self._add_to_group(term, [sent.command for sent in proposals.take(term)[1]])
-            if self._group:
-                self._propose_group(term)
+                self.group.add(term, [sent.command for sent in proposals.take(term)[1]])
+            if self.group.commands:
+                self.group.propose(core, self.machine)
         elif core.leader and (proposals.waiting or proposals.sent) and self._peers.is_connected(core.leader):
             if core.leader in self._fresh_links:
                 self._fresh_links.clear()
@@ -558,50 +506,6 @@ class Node:
                 self._forward(core.leader, core.term, *proposals.take(core.term))
         if self.syncs.new:
             self.syncs.ask(core)
-
-    def _add_to_group(self, term: int, commands: list[bytes]) -> None:
-        if self._group_term != term:
-            self._group.clear()
-            self._group_term = term
-        self._group += commands
-
-    def _propose_group(self, term: int) -> None:
-        if self._group_term != term:
-            self._group.clear()
-            return
-        core = self.core
-        commands, self._group = self._group, []
-        start = 0
-        size = 0
-        for position, command in enumerate(commands):
-            size += len(command)
-            if size >= GROUP_BYTES_MAX or position == len(commands) - 1:
-                try:
-                    core.propose(
-                        encode_group(
-                            self._group_time_ms(),
-                            commands[start : position + 1],
-                            enforce_quotas=self.settings.enforce_quotas,
-                            is_full=self._is_full(),
-                        )
-                    )
-                except ProposalDropped:
-                    # Leadership is being handed over: if that fails they go into this term, else they are dead.
-                    self._group = commands[start:] + self._group
-                    return
-                start = position + 1
-                size = 0
-
-    def _is_full(self) -> bool:
-        """Whether the state, as far as it is applied, has reached a bound."""
-        settings = self.settings
-        tree = self.machine.tree
-        return (0 < settings.znodes_max <= len(tree.nodes)) or (0 < settings.data_bytes_max <= tree.data_bytes)
-
-    def _group_time_ms(self) -> int:
-        now_ms = self._clock.wall_ms()
-        self._last_time_ms = max(now_ms, self._last_time_ms, self.machine.applied_time_ms)
-        return self._last_time_ms
 
     def _forward(self, leader: int, term: int, first: int, taken: list[Sent]) -> None:
         """Send commands numbered from `first`. If the link breaks meanwhile, a new one brings them again."""
@@ -634,7 +538,7 @@ class Node:
             if due:
                 log.info("{count} sessions expired", count=len(due))
                 commands = [encode_command(session_id, owner, 0, OP_EXPIRE, b"") for session_id, owner in due]
-                self._add_to_group(core.term, commands)
+                self.group.add(core.term, commands)
             if now_ms - self._reaped_ms >= self.settings.reap_interval_ms:
                 self._reap(now_ms)
         elif core.role != LEADER and core.leader and self._ticks % 2 == 0:
@@ -645,10 +549,11 @@ class Node:
     def _reap(self, now_ms: int) -> None:
         """Propose the end of empty containers and outlived TTL znodes; apply checks again whether they may go."""
         self._reaped_ms = now_ms
-        paths = self.machine.reap_candidates(self._group_time_ms())[:REAPED_PER_ROUND]
+        time_ms = self.group.time_ms(self.machine.applied_time_ms)
+        paths = self.machine.reap_candidates(time_ms)[:REAPED_PER_ROUND]
         if paths:
             commands = [encode_command(0, 0, 0, OP_DELETE_CONTAINER, encode_path(path)) for path in paths]
-            self._add_to_group(self.core.term, commands)
+            self.group.add(self.core.term, commands)
 
     def _session_opened(self, session_id: int) -> None:
         if self.expiry is not None:
@@ -660,53 +565,6 @@ class Node:
             self.pipeline.close(connection)
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
-
-    def _maybe_snapshot(self) -> None:
-        settings = self.settings
-        grown = self.applied_index - self._snapshot_tried
-        due = grown >= settings.snapshot_entries or self._bytes_since_snapshot >= settings.snapshot_bytes
-        if self.snapshot_error or self._outbox.is_doubtful:
-            due = self._clock.monotonic_ms() - self._snapshot_began_ms >= SNAPSHOT_AGAIN_MS
-            grown = self.applied_index
-        if due and grown > 0 and not self.is_snapshotting and not self.is_full:
-            self.take_snapshot()
-
-    def take_snapshot(self) -> None:
-        """Begin to write the state at the applied index."""
-        meta = self.core.snapshot_meta(self.applied_index)
-        self.is_snapshotting = True
-        self._outbox.is_doubtful = False
-        self._snapshot_began_ms = self._clock.monotonic_ms()
-        self._snapshot_tried = self.applied_index
-        self._bytes_since_snapshot = 0
-        machine = self.machine
-        self._snapshot_job.begin(
-            files.SnapshotMeta(meta.index, meta.term, meta.config.encode(), machine.last_zxid, machine.digest()),
-            machine,
-        )
-
-    def snapshot_written(self, meta: files.SnapshotMeta, error: str) -> None:
-        """The job has ended; `error` is "" when the snapshot is durable. The log behind it may go."""
-        self.is_snapshotting = False
-        self.snapshot_error = error
-        if error:
-            log.error("snapshot at {index} failed: {error}", index=meta.index, error=error)
-            return
-        if meta.index <= self.snapshot_index:
-            return  # A newer one was installed meanwhile.
-        self.snapshot_index = meta.index
-        saved = self.core.snapshot_meta(meta.index)
-        saved.handle = meta.name()
-        self.core.snapshot_saved(saved)
-        self._forget_entries()
-        self._drop_old_files()
-        log.info("snapshot at {index} written", index=meta.index)
-
-    def _forget_entries(self) -> None:
-        """Drop what the newest snapshot covers from memory, but for what slow peers may want."""
-        settings = self.settings
-        log = self.core.log
-        self.core.compacted(log.floor(log.snapshot.index, settings.keep_entries, settings.keep_bytes))
 
     def _install(self, meta: SnapshotMeta) -> None:
         """Take over the state that the leader sent. Clients go: nobody can say what became of their requests."""
@@ -722,20 +580,14 @@ class Node:
         self.syncs.forget()
         self.machine = machine
         self.pipeline.serve(machine)
-        self.applied_index = self.snapshot_index = self._snapshot_tried = meta.index
-        self._bytes_since_snapshot = 0
+        self.applied_index = meta.index
+        self.keeper.installed(meta.index)
         self.agreement.applied(meta.index, machine.last_zxid, machine.digest())
-        self._drop_old_files()
         log.info("took over the state at {index} from the leader", index=meta.index)
 
-    def _drop_old_files(self) -> None:
-        """What newer snapshots have made superfluous goes. What cannot be removed now is tried again next time."""
-        try:
-            self.snapshots.retain()
-        except OSError as error:
-            log.warn("old snapshots are not removed: {error}", error=error.strerror or str(error))
-            return
-        self._writer.prune(self.snapshots.log_floor())
+    def take_snapshot(self) -> None:
+        """Begin to write the state at the applied index."""
+        self.keeper.take(self.machine, self.applied_index)
 
     # --- leadership and the end ---------------------------------------------------------------------------------------
 
@@ -765,7 +617,7 @@ class Node:
         """What keeps this node from doing its work as it should although it goes on, "" for nothing."""
         if self.is_full:
             return "disk full: no writes until there is room"
-        return f"the last snapshot failed: {self.snapshot_error}" if self.snapshot_error else ""
+        return f"the last snapshot failed: {self.keeper.error}" if self.keeper.error else ""
 
     def role_name(self) -> str:
         """follower, pre-candidate, candidate or leader."""

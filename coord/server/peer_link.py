@@ -34,7 +34,7 @@ from coord.server.reactor import TurnReactor
 from coord.server.stream import Stream, tune
 from coord.tls.context import Engine
 
-log = Logger()
+log = Logger(__name__)
 
 #: Pause before dialling again: doubled from the first to the second, with jitter of as much again.
 REDIAL_MIN_MS: Final = 50
@@ -197,7 +197,11 @@ class _Link:
         if self.is_stopped:
             return
         family, address = targets[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            self._dial_again(error.strerror or str(error))
+            return
         sock.setblocking(False)
         tune(sock, give_up_ms=GIVE_UP_MS)
         code = sock.connect_ex(address)

@@ -34,6 +34,8 @@ class TurnReactor(EPollReactor):
 
     def __init__(self) -> None:
         self._functions: dict[int, Watcher] = {}
+        #: Whether this turn brought one event at most: nobody is likely to want anything else at the moment.
+        self.is_calm = True
         self._turn_end: Callable[[], bool] = _nothing
         self._on_fault: Callable[[Exception], None] = _shrug
         super().__init__()  # type: ignore[no-untyped-call]
@@ -78,6 +80,7 @@ class TurnReactor(EPollReactor):
             if error.errno == errno.EINTR:
                 return
             raise
+        self.is_calm = len(ready) <= 1
         functions = self._functions
         foreign: list[tuple[int, int]] = []
         for fd, events in ready:

@@ -26,6 +26,8 @@ log = Logger()
 
 WAL_FOLDER: Final = "wal"
 SNAPSHOT_FOLDER: Final = "snap"
+#: Entries before the snapshot that are read as well, at most.
+KEEP_ENTRIES: Final = 10_000
 
 
 class GapInLogError(StorageError):
@@ -46,17 +48,26 @@ class Recovery:
 
 
 def recover(
-    disk: Disk, node_id: int, began: list[int] | Configuration, rng: Rng, *, segment_bytes: int = SEGMENT_BYTES
+    disk: Disk,
+    node_id: int,
+    began: list[int] | Configuration,
+    rng: Rng,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    keep_entries: int = KEEP_ENTRIES,
 ) -> Recovery:
     """Read the data directory; a new one gives the empty state of a group that `began` with these voters or members.
+
+    So many entries that the snapshot covers are read into memory as well, for peers that are a little behind.
 
     Raises CorruptRecord, StorageError, OSError: the node must not start on what it found.
     """
     snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
-    wal, recovered = open_wal(disk, WAL_FOLDER, segment_bytes=segment_bytes)
+    machine, position = _newest_state(snapshots)
+    floor = max(0, position.index - keep_entries) if _has_peers(node_id, position, began) else position.index
+    wal, recovered = open_wal(disk, WAL_FOLDER, segment_bytes=segment_bytes, floor=floor)
     if recovered.cut:
         log.warn("{what}", what=recovered.cut)
-    machine, position = _newest_state(snapshots)
     if position.index < recovered.base_index:
         raise GapInLogError(
             f"{disk.where(WAL_FOLDER)}: the log begins behind entry {recovered.base_index}, the newest whole snapshot"
@@ -78,6 +89,13 @@ def recover(
         segments=wal.segment_count(),
     )
     return Recovery(wal, snapshots, machine, position, core)
+
+
+def _has_peers(node_id: int, position: SnapshotMeta, began: list[int] | Configuration) -> bool:
+    """Whether there was another member when the snapshot was taken."""
+    if position.index:
+        return decode_configuration(position.config).members() != [node_id]
+    return (began.members() if isinstance(began, Configuration) else began) != [node_id]
 
 
 def _align(wal: Wal, recovered: Recovered, position: SnapshotMeta) -> None:

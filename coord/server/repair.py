@@ -25,7 +25,7 @@ from coord.env import Disk, Rng, replace_file
 from coord.errors import CorruptRecord, StorageError
 from coord.raft.membership import Configuration, decode_configuration
 from coord.server.joining import MARK
-from coord.server.recovery import SNAPSHOT_FOLDER, WAL_FOLDER, GapInLogError, Recovery, recover
+from coord.server.recovery import KEEP_ENTRIES, SNAPSHOT_FOLDER, WAL_FOLDER, GapInLogError, Recovery, recover
 from coord.storage.snapshot import Snapshots
 from coord.storage.wal import SEGMENT_BYTES
 
@@ -37,14 +37,20 @@ VOTERS_MIN: Final = 3
 
 
 def recover_or_repair(
-    disk: Disk, node_id: int, began: list[int] | Configuration, rng: Rng, *, segment_bytes: int = SEGMENT_BYTES
+    disk: Disk,
+    node_id: int,
+    began: list[int] | Configuration,
+    rng: Rng,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    keep_entries: int = KEEP_ENTRIES,
 ) -> Recovery:
     """As `recover`; where that finds damage which the other nodes can mend, what is damaged is set aside.
 
     Raises CorruptRecord, StorageError, OSError: the node must not start.
     """
     try:
-        return recover(disk, node_id, began, rng, segment_bytes=segment_bytes)
+        return recover(disk, node_id, began, rng, segment_bytes=segment_bytes, keep_entries=keep_entries)
     except (CorruptRecord, GapInLogError) as error:
         why = _objection(disk, node_id, began)
         if why:
@@ -56,7 +62,7 @@ def recover_or_repair(
             error=str(error),
         )
         _set_aside(disk)
-        return recover(disk, node_id, began, rng, segment_bytes=segment_bytes)
+        return recover(disk, node_id, began, rng, segment_bytes=segment_bytes, keep_entries=keep_entries)
 
 
 def has_forgotten(disk: Disk) -> bool:

@@ -19,7 +19,7 @@ from twisted.logger import Logger, globalLogBeginner
 
 from coord.compiled import form
 from coord.env import Disk, read_file, replace_file
-from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng
+from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
@@ -28,7 +28,6 @@ from coord.server.changes import addresses_of
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
 from coord.server.connection import Limits
-from coord.server.discovery import find_store
 from coord.server.joining import MARK, Joining
 from coord.server.leaving import Leaving
 from coord.server.members import shown
@@ -42,8 +41,8 @@ from coord.server.repair import has_forgotten, recover_or_repair
 from coord.server.snapshot_job import ForkSnapshotJob
 from coord.server.stderr_log import StderrLog
 from coord.server.stream import listening_socket
-from coord.server.trace_file import TraceFile
 from coord.server.words import Words
+from coord.stopping import stop_on_signals
 from coord.storage.writer import InlineWriter, ThreadWriter
 from coord.tls.context import server_context
 
@@ -53,8 +52,12 @@ META: Final = "meta.json"
 META_FORMAT: Final = 1
 EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 2
+#: Nodes that start together stand for election so many ticks apart.
+HASTENED_APART_TICKS: Final = 3
 #: How long a stopping leader waits for another node to lead.
 HAND_OVER_S: Final = 1.0
+#: Descriptors that clients do not get: peers, strangers at their door, log, snapshots, the admin port's connections.
+OWN_DESCRIPTORS: Final = 256
 #: Collector settings for a process whose long-lived objects are many and acyclic (FEASIBILITY §6).
 GC_THRESHOLDS: Final = (50_000, 20, 1000)
 
@@ -79,6 +82,7 @@ def run(settings: Settings) -> int:
         service.abandon()
         sys.stderr.write(f"rk coord: {_one_line(error)}\n")
         return EXIT_CONFIG if isinstance(error, ConfigError | ForeignDirectory) else EXIT_FAILED
+    stop_on_signals(reactor)
     reactor.run()
     return service.finish()
 
@@ -104,6 +108,8 @@ class Service:
         self._leaving: Leaving
         #: Whether this process has known a leader, or has done what it can to get one.
         self._is_led = False
+        #: Where the log ended at the start; 0 once that is applied.
+        self._recovered_to = 0
         self._stopped: Deferred[None] | None = None
 
     # --- start --------------------------------------------------------------------------------------------------------
@@ -117,13 +123,24 @@ class Service:
         self._guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)
         doors = self._open_doors()
         peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
-        trace = TraceFile(settings.trace) if settings.trace is not None else None
+        trace = None
+        if settings.trace is not None:
+            from coord.server.trace_file import TraceFile
+
+            trace = TraceFile(settings.trace)
         is_new = META not in disk.names("")
         meta = self._read_meta(disk)
         began = _began_with(meta)
-        found = recover_or_repair(disk, settings.node_id, began, OsRng(), segment_bytes=settings.segment_bytes)
+        found = recover_or_repair(
+            disk,
+            settings.node_id,
+            began,
+            OsRng(),
+            segment_bytes=settings.segment_bytes,
+            keep_entries=settings.keep_entries,
+        )
         is_thread = settings.fsync == "thread"
-        self._writer = ThreadWriter(found.wal, self._is_alone) if is_thread else InlineWriter(found.wal)
+        self._writer = ThreadWriter(found.wal, self._may_wait_for_disk) if is_thread else InlineWriter(found.wal)
         entropy = OsEntropy()
         self.links = PeerLinks(
             self.reactor,
@@ -135,6 +152,7 @@ class Service:
             guard=self._guard,
         )
         self._job = ForkSnapshotJob(self.reactor, found.snapshots)
+        self._recovered_to = found.core.log.last
         self.node = Node(
             _node_settings(settings),
             found.core,
@@ -220,8 +238,11 @@ class Service:
             form=form(),
         )
 
-    def _is_alone(self) -> bool:
-        return self.node.core.configs.current.voters == [self.settings.node_id]
+    def _may_wait_for_disk(self) -> bool:
+        """Whether little is lost while this thread waits for the disk: it is alone, or one thing at most has happened,
+        and the disk is not made slow by the node's own snapshot."""
+        is_alone = self.node.core.configs.current.voters == [self.settings.node_id]
+        return (is_alone or self.reactor.is_calm) and not self.node.keeper.is_snapshotting
 
     def _take_directory(self) -> Disk:
         data_dir = self.settings.data_dir
@@ -273,6 +294,8 @@ class Service:
             is_nameless = settings.is_alone() and not settings.cluster
             cluster = OsEntropy().token(16) if is_nameless else settings.cluster_id()
             return encode_meta(settings.node_id, cluster, settings.voters(), learners=settings.learners())
+        from coord.server.discovery import find_store
+
         found = find_store(settings.join, guard=self._guard)
         config = found.config
         if settings.cluster and found.cluster != settings.cluster_id():
@@ -311,22 +334,29 @@ class Service:
                 if not self._is_led:
                     self._hasten()
                 self.node.tick()
+                if self._recovered_to and self.node.applied_index >= self._recovered_to:
+                    # What was read of the log may be gone by now, and lay between znodes.
+                    self._recovered_to = 0
+                    return_memory()
             except Exception as error:  # a broken invariant: stop, never go on
                 self._fault(error)
 
     def _hasten(self) -> None:
         """After the start nobody may be leading yet: once a majority converses, do not sit the timeout out.
 
-        A leader that this node has not heard yet is not disturbed: its followers refuse the pre-vote.
+        A leader that this node has not heard yet is not disturbed: its followers refuse the pre-vote. Those that are
+        there stand for election one after the other, in the order of their ids, so that votes are not split; should
+        they be all the same, the next time is left to chance.
         """
         node = self.node
+        own = self.settings.node_id
         voters = node.core.configs.current.voters
         present = [peer for peer in self.links.conversing() if peer in voters]
         if node.core.leader:
             self._is_led = True
-        elif self.settings.node_id in voters and not node.joining.is_joining and 2 * len(present) + 2 > len(voters):
+        elif own in voters and not node.joining.is_joining and 2 * len(present) + 2 > len(voters):
             self._is_led = True
-            node.core.hasten()
+            node.core.hasten(1 + HASTENED_APART_TICKS * sum(peer < own for peer in present))
 
     def _turn_end(self) -> bool:
         """The reactor's call after each turn; True when there is more to do at once."""
@@ -341,7 +371,7 @@ class Service:
         if not self._is_stopping:
             self._leaving.turn_end()
         if node.failure is None:
-            self.clients.send_all()
+            has_more = self.clients.send_all() or has_more
             if self._stopped is not None and node.core.leadership is None:
                 self._let_go()
         elif not self._is_stopping:
@@ -466,10 +496,29 @@ def _node_settings(settings: Settings) -> NodeSettings:
     )
 
 
+def most_clients(asked: int, descriptors: int) -> int:
+    """How many connections clients may have: as many as was asked for (0: no bound), but some descriptors stay.
+
+    Whoever connects often enough would take the last one otherwise, and the node could open neither the next segment of
+    its log nor a link to a peer: a crowd of clients is to cost clients, never the node.
+    """
+    room = max(descriptors // 2, descriptors - OWN_DESCRIPTORS)
+    return min(asked, room) if asked else room
+
+
 def _client_limits(settings: Settings) -> ClientLimits:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections_max = most_clients(settings.connections_max, descriptors)
+    if settings.connections_max > connections_max:
+        log.warn(
+            "{asked} connections of clients are allowed, {count} possible: this process may open {descriptors} files",
+            asked=settings.connections_max,
+            count=connections_max,
+            descriptors=descriptors,
+        )
     return ClientLimits(
         connections_per_address_max=settings.connections_per_address_max,
-        connections_max=settings.connections_max,
+        connections_max=connections_max,
         frame_bytes_max=settings.frame_bytes_max,
         connect_timeout_ms=settings.connect_timeout_ms,
         stall_ms=settings.stall_timeout_ms,

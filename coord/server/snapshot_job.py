@@ -2,16 +2,23 @@
 
 `gc.freeze` before the fork keeps the collector from touching (and so copying) every page. The child uses nothing of the
 parent but memory: it closes every inherited descriptor, so a connection that the parent closes is closed, and ends
-without running anything of the parent's shutdown.
+without running anything of the parent's shutdown. It also removes the snapshots that its own makes superfluous.
+
+It never outlives its parent: a node that was killed and started again has the directory for itself, and the snapshot
+that it writes may well have the same name. Signals that end the parent in good order (they reach whole groups of
+processes) are the parent's, which ends the child.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
 from collections.abc import Callable
 from typing import Final
 
+from coord.env_os import end_with_parent
 from coord.errors import StateDamaged
 from coord.server.reactor import TurnReactor
 from coord.storage.snapshot import SnapshotMeta, Snapshots
@@ -65,8 +72,13 @@ class ForkSnapshotJob:
     def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
         """See `SnapshotJob.begin`."""
         assert self._child == 0, "a snapshot is being written"
-        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            reading, writing = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            self.written(meta, f"pipe: {error.strerror}")
+            return
         gc.freeze()
+        parent = os.getpid()
         try:
             child = os.fork()
         except OSError as error:
@@ -75,7 +87,7 @@ class ForkSnapshotJob:
             self.written(meta, f"fork: {error.strerror}")
             return
         if child == 0:
-            self._write(meta, machine, writing)
+            self._write(meta, machine, writing, parent)
         os.close(writing)
         self._child = child
         self._reactor.watch(reading, lambda events: self._ended(reading, meta))  # noqa: ARG005
@@ -87,14 +99,22 @@ class ForkSnapshotJob:
             os.waitpid(self._child, 0)
             self._child = 0
 
-    def _write(self, meta: SnapshotMeta, machine: StateMachine, writing: int) -> None:
+    def _write(self, meta: SnapshotMeta, machine: StateMachine, writing: int, parent: int) -> None:
         """In the child. Never returns."""
         status = 1
         try:
+            # The reactor's handlers write to descriptors that are gone here, or by now are files of this child.
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            end_with_parent(parent)
             os.closerange(3, writing)
             os.closerange(writing + 1, FD_MAX)
             os.nice(NICE)
             self._snapshots.write(meta, machine.snapshot_chunks())
+            # Removing a large file takes a while. What does not go now the parent finds.
+            with contextlib.suppress(OSError):
+                self._snapshots.retain()
             status = 0
         except StateDamaged as error:
             os.write(writing, error.what.encode()[:MESSAGE_BYTES_MAX])

@@ -21,7 +21,7 @@ from coord.tree.machine import StateMachine
 from coord.tree.node import Node as ZNode
 from coord.tree.snapshot import SnapshotReader as StateReader
 
-log = Logger()
+log = Logger(__name__)
 
 #: Bytes of a snapshot in a link's queue at any time.
 WINDOW_BYTES: Final = 1 << 20
@@ -64,8 +64,7 @@ class SnapshotOutbox:
         self._snapshots = snapshots
         self._links = links
         self._sending: dict[int, _Sending] = {}
-        #: A peer could not use what was sent: the file may be damaged, and a new one should be written.
-        self.is_doubtful = False
+        self._is_doubtful = False
 
     def begin(self, message: Message, core: RaftCore) -> None:
         """Send the snapshot that `message` offers, then the message."""
@@ -92,7 +91,7 @@ class SnapshotOutbox:
                         break
                 except OSError as error:
                     log.error("cannot send snapshot {name}: {error}", name=sending.name, error=error.strerror)
-                    self.is_doubtful = True
+                    self._is_doubtful = True
                     self.peer_lost(peer, core)
                     break
 
@@ -114,8 +113,13 @@ class SnapshotOutbox:
         sending = self._sending.get(peer)
         if sending is not None and sending.name == name:
             self._drop(peer)
-            self.is_doubtful = self.is_doubtful or not ok
+            self._is_doubtful = self._is_doubtful or not ok
             core.snapshot_status(peer, ok)
+
+    def take_doubt(self) -> bool:
+        """Whether, since this was asked last, a peer could not use what was sent: the file may be damaged."""
+        doubt, self._is_doubtful = self._is_doubtful, False
+        return doubt
 
     def peer_lost(self, peer: int, core: RaftCore) -> None:
         """The link broke: the core decides whether to begin again."""

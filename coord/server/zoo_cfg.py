@@ -89,7 +89,11 @@ class _Reader:
         if not data_text:
             raise ConfigError(f"{self._path}: dataDir is missing")
         data_dir = Path(data_text)
-        if (data_dir / _ZOOKEEPERS_DATA).is_dir() and not (data_dir / "meta.json").exists():
+        try:
+            is_zookeepers = (data_dir / _ZOOKEEPERS_DATA).is_dir() and not (data_dir / "meta.json").exists()
+        except OSError as error:
+            raise ConfigError(f"dataDir {data_dir}: {error.strerror}") from error
+        if is_zookeepers:
             raise ConfigError(
                 f"{data_dir} holds the data of an Apache ZooKeeper ({_ZOOKEEPERS_DATA}), which is not read here: this"
                 " store would begin empty. Give another dataDir, and copy the znodes over with both running"

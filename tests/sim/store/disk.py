@@ -115,6 +115,18 @@ class SimFile:
             _perform(self.durable, operation)
         del operations[:count]
 
+    def written_back(self, now: int) -> None:
+        """The system has written what waited for it, as it does after a while without being asked."""
+        self.settle(now)
+        late: list[Operation] = []
+        for operation in self.operations:
+            if operation[0] == SYNC or operation[1] > now:
+                late.append(operation)
+            else:
+                _perform(self.base, operation)
+                _perform(self.durable, operation)
+        self.operations = late
+
     def killed(self, now: int) -> None:
         """The process is gone; what it had not begun did not happen."""
         self.settle(now)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from twisted.logger import LogEvent, globalLogPublisher
 
 from coord.raft import core as core_module
+from coord.storage.wal import MAGIC, SEAL_MAGIC
 from tests.sim.chance import Chance
 from tests.sim.checks import Violation
 from tests.sim.plan import Failure, Plan
@@ -57,6 +58,7 @@ class Story:
             self._kill,
             self._kill_twice,
             self._isolate_leader,
+            self._isolate_at_change,
             self._partition,
             self._one_way,
             self._bridge,
@@ -213,6 +215,21 @@ class Story:
                 self._cut(everybody, leader)
             self._count("isolation")
 
+    def _isolate_at_change(self) -> None:
+        """The next change of members gets no further than the leader that begins it."""
+        for process in self.world.leaders():
+            core = process.node.core
+
+            def change(config: Any, core: Any = core, leader: int = process.host.id) -> int:
+                del core.propose_config
+                everybody = list(self.world.hosts)
+                self._cut([leader], everybody)
+                self._cut(everybody, [leader])
+                self._count("isolation_at_change")
+                return int(core.propose_config(config))
+
+            core.propose_config = change
+
     def _partition(self) -> None:
         everybody = list(self.world.hosts)
         one = self.chance.some(everybody)
@@ -315,7 +332,11 @@ class Story:
         disk.is_full = False
 
     def _flip(self) -> None:
-        """A bit of something durable and not at the end changes, on one node in the whole history."""
+        """A bit of something durable changes, on one node in the whole history.
+
+        Of the end of a log only if the system has written everything back, the seal as well. The process dies with it
+        then: a torn write over the seal would be a second fault, at which nobody could tell any more.
+        """
         host = self._pick()
         running = self.world.running()
         config = self.world.check.config()
@@ -340,12 +361,19 @@ class Story:
         path = self.chance.pick(paths)
         file = disk.durable[path]
         file.settle(self.world.now)
-        end = len(file.durable)
+        begin, end = 0, len(file.durable)
         if path.endswith(".log"):
-            # Behind the last record there is nothing, and damage of the last one cannot be told from a torn write.
-            end = file.durable.rfind(b"RKW1")
+            is_at_rest = self.chance.happens(0.5)
+            if is_at_rest:
+                file.written_back(self.world.now)
+            last, seal = file.durable.rfind(MAGIC), file.durable.rfind(SEAL_MAGIC)
+            begin, end = (last, seal) if is_at_rest and last < seal else (0, last)
+            if begin and host.process is not None:
+                host.process.kill()
+                host.restart_later()
+                self._count("flip_at_the_end")
         if end > 0:
-            disk.flip(path, self.chance.below(end), self.chance.below(8))
+            disk.flip(path, begin + self.chance.below(end - begin), self.chance.below(8))
             self._has_flipped = host.is_flipped = True
             self._count("bit_flip")
 

@@ -27,6 +27,7 @@ from coord.tree.acl import OPEN
 from coord.tree.datatree import DataTree
 from coord.tree.machine import StateMachine
 from coord.tree.node import DeleteDelta
+from coord.tree.paths import parent_of
 from coord.tree.plan import PlannedMulti
 from coord.tree.sessions import SessionTable
 from coord.wire.records import encode_reply_frame
@@ -270,7 +271,7 @@ class CounterlessSnapshot(Bug):
         def chunks(self: StateMachine) -> Iterator[bytes]:
             copy = StateMachine.restore(list(real(self)))
             for path, each in copy.tree.nodes.items():
-                each.creates = each.num_children
+                each.grown().creates = each.num_children
                 copy.tree._touch(path, each)
             return real(copy)
 
@@ -506,7 +507,7 @@ class ForwardOfAnotherTerm(Bug):
                 kept.extend(commands)
                 return
             if kept:
-                self._add_to_group(self.core.term, list(kept))
+                self.group.add(self.core.term, list(kept))
                 kept.clear()
             real(self, peer, incarnation, term, first, commands)
 
@@ -649,7 +650,7 @@ class RemoverDeaf(Bug):
     number = 10
     known = "this store, found by simulated operators"
     members_move = True
-    favours = ("_isolate_leader", "_partition", "_one_way", "_heal")
+    favours = ("_isolate_at_change", "_heal")
 
     def patches(self) -> list[Patch]:
         return [instead(membership.Membership, "may_return", lambda *_: False)]
@@ -694,7 +695,7 @@ class ReapedUnchecked(Bug):
     def patches(self) -> list[Patch]:
         def plan(view: Any, identities: Any, path: bytes, time_ms: int) -> Any:
             if identities is None and view.find(path) is not None and not view.find(path).num_children:
-                return DeleteDelta(path)
+                return DeleteDelta(path, parent_of(path))
             return real(view, identities, path, time_ms)
 
         real = machine_module.plan_delete_container

@@ -90,7 +90,7 @@ def test_names_that_a_restart_found_are_durable() -> None:
         wal, _ = open_wal(disk, "wal", segment_bytes=1)
         snapshots = Snapshots(disk, "snap")
         disk.failures["sync_folder"] = (errno.EIO, 2)
-        with pytest.raises(OSError, match="injected"):
+        with pytest.raises(SyncFailed, match="injected"):
             wal.write([_batch(1)])
         with pytest.raises(OSError, match="injected"):
             snapshots.write(SnapshotMeta(1, 1, b""), [b"state"])

@@ -136,7 +136,7 @@ class Process:
             joining=Joining(disk),
             applied=found.position,
         )
-        job.written = self.node.snapshot_written
+        job.written = self.node.keeper.written
         self.node.tracer = NodeTracer(self, is_new=is_new or has_forgotten(disk))
         self.node.membership.cluster = CLUSTER
         self.links.members = self.node.membership
@@ -148,7 +148,13 @@ class Process:
             self.reactor,  # type: ignore[arg-type]
             self.node,
             host.clock,
-            ClientLimits(connections_per_address_max=0, pause_bytes=world.pause_bytes, stall_ms=3000),
+            ClientLimits(
+                connections_per_address_max=0,
+                pause_bytes=world.pause_bytes,
+                stall_ms=3000,
+                # In every twelfth world the clients of a node do not get their answers in one turn.
+                sends_per_turn=1 if world.seed % 12 == 1 else 1000,
+            ),
             lambda word: word,
         )
         writer.start(self.node)
@@ -198,7 +204,7 @@ class Process:
                 has_more = node.turn_end()
             self.leaving.turn_end()
             if node.failure is None:
-                self.clients.send_all()
+                has_more = self.clients.send_all() or has_more
         except PowerCut:
             world.check.after_turn(self, is_whole=False)
             self.power_cut()

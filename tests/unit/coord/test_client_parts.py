@@ -10,6 +10,7 @@ from coord.client import Create, digest_acl
 from coord.client.hosts import HostCycle, parse_hosts
 from coord.client.ops import create_request
 from coord.client.watches import (
+    DIRECTORIES_MAX,
     KIND_CHILD,
     KIND_DATA,
     KIND_EXIST,
@@ -108,6 +109,29 @@ def test_recursive_watch_hears_its_subtree_and_nothing_beside() -> None:
     assert book.fire(r.EVENT_CREATED, b"/a/b/c") == [note, other]
     assert book.fire(r.EVENT_CREATED, b"/a") == [note, other]
     assert book.fire(r.EVENT_CREATED, b"/ab") == [other]
+
+
+def test_who_watches_is_asked_again_when_watches_come_and_go() -> None:
+    """The directories of events are remembered: not longer than that is true, and not without bound."""
+    book = WatchBook()
+    book.add(KIND_RECURSIVE, b"/a", one := _callback())
+    assert book.fire(r.EVENT_CREATED, b"/a/b/c") == [one]
+    book.add(KIND_RECURSIVE, b"/a/b", two := _callback())
+    assert book.fire(r.EVENT_CREATED, b"/a/b/c") == [two, one]
+    book.add(KIND_RECURSIVE, b"/", three := _callback())
+    assert book.fire(r.EVENT_CREATED, b"/a/b/d") == [two, one, three]
+    assert book.fire(r.EVENT_CREATED, b"/z") == [three]
+    book.discard(KIND_RECURSIVE, b"/a", one)
+    assert book.fire(r.EVENT_CREATED, b"/a/b/c") == [two, three]
+    for number in range(2 * DIRECTORIES_MAX):
+        book.fire(r.EVENT_CREATED, b"/a/%d/x" % number)
+    assert len(book._above) <= DIRECTORIES_MAX
+    book.clear()
+    assert book.fire(r.EVENT_CREATED, b"/a/b/c") == []
+
+
+def _callback() -> Any:
+    return lambda *_: None
 
 
 def test_restoring_is_cut_into_bounded_records() -> None:

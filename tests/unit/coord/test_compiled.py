@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -72,3 +73,12 @@ def test_unfinished_build_runs_the_sources(tree: Path) -> None:
 def test_variable_chooses_the_sources(tree: Path) -> None:
     """RK_PURE, for tests and benchmarks of both forms."""
     assert ask(tree, RK_PURE="1") == ("jute.py", "interpreted: RK_PURE is set")
+
+
+@pytest.mark.parametrize("path", compiled.SOURCES)
+def test_log_lines_name_the_module_they_come_from(path: str) -> None:
+    """Twisted asks the frame of the caller for the name, and compiled code has none."""
+    name = path.removesuffix(".py").replace("/", ".")
+    module = importlib.import_module(name)
+    log = getattr(module, "log", None)
+    assert log is None or log.namespace == name

@@ -9,6 +9,7 @@ import pytest
 
 from coord.errors import ConfigError
 from coord.server.config import Settings, parse_address, parse_peers, parse_words
+from coord.server.service import most_clients
 from coord.server.zoo_cfg import read_zoo_cfg
 
 PEERS = {1: ("a", 1), 2: ("b", 1), 3: ("c", 1)}
@@ -179,3 +180,12 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     """As everything else."""
     with pytest.raises(ConfigError, match=r"none.cfg: No such file"):
         read_zoo_cfg(tmp_path / "none.cfg")
+
+
+@pytest.mark.parametrize(
+    ("asked", "descriptors", "clients"),
+    [(0, 1 << 20, (1 << 20) - 256), (0, 1024, 768), (0, 512, 256), (0, 128, 64), (100, 1024, 100), (2000, 1024, 768)],
+)
+def test_clients_do_not_get_the_last_descriptor(asked: int, descriptors: int, clients: int) -> None:
+    """Whatever was asked for, the node keeps some for itself."""
+    assert most_clients(asked, descriptors) == clients

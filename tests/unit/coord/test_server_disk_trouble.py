@@ -11,7 +11,7 @@ import errno
 import pytest
 
 from coord.errors import OK
-from coord.server.node import SNAPSHOT_AGAIN_MS
+from coord.server.keeper import AGAIN_MS
 from coord.server.transfer import REFUSED_MS
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -105,7 +105,7 @@ class Life:
         self.run((REFUSED_MS + 3000) // TICK_MS)
         self.write(4)
         self.run(20)
-        nodes.clock.now_ms += SNAPSHOT_AGAIN_MS
+        nodes.clock.now_ms += AGAIN_MS
         self.run(3)
 
     def check(self) -> None:
@@ -117,7 +117,7 @@ class Life:
             missing = [xid for xid in self.acknowledged if b"/n%d" % xid not in node.machine.tree.nodes]
             assert not missing, missing
             assert not node.is_full
-            assert node.snapshot_error == ""
+            assert node.keeper.error == ""
         names = nodes.disks[self.victim].names("snap")
         assert not [name for name in names if name.endswith(".tmp")], names
 
@@ -138,3 +138,25 @@ def test_trouble_at_every_call(victim: str, code: int) -> None:
         lives += 1
         at += 1 + at // 16
     assert lives >= 12
+
+
+def test_node_that_cannot_list_its_snapshots_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with no descriptor left: the log is pruned another time."""
+
+    def refuse() -> int:
+        raise OSError(errno.EMFILE, "injected")
+
+    nodes = StoreNodes(1, snapshot_entries=8, keep_entries=2, segment_bytes=1500)
+    node = nodes.leader()
+    client = nodes.client(node)
+    with monkeypatch.context() as patched:
+        patched.setattr(node.keeper.snapshots, "log_floor", refuse)
+        for xid in range(1, 41):
+            body = records.encode_create(CreateRequest(op.OP_CREATE, b"/n%d" % xid, bytes(60), OPEN_ACL, 0))
+            client.request(xid, op.OP_CREATE, body)
+            nodes.run(1)
+        assert node.keeper.index > 8
+        segments = len(nodes.disks[1].names("wal"))
+    node.take_snapshot()
+    nodes.run(2)
+    assert len(nodes.disks[1].names("wal")) < segments

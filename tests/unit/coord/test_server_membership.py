@@ -195,6 +195,53 @@ def test_grow_from_one_to_five_and_back() -> None:
     assert b"/grown5" in nodes.nodes[1].machine.tree.nodes
 
 
+def test_a_lone_node_keeps_no_applied_entries_and_brings_newcomers_a_snapshot() -> None:
+    """Nobody else wants them; whoever comes gets a snapshot that is newer than the last one, and goes on behind it."""
+    nodes = store(1)
+    node = nodes.nodes[1]
+    client = super_client(nodes, node)
+    for i in range(20):
+        write(nodes, node, b"/alone%d" % i)
+    nodes.run(1)
+    assert node.core.log.entries == []
+    nodes.crash(1)
+    node = nodes.start(1)
+    nodes.run(30)
+    assert node.core.log.entries == []
+    assert node.keeper.index == 0
+    client = super_client(nodes, node)
+    add(nodes, client, 2)
+    assert node.keeper.index > 20
+    write(nodes, nodes.nodes[2], b"/both")
+    agree(nodes)
+    assert len(node.core.log.entries) > 0, "the other one may want these"
+
+
+def test_a_lone_node_goes_on_while_its_snapshot_is_written() -> None:
+    """When it is there, the log has forgotten the position that it was taken at."""
+    nodes = store(1, snapshot_entries=10)
+    node = nodes.nodes[1]
+    client = super_client(nodes, node)
+    begun: list[tuple[Any, list[bytes]]] = []
+    node.keeper._job.begin = lambda meta, machine: begun.append((meta, list(machine.snapshot_chunks())))
+    for i in range(30):
+        write(nodes, node, b"/alone%d" % i)
+    nodes.run(1)
+    [(meta, chunks)] = begun
+    assert meta.index < node.core.log.offset
+    nodes.start_empty(2)
+    reconfig(client, joining=line(2))
+    nodes.run(2)
+    assert not node.core.is_alone()
+    node.keeper.snapshots.write(meta, chunks)
+    del node.keeper._job.begin
+    node.keeper.written(meta, "")
+    assert node.core.log.snapshot.index == meta.index
+    assert answer(nodes, client)[0] == 0
+    agree(nodes)
+    assert node.core.log.reaches_snapshot(), "the one that was under way is of no use to a newcomer"
+
+
 def test_replace_a_dead_node() -> None:
     """Remove what is dead, add the new one; a majority was there all the time."""
     nodes = store(3)
@@ -440,7 +487,7 @@ def test_addresses_survive_restart_and_travel_in_snapshots() -> None:
         write(nodes, nodes.leader(), b"/n%d" % k)
         nodes.run(1)
     add(nodes, boss, 4)
-    assert nodes.nodes[4].snapshot_index > 0
+    assert nodes.nodes[4].keeper.index > 0
     for i in (1, 2, 3, 4):
         nodes.crash(i)
     for i in (1, 2, 3, 4):

@@ -367,10 +367,10 @@ def test_lagging_node_catches_up_by_a_snapshot() -> None:
         client.request(xid, op.OP_CREATE, create(b"/k%d" % xid, b"x" * 10_000))
         nodes.run(1)
         client.request(-2, op.OP_PING)
-    assert leader.snapshot_index > 20
+    assert leader.keeper.index > 20
     nodes.start(behind)
     nodes.run(20)
-    assert nodes.nodes[behind].snapshot_index > 20
+    assert nodes.nodes[behind].keeper.index > 20
     agree(nodes)
     nodes.crash(behind)
     nodes.start(behind)
@@ -392,13 +392,13 @@ def test_log_is_pruned_behind_snapshots_and_a_restart_uses_them() -> None:
     nodes.crash(1)
     again = nodes.start(1)
     nodes.leader()
-    assert again.snapshot_index > 50
+    assert again.keeper.index > 50
     assert (again.machine.digest(), len(again.machine.tree.nodes)) == (before, len(node.machine.tree.nodes))
 
 
 def test_the_log_in_memory_is_bounded_by_bytes_also_after_a_restart() -> None:
-    """Few large entries: their count alone would keep all of them."""
-    nodes = StoreNodes(1, snapshot_entries=20, keep_entries=1000, keep_bytes=12_000)
+    """Few large entries: their count alone would keep all of them. (A node without peers keeps none.)"""
+    nodes = StoreNodes(3, snapshot_entries=20, keep_entries=1000, keep_bytes=12_000)
     node = nodes.leader()
     client = nodes.client(node, timeout_ms=10_000)
     for xid in range(1, 51):
@@ -406,8 +406,8 @@ def test_the_log_in_memory_is_bounded_by_bytes_also_after_a_restart() -> None:
         nodes.run(1)
     kept = node.core.log.snapshot.index - node.core.log.offset
     assert 0 < kept <= 2
-    nodes.crash(1)
-    again = nodes.start(1)
+    nodes.crash(node.settings.node_id)
+    again = nodes.start(node.settings.node_id)
     assert 0 < again.core.log.snapshot.index - again.core.log.offset <= 2
 
 
@@ -609,7 +609,7 @@ def test_command_inside_a_snapshot_is_not_sent_again() -> None:
         if i != behind:
             nodes.join(behind, i)
     nodes.run(60)
-    assert follower.snapshot_index > 0
+    assert follower.keeper.index > 0
     assert not client.is_open
     assert client.xids() == []
     nodes.crash(leader.settings.node_id)
@@ -631,7 +631,7 @@ def test_commands_after_a_state_taken_over_are_answered() -> None:
             writer.request(k, op.OP_CREATE, create(b"/n%d" % k))
             nodes.settle()
         nodes.run(1)
-        assert nodes.nodes[leader].snapshot_index > nodes.nodes[behind].applied_index
+        assert nodes.nodes[leader].keeper.index > nodes.nodes[behind].applied_index
         waiting.request(1, op.OP_CREATE, create(b"/sent"))
         nodes.join(leader, behind)
         for _ in range(40):
