@@ -125,6 +125,26 @@ def test_connections_in_total_are_bounded(narrow: Cluster) -> None:
         assert fourth.recv(10) == b"imok"
 
 
+def test_crowd_does_not_take_the_last_descriptor(tmp_path: Path) -> None:
+    """Nobody bounds the connections, and the process may open few files: the node goes on, with snapshots and all."""
+    made = Cluster(tmp_path, 1, ("--max-connections-per-address", "0", "--snapshot-entries", "20"))
+    arguments = made.arguments
+    made.arguments = lambda node: ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *arguments(node)]  # type: ignore[method-assign]
+    made.start()
+    try:
+        made.leader()
+        with made.client() as client, contextlib.ExitStack() as crowd:
+            for _ in range(200):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", made.client_ports[1]), timeout=5))
+            for number in range(60):
+                client.create(f"/{number}", b"x")
+            eventually(lambda: made.status(1)["snapshot_index"] >= 20, 10, "a snapshot")
+        with made.client() as client:
+            assert len(client.get_children("/")) == 61
+    finally:
+        made.kill()
+
+
 def test_sessions_are_bounded(narrow: Cluster) -> None:
     """They outlive their connections, so they have a bound of their own; there is room when one is closed."""
     kept = [Raw(narrow).connect() for _ in range(3)]
