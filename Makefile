@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint test test-compat test-drills soak soak-cluster fuzz bench bench-store clean
+.PHONY: help up install lint test test-compat test-spark test-drills soak soak-cluster torture fuzz bench bench-plan bench-store clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -20,7 +20,7 @@ $(VENV)/installed: setup.cfg setup.py pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "== installing what the tests need"
-	$(PIP) install -c constraints.txt -e '.[spark,dev]'
+	$(PIP) install -c constraints.txt -e '.[spark,connect,dev]'
 	@touch $@
 
 # After a change of a compiled module; until this has run, the store runs interpreted (coord/compiled.py).
@@ -65,6 +65,10 @@ soak: $(VENV)/installed-dev  ## simulate fresh seeds for SOAK_MINUTES (60) on SO
 soak-cluster: $(VENV)/installed-dev  ## simulate whole clusters from fresh seeds for SOAK_MINUTES (60); failing runs become files
 	$(BIN)/python -m tests.sim.cluster.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
+TORTURE_MINUTES ?= 10
+torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real faults for TORTURE_MINUTES (10); TORTURE="--seed 17" for options
+	$(BIN)/python -m tests.torture --minutes $(TORTURE_MINUTES) $(TORTURE)
+
 clean:  ## remove .venv and caches (not rk-data)
 	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	find coord -name '*.so' -delete
@@ -85,8 +89,14 @@ test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## k
 	part spark $(BIN)/python -m pytest -q tests/compat/test_spark_ha.py; \
 	echo "== test-compat took $$(($$(date +%s) - start)) s; failed:$${failed:- nothing}"; test -z "$$failed"
 
+test-spark: $(VENV)/installed-dev $(VENV)/compiled  ## bulk plans on Spark in processes of its own: standalone, spark-submit, Connect; killed workers
+	$(BIN)/python -m pytest -q tests/spark
+
 bench: $(VENV)/installed-dev $(VENV)/compiled  ## regions: start, dead server, dead master, growth, beside HBase's times (BENCH="--full")
 	$(BIN)/python -m benchmarks.assign $(BENCH)
+
+bench-plan: $(VENV)/installed-dev  ## bulk plans: every engine beside plain ways, up to 1,000,000 regions (BENCH="--size 10k")
+	$(BIN)/python -m benchmarks.plan $(BENCH)
 
 FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/installed-dev  ## search for bytes that break a decoder, the state machine or a node (FUZZ_SECONDS=600)

@@ -10,10 +10,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from .engines import plan
-from .files import Progress, prepare_output, progress_on_stdout, read_params, read_snapshot, write_plan
-from .model import NoServers, PlanError
-from .verify import verify
+from .engines import plan_encoded
+from .files import Progress, die_with_parent, prepare_output, progress_on_stdout, read_params, read_snapshot, write_plan
+from .locate import read_paths
+from .model import BadInput, NoServers, PlanError
+from .verify import judge
 
 
 def main(arguments: list[str]) -> int:
@@ -24,6 +25,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--engine", choices=("greedy", "flow", "sharded", "spark"), default="greedy")
     parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
     parser.add_argument("--shards", type=int, default=None, help="for the engine sharded; by default from the size")
+    parser.add_argument("--die-with-parent", action="store_true", help="end when its parent process does")
     options, rest = parser.parse_known_args(arguments)
     if options.engine == "spark":
         from .spark_job import main as spark_main
@@ -32,6 +34,8 @@ def main(arguments: list[str]) -> int:
         return spark_main(arguments[: place - 1] + arguments[place + 1 :])
     if rest:
         parser.error(f"unknown arguments: {' '.join(rest)}")
+    if options.die_with_parent:
+        die_with_parent()
     progress = progress_on_stdout(total=4)
     try:
         return _run(options, progress)
@@ -44,12 +48,14 @@ def _run(options: argparse.Namespace, progress: Progress) -> int:
     """The four stages."""
     prepare_output(options.output)
     params = read_params(options.input)
+    if read_paths(options.input):
+        raise BadInput("the table 'paths' takes Java to look at: plan this input with `rk plan create --input`")
     snapshot = read_snapshot(options.input)
     progress.stage("read")
-    made = plan(snapshot, params, engine=options.engine, shards=options.shards)
+    made, problem = plan_encoded(snapshot, params, engine=options.engine, shards=options.shards)
     progress.stage("plan")
-    verdict = verify(snapshot, params, made.rows)
-    made.stats.violations = verdict.violations
+    verdict = judge(problem, made.rows)
+    made.stats.violations, made.stats.racks_shared = verdict.violations, verdict.racks_shared
     progress.stage("verify")
     plan_id = options.plan_id or f"plan-{made.digest[:16]}"
     manifest = write_plan(options.output, made, plan_id=plan_id, params=params, seconds=progress.seconds)

@@ -89,6 +89,8 @@ class RegionReason(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     size_bytes: int
     replicas: list[ReplicaReason]
+    #: Whether the racks force its table to exceed its share of a server (`quota.Quotas.raised`).
+    table_raised: bool = False
 
 
 class Standing:
@@ -169,7 +171,12 @@ def explain_region(standing: Standing, region_id: str, *, limit: int = 0) -> Reg
     for row in rows[np.argsort(standing.replica[rows])].tolist():
         replicas.append(_explain(standing, region, int(standing.replica[row]), int(standing.server[row]), limit))
     return RegionReason(
-        region_id=region_id, table_id=table_id, group=group, size_bytes=int(problem.size[region]), replicas=replicas
+        region_id=region_id,
+        table_id=table_id,
+        group=group,
+        size_bytes=int(problem.size[region]),
+        replicas=replicas,
+        table_raised=int(problem.table[region]) in problem.quotas.raised,
     )
 
 

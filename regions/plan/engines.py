@@ -9,20 +9,19 @@ All end in `finish`: leftovers as classes, chains of moves for what clashes, rep
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from .digest import plan_digest
-from .flow import solve_exact
+from .flow import flow_value, solve_exact
 from .greedy import take_best
 from .leftover import LeftoverClass, spread
 from .model import BadInput, Bools, Deadline, Ints, Params, Plan, PlanRows, Snapshot, Stats, Texts
 from .problem import Problem, encode, is_degraded
 from .repair import Repair
 from .room import Room
-from .shards import ROUNDS, Shards, shard_count
+from .shards import ROUNDS, Held, Shards, shard_count
 
 #: `greedy.take_best` or `flow.solve_exact`: which candidates become replicas.
 Choose = Callable[..., Bools]
@@ -43,6 +42,18 @@ def plan(
 
     Raises: NoServers, ConflictingRegion, BadInput.
     """
+    return plan_encoded(snapshot, params, deadline, engine=engine, shards=shards)[0]
+
+
+def plan_encoded(
+    snapshot: Snapshot,
+    params: Params | None = None,
+    deadline: Deadline | None = None,
+    *,
+    engine: str = "greedy",
+    shards: int | None = None,
+) -> tuple[Plan, Problem]:
+    """`plan`, and the snapshot in numbers, for whoever judges the plan next: at a million regions that takes long."""
     ignored: dict[str, int] = {}
     problem = encode(snapshot, params or Params(), ignored)
     stats = first_stats(problem, ignored, blocks=len(snapshot.blocks))
@@ -50,13 +61,14 @@ def plan(
         taken = solve_whole(problem, take_best)
     elif engine == "flow":
         taken = solve_whole(problem, solve_exact)
+        stats.value_max = flow_value(problem, taken)
     elif engine == "sharded":
         stats.shards = shards or shard_count(int(problem.want.sum()), len(problem.fleet))
         taken = solve_shards(problem, stats.shards)
     else:
         raise BadInput(f"no engine {engine!r}: greedy, flow and sharded plan in this process")
     stats.engine = engine
-    return finish(problem, taken, deadline, stats)
+    return finish(problem, taken, deadline, stats), problem
 
 
 def first_stats(problem: Problem, ignored: dict[str, int], *, blocks: int) -> Stats:
@@ -73,6 +85,7 @@ def first_stats(problem: Problem, ignored: dict[str, int], *, blocks: int) -> St
         under_replicated=problem.under_replicated,
         degraded=is_degraded(blocks, ignored),
         quota_adjusted=problem.quotas.adjusted,
+        tables_raised=len(problem.quotas.raised),
     )
 
 
@@ -105,23 +118,23 @@ def solve_shards(problem: Problem, shards: int, rounds: int = ROUNDS) -> Ints:
     taken = np.zeros(len(problem.cand_region), dtype=np.bool_)
     for nth_round in range(rounds + 1 if shards > 1 else 1):
         cut = Shards(problem.fleet, problem.tables, problem.quotas, shards, nth_round)
-        shard_of = cut.of_regions(problem.region_ids.tolist(), problem.table)
-        held = _held_by_shard(problem, taken, shard_of, shards)
+        shard_of = cut.of_regions(lambda rows: problem.region_ids[rows].tolist(), problem.table)
+        held = _held_by_shard(problem, taken, shard_of)
         for shard in range(shards):
             rows = np.flatnonzero(shard_of[problem.cand_region] == shard)
             taken[rows] = _solve_shard(problem, cut, shard, shard_of, rows, held)
     return np.flatnonzero(taken)
 
 
-def _held_by_shard(problem: Problem, taken: Bools, shard_of: Ints, shards: int) -> Ints:
-    """Replicas taken so far, by (shard, table * servers + server)."""
+def _held_by_shard(problem: Problem, taken: Bools, shard_of: Ints) -> Held:
+    """Replicas taken so far, by the shard that their regions are in now."""
     servers, cells = len(problem.fleet), len(problem.tables) * len(problem.fleet)
     region = problem.cand_region[taken]
     keys = shard_of[region] * cells + problem.table[region] * servers + problem.cand_server[taken]
-    return np.bincount(keys, minlength=shards * cells).reshape(shards, cells)
+    return Held(servers, cells, keys, np.ones(len(keys), dtype=np.int64))
 
 
-def _solve_shard(problem: Problem, cut: Shards, shard: int, shard_of: Ints, rows: Ints, held: Ints) -> Bools:
+def _solve_shard(problem: Problem, cut: Shards, shard: int, shard_of: Ints, rows: Ints, held: Held) -> Bools:
     """Which of the candidates `rows`, all of one shard, it takes."""
     regions = np.flatnonzero(shard_of == shard)
     number = np.full(len(problem), -1)
@@ -152,6 +165,7 @@ def finish(problem: Problem, taken: Ints, deadline: Deadline | None, stats: Stat
         repair = Repair(problem, region, server, room, deadline)
         repair.place_all(hard)
         repair.raise_floors()
+        repair.lower_tables()
         region, server = repair.pairs()
         stats.placed_by_chain, stats.chain_moves = repair.placed, repair.moves
     rows = numbered(problem, region, server, stats)
@@ -215,27 +229,29 @@ def numbered(problem: Problem, region: Ints, server: Ints, stats: Stats) -> Plan
     once_held = problem.cand_held >= 0
     stats.moved_bytes = int(problem.size[problem.cand_region[once_held]].sum()) - stats.stay_bytes
     best = np.lexsort((server, -benefit, region))
-    region, server, held = region[best], server[best], held[best]
-    replica = np.zeros(len(region), dtype=np.int64)
-    for start, end in _runs(region):
-        replica[start:end] = _numbers(held[start:end].tolist()) if end - start > 1 else 0
+    region, server = region[best], server[best]
+    replica = _replica_numbers(region, held[best])
     order = np.lexsort((replica, region))
     ids: Texts = np.array(problem.fleet.ids, dtype=object)
     return PlanRows(problem.region_ids[region[order]], replica[order], ids[server[order]])
 
 
-def _runs(region: Ints) -> Iterator[tuple[int, int]]:
-    """Start and end of each stretch of one region."""
-    edges = np.flatnonzero(np.diff(region, prepend=-1, append=-1)).tolist()
-    return itertools.pairwise(edges)
+def _replica_numbers(region: Ints, held: Ints) -> Ints:
+    """Numbers 0..n-1 within each stretch of one region, for replicas sorted by benefit.
 
-
-def _numbers(held: list[int]) -> list[int]:
-    """Replica numbers 0..n-1 for replicas sorted by benefit, given the numbers that they had (-1: none)."""
-    kept: dict[int, int] = {}
-    for place, number in enumerate(held):
-        if 0 <= number < len(held):
-            kept.setdefault(number, place)
-    place_number = {place: number for number, place in kept.items()}
-    free = iter([n for n in range(len(held)) if n not in kept])
-    return [place_number[i] if i in place_number else next(free) for i in range(len(held))]
+    `held` is the number that each had there, -1 for none; it is kept if it is below n. The others get what is free, in
+    their order: a stretch has as many free numbers as replicas without one.
+    """
+    start = np.flatnonzero(np.diff(region, prepend=-1))
+    length = np.diff(np.append(start, len(region)))
+    first, count = np.repeat(start, length), np.repeat(length, length)
+    keeps = (held >= 0) & (held < count)
+    slots = np.where(keeps, first + held, len(region))
+    # Two replicas never held one number (`problem._held_pairs`); should they, the better one keeps it.
+    _, nth = np.unique(slots, return_index=True)
+    keeps &= np.isin(np.arange(len(region)), nth)
+    free = np.ones(len(region), dtype=np.bool_)
+    free[slots[keeps]] = False
+    replica = held.copy()
+    replica[~keeps] = np.flatnonzero(free) - first[~keeps]
+    return replica

@@ -1,7 +1,8 @@
 """Snapshots and plans as files, and the progress lines of a planning process: the shell around pure planning.
 
     input DIR    regions, servers, blocks, last: each NAME.parquet, NAME.csv (with a header) or NAME/ with such parts;
-                 blocks and last may be absent; params.json may be absent
+                 (NAME.parquet and NAME.csv may be such directories, too); blocks and last may be absent, and
+                 params.json
     output DIR   part-NNNNN.parquet ..., manifest.json
 
 The manifest is written last and atomically, so a directory without one is no plan. It names every part with its
@@ -12,8 +13,10 @@ pyarrow is needed for Parquet alone, and imported only then.
 from __future__ import annotations
 
 import csv
+import ctypes
 import hashlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -45,8 +48,12 @@ from .model import (
 )
 
 MANIFEST: Final = "manifest.json"
+#: Rows that one reader takes at a time: a file of one group could be read by one core only.
+ROW_GROUP: Final = 131_072
 #: The copy of its input inside a plan directory.
 INPUT: Final = "input"
+#: Linux: the signal that a process gets when its parent dies.
+_PR_SET_PDEATHSIG: Final = 1
 #: Written last into an input directory: when it is there, the input is complete.
 PARAMS: Final = "params.json"
 
@@ -82,7 +89,9 @@ DEFAULTS: Final[dict[str, Any]] = {
     "weight": 1.0,
     "draining": False,
 }
-OPTIONAL_TABLES: Final = ("blocks", "last")
+OPTIONAL_TABLES: Final = ("blocks", "last", "paths")
+#: Whole numbers are below this, and not below its negative.
+INT_END: Final = 2**63
 PLAN_COLUMNS: Final = {"region_id": "text", "replica": "int", "server_id": "text"}
 MAKERS: Final[dict[str, Callable[[Any], Any]]] = {"text": texts, "int": ints, "float": floats, "bool": bools}
 
@@ -154,6 +163,10 @@ class Progress:
         self.done += 1
         self._line({"stage": name, "done": self.done, "total": self.total})
 
+    def note(self, text: str) -> None:
+        """The stage under way takes its time, for this reason."""
+        self._line({"stage": text, "done": self.done, "total": self.total})
+
     def finished(self, manifest: Manifest) -> None:
         """The manifest is in place."""
         self._line(
@@ -189,12 +202,13 @@ def find_table(directory: Path, name: str) -> tuple[str, list[Path]]:
         single = directory / f"{name}.{kind}"
         if single.is_file():
             return kind, [single]
-        parts = sorted(p for p in (directory / name).glob(f"*.{kind}") if not p.name.startswith(("_", ".")))
-        if parts:
-            return kind, parts
+        for folder in (directory / name, single):
+            parts = sorted(p for p in folder.glob(f"*.{kind}") if p.is_file() and not p.name.startswith(("_", ".")))
+            if parts:
+                return kind, parts
     if name in OPTIONAL_TABLES:
         return "csv", []
-    raise BadInput(f"{directory} has no {name}.parquet, {name}.csv or {name}/ with parts")
+    raise BadInput(f"{directory} has no {name}.parquet, {name}.csv or {name}/ with *.parquet or *.csv in it")
 
 
 def read_params(directory: Path) -> Params:
@@ -235,22 +249,53 @@ def read_file(path: Path, kind: str, columns: dict[str, str]) -> list[Any]:
 
 def _read_csv(path: Path, columns: dict[str, str]) -> list[Any]:
     """Columns of a CSV file; an empty cell is a missing value."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
-        header = next(reader, [])
-        missing = [name for name in columns if name not in header and name not in DEFAULTS]
-        if missing:
-            raise BadInput(f"{path}: no column {', '.join(missing)}")
         try:
+            header = next(reader, [])
+            check_columns(path, header, columns)
             rows = [row for row in reader if row]
-            return [
-                MAKERS[kind](_cell(row[header.index(name)], kind) for row in rows)
-                if name in header
-                else MAKERS[kind]([DEFAULTS[name]] * len(rows))
-                for name, kind in columns.items()
-            ]
-        except (ValueError, IndexError, csv.Error, OverflowError) as error:
+            for at, row in enumerate(rows):
+                if len(row) != len(header):
+                    raise BadInput(f"{_place(path, at)}: {len(row)} cells, and the header has {len(header)}")
+            return [_csv_column(path, rows, name, kind, header) for name, kind in columns.items()]
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{path}: after line {reader.line_num}: it is not UTF-8 ({error.reason})") from error
+        except csv.Error as error:
             raise BadInput(f"{path}: near line {reader.line_num}: {error}") from error
+
+
+def check_columns(path: Path, found: Sequence[str], columns: dict[str, str]) -> None:
+    """BadInput when a column of the input is missing or there twice."""
+    missing = [name for name in columns if name not in found and name not in DEFAULTS]
+    if missing:
+        raise BadInput(f"{path}: no column {', '.join(missing)}")
+    twice = [name for name in columns if list(found).count(name) > 1]
+    if twice:
+        raise BadInput(f"{path}: column {', '.join(twice)} is there twice")
+
+
+def _csv_column(path: Path, rows: list[list[str]], name: str, kind: str, header: list[str]) -> Any:
+    """One column of a CSV file. Raises: BadInput."""
+    if name not in header:
+        return MAKERS[kind]([DEFAULTS[name]] * len(rows))
+    at = header.index(name)
+    values = []
+    for row in rows:
+        try:
+            values.append(_cell(row[at], kind))
+        except ValueError as error:
+            raise BadInput(f"{_place(path, len(values))}: {name}: {error}") from error
+    return MAKERS[kind](values)
+
+
+def _place(path: Path, row: int) -> str:
+    """File and line where a row of a CSV file ends; a cell may hold line ends."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        next(reader)
+        lines = (reader.line_num for cells in reader if cells)
+        return f"{path}: near line {next(line for at, line in enumerate(lines) if at == row)}"
 
 
 def _cell(text: str, kind: str) -> Any:
@@ -260,6 +305,8 @@ def _cell(text: str, kind: str) -> Any:
     if not text:
         return None
     if kind == "int":
+        if not -INT_END <= int(text) < INT_END:
+            raise ValueError(f"{text} is beyond 64 bits")
         return int(text)
     if kind == "float":
         return float(text)
@@ -273,22 +320,30 @@ def _read_parquet(path: Path, columns: dict[str, str]) -> list[Any]:
     pa, pq = _arrow()
     types = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     fill = {"text": "", "int": MISSING, "float": float("nan"), "bool": False}
+    name = ""
     try:
-        table = pq.read_table(path)
-        found = set(table.column_names)
-        missing = [name for name in columns if name not in found and name not in DEFAULTS]
-        if missing:
-            raise BadInput(f"{path}: no column {', '.join(missing)}")
+        file = pq.ParquetFile(path)
+        found = file.schema_arrow.names
+        check_columns(path, found, columns)
+        table = file.read(columns=[name for name in columns if name in found])
         result = []
         for name, kind in columns.items():
             if name not in found:
                 result.append(MAKERS[kind]([DEFAULTS[name]] * table.num_rows))
                 continue
             column = table.column(name).cast(types[kind]).fill_null(fill[kind])
-            result.append(column.to_numpy().astype(object if kind == "text" else column.to_numpy().dtype))
+            column.validate(full=True)
+            result.append(_texts_of(column) if kind == "text" else column.to_numpy())
         return result
-    except pa.ArrowException as error:
-        raise BadInput(f"{path}: {error}") from error
+    except (pa.ArrowException, ValueError) as error:
+        where = f"{path}: column {name}" if name else f"{path}"
+        raise BadInput(f"{where}: {str(error).splitlines()[0]}") from error
+
+
+def _texts_of(column: Any) -> Any:
+    """A text column; equal texts are one object, which spares memory, and time wherever they are looked up."""
+    coded = column.combine_chunks().dictionary_encode()
+    return coded.dictionary.to_numpy(zero_copy_only=False).astype(object)[coded.indices.to_numpy()]
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -334,7 +389,7 @@ def _write_table(path: Path, columns: dict[str, str], values: Sequence[Any], kin
     for column_kind, column in zip(columns.values(), values, strict=True):
         absent = column == MISSING if column_kind == "int" else None
         arrays.append(pa.array(column, type=types[column_kind], mask=absent, from_pandas=True))
-    pq.write_table(pa.table(arrays, names=list(columns)), path)
+    pq.write_table(pa.table(arrays, names=list(columns)), path, row_group_size=ROW_GROUP)
 
 
 def _text(value: object) -> object:
@@ -484,6 +539,14 @@ def _sha256(path: Path) -> str:
 
 
 # --- the command line's common half ---------------------------------------------------------------------------------
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent dies: a plan that nobody waits for is only load."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(1)
 
 
 def progress_on_stdout(total: int) -> Progress:

@@ -1,12 +1,14 @@
 """The best possible places: candidates chosen by an exact minimum-cost flow.
 
-    source -> region (wanted) -> [region, rack] (1) -> [table, server] (limit) -> server -> sink (floor)
-                                                                                  server -> group -> sink (budget)
-    source -> sink: replicas left without a good place
+    source -> table -> region (wanted) -> [region, rack] (1) -> [table, server] (limit) -> server -> sink (floor)
+              table -> [table, server]: replicas without a good place                      server -> group -> sink
+    source -> sink, at the least cost that there is: replicas without any place                             (budget)
 
 Every bound of `greedy` is a capacity here, so over a whole problem the value of this flow is also the most that any
-plan can reach (J*). A region of one replica needs no nodes for racks. The same function solves the whole problem and
-one shard of it. OR-tools is needed, and imported only here and only when it is used.
+plan can reach (J*). Among choices of that value it takes one that leaves room for the replicas without a good place,
+so that few or none have to be placed by chains of moves. A region of one replica needs no nodes for racks, and
+regions that are alike need one between them (`alike`). The same function solves the whole problem and one shard of
+it. OR-tools is needed, and imported only here and only when it is used.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from .alike import Alike
 from .model import BadInput, Bools, Ints
 from .problem import Problem
 from .room import Room
 
 #: Costs are scaled to this, so that the solver's own scaling by the number of nodes stays within 64 bits.
 COST_MAX: Final = 2**31
+#: Arcs from tables to cells that a network may have, even where its candidates are fewer.
+DIRECT_MAX: Final = 200_000
 
 
 def solver() -> Any:
@@ -57,11 +62,15 @@ def solve_exact(
     fits = np.flatnonzero((room.cell[table[region] * servers + server] > 0) & (want[region] > 0))
     if not len(fits):
         return taken
+    alike = Alike(table, want, region[fits], server[fits], benefit[fits])
+    few = fits[alike.first]
     network = module.SimpleMinCostFlow()
-    chosen = _build(network, table, want, region[fits], server[fits], benefit[fits], rack, group, room, per_rack)
+    chosen = _build(
+        network, table, want, region[few], server[few], benefit[few], alike.members, rack, group, room, per_rack
+    )
     status = network.solve()
     assert status == network.OPTIMAL, status
-    taken[fits[network.flows(chosen) > 0]] = True
+    taken[fits] = alike.deal(network.flows(chosen))
     return taken
 
 
@@ -72,43 +81,63 @@ def _build(
     region: Ints,
     server: Ints,
     benefit: Ints,
+    members: Ints,
     rack: Ints,
     group: Ints,
     room: Room,
     per_rack: Ints,
 ) -> Any:
-    """Add all arcs; returns the arcs of the candidates, in their order."""
+    """Add all arcs; returns the arcs of the candidates, in their order. `members` per candidate: regions like its."""
     servers, racks = len(rack), int(rack.max()) + 1
-    regions = np.unique(region)
-    node = 2 + np.searchsorted(regions, region)
+    regions, first = np.unique(region, return_index=True)
+    times = members[first]
     several = want[region] > 1
     spots, spot = np.unique(region[several] * racks + rack[server[several]], return_inverse=True)
-    first_spot = 2 + len(regions)
-    tail = node.copy()
+    tables, demand, direct = _direct(table, want, group, room, len(region))
+    first_region = 2 + len(tables)
+    first_spot = first_region + len(regions)
+    tail = first_region + np.searchsorted(regions, region)
     tail[several] = first_spot + spot
-    cells, cell = np.unique(table[region] * servers + server, return_inverse=True)
+    cells, cell = np.unique(np.concatenate((table[region] * servers + server, direct)), return_inverse=True)
     first_cell = first_spot + len(spots)
     first_server = first_cell + len(cells)
     first_group = first_server + servers
-    total = int(want[regions].sum())
 
     def add(tails: Any, heads: Any, capacity: Any, cost: Any = 0) -> Any:
         arcs = np.broadcast_arrays(tails, heads, capacity, cost)
         return network.add_arcs_with_capacity_and_unit_cost(*arcs)
 
-    add(np.zeros(len(regions), dtype=np.int64), 2 + np.arange(len(regions)), want[regions])
+    add(np.zeros(len(tables), dtype=np.int64), 2 + np.arange(len(tables)), demand)
+    of_table = 2 + np.searchsorted(tables, table[regions])
+    add(of_table, first_region + np.arange(len(regions)), want[regions] * times)
     of_spot = spots // racks
-    add(2 + np.searchsorted(regions, of_spot), first_spot + np.arange(len(spots)), per_rack[of_spot])
+    add(first_region + np.searchsorted(regions, of_spot), first_spot + np.arange(len(spots)), per_rack[of_spot])
     scale = max(1.0, float(benefit.max()) / COST_MAX)
-    chosen = add(tail, first_cell + cell, 1, -(benefit / scale).astype(np.int64))
+    chosen = add(tail, first_cell + cell[: len(region)], members, -(benefit / scale).astype(np.int64))
+    add(2 + np.searchsorted(tables, direct // servers), first_cell + cell[len(region) :], room.cell[direct])
     add(first_cell + np.arange(len(cells)), first_server + cells % servers, room.cell[cells])
     add(first_server + np.arange(servers), 1, np.maximum(room.below, 0))
     add(first_server + np.arange(servers), first_group + group, np.maximum(room.above, 0))
     add(first_group + np.arange(len(room.budget)), 1, np.maximum(room.budget, 0))
-    add(0, 1, total)
+    total = int(demand.sum())
+    add(0, 1, total, 1 if len(direct) else 0)
     network.set_node_supply(0, total)
     network.set_node_supply(1, -total)
     return chosen
+
+
+def _direct(table: Ints, want: Ints, group: Ints, room: Room, arcs: int) -> tuple[Ints, Ints, Ints]:
+    """Tables, their replicas to place, and the cells that those without a good place may go to.
+
+    No cells where these would be many more than the `arcs` of candidates: then leftovers find their place afterwards.
+    """
+    tables, at = np.unique(table[want > 0], return_inverse=True)
+    demand = np.bincount(at, weights=want[want > 0], minlength=len(tables)).astype(np.int64)
+    servers = len(group)
+    if len(tables) * servers > max(DIRECT_MAX, arcs):
+        return tables, demand, np.zeros(0, dtype=np.int64)
+    cells = (tables[:, None] * servers + np.arange(servers)[None, :]).reshape(-1)
+    return tables, demand, cells[room.cell[cells] > 0]
 
 
 def flow_value(problem: Problem, taken: Ints) -> float:

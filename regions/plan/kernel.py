@@ -1,28 +1,21 @@
-"""What Spark's Python workers run: input rows of a bucket to candidates, and a shard's candidates to choices.
+"""What Spark's Python workers run: input rows to candidates, and a shard's candidates to choices.
 
 Arrow tables in and out, numpy between, no pandas: a worker then starts faster. Rows find their region by a 64-bit hash
-of its id (`rkey`), which is all that block rows and former places carry of it; ids travel once, with the region row.
+of its id (`rkey`), which is all that block rows and former places carry of it; hosts and servers become numbers where
+they are read; ids travel with the region alone, in packed columns (`packed`) that Java never opens.
 
-**gather** sees all rows of a bucket of regions, as columns
+    pack_input   batches of one input table, as Spark read them    -> (bucket, kind, packed rows, bad block rows)
+    gather       all packed rows of a bucket of regions            -> its regions with candidates, and counts (`BUCKET`)
+    deal_out     buckets                                           -> (shard, packed regions), for the first round
+    choose       all regions of a shard                            -> (next shard, packed regions), what it begins with
 
-    kind     0 a region row, 1 a block row (or several, summed), 2 a former place
-    rkey     hash of the region id
-    name     0: the region id, 1: the host, 2: the server id
-    table_id, grp, facts    of a region row; `facts` is a hash of everything that it says
-    amount   0: size in bytes, 1: bytes, 2: number of the replica; may be null
-    copies   0: replicas wanted, 1: how many usable block rows the row stands for; may be null
-    bad      1: block rows without usable bytes
-
-and gives one row per region (`GATHERED`), and one with `tally` instead: what was set aside, in the order of `TALLY`.
-
-**choose** sees all regions of a shard, solves it exactly as the engine `sharded` does, and gives them back with
-`taken`, with the shard that they are in next round, and in a row of its own (`cell`, `held`) how many replicas each of
-those shards begins with. Nothing here depends on the order in which rows arrive.
+`choose` solves its shard exactly as the engine `sharded` does; in the last round its regions come with `taken`.
+Nothing here depends on the order in which rows arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -31,8 +24,9 @@ import pyarrow.compute as pc
 
 from .flow import solve_exact
 from .model import MISSING, Bools, Ints, Params
-from .problem import REASONS, Candidates, Fleet, Tables, clean_replicas, clean_sizes, count, on_servers
-from .shards import Shards
+from .packed import blobs_of, deal, flat, index, lists, numbers, pack, unpack
+from .problem import REASONS, SIZE_MAX, Candidates, Fleet, Tables, clean_replicas, clean_sizes, count, on_servers
+from .shards import Held, Shards
 
 REGION: Final = 0
 BLOCK: Final = 1
@@ -40,16 +34,60 @@ PLACE: Final = 2
 
 #: Numbers of a `tally`: the reasons of `problem.REASONS`, then block rows, and region ids that share a hash.
 TALLY: Final = (*REASONS, "block_rows", "clashes")
+#: Contradictory regions that a bucket names.
+DIFFERING_MAX: Final = 20
 
 #: Output columns as Spark spells them.
-GATHERED: Final = (
-    "region_id string, table_id string, grp string, size long, replicas long, differs boolean, "
-    "server array<int>, local array<long>, held array<int>, tally array<long>"
+PIECE: Final = "bucket int, kind int, data binary, bad long"
+BUCKET: Final = (
+    "data binary, grps array<string>, tables array<string>, "
+    "code array<int>, replicas array<long>, regions array<long>, tally array<long>, differ array<string>, differs long"
 )
-CHOSEN: Final = (
-    "region_id string, table_id string, grp string, size long, replicas long, next int, "
-    "server array<int>, local array<long>, held array<int>, taken array<boolean>, cell array<long>, own array<long>"
+SHARD: Final = "shard int, data binary, cell array<long>, own array<long>"
+
+_REGION_ROWS: Final = pa.schema(
+    [
+        ("rkey", pa.int64()),
+        ("name", pa.string()),
+        ("table_id", pa.string()),
+        ("grp", pa.string()),
+        ("facts", pa.int64()),
+        ("size", pa.int64()),
+        ("replicas", pa.int64()),
+    ]
 )
+_BLOCK_ROWS: Final = pa.schema(
+    [("rkey", pa.int64()), ("host", pa.int32()), ("bytes", pa.int64()), ("rows", pa.int64())]
+)
+#: `gone`: the server's id where the fleet does not know it.
+_PLACE_ROWS: Final = pa.schema(
+    [("rkey", pa.int64()), ("server", pa.int32()), ("gone", pa.string()), ("replica", pa.int64())]
+)
+_ROWS: Final = {REGION: _REGION_ROWS, BLOCK: _BLOCK_ROWS, PLACE: _PLACE_ROWS}
+#: A region with its candidates, parallel lists ascending by server; `table` is its bucket's code or the plan's number.
+CARDS: Final = pa.schema(
+    [
+        ("region_id", pa.string()),
+        ("table", pa.int32()),
+        ("size", pa.int64()),
+        ("replicas", pa.int64()),
+        ("server", pa.list_(pa.int32())),
+        ("local", pa.list_(pa.int64())),
+        ("held", pa.list_(pa.int32())),
+    ]
+)
+
+Batches = Iterable[Any]
+
+
+def packer(kind: int, buckets: int, names: list[str]) -> Callable[[Batches], Iterator[Any]]:
+    """The function for `mapInArrow` over an input table; `names`: hosts or servers in the order of their numbers."""
+
+    def run(batches: Batches) -> Iterator[Any]:
+        for batch in batches:
+            yield pack_input(kind, buckets, names, batch)
+
+    return run
 
 
 def gatherer(params: Params, fleet: Fleet) -> Callable[[Any], Any]:
@@ -61,8 +99,19 @@ def gatherer(params: Params, fleet: Fleet) -> Callable[[Any], Any]:
     return run
 
 
-def chooser(params: Params, fleet: Fleet, tables: Tables, cut: Shards, after: Shards | None, held: Any) -> Any:
-    """The function for `applyInArrow` over shards; `after` is the next round's cut, `held` as of `Shards.room`."""
+def dealer(tables: Tables, cut: Shards) -> Callable[[Batches], Iterator[Any]]:
+    """The function for `mapInArrow` over gathered buckets."""
+
+    def run(batches: Batches) -> Iterator[Any]:
+        for batch in batches:
+            for bucket in batch.to_pylist():
+                yield from deal_out(bucket, tables, cut)
+
+    return run
+
+
+def chooser(params: Params, fleet: Fleet, tables: Tables, cut: Shards, after: Shards | None, held: Held | None) -> Any:
+    """The function for `applyInArrow` over shards; `after` is the next round's cut."""
 
     def run(key: tuple[Any, ...], rows: Any) -> Any:
         return choose(int(key[0].as_py()), rows, params, fleet, tables, cut, after, held)
@@ -70,67 +119,144 @@ def chooser(params: Params, fleet: Fleet, tables: Tables, cut: Shards, after: Sh
     return run
 
 
+# --- input ----------------------------------------------------------------------------------------------------------
+
+
+def pack_input(kind: int, buckets: int, names: list[str], batch: Any) -> Any:
+    """One batch of an input table, packed by bucket."""
+    rows, bad = pa.Table.from_batches([batch]), 0
+    if kind == BLOCK:
+        rows, bad = _sum_blocks(rows, names)
+    elif kind == PLACE:
+        rows = _number_servers(rows, names)
+    dealt = deal(rows.select(_ROWS[kind].names).cast(_ROWS[kind]), numbers(rows, "rkey") % buckets)
+    more = [None] if bad else []
+    columns = {
+        "bucket": pa.array([bucket for bucket, _ in dealt] + [0 for _ in more], pa.int32()),
+        "kind": pa.array([kind] * (len(dealt) + len(more)), pa.int32()),
+        "data": pa.array([data for _, data in dealt] + more, pa.binary()),
+        "bad": pa.array([0 for _ in dealt] + [bad for _ in more], pa.int64()),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _sum_blocks(rows: Any, hosts: list[str]) -> tuple[Any, int]:
+    """Bytes per region and host of the batch, with how many rows they stand for; and rows without usable bytes."""
+    size = np.minimum(numbers(rows, "bytes"), SIZE_MAX)
+    good = size > 0
+    rkey, host = numbers(rows, "rkey")[good], index(rows.column("host"), hosts)[good]
+    order = np.lexsort((host, rkey))
+    rkey, host, size = rkey[order], host[order], size[good][order]
+    first = np.ones(len(rkey), dtype=np.bool_)
+    first[1:] = (rkey[1:] != rkey[:-1]) | (host[1:] != host[:-1])
+    starts = np.flatnonzero(first)
+    total = np.add.reduceat(size, starts) if len(starts) else size
+    times = np.diff(np.append(starts, len(rkey)))
+    return pa.table({"rkey": rkey[first], "host": host[first], "bytes": total, "rows": times}), int((~good).sum())
+
+
+def _number_servers(rows: Any, servers: list[str]) -> Any:
+    """Former places with numbers for servers that still may take regions."""
+    names = rows.column("server_id")
+    number = index(names, servers)
+    gone = pc.if_else(pa.array(number < 0), names, pa.scalar(None, pa.string()))
+    return pa.table({"rkey": rows.column("rkey"), "server": number, "gone": gone, "replica": rows.column("replica")})
+
+
 # --- gather ---------------------------------------------------------------------------------------------------------
 
 
-def gather(rows: Any, params: Params, fleet: Fleet) -> Any:
-    """Candidates of a bucket's regions, one output row per region and the tally."""
-    rows = rows.combine_chunks()
-    kind, rkey = _numbers(rows, "kind"), _numbers(rows, "rkey")
+def gather(pieces: Any, params: Params, fleet: Fleet) -> Any:
+    """The regions of a bucket with their candidates, and its counts: one row of `BUCKET`."""
+    kind = numbers(pieces, "kind")
+    rows = {
+        wanted: unpack(blobs_of(pieces.column("data").filter(pa.array(kind == wanted))), schema)
+        for wanted, schema in _ROWS.items()
+    }
     tally: dict[str, int] = {}
-    blocks = np.flatnonzero(kind == BLOCK)
-    bad_blocks = int(_numbers(rows, "bad")[blocks].sum())
-    good_blocks = int(_numbers(rows, "copies")[blocks].sum())
+    bad_blocks = int(numbers(pieces, "bad").sum())
     count(tally, "block_bytes", bad_blocks)
-    regions = _Regions(rows, np.flatnonzero(kind == REGION), rkey, tally)
-    local = _local(rows, blocks, regions, rkey, fleet, tally)
-    held = _held(rows, np.flatnonzero(kind == PLACE), regions, rkey, fleet, tally)
-    found = Candidates(params, regions.size, *local, *held, len(fleet))
-    starts = pa.array(found.start, type=pa.int32())
-    numbers = [tally.get(reason, 0) for reason in REASONS]
-    made = pa.table(
-        {
-            "region_id": regions.ids,
-            "table_id": regions.table_id,
-            "grp": regions.grp,
-            "size": regions.size,
-            "replicas": regions.replicas,
-            "differs": regions.differs,
-            "server": _lists(starts, found.server, pa.int32()),
-            "local": _lists(starts, found.local, pa.int64()),
-            "held": _lists(starts, found.held, pa.int32()),
-            "tally": pa.nulls(len(regions.size), pa.list_(pa.int64())),
-        }
+    regions = _Regions(rows[REGION], tally)
+    local = _local(rows[BLOCK], regions, fleet, tally)
+    held = _held(rows[PLACE], regions, fleet, tally)
+    found = Candidates.summed(params, regions.size, *local, *held, len(fleet))
+    cards = {
+        "region_id": regions.ids,
+        "table": regions.code,
+        "size": regions.size,
+        "replicas": regions.replicas,
+        **_candidate_lists(found),
+    }
+    most = int(regions.replicas.max(initial=0)) + 1
+    kinds, counts = np.unique(regions.code * most + regions.replicas, return_counts=True)
+    block_rows = int(numbers(rows[BLOCK], "rows").sum()) + bad_blocks
+    return _bucket_row(
+        data=pack(pa.table(cards).cast(CARDS)),
+        grps=[grp for grp, _ in regions.pairs],
+        tables=[table for _, table in regions.pairs],
+        code=(kinds // most).tolist(),
+        replicas=(kinds % most).tolist(),
+        regions=counts.tolist(),
+        tally=[*(tally.get(reason, 0) for reason in REASONS), block_rows, regions.clashes],
+        differ=regions.differing[:DIFFERING_MAX],
+        differs=len(regions.differing),
     )
-    return pa.concat_tables([made, _only(made, tally=[*numbers, good_blocks + bad_blocks, regions.clashes])])
+
+
+def _bucket_row(**values: Any) -> Any:
+    """One row with the types of `BUCKET`."""
+    texts, longs = pa.list_(pa.string()), pa.list_(pa.int64())
+    kinds = {
+        "data": pa.binary(),
+        "grps": texts,
+        "tables": texts,
+        "code": pa.list_(pa.int32()),
+        "replicas": longs,
+        "regions": longs,
+        "tally": longs,
+        "differ": texts,
+        "differs": pa.int64(),
+    }
+    return pa.table({name: pa.array([values[name]], type=kind) for name, kind in kinds.items()})
 
 
 class _Regions:
     """A bucket's distinct regions in the order of their hashes."""
 
-    def __init__(self, rows: Any, where: Ints, rkey: Ints, tally: dict[str, int]) -> None:
-        named = pc.not_equal(rows.column("name").take(pa.array(where)), "").to_numpy(zero_copy_only=False)
-        count(tally, "region_without_id", int((~named).sum()))
-        where = where[named]
-        facts = _numbers(rows, "facts")[where]
-        order = np.lexsort((facts, rkey[where]))
-        where, facts = where[order], facts[order]
-        self.keys, first, copies = np.unique(rkey[where], return_index=True, return_counts=True)
-        taken = pa.array(where[first])
-        self.ids = rows.column("name").take(taken)
-        self.differs: Bools = np.zeros(len(first), dtype=np.bool_)
+    def __init__(self, rows: Any, tally: dict[str, int]) -> None:
+        named = pc.not_equal(rows.column("name"), "")
+        count(tally, "region_without_id", rows.num_rows - (pc.sum(named).as_py() or 0))
+        rows = rows.filter(named)
+        rkey, facts = numbers(rows, "rkey"), numbers(rows, "facts")
+        order = np.lexsort((facts, rkey))
+        rows = rows.take(pa.array(order)).combine_chunks()
+        facts = facts[order]
+        self.keys, first, copies = np.unique(rkey[order], return_index=True, return_counts=True)
+        self.differing: list[str] = []
         self.clashes = 0
-        again = np.flatnonzero(copies > 1)
-        if len(again):
-            self.differs[again] = facts[first[again]] != facts[first[again] + copies[again] - 1]
-            names = rows.column("name").take(pa.array(where)).to_pylist()
-            spans = zip(first[again].tolist(), copies[again].tolist(), strict=True)
-            self.clashes = sum(1 for start, length in spans if len(set(names[start : start + length])) > 1)
-        count(tally, "region_duplicate", int(copies.sum()) - len(first))
-        self.table_id = rows.column("table_id").take(taken)
-        self.grp = rows.column("grp").take(taken)
-        self.size = clean_sizes(_numbers(rows, "amount", MISSING)[where[first]], tally)
-        self.replicas = clean_replicas(_numbers(rows, "copies", MISSING)[where[first]], tally)
+        for start, length in zip(first[copies > 1].tolist(), copies[copies > 1].tolist(), strict=True):
+            names = set(rows.column("name").slice(start, length).to_pylist())
+            self.clashes += len(names) > 1
+            if facts[start] != facts[start + length - 1]:
+                self.differing += names
+        self.differing.sort()
+        count(tally, "region_duplicate", len(rkey) - len(first))
+        rows = rows.take(pa.array(first)).combine_chunks()
+        self.ids = rows.column("name")
+        self.size = clean_sizes(numbers(rows, "size", MISSING), tally)
+        self.replicas = clean_replicas(numbers(rows, "replicas", MISSING), tally)
+        grp, table = (rows.column(name).combine_chunks().dictionary_encode() for name in ("grp", "table_id"))
+        grp_code, table_code = (column.indices.to_numpy().astype(np.int64) for column in (grp, table))
+        both, code = np.unique(grp_code * max(len(table.dictionary), 1) + table_code, return_inverse=True)
+        #: (group, table) by `code`.
+        self.pairs = [
+            (
+                grp.dictionary[pair // len(table.dictionary)].as_py(),
+                table.dictionary[pair % len(table.dictionary)].as_py(),
+            )
+            for pair in both.tolist()
+        ]
+        self.code: Ints = code.astype(np.int64)
 
     def find(self, rkey: Ints) -> Ints:
         """Number of the region with each hash; -1 for none."""
@@ -140,57 +266,101 @@ class _Regions:
         return np.where(self.keys[at] == rkey, at, -1)
 
 
-def _local(
-    rows: Any, where: Ints, regions: _Regions, rkey: Ints, fleet: Fleet, tally: dict[str, int]
-) -> tuple[Ints, Ints, Ints]:
+def _local(rows: Any, regions: _Regions, fleet: Fleet, tally: dict[str, int]) -> tuple[Ints, Ints, Ints]:
     """(region, server, bytes) of the usable block rows."""
-    good = _numbers(rows, "copies")
-    where = where[good[where] > 0]
-    region = regions.find(rkey[where])
-    host = _index(rows.column("name").take(pa.array(where)), sorted(fleet.live_hosts))
+    region, host, times = regions.find(numbers(rows, "rkey")), numbers(rows, "host"), numbers(rows, "rows")
     known = region >= 0
-    count(tally, "block_region", int(good[where[~known]].sum()))
-    count(tally, "block_host", int(good[where[known & (host < 0)]].sum()))
+    count(tally, "block_region", int(times[~known].sum()))
+    count(tally, "block_host", int(times[known & (host < 0)].sum()))
     usable = known & (host >= 0)
-    return on_servers(fleet, region[usable], host[usable], _numbers(rows, "amount")[where[usable]])
+    return on_servers(fleet, region[usable], host[usable], numbers(rows, "bytes")[usable])
 
 
-def _held(
-    rows: Any, where: Ints, regions: _Regions, rkey: Ints, fleet: Fleet, tally: dict[str, int]
-) -> tuple[Ints, Ints, Ints]:
+def _held(rows: Any, regions: _Regions, fleet: Fleet, tally: dict[str, int]) -> tuple[Ints, Ints, Ints]:
     """(region, server, replica) of former places that still may take regions."""
-    region = regions.find(rkey[where])
+    region, replica = regions.find(numbers(rows, "rkey")), numbers(rows, "replica", MISSING)
+    server = numbers(rows, "server")
     count(tally, "last_region", int((region < 0).sum()))
-    replica = _numbers(rows, "amount", MISSING)[where]
     count(tally, "last_replica", int(((region >= 0) & (replica < 0)).sum()))
-    fit = (region >= 0) & (replica >= 0)
-    where, region, replica = where[fit], region[fit], replica[fit]
-    names = rows.column("name").take(pa.array(where))
+    fit = np.flatnonzero((region >= 0) & (replica >= 0))
+    fit = fit[np.lexsort((replica[fit], region[fit]))]
+    again = np.zeros(len(fit), dtype=np.bool_)
+    again[1:] = (np.diff(region[fit]) == 0) & (np.diff(replica[fit]) == 0)
+    count(tally, "last_duplicate", int(again.sum()))
+    kept, starts = fit[~again], np.flatnonzero(~again)
+
+    def name(row: int) -> str:
+        return fleet.ids[server[row]] if server[row] >= 0 else str(rows.column("gone")[row].as_py())
+
     # The least server id of each replica counts, also one that is gone.
-    order = np.lexsort((pc.rank(names, sort_keys="ascending", tiebreaker="dense").to_numpy(), replica, region))
-    region, replica, names = region[order], replica[order], names.take(pa.array(order))
-    first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = (region[1:] != region[:-1]) | (replica[1:] != replica[:-1])
-    count(tally, "last_duplicate", int((~first).sum()))
-    server = _index(names, fleet.ids)
-    count(tally, "last_server", int((first & (server < 0)).sum()))
-    kept = first & (server >= 0)
+    for nth in np.unique(np.searchsorted(starts, np.flatnonzero(again), side="right") - 1).tolist():
+        end = starts[nth + 1] if nth + 1 < len(starts) else len(fit)
+        kept[nth] = min(fit[starts[nth] : end].tolist(), key=name)
+    count(tally, "last_server", int((server[kept] < 0).sum()))
+    kept = kept[server[kept] >= 0]
     return region[kept], server[kept], replica[kept]
 
 
-# --- choose ---------------------------------------------------------------------------------------------------------
+def _candidate_lists(found: Candidates) -> dict[str, Any]:
+    """Candidates as parallel lists per region."""
+    return {
+        "server": lists(found.start, found.server, pa.int32()),
+        "local": lists(found.start, found.local, pa.int64()),
+        # A number beyond all replicas is as good as any other such: the replica stays, and is numbered anew.
+        "held": lists(found.start, np.minimum(found.held, 2**31 - 1), pa.int32()),
+    }
+
+
+# --- shards ---------------------------------------------------------------------------------------------------------
+
+
+def deal_out(bucket: dict[str, Any], tables: Tables, cut: Shards) -> Iterator[Any]:
+    """The regions of a bucket by their shard, tables numbered as in the plan."""
+    cards = unpack([bucket["data"]], CARDS)
+    number = {pair: i for i, pair in enumerate(tables.pairs)}
+    of_code = [number[pair] for pair in zip(bucket["grps"], bucket["tables"], strict=True)]
+    table = np.array(of_code, dtype=np.int64)[numbers(cards, "table")]
+    cards = cards.set_column(1, CARDS.field("table"), pa.array(table, pa.int32()))
+    for shard, data in deal(cards, _shards_of(cut, cards, table)):
+        yield _shard_rows([(shard, data)]).to_batches()[0]
+
+
+def _shards_of(cut: Shards, cards: Any, table: Ints) -> Ints:
+    """The shard of each region."""
+    return cut.of_regions(lambda rows: cards.column("region_id").take(pa.array(rows)).to_pylist(), table)
+
+
+def _shard_rows(dealt: list[tuple[int, bytes]], cell: Ints | None = None, own: Ints | None = None) -> Any:
+    """Rows of `SHARD`: one per shard, and one with what the shards begin with."""
+    more = [] if cell is None else [None]
+    longs = pa.list_(pa.int64())
+    return pa.table(
+        {
+            "shard": pa.array([name for name, _ in dealt] + more, pa.int32()),
+            "data": pa.array([data for _, data in dealt] + more, pa.binary()),
+            "cell": pa.array([None] * len(dealt) + ([cell] if more else []), longs),
+            "own": pa.array([None] * len(dealt) + ([own] if more else []), longs),
+        }
+    )
 
 
 def choose(
-    shard: int, rows: Any, params: Params, fleet: Fleet, tables: Tables, cut: Shards, after: Shards | None, held: Any
+    shard: int,
+    rows: Any,
+    params: Params,
+    fleet: Fleet,
+    tables: Tables,
+    cut: Shards,
+    after: Shards | None,
+    held: Held | None,
 ) -> Any:
     """The shard's regions with what they take; see the module."""
-    rows = rows.take(pc.sort_indices(rows, sort_keys=[("region_id", "ascending")])).combine_chunks()
-    table = table_numbers(rows, tables)
-    want = np.minimum(_numbers(rows, "replicas"), np.append(fleet.group_servers, 0)[tables.group][table])
-    found = candidates_of(rows, params, _numbers(rows, "size"), len(fleet))
+    cards = in_order(unpack(blobs_of(rows.column("data")), CARDS))
+    table = numbers(cards, "table")
+    want = np.minimum(numbers(cards, "replicas"), np.append(fleet.group_servers, 0)[tables.group][table])
+    found = candidates_of(cards, params)
     racks = np.append(fleet.group_racks, 1)[tables.group][table]
-    taken = solve_exact(
+    taken: Bools = solve_exact(
         np.searchsorted(cut.tables_of(shard), table),
         want,
         found.region,
@@ -201,74 +371,27 @@ def choose(
         cut.room(shard, held),
         per_rack=np.maximum(want // np.maximum(racks, 1), 1),
     )
-    nexts: Ints = np.zeros(len(table), dtype=np.int64)
-    if after is not None:
-        nexts = after.of_regions(rows.column("region_id").to_pylist(), table)
-    made = pa.table(
-        {
-            **{name: rows.column(name) for name in ("region_id", "table_id", "grp", "size", "replicas")},
-            "next": pa.array(nexts, pa.int32()),
-            **{name: rows.column(name) for name in ("server", "local", "held")},
-            "taken": _lists(pa.array(found.start, type=pa.int32()), taken, pa.bool_()),
-            "cell": pa.nulls(len(table), pa.list_(pa.int64())),
-            "own": pa.nulls(len(table), pa.list_(pa.int64())),
-        }
-    )
     if after is None:
-        return made
+        return _shard_rows([(shard, pack(cards.append_column("taken", lists(found.start, taken, pa.bool_()))))])
+    nexts = _shards_of(after, cards, table)
     region = found.region[taken]
     servers, cells = len(fleet), len(tables) * len(fleet)
-    cell, own = np.unique(nexts[region] * cells + table[region] * servers + found.server[taken], return_counts=True)
-    return pa.concat_tables([made, _only(made, cell=cell.tolist(), own=own.tolist())])
+    keys = nexts[region] * cells + table[region] * servers + found.server[taken]
+    cell, own = np.unique(keys, return_counts=True)
+    return _shard_rows(deal(cards, nexts), cell, own)
 
 
-def table_numbers(rows: Any, tables: Tables) -> Ints:
-    """The number of each row's (group, table)."""
-    names = pa.array([f"{grp}\0{table}" for grp, table in tables.pairs], pa.string())
-    joined = pc.binary_join_element_wise(rows.column("grp"), rows.column("table_id"), "\0")
-    return _index(joined, names)
+#: Cards after the last round.
+DONE: Final = CARDS.append(pa.field("taken", pa.list_(pa.bool_())))
 
 
-def candidates_of(rows: Any, params: Params, size: Ints, servers: int) -> Candidates:
-    """The candidates of gathered rows, regions numbered as the rows are."""
-    region = pc.list_parent_indices(rows.column("server")).to_numpy().astype(np.int64)
-    server, local, held = (_flat(rows.column(name)) for name in ("server", "local", "held"))
-    stays = held >= 0
-    return Candidates(params, size, region, server, local, region[stays], server[stays], held[stays], servers)
+def in_order(cards: Any) -> Any:
+    """Cards in the order of their region ids."""
+    return cards.take(pc.sort_indices(cards, sort_keys=[("region_id", "ascending")])).combine_chunks()
 
 
-# --- columns --------------------------------------------------------------------------------------------------------
-
-
-def _numbers(rows: Any, name: str, null: int = 0) -> Ints:
-    """A column of whole numbers."""
-    values: Ints = pc.fill_null(rows.column(name), null).to_numpy().astype(np.int64)
-    return values
-
-
-def _flat(column: Any) -> Ints:
-    """All list elements of a column, one after the other."""
-    values: Ints = pc.list_flatten(column).to_numpy().astype(np.int64)
-    return values
-
-
-def _index(column: Any, names: Any) -> Ints:
-    """Place of each text in `names`; -1 when absent."""
-    found = pc.index_in(column, value_set=pa.array(names, pa.string()))
-    places: Ints = pc.fill_null(found, -1).to_numpy().astype(np.int64)
-    return places
-
-
-def _lists(starts: Any, values: Any, kind: Any) -> Any:
-    """A column of lists."""
-    return pa.ListArray.from_arrays(starts, pa.array(values, type=kind))
-
-
-def _only(like: Any, **lists: list[int]) -> Any:
-    """One row of `like`'s columns with nothing but these lists."""
-    return pa.table(
-        {
-            field.name: pa.array([lists[field.name]] if field.name in lists else [None], field.type)
-            for field in like.schema
-        }
-    )
+def candidates_of(cards: Any, params: Params) -> Candidates:
+    """The candidates of cards, regions numbered as these are."""
+    region = pc.list_parent_indices(cards.column("server")).to_numpy().astype(np.int64)
+    server, local, held = (flat(cards.column(name)) for name in ("server", "local", "held"))
+    return Candidates(params, numbers(cards, "size"), region, server, local, held)

@@ -225,6 +225,10 @@ class Snapshot:
         self.blocks = blocks
         self.last = last
 
+    def with_blocks(self, blocks: Blocks) -> Snapshot:
+        """The same with other block rows."""
+        return Snapshot(self.regions, self.servers, blocks, self.last)
+
     @classmethod
     def of(
         cls,
@@ -300,18 +304,24 @@ class Stats(msgspec.Struct, kw_only=True):
     degraded: bool = False
     #: Servers whose quota had to leave its weight's share, because a rack may hold a region only once.
     quota_adjusted: int = 0
+    #: Tables that may hold more of a server than the ceiling of their share and the slack, because their own replicas
+    #: could not stand on distinct racks otherwise.
+    tables_raised: int = 0
     #: Replicas placed by their benefit, as one of a class of equals, and by moving another replica out of the way.
     placed_by_benefit: int = 0
     placed_by_class: int = 0
     placed_by_chain: int = 0
     #: Placed replicas that were moved to make the hard rules hold.
     chain_moves: int = 0
-    #: Broken hard rules, as the verifier counted them.
+    #: Broken hard rules, as the verifier counted them; and replicas that share a rack because there are too few.
     violations: int = 0
+    racks_shared: int = 0
     #: J of the plan: bytes read locally + lambda x bytes not moved; and the two parts.
     value: float = 0.0
     local_bytes: int = 0
     stay_bytes: int = 0
+    #: The most that any plan of this input can be worth, where the engine has proven it (`flow`); 0: not known.
+    value_max: float = 0.0
     #: Bytes of replicas that had a live place and leave it.
     moved_bytes: int = 0
 

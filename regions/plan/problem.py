@@ -19,13 +19,25 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from .model import MISSING, ConflictingRegion, Floats, Ints, NoServers, Params, Regions, Servers, Snapshot, Texts
+from .model import (
+    MISSING,
+    BadInput,
+    ConflictingRegion,
+    Floats,
+    Ints,
+    NoServers,
+    Params,
+    Regions,
+    Servers,
+    Snapshot,
+    Texts,
+)
 from .quota import Demand, Quotas
 
 REASONS: Final = {
     "region_without_id": "region row without id",
     "region_duplicate": "further identical row of a region",
-    "region_replicas": "replicas missing or < 1, taken as 1",
+    "region_replicas": "replicas missing or < 1, taken as 1; or beyond REPLICAS_MAX, taken as that",
     "region_size": "size missing, negative or beyond SIZE_MAX, taken as 0 or SIZE_MAX",
     "server_without_id": "server row without id",
     "server_duplicate": "further row of a server id; the least row counts",
@@ -42,6 +54,10 @@ REASONS: Final = {
 
 #: Bytes of a region are counted up to here, which keeps every sum of benefits in 64 bits.
 SIZE_MAX: Final = 2**43
+#: Replicas of a region are counted up to here: no cluster has as many servers, and sums of them fit in 64 bits.
+REPLICAS_MAX: Final = 2**20
+#: Places for a table, (table, server), that are counted one by one: a gigabyte for each count of them.
+CELLS_MAX: Final = 2**27
 #: Benefits are thousandths of a byte.
 UNIT: Final = 1000
 #: A plan is degraded when more than this part of the block rows could not be used.
@@ -160,10 +176,20 @@ class Problem:
 
 
 class Candidates:
-    """Pairs (region, server) with a benefit > 0, sorted, from bytes on hosts and from former places."""
+    """Pairs (region, server) with a benefit > 0, sorted; see `Problem`."""
 
-    def __init__(
-        self,
+    def __init__(self, params: Params, size: Ints, region: Ints, server: Ints, local: Ints, held: Ints) -> None:
+        """From sorted pairs, each once; those without a benefit are left out."""
+        stay = round(params.lambda_move * UNIT) * np.maximum(size[region], 1)
+        benefit = local * UNIT + np.where(held >= 0, stay, 0)
+        good = benefit > 0
+        self.region, self.server, self.local = region[good], server[good], local[good]
+        self.held, self.benefit = held[good], benefit[good]
+        self.start = np.searchsorted(self.region, np.arange(len(size) + 1))
+
+    @classmethod
+    def summed(
+        cls,
         params: Params,
         size: Ints,
         local_region: Ints,
@@ -173,26 +199,21 @@ class Candidates:
         held_server: Ints,
         held_replica: Ints,
         servers: int,
-    ) -> None:
-        """Local pairs may repeat (they add up); held pairs may repeat (the least replica number counts)."""
+    ) -> Candidates:
+        """From bytes on servers and former places, in any order.
+
+        Local pairs may repeat (they add up); held pairs may repeat (the least replica number counts).
+        """
         keys = np.concatenate((local_region * servers + local_server, held_region * servers + held_server))
         key, place = np.unique(keys, return_inverse=True)
         cut = len(local_region)
-        self.region = key // max(servers, 1)
-        self.server = key % max(servers, 1)
+        region, server = key // max(servers, 1), key % max(servers, 1)
         local = np.zeros(len(key), dtype=np.int64)
         np.add.at(local, place[:cut], local_bytes)
-        self.local = np.minimum(local, size[self.region])
         never = np.iinfo(np.int64).max
         held = np.full(len(key), never, dtype=np.int64)
         np.minimum.at(held, place[cut:], held_replica)
-        self.held = np.where(held == never, -1, held)
-        stay = round(params.lambda_move * UNIT) * np.maximum(size[self.region], 1)
-        self.benefit = self.local * UNIT + np.where(self.held >= 0, stay, 0)
-        good = self.benefit > 0
-        for name in ("region", "server", "local", "held", "benefit"):
-            setattr(self, name, getattr(self, name)[good])
-        self.start = np.searchsorted(self.region, np.arange(len(size) + 1))
+        return cls(params, size, region, server, np.minimum(local, size[region]), np.where(held == never, -1, held))
 
 
 def count(ignored: dict[str, int], reason: str, rows: int = 1) -> None:
@@ -209,7 +230,12 @@ def _numbers(names: Sequence[str], ordered: Sequence[str]) -> Ints:
 
 
 def make_quotas(params: Params, fleet: Fleet, tables: Tables) -> Quotas:
-    """Bounds of all servers and tables; tables of groups without servers count for nothing."""
+    """Bounds of all servers and tables; tables of groups without servers count for nothing. Raises: BadInput."""
+    if len(tables) * len(fleet) > CELLS_MAX:
+        raise BadInput(
+            f"{len(tables)} tables on {len(fleet)} servers are {len(tables) * len(fleet)} places for a table: more "
+            f"than the {CELLS_MAX} that a plan can count. Plan fewer tables at a time"
+        )
     return Quotas(params, fleet.weight, fleet.rack, fleet.group, tables.group, tables.demands)
 
 
@@ -252,8 +278,8 @@ def clean_sizes(size: Ints, ignored: dict[str, int]) -> Ints:
 
 
 def clean_replicas(replicas: Ints, ignored: dict[str, int]) -> Ints:
-    """Replica counts of at least 1."""
-    clean = np.maximum(replicas, 1)
+    """Replica counts in 1..REPLICAS_MAX."""
+    clean = np.clip(replicas, 1, REPLICAS_MAX)
     count(ignored, "region_replicas", int((clean != replicas).sum()))
     return clean
 
@@ -308,7 +334,7 @@ def _candidates(
     """Candidates from the block and last tables."""
     block_region, block_server, block_bytes = _local_pairs(snapshot, fleet, number, ignored)
     held_region, held_server, held_replica = _held_pairs(snapshot, fleet, number, ignored)
-    return Candidates(
+    return Candidates.summed(
         params,
         size,
         block_region,
@@ -359,23 +385,25 @@ def _held_pairs(
 ) -> tuple[Ints, Ints, Ints]:
     """(region, server, replica) of former places that still may take regions."""
     last = snapshot.last
-    place: dict[tuple[int, int], str] = {}
-    columns = (last.region_id.tolist(), last.replica.tolist(), last.server_id.tolist())
-    for rid, replica, sid in zip(*columns, strict=True):
-        region = number.get(rid, -1)
-        if region < 0:
-            count(ignored, "last_region")
-        elif replica < 0:
-            count(ignored, "last_replica")
-        elif (region, replica) in place:
-            count(ignored, "last_duplicate")
-            place[region, replica] = min(place[region, replica], sid)
-        else:
-            place[region, replica] = sid
-    held = [(r, fleet.number.get(sid, -1), n) for (r, n), sid in place.items()]
-    count(ignored, "last_server", sum(1 for _, s, _ in held if s < 0))
-    kept = np.array([row for row in held if row[1] >= 0], dtype=np.int64).reshape(-1, 3)
-    return kept[:, 0], kept[:, 1], kept[:, 2]
+    region = np.array([number.get(rid, -1) for rid in last.region_id.tolist()], dtype=np.int64)
+    server = np.array([fleet.number.get(sid, -1) for sid in last.server_id.tolist()], dtype=np.int64)
+    known = region >= 0
+    fits = known & (last.replica >= 0)
+    count(ignored, "last_region", int((~known).sum()))
+    count(ignored, "last_replica", int((known & ~fits).sum()))
+    rows = np.flatnonzero(fits)
+    rows = rows[np.lexsort((last.replica[rows], region[rows]))]
+    again = np.zeros(len(rows), dtype=np.bool_)
+    again[1:] = (np.diff(region[rows]) == 0) & (np.diff(last.replica[rows]) == 0)
+    count(ignored, "last_duplicate", int(again.sum()))
+    kept, starts = rows[~again], np.flatnonzero(~again)
+    # Of several rows the least server id counts, also if that server is gone.
+    for nth in np.unique(np.searchsorted(starts, np.flatnonzero(again), side="right") - 1).tolist():
+        end = starts[nth + 1] if nth + 1 < len(starts) else len(rows)
+        kept[nth] = min(rows[starts[nth] : end].tolist(), key=lambda row: str(last.server_id[row]))
+    count(ignored, "last_server", int((server[kept] < 0).sum()))
+    kept = kept[server[kept] >= 0]
+    return region[kept], server[kept], last.replica[kept]
 
 
 def is_degraded(block_rows: int, ignored: dict[str, int]) -> bool:

@@ -42,39 +42,68 @@ def group_shares(weights: Floats, racks: Ints, demand: Demand) -> Floats:
     at least one and at most `len(weights)` replicas.
     """
     total = sum(want * count for want, count in demand.items())
-    regions = sum(demand.values())
-    plain: Floats = total * (weights / math.fsum(weights.tolist()))
-    if max(demand, default=1) <= 1 or not regions:
+    plain: Floats = total * _parts(weights)
+    if max(demand, default=1) <= 1:
         return plain
     _, rack_of = np.unique(racks, return_inverse=True)
     sizes = np.bincount(rack_of)
     by_weight: Floats = np.bincount(rack_of, weights=plain).astype(np.float64)
     usable = _rack_shares(by_weight, sizes, demand)
-    if np.allclose(usable, by_weight, rtol=0, atol=1e-6) and plain.max() <= regions + NEAR:
-        return plain
     shares = np.zeros(len(weights))
-    for rack, share in enumerate(usable):
+    for rack, share in enumerate(usable.tolist()):
         members = np.flatnonzero(rack_of == rack)
-        shares[members] = _capped(weights[members], float(share), float(regions))
-    return shares
+        order = members[np.lexsort((members, -weights[members]))]
+        shares[order] = _fair(_parts(weights[order]), _within_rack(len(order), share, demand, sizes))
+    return plain if np.allclose(shares, plain, rtol=0, atol=1e-6) else shares
+
+
+def _within_rack(servers: int, share: float, demand: Demand, sizes: Ints) -> Floats:
+    """What any m servers of a rack may hold of its share together: of each region no more than m replicas."""
+    bound = np.zeros(servers + 1)
+    extra = share
+    may_take = np.zeros(servers + 1)
+    for want, count in demand.items():
+        even = min(servers, _level(sizes, want))
+        bound += count * np.minimum(even, np.arange(servers + 1))
+        extra -= count * even
+        may_take[even + 1 :] += count
+    return bound + np.minimum(max(extra, 0.0), may_take)
+
+
+def _level(sizes: Ints, want: int) -> int:
+    """Replicas of a region that every rack has before any rack has one more, as far as its servers reach."""
+    level = 0
+    while int(np.minimum(sizes, level + 1).sum()) <= want and level < int(sizes.max()):
+        level += 1
+    return level
+
+
+def _parts(weights: Floats) -> Floats:
+    """Each weight's part of their sum, which may itself be more than a float can hold."""
+    scaled = weights / weights.max()
+    parts: Floats = scaled / math.fsum(scaled.tolist())
+    return parts
 
 
 def _rack_shares(by_weight: Floats, sizes: Ints, demand: Demand) -> Floats:
     """The fair division over racks, heaviest cut first; `by_weight` is what the weights alone would give."""
     racks = len(sizes)
-    base = np.zeros(racks)
+    base, most = np.zeros(racks), np.zeros(racks)
     spare = np.zeros(racks + 1)
     for want, count in sorted(demand.items()):
-        level = 0
-        while int(np.minimum(sizes, level + 1).sum()) <= want and level < int(sizes.max()):
-            level += 1
+        level = _level(sizes, want)
         even = np.minimum(sizes, level)
         base += count * even
+        most += count * np.minimum(sizes, level + 1)
         spare += count * np.minimum(want - int(even.sum()), np.arange(racks + 1))
     wish = np.maximum(by_weight - base, 0.0)
     order = np.lexsort((np.arange(racks), -wish))
     shares = base.astype(np.float64)
     shares[order] += _fair(wish[order], spare)
+    # A rack whose servers all hold a region already cannot take its spare replica: the others share what is beyond.
+    beyond, rest = np.maximum(shares - most, 0.0), np.maximum(most - shares, 0.0)
+    if beyond.any() and rest.any():
+        shares += rest * (beyond.sum() / rest.sum()) - beyond
     return shares
 
 
@@ -85,32 +114,17 @@ def _fair(wish: Floats, bound: Floats) -> Floats:
     while start < len(wish):
         rest = wish[start:]
         room = bound[start + 1 :] - bound[start]
-        sums = np.cumsum(rest)
-        if sums[-1] <= 0:
+        if rest[0] <= 0:
             given[start:] = room[-1] / len(rest)
             break
-        ratio = room / np.maximum(sums, 1e-300)
+        rest = rest / rest[0]
+        ratio = room / np.cumsum(rest)
         tight = int(np.argmin(ratio)) + 1
         if ratio[tight - 1] >= ratio[-1] * (1 - 1e-12):
             tight = len(rest)
         given[start : start + tight] = rest[:tight] * ratio[tight - 1]
         start += tight
     return given
-
-
-def _capped(weights: Floats, share: float, cap: float) -> Floats:
-    """Divide `share` by weight, no part above `cap`: a server holds a region once at most."""
-    parts = np.zeros(len(weights))
-    free = np.ones(len(weights), dtype=np.bool_)
-    while free.any():
-        left = share - cap * float((~free).sum())
-        parts[free] = left * weights[free] / weights[free].sum()
-        over = free & (parts > cap + NEAR)
-        if not over.any():
-            break
-        parts[over] = cap
-        free &= ~over
-    return parts
 
 
 class Quotas:
@@ -139,6 +153,9 @@ class Quotas:
         self.budget = np.zeros(groups, dtype=np.int64)
         self.group_replicas = np.zeros(groups, dtype=np.int64)
         self.adjusted = 0
+        #: Table -> the least that its bounds have to be for its own regions to stand on distinct racks, where that is
+        #: more than its share of the servers' quotas.
+        self._needs: dict[int, Ints] = {}
         self.table_replicas = np.array([sum(w * n for w, n in d.items()) for d in demands], dtype=np.int64)
         self.table_regions = np.array([sum(d.values()) for d in demands], dtype=np.int64)
         for group in range(groups):
@@ -168,16 +185,36 @@ class Quotas:
             return
         self.group_replicas[group] = total
         shares = group_shares(weights[members], racks[members], demand)
-        plain = weights[members] / math.fsum(weights[members].tolist())
+        plain = _parts(weights[members])
         self.adjusted += int((np.abs(shares - total * plain) > 1e-6).sum())
         self.share[members] = shares
         self.fraction[members] = shares / total if total else plain
+        for table in np.flatnonzero(table_group == group).tolist():
+            if max(demands[table], default=1) > 1 and not self._racks_suffice(table, members, racks, demands[table]):
+                own = whole_ceil(group_shares(weights[members], racks[members], demands[table]))
+                if (own > self.cells(table, members, level=2)).any():
+                    self._needs[table] = own
+
+    def _racks_suffice(self, table: int, members: Ints, racks: Ints, demand: Demand) -> bool:
+        """Whether a table's regions find distinct racks within its bounds: the fullest m racks may take m of each."""
+        _, rack_of = np.unique(racks[members], return_inverse=True)
+        room = np.sort(np.bincount(rack_of, weights=self.cells(table, members, level=2)))[::-1]
+        beside = np.append(np.cumsum(room[::-1])[::-1], 0.0)
+        most = sum(count * np.minimum(want, np.arange(len(beside))) for want, count in demand.items())
+        return bool((beside + most >= self.table_replicas[table]).all())
+
+    @property
+    def raised(self) -> list[int]:
+        """Tables that may hold more on some server than the ceiling of their share and the slack: racks force it."""
+        return sorted(self._needs)
 
     def cells(self, table: int, members: Ints, *, level: int) -> Ints:
-        """Bounds of one table on the servers `members` of its group: floor (level 0), ceiling (1), hard limit (2)."""
+        """Bounds of one table on `members`, all servers of its group: floor (level 0), ceiling (1), hard limit (2)."""
         share = self.table_replicas[table] * self.fraction[members]
         if level == 0:
             return whole_floor(share)
         most = whole_ceil(share) + (self.params.table_slack if level > 1 else 0)
+        if level > 1 and table in self._needs:
+            most = np.maximum(most, self._needs[table])
         bound: Ints = np.minimum(most, self.table_regions[table])
         return bound

@@ -20,6 +20,8 @@ from .room import Room
 #: A server in a chain: (server, table whose replica has to make way, or ANY).
 Node = tuple[int, int]
 ANY = -1
+#: Servers that are tried to take a replica of a table that is over its limit, the roomiest first.
+EASE_TRIES = 64
 
 
 class Repair:
@@ -50,7 +52,8 @@ class Repair:
         np.add.at(self.crowd, (region[several], self.rack[server[several]]), 1)
         self.held = np.zeros_like(self.cell)
         np.add.at(self.held, (problem.table[region], server), 1)
-        self.benefit: dict[int, int] | None = None
+        #: (region, server) of the candidates as one ascending number; made when first wanted.
+        self.keys: Ints | None = None
         self.placed = 0
         self.moves = 0
 
@@ -72,11 +75,19 @@ class Repair:
                     break
                 self._walk(path, server)
 
+    def lower_tables(self) -> None:
+        """Bring tables that are over their limit on a server back to it, where a move or a swap of two replicas can."""
+        for table, server in np.argwhere(self.cell < 0).tolist():
+            while self.cell[table, server] < 0 and not self._late():
+                if not self._ease(table, server):
+                    break
+
     def pairs(self) -> tuple[Ints, Ints]:
         """All placed replicas as (region, server), sorted."""
-        found = sorted((r, s) for s, regions in enumerate(self.on) for r in regions)
-        both = np.array(found, dtype=np.int64).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
+        region = np.array([r for regions in self.on for r in regions], dtype=np.int64)
+        server = np.repeat(np.arange(self.servers), [len(regions) for regions in self.on])
+        order = np.lexsort((server, region))
+        return region[order], server[order]
 
     # --- room ------------------------------------------------------------------------------------------------------
 
@@ -165,6 +176,44 @@ class Repair:
         """The server that needs a replica most: below its floor, room for the table, then room at all, then number."""
         order = np.lexsort((servers, -self.above[servers], -self.cell[table, servers], -self.below[servers]))
         return int(servers[order[0]])
+
+    # --- one replica less of a table --------------------------------------------------------------------------------
+
+    def _ease(self, table: int, server: int) -> bool:
+        """Have one replica of a table leave a server, for nothing or for one of another table; whether one could."""
+        mine = [r for r in self.on[server] if self.problem.table[r] == table]
+        rows = np.array(sorted(mine, key=lambda r: (self._loss(r, server), r)), dtype=np.int64)
+        members = self.problem.fleet.members(int(self.group[server]))
+        members = members[(members != server) & (self.cell[table, members] > 0)]
+        members = members[np.argsort(-self.cell[table, members], kind="stable")][:EASE_TRIES]
+        if not len(rows) or not len(members):
+            return False
+        spare = len(self.on[server]) > self.problem.quotas.floor[server]
+        fits = self._fits(rows, server, members)
+        for m in np.flatnonzero(fits.any(axis=0)).tolist():
+            region, other = int(rows[np.argmax(fits[:, m])]), int(members[m])
+            # One above its floor gives the group's budget back what the other takes of it.
+            takes = spare and (self.below[other] > 0 or self.above[other] > 0)
+            back = -1 if takes else self._exchange(other, server)
+            if back is None:
+                continue
+            self._remove(region, server)
+            if back >= 0:
+                self._remove(back, other)
+                self._add(back, server)
+            self._add(region, other)
+            self.moves += 1 if back < 0 else 2
+            return True
+        return False
+
+    def _exchange(self, source: int, server: int) -> int | None:
+        """A replica on `source` that may go to `server` within the bounds of tables and racks, or None."""
+        rows = np.array(sorted(self.on[source], key=lambda r: (self._loss(r, source), r)), dtype=np.int64)
+        rows = rows[self.cell[self.problem.table[rows], server] > 0]
+        if not len(rows):
+            return None
+        fits = np.flatnonzero(self._fits(rows, source, np.array([server]))[:, 0])
+        return int(rows[fits[0]]) if len(fits) else None
 
     # --- chains ----------------------------------------------------------------------------------------------------
 
@@ -259,8 +308,8 @@ class Repair:
 
     def _loss(self, region: int, server: int) -> int:
         """Benefit lost when a replica leaves."""
-        if self.benefit is None:
-            p = self.problem
-            keys = (p.cand_region * self.servers + p.cand_server).tolist()
-            self.benefit = dict(zip(keys, p.cand_benefit.tolist(), strict=True))
-        return self.benefit.get(region * self.servers + server, 0)
+        if self.keys is None:
+            self.keys = self.problem.cand_region * self.servers + self.problem.cand_server
+        key = region * self.servers + server
+        at = int(np.searchsorted(self.keys, key))
+        return int(self.problem.cand_benefit[at]) if at < len(self.keys) and self.keys[at] == key else 0

@@ -8,6 +8,7 @@
     replicas     one to three replicas per region
     groups       three groups of servers, some of them draining
     mixed        all of it
+    dirty        equal servers, and one row in thirty that cannot be used, or says what another one said already
 
 Chance comes from a counter hashed with SplitMix64, so an input depends on its seed alone, never on a library's version.
 """
@@ -18,9 +19,19 @@ from typing import Final
 
 import numpy as np
 
-from .model import Blocks, Floats, Ints, Last, Regions, Servers, Snapshot, Texts, texts
+from .model import MISSING, Blocks, Floats, Ints, Last, Regions, Servers, Snapshot, Texts, texts
 
-SCENARIOS: Final = ("uniform", "hot_rack", "huge_table", "lost30", "hetero", "replicas", "groups", "mixed")
+SCENARIOS: Final = (
+    "uniform",
+    "hot_rack",
+    "huge_table",
+    "lost30",
+    "hetero",
+    "replicas",
+    "groups",
+    "mixed",
+    "dirty",
+)
 
 
 class _Chance:
@@ -90,7 +101,7 @@ def scenario(name: str, *, regions: int, servers: int, seed: int, tables: int = 
     rows, nth = np.nonzero(held)
     live = ~lost
     block_row = np.repeat(np.arange(regions), places.shape[1])
-    return Snapshot(
+    made = Snapshot(
         Regions(
             region_id,
             texts(f"table{t:04d}" for t in table.tolist()),
@@ -111,6 +122,36 @@ def scenario(name: str, *, regions: int, servers: int, seed: int, tables: int = 
         Blocks(region_id[block_row], host[places.reshape(-1)], lying.reshape(-1).astype(np.int64)),
         Last(region_id[rows], nth.astype(np.int64), server_id[places[rows, nth]]),
     )
+    return _soiled(made, chance) if name == "dirty" else made
+
+
+def _soiled(clean: Snapshot, chance: _Chance) -> Snapshot:
+    """The snapshot with rows of every kind that planning has to set aside, or to see through."""
+    r, s, b, p = clean.regions, clean.servers, clean.blocks, clean.last
+    size, replicas, weight = r.size_bytes.copy(), r.replicas.copy(), s.weight.copy()
+    size[_some(chance, len(r))[::3]] = MISSING
+    replicas[_some(chance, len(r))[::3]] = 0
+    weight[0], weight[-1] = np.nan, 0.0
+    rid, host, amount = b.region_id.copy(), b.host.copy(), b.bytes.copy()
+    bad = _some(chance, len(b))
+    rid[bad[::4]], host[bad[1::4]], amount[bad[2::4]], amount[bad[3::4]] = "nobody", "nowhere", -1, MISSING
+    # Region rows twice, a server twice, and replicas with a second former place.
+    i = np.append(np.arange(len(r)), _some(chance, len(r)))
+    j = np.append(np.arange(len(s)), 0)
+    k = np.append(np.arange(len(p)), _some(chance, len(p)))
+    was = p.server_id[k]
+    was[len(p) :: 2] = "server-gone"
+    return Snapshot(
+        Regions(r.region_id[i], r.table_id[i], r.start_key[i], size[i], r.load[i], replicas[i], r.grp[i]),
+        Servers(s.server_id[j], s.host[j], s.rack[j], weight[j], s.grp[j], s.draining[j]),
+        Blocks(rid, host, amount),
+        Last(p.region_id[k], p.replica[k], was),
+    )
+
+
+def _some(chance: _Chance, rows: int) -> Ints:
+    """One row number in thirty."""
+    return np.flatnonzero(chance.floats(rows) < 1 / 30)
 
 
 def _places(chance: _Chance, rack: Ints, group: Ints, region_group: Ints, copies: int, *, hot: bool) -> Ints:

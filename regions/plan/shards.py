@@ -9,7 +9,7 @@ table go to pieces by CRC-32 of their ids. Everything here depends on the input 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -35,6 +35,45 @@ def shard_count(replicas: int, servers: int) -> int:
 def piece_of(region_id: str, pieces: int, nth_round: int = 0) -> int:
     """The piece of its table that a region belongs to in a round."""
     return zlib.crc32(region_id.encode(), nth_round) % pieces
+
+
+class Held:
+    """Replicas that regions have from the round before, by the shard that they are in now and by (table, server).
+
+    Only what is not 0 is kept: it goes to every worker, and of many tables most are in one shard.
+    """
+
+    def __init__(self, servers: int, cells: int, keys: Ints, counts: Ints) -> None:
+        """`keys` are shard * cells + table * servers + server; one that occurs several times adds up."""
+        self.servers = servers
+        self.cells = cells
+        self.keys, place = np.unique(keys, return_inverse=True)
+        self.counts = np.bincount(place, weights=counts, minlength=len(self.keys)).astype(np.int64)
+
+    @classmethod
+    def none(cls, servers: int, cells: int) -> Held:
+        """Nothing is held: the first round."""
+        return cls(servers, cells, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+    def of(self, shard: int) -> Ints:
+        """Replicas of one shard by (table, server)."""
+        start, end = np.searchsorted(self.keys, (shard * self.cells, (shard + 1) * self.cells))
+        return self._by_cell(slice(int(start), int(end)))
+
+    def total(self) -> Ints:
+        """Replicas by (table, server)."""
+        return self._by_cell(slice(None))
+
+    def before(self, shard: int) -> Ints:
+        """Replicas of all shards with a lower number, by server."""
+        end = int(np.searchsorted(self.keys, shard * self.cells))
+        per_server: Ints = self._by_cell(slice(0, end)).reshape(-1, self.servers).sum(axis=0)
+        return per_server
+
+    def _by_cell(self, part: slice) -> Ints:
+        found = np.bincount(self.keys[part] % self.cells, weights=self.counts[part], minlength=self.cells)
+        cells: Ints = found.astype(np.int64)
+        return cells
 
 
 class Shards:
@@ -71,11 +110,13 @@ class Shards:
         chance = [zlib.crc32(f"{self.nth_round}.{table}".encode()) for table in numbers.tolist()]
         return [int(table) for table in np.lexsort((numbers, np.array(chance), -scale))]
 
-    def of_regions(self, region_ids: Sequence[str], table: Ints) -> Ints:
-        """The shard of each region."""
-        pieces = self.pieces[table].tolist()
-        nth = [piece_of(rid, n, self.nth_round) if n > 1 else 0 for rid, n in zip(region_ids, pieces, strict=True)]
-        shards: Ints = self.shard_of_piece[self.first[table] + np.array(nth, dtype=np.int64)]
+    def of_regions(self, ids_of: Callable[[Ints], Sequence[str]], table: Ints) -> Ints:
+        """The shard of each region; `ids_of` gives the ids of some of them, by number: only cut tables need them."""
+        nth = np.zeros(len(table), dtype=np.int64)
+        cut = np.flatnonzero(self.pieces[table] > 1)
+        pieces = self.pieces[table[cut]].tolist()
+        nth[cut] = [piece_of(rid, n, self.nth_round) for rid, n in zip(ids_of(cut), pieces, strict=True)]
+        shards: Ints = self.shard_of_piece[self.first[table] + nth]
         return shards
 
     def tables_of(self, shard: int) -> Ints:
@@ -83,16 +124,15 @@ class Shards:
         table_of_piece = np.repeat(np.arange(len(self.pieces)), self.pieces)
         return np.unique(table_of_piece[self.shard_of_piece == shard])
 
-    def room(self, shard: int, held: Ints | None = None) -> Room:
+    def room(self, shard: int, held: Held | None = None) -> Room:
         """The shard's part of the room; `cell` has one row per table of `tables_of(shard)`.
 
-        `held[k, table * servers + server]` counts the replicas that the regions of shard k have from the round before:
-        a shard keeps what its own use, and gets its part of what nobody uses. So a round never makes a plan worse.
+        A shard keeps what its own regions use (`held`), and gets its part of what nobody uses. So a round never makes a
+        plan worse.
         """
         servers, tables = len(self.fleet), self.tables_of(shard)
-        if held is None:
-            held = np.zeros((self.shards, len(self.pieces) * servers), dtype=np.int64)
-        free = Room.beside(self.quotas, self.table_group, self.fleet.group, held.sum(axis=0))
+        held = held or Held.none(servers, len(self.pieces) * servers)
+        free = Room.beside(self.quotas, self.table_group, self.fleet.group, held.total())
         own = self._own(shard, held)
         cells, mine = free.cell.reshape(-1, servers), own.cell.reshape(-1, servers)
         if self.shards == 1:
@@ -112,17 +152,17 @@ class Shards:
         rows = [mine[table] + self._cell_part(cells[table], table, shard, numbers) for table in tables.tolist()]
         return Room(below, above, budget, np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64))
 
-    def _own(self, shard: int, held: Ints) -> Room:
+    def _own(self, shard: int, held: Held) -> Room:
         """What the shard's regions use: a server's replicas fill its floor shard by shard, the rest is above it."""
-        servers = len(self.fleet)
-        per_server = held.reshape(self.shards, -1, servers).sum(axis=1)
-        before = per_server[:shard].sum(axis=0)
-        after = before + per_server[shard]
+        mine = held.of(shard)
+        per_server = mine.reshape(-1, held.servers).sum(axis=0)
+        before = held.before(shard)
+        after = before + per_server
         floor = self.quotas.floor
         below = np.minimum(after, floor) - np.minimum(before, floor)
-        above = per_server[shard] - below
+        above = per_server - below
         budget = np.bincount(self.fleet.group, weights=above, minlength=len(self.quotas.budget)).astype(np.int64)
-        return Room(below, above, budget, held[shard])
+        return Room(below, above, budget, mine)
 
     def _fractions(self, shard: int) -> tuple[Floats, Floats]:
         """From which to which part of each group's free room is the shard's, by the replicas it has to place."""

@@ -1,5 +1,9 @@
 """Plans by Spark, from files to files: `python -m regions.plan.spark_job --input DIR --output DIR`.
 
+The master URL (`spark_target`) says where: in this process, on a standalone cluster, on YARN or Kubernetes, or behind
+a Spark Connect server; or `spark-submit` has said so before (`submit`). Executors elsewhere get the planner's modules
+from here (`ship`).
+
 Spark reads, checks and groups what may be too much for one process: region rows, block rows, former places. Each shard
 is solved where its rows are (`spark_rows`, `kernel`); leftovers, repair, numbering and the manifest are the driver's,
 by the code that the engine `sharded` uses, so both give the same plan, bit for bit. The command line, the progress
@@ -7,17 +11,13 @@ lines and the exit status are in docs/planning.md. This is the only module that 
 starts.
 """
 
-# ruff: noqa: N818
-
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import io
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from .engines import finish, first_stats
@@ -33,6 +34,7 @@ from .files import (
     COLUMNS,
     PARAMS,
     Progress,
+    die_with_parent,
     find_table,
     prepare_output,
     progress_on_stdout,
@@ -41,9 +43,11 @@ from .files import (
     write_plan,
     write_snapshot,
 )
+from .locate import Found, locate, read_paths
 from .model import (
     BadInput,
     BlockRow,
+    Blocks,
     LastRow,
     NoServers,
     Params,
@@ -55,55 +59,52 @@ from .model import (
     Snapshot,
 )
 from .problem import Fleet
+from .ship import NAME as ARCHIVE
+from .ship import source_root, write_archive
 from .spark_rows import Solved, Sources, solve_on_spark
+from .spark_target import DEFAULT, SUBMITTED, BadTarget, Kind, Target, missing, parse_conf, parse_target, unreachable
+from .spark_words import NoSpark, SparkFailed, first_words, told
 from .verify import judge
 
+EXIT_USAGE: Final = 2
 EXIT_BAD_INPUT: Final = 3
 EXIT_NO_SERVERS: Final = 4
 EXIT_NO_SPARK: Final = 5
 EXIT_SPARK_FAILED: Final = 6
 #: Spark 4 runs on this Java or a later one.
 JAVA_MIN: Final = 17
-#: Up to this many bytes of input a job is over before the JVM's optimising compiler has paid for itself.
+#: Up to this many bytes of input a job has no use for more than one partition, generated Java and a large heap.
 SMALL_INPUT_BYTES: Final = 2 * 2**20
+#: Up to this many, it is over before the JVM's optimising compiler and concurrent collector have paid for themselves: a
+#: million regions took Java half the processor time without them. Java only reads rows and carries packed ones.
+PLAIN_JAVA_BYTES: Final = 256 * 2**20
 STAGES: Final = ("check", "session", "tables", "shards", "leftovers", "verify", "write")
-#: Linux: the signal that a process gets when its parent dies.
-_PR_SET_PDEATHSIG: Final = 1
-
-
-class NoSpark(PlanError):
-    """Java or PySpark is missing on this machine; `greedy` and `sharded` need neither."""
-
-
-class SparkFailed(PlanError):
-    """Spark gave up."""
+#: How often a job that waits for its first executor looks, and says so.
+_LOOK_S: Final = 0.1
+_SAY_S: Final = 10.0
+#: Below the output, while the job runs: rows of the table `blocks` that it has found itself.
+LOCATED: Final = ".located"
 
 
 def main(arguments: list[str]) -> int:
     """Parse, check what can be checked without Spark, run; returns the exit status."""
     options = parse(arguments)
     if options.die_with_parent:
-        _die_with_parent()
+        die_with_parent()
     progress = progress_on_stdout(total=len(STAGES))
     try:
-        _run(options, progress)
+        (_locate_only if options.locate else _run)(options, progress)
         return 0
     except PlanError as error:
         progress.failed(type(error).__name__, str(error))
         print(f"plan: {error}", file=sys.stderr)  # noqa: T201
-        if isinstance(error, NoServers):
-            return EXIT_NO_SERVERS
-        if isinstance(error, NoSpark):
-            return EXIT_NO_SPARK
-        return EXIT_SPARK_FAILED if isinstance(error, SparkFailed) else EXIT_BAD_INPUT
-
-
-def _die_with_parent() -> None:
-    """Have the kernel end this process when its parent dies: a plan that nobody waits for is only load."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        raise SystemExit(EXIT_SPARK_FAILED)
+        kinds = {
+            BadTarget: EXIT_USAGE,
+            NoServers: EXIT_NO_SERVERS,
+            NoSpark: EXIT_NO_SPARK,
+            SparkFailed: EXIT_SPARK_FAILED,
+        }
+        return kinds.get(type(error), EXIT_BAD_INPUT)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -111,7 +112,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m regions.plan.spark_job", description="A bulk plan by Spark.")
     parser.add_argument("--input", required=True, type=Path, help="directory of regions, servers, blocks, last, params")
     parser.add_argument("--output", required=True, type=Path, help="directory for the plan; it must hold none yet")
-    parser.add_argument("--master", default="local[*]", help="Spark master URL")
+    parser.add_argument("--master", default="", help=f"Spark master URL; by default spark-submit's, else {DEFAULT}")
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be given again"
+    )
     parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
     parser.add_argument("--shuffle-partitions", type=int, default=0, help="by default from the size and the cores")
     parser.add_argument("--shards", type=int, default=0, help="by default from the size")
@@ -119,32 +123,127 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--wait-input", type=float, default=0.0, metavar="S", help="start now; wait that long for params.json"
     )
     parser.add_argument(
+        "--warm-up", action="store_true", help="plan two regions before the input, so that all is loaded and running"
+    )
+    parser.add_argument(
         "--class-archive", type=Path, default=None, help="file of loaded Java classes, made on first use (170 MB)"
     )
+    parser.add_argument("--locate", action="store_true", help="only find where the blocks of the table paths lie")
     parser.add_argument("--die-with-parent", action="store_true", help="end when its parent process does")
     parser.add_argument("--driver-memory", default="", help="heap of the driver, as 4g; by default from the size")
     return parser.parse_args(arguments)
 
 
 def _run(options: argparse.Namespace, progress: Progress) -> None:
-    """The stages of a job. With --wait-input and no input yet, Spark is started and warmed up meanwhile."""
-    _check_java()
-    _check_pyspark()
+    """The stages of a job. With --warm-up, or --wait-input and no input yet, a tiny plan warms Spark up."""
+    target = check_target(options)
     prepare_output(options.output)
     early = options.wait_input > 0 and not (options.input / PARAMS).exists()
     given = None if early else read_input(options.input)
     progress.stage("check")
+    if target.has_executors:
+        progress.note(f"waits for a session of {target.url}")
     with session(options, given) as spark:
         progress.stage("session")
-        if given is None:
+        if target.has_executors and target.kind is not Kind.CONNECT:
             progress.total += 1
-            _warm_up(spark, options)
-            _await_input(options)
-            given = read_input(options.input)
+            _await_executor(spark, target, progress)
+            progress.stage("executors")
+        if given is None or options.warm_up:
+            progress.total += 1
+            _warm_up(spark, options, given)
+            if given is None:
+                _await_input(options)
             progress.stage("warm-up")
-        for key, value in sql_settings(options, given.size).items():
-            spark.conf.set(key, value)
+        given = given or read_input(options.input)
+        if paths := read_paths(options.input):
+            progress.total += 1
+            given.add_blocks(_blocks_of(spark, options, target, paths, progress), options.output / LOCATED)
+            progress.stage("blocks")
+        _set(spark, options, given.size)
         _deliver(options, given, solve(spark, given, progress, options.shards), progress)
+
+
+def _locate_only(options: argparse.Namespace, progress: Progress) -> None:
+    """Find where blocks lie, and nothing else: the table `paths` of the input becomes a table `blocks`."""
+    progress.total = 2
+    paths = read_paths(options.input)
+    with hadoop(options) as java:
+        progress.stage("java")
+        blocks = find_blocks(*java, paths, progress)
+    write_snapshot(options.output, Snapshot.of((), ()).with_blocks(blocks), kind="parquet")
+    progress.stage("blocks")
+
+
+def _blocks_of(
+    spark: Any, options: argparse.Namespace, target: Target, paths: list[tuple[str, str]], progress: Progress
+) -> Blocks:
+    """Where blocks lie, as the session's Java says; as another process says where that Java cannot be asked.
+
+    Another process, and not only another Java: with gRPC's threads in it, this one cannot fork safely, as starting a
+    Java from here does.
+    """
+    if target.kind is not Kind.CONNECT:
+        return find_blocks(spark.sparkContext._jvm, spark.sparkContext._jsc.hadoopConfiguration(), paths, progress)
+    with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as found:
+        words = ["--input", str(options.input), "--output", found, "--locate", "--die-with-parent"]
+        for setting in options.conf:
+            words += ["--conf", setting]
+        command = [sys.executable, "-m", "regions.plan.spark_job", *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            last = {}
+            for line in process.stdout:
+                last = msgspec.json.decode(line)
+                progress.note(str(last["stage"]))
+        if process.returncode:
+            kind = NoSpark if process.returncode == EXIT_NO_SPARK else BadInput
+            raise kind(str(last.get("message", f"the search for blocks ended with status {process.returncode}")))
+        table, (file,) = find_table(Path(found), "blocks")
+        return Blocks(*read_file(file, table, COLUMNS["blocks"]))
+
+
+@contextlib.contextmanager
+def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
+    """A Java machine with Hadoop's classes for this alone, and their configuration. Raises: NoSpark."""
+    if lack := missing(parse_target(DEFAULT)) or _unfit_java():
+        raise NoSpark(f"a Java on this machine, {JAVA_MIN} or later, asks where the blocks lie: {lack}")
+    from pyspark import SparkConf
+    from pyspark.java_gateway import launch_gateway
+
+    with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as scratch:
+        asked = parse_conf(options.conf)
+        conf = SparkConf(loadDefaults=False)
+        for key, value in _joined(_settings(options, parse_target(DEFAULT), None, scratch), asked).items():
+            conf.set(key, value)
+        try:
+            gateway: Any = launch_gateway(conf)  # type: ignore[no-untyped-call]
+        except (RuntimeError, OSError) as error:
+            raise NoSpark(f"no Java machine could be started: {told(error)}") from error
+        try:
+            configuration = gateway.jvm.org.apache.hadoop.conf.Configuration()
+            for key, value in asked.items():
+                if key.startswith("spark.hadoop."):
+                    configuration.set(key.removeprefix("spark.hadoop."), value)
+            yield gateway.jvm, configuration
+        finally:
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait()
+
+
+def find_blocks(jvm: Any, configuration: Any, paths: list[tuple[str, str]], progress: Progress) -> Blocks:
+    """Where the blocks of these tables lie. Raises: BadInput naming the path."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    found = Found()
+    for table_id, path in paths:
+        try:
+            locate(jvm, configuration, path, found, lambda files: progress.note(f"{files} files"))
+        except (Py4JError, BadInput) as error:
+            raise BadInput(f"the path of table {table_id}: {first_words(str(error))}") from error
+    progress.note(f"{found.files} files")
+    return found.blocks()
 
 
 def _await_input(options: argparse.Namespace) -> None:
@@ -156,19 +255,46 @@ def _await_input(options: argparse.Namespace) -> None:
         time.sleep(0.05)
 
 
-def _warm_up(spark: Any, options: argparse.Namespace) -> None:
-    """Plan two regions, so that the classes are loaded and a Python worker runs when the real input comes."""
+def _set(spark: Any, options: argparse.Namespace, size: int) -> None:
+    """Settings for an input of that size; what somebody asked for by name stands."""
+    asked = parse_conf(options.conf)
+    for key, value in sql_settings(options, size).items():
+        if key not in asked:
+            spark.conf.set(key, value)
+
+
+def _await_executor(spark: Any, target: Target, progress: Progress) -> None:
+    """Until the cluster has given the job something to run on: Spark itself would wait without a word.
+
+    Raises: SparkFailed when the cluster has refused the job.
+    """
+    context = spark.sparkContext._jsc.sc()
+    since = said = time.monotonic()
+    while context.isStopped() or context.getExecutorMemoryStatus().size() <= 1:
+        if context.isStopped():
+            raise SparkFailed(f"{target.url} has ended the job before it began: its own log says why")
+        if time.monotonic() - said > _SAY_S:
+            said = time.monotonic()
+            progress.note(f"has waited {said - since:.0f} s for an executor of {target.url}")
+        time.sleep(_LOOK_S)
+
+
+def _warm_up(spark: Any, options: argparse.Namespace, wanted: Input | None) -> None:
+    """Plan two regions, so that the classes are loaded and a Python worker runs when the real input comes.
+
+    With the settings that it will need, if it is known.
+    """
     tiny = Snapshot.of(
         [RegionRow("a", "t", 1), RegionRow("b", "t", 1)],
         [ServerRow("s", "h"), ServerRow("u", "i")],
         [BlockRow("a", "h", 1)],
         [LastRow("b", 0, "u")],
     )
-    with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as scratch:
+    # Below the output, which executors elsewhere can be expected to see; the driver's /tmp is its own.
+    with tempfile.TemporaryDirectory(prefix=".warm-up-", dir=options.output) as scratch:
         write_snapshot(Path(scratch), tiny, Params(), kind="parquet")
         given = read_input(Path(scratch))
-        for key, value in sql_settings(options, given.size).items():
-            spark.conf.set(key, value)
+        _set(spark, options, (wanted or given).size)
         solve(spark, given, Progress(io.StringIO(), 0), shards=1)
         spark.catalog.clearCache()
 
@@ -182,10 +308,12 @@ def _deliver(options: argparse.Namespace, given: Input, solved: Solved, progress
     """The driver's half: leftovers, repair, verdict, files."""
     plan = finished(given, solved)
     progress.stage("leftovers")
-    plan.stats.violations = judge(solved.problem, plan.rows).violations
+    verdict = judge(solved.problem, plan.rows)
+    plan.stats.violations, plan.stats.racks_shared = verdict.violations, verdict.racks_shared
     progress.stage("verify")
     plan_id = options.plan_id or f"plan-{plan.digest[:16]}"
     manifest = write_plan(options.output, plan, plan_id=plan_id, params=given.params, seconds=progress.seconds)
+    shutil.rmtree(options.output / LOCATED, ignore_errors=True)
     progress.stage("write")
     progress.finished(manifest)
 
@@ -200,30 +328,47 @@ def finished(given: Input, solved: Solved) -> Plan:
 # --- before anything is started -------------------------------------------------------------------------------------
 
 
-def _check_java() -> None:
-    """Java is there and new enough. Raises: NoSpark."""
+def check_target(options: argparse.Namespace) -> Target:
+    """What the job is to run on, as far as that can be told without starting anything. Raises: BadTarget, NoSpark."""
+    parse_conf(options.conf)
+    target = target_of(options)
+    lack = missing(target)
+    if not lack and target.kind is not Kind.CONNECT and SUBMITTED not in os.environ:
+        lack = _unfit_java()
+    if lack:
+        raise NoSpark(f"Spark needs Java {JAVA_MIN} or later: {lack}" if "JAVA" in lack.upper() else lack)
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise NoSpark("pyarrow is not installed: install RegionKeeper with its extra 'spark'") from error
+    silence = unreachable(target)
+    if silence:
+        raise NoSpark(silence)
+    return target
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    """The master that is meant; `spark-submit` has settled it already if it was given none. Raises: BadTarget."""
+    if options.master or SUBMITTED not in os.environ:
+        return parse_target(options.master or DEFAULT)
+    from pyspark import SparkConf
+
+    return parse_target(SparkConf().get("spark.master", DEFAULT))
+
+
+def _unfit_java() -> str:
+    """Why the Java of this machine is not the one that Spark needs; empty if it is."""
     home = os.environ.get("JAVA_HOME", "")
-    java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
-    if java is None:
-        where = f"JAVA_HOME is {home} but has no bin/java" if home else "there is no java on PATH and no JAVA_HOME"
-        raise NoSpark(f"Spark needs Java {JAVA_MIN} or later: {where}")
+    java = str(Path(home, "bin", "java")) if home else str(shutil.which("java"))
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoSpark(f"{java} does not run: {error}") from error
+        return f"{java} does not run: {error}"
     version = said.split('"')[1] if said.count('"') >= 2 else ""
     major = version.split(".")[0].split("-")[0]
     if not major.isdigit() or int(major) < JAVA_MIN:
-        raise NoSpark(f"Spark needs Java {JAVA_MIN} or later; {java} is {version or said.strip() or 'silent'}")
-
-
-def _check_pyspark() -> None:
-    """PySpark and pyarrow are installed. Raises: NoSpark."""
-    try:
-        import pyarrow  # noqa: F401
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        raise NoSpark(f"{error.name} is not installed: install RegionKeeper with its extra 'spark'") from error
+        return f"{java} is {version or said.strip() or 'silent'}"
+    return ""
 
 
 class Input:
@@ -235,6 +380,14 @@ class Input:
         self.sources = sources
         self.ignored = ignored
         self.size = sum(path.stat().st_size for _, paths in sources.values() for path in paths)
+
+    def add_blocks(self, blocks: Blocks, directory: Path) -> None:
+        """More rows for the table `blocks`, put into `directory` for the executors to read."""
+        kind, paths = self.sources["blocks"]
+        kind = kind if paths else "parquet"
+        write_snapshot(directory, Snapshot.of((), ()).with_blocks(blocks), kind=kind)
+        self.sources["blocks"] = kind, [*paths, directory / f"blocks.{kind}"]
+        self.size += (directory / f"blocks.{kind}").stat().st_size
 
 
 def read_input(directory: Path) -> Input:
@@ -268,40 +421,76 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 @contextlib.contextmanager
 def session(options: argparse.Namespace, given: Input | None) -> Iterator[Any]:
     """A Spark session with the settings that planning needs, ended on leaving. Raises: SparkFailed, BadInput."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    root = str(Path(__file__).resolve().parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    # Workers must be this interpreter, not whatever python3 the PATH has: they need numpy and pyarrow.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    target, asked = target_of(options), parse_conf(options.conf)
+    _choose_python(asked)
     with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as scratch:
-        log = Path(scratch, "log4j2.properties")
-        log.write_text(QUIET_LOG)
-        builder = SparkSession.builder.appName("regionkeeper-plan").master(options.master)
-        for key, value in _settings(options, given, scratch, log).items():
+        if target.kind is Kind.CONNECT:
+            builder = SparkSession.builder.remote(target.url)
+            asked = {key: value for key, value in asked.items() if not key.startswith("spark.driver.")}
+            settings = {f"spark.sql.execution.{key[6:]}": asked.pop(key) for key in _PYTHONS if key in asked}
+        else:
+            builder = SparkSession.builder.appName("regionkeeper-plan")
+            settings = _settings(options, target, given, scratch)
+            if SUBMITTED not in os.environ:
+                builder = builder.master(target.url)
+        for key, value in _joined(settings, asked).items():
             builder = builder.config(key, value)
         try:
             spark = builder.getOrCreate()
         except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-            raise SparkFailed(f"no Spark session on {options.master}: {_first_line(error)}") from error
+            raise SparkFailed(f"no Spark session on {target.url}: {told(error)}") from error
         try:
+            if target.has_executors:
+                _ship(spark, Path(scratch))
             yield spark
         except (PySparkException, Py4JError) as error:
-            words = str(error)
-            if "MALFORMED_RECORD" in words or "FAILED_READ_FILE" in words:
-                raise BadInput(f"an input file cannot be read: {_first_line(error)}") from error
-            raise SparkFailed(_first_line(error)) from error
+            raise told(error) from error
         finally:
-            spark.stop()
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                spark.stop()
 
 
-def _settings(options: argparse.Namespace, given: Input | None, scratch: str, log: Path) -> dict[str, str]:
+#: Settings that name the executors' interpreter.
+_PYTHONS: Final = ("spark.pyspark.python",)
+
+
+def _choose_python(asked: dict[str, str]) -> None:
+    """Which interpreter the executors run: the one asked for, else this one and not whatever the PATH has."""
+    chosen = asked.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = chosen, sys.executable
+    root = source_root()
+    if root is not None:  # what runs on this machine finds the planner where it is
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _ship(spark: Any, scratch: Path) -> None:
+    """Send the planner's modules to the executors, unless `spark-submit --py-files` did."""
+    if source_root() is None:
+        return
+    write_archive(scratch / ARCHIVE)
+    spark.addArtifacts(str(scratch / ARCHIVE), pyfile=True)
+
+
+def _joined(ours: dict[str, str], asked: dict[str, str]) -> dict[str, str]:
+    """Our settings under those that were asked for; Java's own options add up."""
+    both = {**ours, **asked}
+    java = "spark.driver.extraJavaOptions"
+    if java in ours and java in asked:
+        both[java] = f"{ours[java]} {asked[java]}"
+    return both
+
+
+def _settings(options: argparse.Namespace, target: Target, given: Input | None, scratch: str) -> dict[str, str]:
     """Spark's configuration that is fixed when it starts; without an input yet, for one of any size."""
     small = given is not None and given.size <= SMALL_INPUT_BYTES
+    log = Path(scratch, "log4j2.properties")
+    log.write_text(QUIET_LOG)
     java = [f"-Dlog4j2.configurationFile={log.as_uri()}", "-Dlog4j2.disableJmx=true", "-Xlog:disable"]
-    if small:
+    if given is not None and given.size <= PLAIN_JAVA_BYTES:
         java += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     if options.class_archive is not None:
         use = "SharedArchiveFile" if options.class_archive.exists() else "ArchiveClassesAtExit"
@@ -315,16 +504,13 @@ def _settings(options: argparse.Namespace, given: Input | None, scratch: str, lo
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": " ".join(java),
         "spark.driver.maxResultSize": "0",
-        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
     }
     if options.driver_memory or not small:
         settings["spark.driver.memory"] = options.driver_memory or "4g"
-    if options.master.startswith("local"):
-        settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.local.dir": scratch,
-        }
+    if target.is_here:
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if not target.has_executors:
+        settings |= {"spark.local.dir": scratch, "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}
     return settings
 
 
@@ -343,12 +529,6 @@ def sql_settings(options: argparse.Namespace, size: int) -> dict[str, str]:
         "spark.sql.codegen.wholeStage": "false" if small else "true",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN" if small else "FALLBACK",
     }
-
-
-def _first_line(error: Exception) -> str:
-    """What an error says, without the Java stack below it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:500] if lines else type(error).__name__
 
 
 if __name__ == "__main__":

@@ -6,11 +6,16 @@ Unavoidable sharing of racks (fewer racks than replicas) is no violation; it is 
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import numpy as np
 
-from .model import Ints, Params, PlanRows, Snapshot
+from .model import Bools, Ints, Params, PlanRows, Snapshot
 from .problem import Problem, encode
+
+#: Examples of broken rules that a verdict names.
+NOTES_MAX: Final = 20
 
 
 class Verdict(msgspec.Struct, kw_only=True):
@@ -73,29 +78,33 @@ def judge(problem: Problem, rows: PlanRows) -> Verdict:
 def _known_rows(problem: Problem, rows: PlanRows, verdict: Verdict) -> tuple[Ints, Ints]:
     """Count rows that cannot stand; returns (region, server) of the others, servers distinct per region."""
     number = {rid: i for i, rid in enumerate(problem.region_ids.tolist())}
-    want = problem.want.tolist()
-    table, group = problem.table.tolist(), problem.tables.group.tolist()
-    replicas: set[tuple[int, int]] = set()
-    pairs: set[tuple[int, int]] = set()
-    for rid, replica, sid in rows:
-        r = number.get(rid, -1)
-        s = problem.fleet.number.get(sid, -1)
-        if r < 0 or not 0 <= replica < want[r] or (r, replica) in replicas:
-            verdict.surplus += 1
-            _note(verdict, f"surplus: {rid}/{replica} on {sid}")
-            continue
-        replicas.add((r, replica))
-        if s < 0 or problem.fleet.group[s] != group[table[r]]:
-            verdict.wrong_server += 1
-            _note(verdict, f"wrong server: {rid}/{replica} on {sid}")
-        elif (r, s) in pairs:
-            verdict.same_server += 1
-            _note(verdict, f"same server: {rid}/{replica} on {sid}")
-        else:
-            pairs.add((r, s))
-    verdict.missing = sum(want) - len(replicas)
-    both = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
+    region = np.array([number.get(rid, -1) for rid in rows.region_id.tolist()], dtype=np.int64)
+    server = np.array([problem.fleet.number.get(sid, -1) for sid in rows.server_id.tolist()], dtype=np.int64)
+    replica = rows.replica
+    want = np.append(problem.want, 0)[region]
+    fits = (region >= 0) & (replica >= 0) & (replica < want)
+    most = int(problem.want.max(initial=0)) + 1
+    stands = fits & _first_of_each(region * most + replica, fits)
+    group = np.append(problem.tables.group, -1)[np.append(problem.table, -1)[region]]
+    known = stands & (server >= 0) & (np.append(problem.fleet.group, -2)[server] == group)
+    single = known & _first_of_each(region * len(problem.fleet) + server, known)
+    for reason, bad in (("surplus", ~stands), ("wrong server", stands & ~known), ("same server", known & ~single)):
+        for i in np.flatnonzero(bad)[:NOTES_MAX].tolist():
+            _note(verdict, f"{reason}: {rows.region_id[i]}/{replica[i]} on {rows.server_id[i]}")
+    verdict.surplus = int((~stands).sum())
+    verdict.wrong_server = int((stands & ~known).sum())
+    verdict.same_server = int((known & ~single).sum())
+    verdict.missing = int(problem.want.sum()) - int(stands.sum())
+    return region[single], server[single]
+
+
+def _first_of_each(keys: Ints, rows: Bools) -> Bools:
+    """Of `rows`, those that are the first with their key."""
+    at = np.flatnonzero(rows)
+    _, first = np.unique(keys[at], return_index=True)
+    chosen: Bools = np.zeros(len(keys), dtype=np.bool_)
+    chosen[at[first]] = True
+    return chosen
 
 
 def _count_racks(problem: Problem, region: Ints, server: Ints, verdict: Verdict) -> None:
@@ -134,5 +143,5 @@ def _count_bounds(problem: Problem, region: Ints, server: Ints, verdict: Verdict
 
 def _note(verdict: Verdict, text: str) -> None:
     """Keep the first few examples."""
-    if len(verdict.notes) < 20:
+    if len(verdict.notes) < NOTES_MAX:
         verdict.notes.append(text)

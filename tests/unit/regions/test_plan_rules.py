@@ -15,6 +15,7 @@ from regions.plan import (
     RegionRow,
     ServerRow,
     Snapshot,
+    leftover,
     plan,
     plan_digest,
     verify,
@@ -147,3 +148,19 @@ def test_verify_finds_each_broken_rule() -> None:
     assert judged([good[0], ("r0", 1, twin), *good[2:]])["same_rack"] == 1
     crowded = [(r, n, "s0" if n == 0 else "s1") for r, n, _ in good]
     assert judged(crowded)["over_ceiling"] == 4
+
+
+@pytest.mark.parametrize("name", ["replicas", "mixed"])
+@pytest.mark.parametrize("racks_first", [1, 3])
+def test_leftovers_with_few_arcs_at_first_end_as_well_placed(
+    name: str, racks_first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BULKPLAN §2: classes that see a few racks only, and the others when these are full, lose no place by it."""
+    snapshot = scenario(name, regions=900, servers=60, seed=31)
+    wanted = plan(snapshot, PARAMS).stats
+    monkeypatch.setattr(leftover, "ARCS_AT_ONCE", 0)
+    monkeypatch.setattr(leftover, "RACKS_FIRST", racks_first)
+    made = plan(snapshot, PARAMS)
+    assert verify(snapshot, PARAMS, made.rows).ok
+    assert (made.stats.placed_by_class, made.stats.placed_by_chain) == (wanted.placed_by_class, wanted.placed_by_chain)
+    assert wanted.placed_by_class > 50

@@ -1,0 +1,126 @@
+"""Plain ways to place regions, to compare ours with: from files to files, as the engines work.
+
+    python -m benchmarks.plan.references --input DIR --output DIR --method sorted|hbase
+
+    sorted   pairs (region, server) by falling value, each taken while the server is below its ceiling; what is left
+             goes to the least loaded server
+    hbase    as HBase starts a cluster: a replica goes back to its former host if that is there, without a look at any
+             bound; the rest in turn over all servers (retainAssignment, roundRobinAssignment)
+
+Both know weights and groups, so that their plans are complete; neither looks at racks or tables. They are written as
+plainly as possible, and read, check and write by the same code as the engines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from regions.plan.digest import plan_digest
+from regions.plan.engines import first_stats, numbered
+from regions.plan.files import prepare_output, progress_on_stdout, read_params, read_snapshot, write_plan
+from regions.plan.model import Plan, Snapshot
+from regions.plan.problem import Problem, encode
+
+METHODS = ("sorted", "hbase")
+Pairs = list[tuple[int, int]]
+
+
+def sort_by_value(problem: Problem) -> Pairs:
+    """(region, server) of all replicas, the dearest pairs first."""
+    room = problem.quotas.ceil.tolist()
+    need = problem.want.tolist()
+    placed: Pairs = []
+    order = np.argsort(-problem.cand_benefit, kind="stable")
+    for r, s in zip(problem.cand_region[order].tolist(), problem.cand_server[order].tolist(), strict=True):
+        if need[r] and room[s]:
+            room[s] -= 1
+            need[r] -= 1
+            placed.append((r, s))
+    return placed + _to_least_loaded(problem, need, placed, room)
+
+
+def _to_least_loaded(problem: Problem, need: list[int], placed: Pairs, room: list[int]) -> Pairs:
+    """Places for what is left, on the server with most room that has no replica of the region yet."""
+    here: dict[int, set[int]] = {}
+    for r, s in placed:
+        if problem.want[r] > 1:
+            here.setdefault(r, set()).add(s)
+    heaps = [[(-room[s], s) for s in problem.fleet.members(g).tolist()] for g in range(len(problem.fleet.groups))]
+    for heap in heaps:
+        heapq.heapify(heap)
+    more: Pairs = []
+    group = problem.tables.group[problem.table].tolist()
+    for r in np.flatnonzero(np.array(need) > 0).tolist():
+        for _ in range(need[r]):
+            passed = []
+            while (best := heapq.heappop(heaps[group[r]]))[1] in here.get(r, ()):
+                passed.append(best)
+            heapq.heappush(heaps[group[r]], (best[0] + 1, best[1]))
+            for one in passed:
+                heapq.heappush(heaps[group[r]], one)
+            here.setdefault(r, set()).add(best[1])
+            more.append((r, best[1]))
+    return more
+
+
+def retain_then_deal(problem: Problem, snapshot: Snapshot) -> Pairs:
+    """(region, server) of all replicas: back to the former host, then in turn."""
+    number = {rid: i for i, rid in enumerate(problem.region_ids.tolist())}
+    fleet, group = problem.fleet, problem.tables.group[problem.table].tolist()
+    need = problem.want.tolist()
+    here: dict[int, set[int]] = {}
+    placed: Pairs = []
+    last = snapshot.last
+    for rid, sid in zip(last.region_id.tolist(), last.server_id.tolist(), strict=True):
+        r, s = number.get(rid, -1), fleet.number.get(sid, -1)
+        if r < 0 or s < 0 or not need[r] or fleet.group[s] != group[r] or s in here.get(r, ()):
+            continue
+        need[r] -= 1
+        here.setdefault(r, set()).add(s)
+        placed.append((r, s))
+    members = [fleet.members(g).tolist() for g in range(len(fleet.groups))]
+    turn = [0] * len(members)
+    for r in np.flatnonzero(np.array(need) > 0).tolist():
+        g = group[r]
+        for _ in range(need[r]):
+            while (s := members[g][turn[g] % len(members[g])]) in here.get(r, ()):
+                turn[g] += 1
+            turn[g] += 1
+            here.setdefault(r, set()).add(s)
+            placed.append((r, s))
+    return placed
+
+
+def main(arguments: list[str]) -> int:
+    """Read, place, write, with progress lines as the planner has them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan.references")
+    parser.add_argument("--input", required=True, type=Path)
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("--method", choices=METHODS, required=True)
+    options = parser.parse_args(arguments)
+    progress = progress_on_stdout(total=3)
+    prepare_output(options.output)
+    params, snapshot = read_params(options.input), read_snapshot(options.input)
+    progress.stage("read")
+    ignored: dict[str, int] = {}
+    problem = encode(snapshot, params, ignored)
+    pairs = sort_by_value(problem) if options.method == "sorted" else retain_then_deal(problem, snapshot)
+    stats = first_stats(problem, ignored, blocks=len(snapshot.blocks))
+    stats.engine = options.method
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    rows = numbered(problem, both[:, 0], both[:, 1], stats)
+    made = Plan(rows, plan_digest(rows), stats)
+    progress.stage("plan")
+    manifest = write_plan(options.output, made, plan_id=options.method, params=params, seconds=progress.seconds)
+    progress.stage("write")
+    progress.finished(manifest)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""Rows in bulk on their way through Spark: one row of Spark's holds thousands of ours, as the bytes of an Arrow stream.
+
+Spark turns each of its rows from Arrow to its own form and back at every Python function and every shuffle. At
+millions of rows that costs more than solving; so a Python worker gives back one row per destination, with an Arrow
+table inside it, and no row of ours is touched by Java again after it was read.
+
+`deal` makes such rows: it sorts a table by destination and packs each part. `unpack` joins the parts that arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .model import Ints
+
+
+def pack(table: Any) -> bytes:
+    """The table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def unpack(blobs: Iterable[Any], schema: Any) -> Any:
+    """One table of all parts, in one chunk per column; without parts an empty one of `schema`."""
+    parts = [pa.ipc.open_stream(blob).read_all() for blob in blobs]
+    return (pa.concat_tables(parts) if parts else schema.empty_table()).combine_chunks()
+
+
+def blobs_of(column: Any) -> Iterator[Any]:
+    """The bytes of a binary column, nulls left out, not copied."""
+    return (value.as_buffer() for value in column if value.is_valid)
+
+
+def deal(table: Any, destination: Ints) -> list[tuple[int, bytes]]:
+    """(destination, packed rows) for each destination that occurs, ascending; rows keep their order."""
+    order = np.argsort(destination, kind="stable")
+    sorted_table = table.take(pa.array(order)).combine_chunks()
+    names, starts = np.unique(destination[order], return_index=True)
+    ends = np.append(starts, len(order))[1:]
+    return [
+        (int(name), pack(sorted_table.slice(int(start), int(end - start))))
+        for name, start, end in zip(names, starts, ends, strict=True)
+    ]
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def numbers(rows: Any, name: str, null: int = 0) -> Ints:
+    """A column of whole numbers."""
+    values: Ints = pc.fill_null(rows.column(name), null).to_numpy().astype(np.int64)
+    return values
+
+
+def flat(column: Any) -> Ints:
+    """All list elements of a column, one after the other."""
+    values: Ints = pc.list_flatten(column).to_numpy().astype(np.int64)
+    return values
+
+
+def index(column: Any, names: Any) -> Ints:
+    """Place of each text in `names`; -1 when absent."""
+    found = pc.index_in(column, value_set=pa.array(names, pa.string()))
+    places: Ints = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return places
+
+
+def lists(starts: Ints, values: Any, kind: Any) -> Any:
+    """A column of lists: list i is `values[starts[i] : starts[i + 1]]`."""
+    return pa.ListArray.from_arrays(pa.array(starts, type=pa.int32()), pa.array(values, type=kind))

@@ -1,0 +1,60 @@
+"""The planner's own modules in one archive, for Spark's executors: they have NumPy, pyarrow and OR-tools, not us.
+
+`python -m regions.plan.ship FILE.zip` writes it, for `spark-submit --py-files`; a job whose executors are elsewhere
+sends it along by itself. The archive is the package `regions.plan` and the little that it stands on, and nothing of
+the store, the masters or the servers. The same sources give the same bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+NAME: Final = "regionkeeper-plan.zip"
+#: The least date that an archive can say: when it was made is no part of its content.
+_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
+
+
+def source_root() -> Path | None:
+    """The directory with the packages' sources; None when this very module comes out of an archive."""
+    root = Path(__file__).resolve().parents[2]
+    return root if root.is_dir() else None
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Names in the archive and what they hold."""
+    # The store's own beginning chooses between compiled and plain modules; of it only the exceptions are needed.
+    found = {"coord/__init__.py": b"", "coord/errors.py": (root / "coord" / "errors.py").read_bytes()}
+    found["regions/__init__.py"] = (root / "regions" / "__init__.py").read_bytes()
+    for path in sorted((root / "regions" / "plan").glob("*.py")):
+        found[f"regions/plan/{path.name}"] = path.read_bytes()
+    return found
+
+
+def write_archive(path: Path) -> None:
+    """Put the archive there. Raises OSError; RuntimeError where the sources are in an archive themselves."""
+    root = source_root()
+    if root is None:
+        raise RuntimeError("RegionKeeper itself runs out of an archive: that one can be sent")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in contents(root).items():
+            archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), data, zipfile.ZIP_DEFLATED)
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m regions.plan.ship FILE.zip`."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(f"usage: python -m regions.plan.ship {NAME}", file=sys.stderr)  # noqa: T201
+        return 2
+    try:
+        write_archive(Path(arguments[0]))
+    except (OSError, RuntimeError) as error:
+        print(f"cannot write {arguments[0]}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,32 @@
+"""One standalone cluster for all tests, for its start costs ten seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.standalone import Standalone, spark_missing, standalone
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A Spark master and two workers as processes of their own."""
+    if spark_missing():
+        pytest.skip(spark_missing())
+    with standalone(tmp_path_factory.mktemp("spark")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def workers(spark: Standalone) -> Iterator[Standalone]:
+    """The same, for a test that kills workers: all are there again afterwards."""
+    yield spark
+    spark.mend()
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for what tests share."""
+    return tmp_path_factory.mktemp("work")

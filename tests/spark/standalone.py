@@ -1,0 +1,130 @@
+"""A standalone Spark cluster of separate processes: one master, two workers, and executors that know nothing of us.
+
+The executors' Python is this interpreter without what is installed beside it in editable form, so RegionKeeper cannot
+be imported there unless the job has brought it along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import sysconfig
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.compat import jvm
+from tests.compat.spark_ha import environment, spark_daemon
+from tests.helpers import daemon, eventually, free_ports
+
+WORKERS = 2
+#: Until a JVM is up and registered, on a machine that does much else beside.
+START_S = 240.0
+
+
+def bare_python(folder: Path) -> Path:
+    """An interpreter with numpy, pyarrow, ortools and the like, and without RegionKeeper."""
+    script = folder / "bare-python"
+    packages = sysconfig.get_paths()["platlib"]
+    # -S: the editable install is put into sys.path by site.py, and by nothing else.
+    script.write_text(
+        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n', encoding="ascii"
+    )
+    script.chmod(0o755)
+    return script
+
+
+class Standalone:
+    """One Spark master and two workers, each with one core."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port, self._web_port = free_ports(2)
+        self.url = f"spark://127.0.0.1:{self.port}"
+        self.python = bare_python(folder)
+        #: What a job needs on this one machine.
+        self.conf = [f"spark.pyspark.python={self.python}", "spark.executor.memory=600m"]
+        self._running = contextlib.ExitStack()
+        self._workers: dict[int, contextlib.ExitStack] = {}
+
+    def start(self) -> None:
+        """Start everything; a job could run when it returns."""
+        ports = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._web_port)]
+        options = {"spark.master.rest.enabled": "false"}
+        command = spark_daemon(options, "org.apache.spark.deploy.master.Master", *ports)
+        self._running.enter_context(self._daemon(command, "master"))
+        eventually(lambda: self.page()["status"] == "ALIVE", START_S, "the Spark master")
+        for number in range(WORKERS):
+            self.start_worker(number)
+        self.wait_workers(WORKERS)
+
+    def start_worker(self, number: int) -> None:
+        """Start one; does not wait."""
+        port, web_port = free_ports(2)
+        size = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / f"work{number}")]
+        ports = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port)]
+        command = spark_daemon({}, "org.apache.spark.deploy.worker.Worker", *size, *ports, self.url)
+        running = self._workers[number] = contextlib.ExitStack()
+        running.enter_context(self._daemon(command, f"worker{number}"))
+
+    def kill_worker(self, number: int) -> None:
+        """kill -9, and its executors with it."""
+        self._workers.pop(number).close()
+
+    def mend(self) -> None:
+        """Start whoever was killed."""
+        for number in range(WORKERS):
+            if number not in self._workers:
+                self.start_worker(number)
+        self.wait_workers(WORKERS)
+
+    def wait_workers(self, number: int) -> None:
+        """Until exactly so many are registered."""
+        eventually(lambda: self._alive() == number, START_S, f"{number} workers")
+
+    def _alive(self) -> int:
+        return sum(one["state"] == "ALIVE" for one in self.page()["workers"])
+
+    def _daemon(self, command: list[str], name: str) -> contextlib.AbstractContextManager[Any]:
+        # The daemons' own surroundings hold no path to our sources: executors inherit them.
+        surroundings = {**environment(), "PYTHONPATH": ""}
+        return daemon(command, log=self.folder / f"{name}.log", env=surroundings, cwd=self.folder)
+
+    def page(self) -> dict[str, Any]:
+        """What the Spark master says of itself. OSError if it does not answer."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}/json/", timeout=5) as answer:
+            page: dict[str, Any] = json.load(answer)
+            return page
+
+    def finished(self) -> list[str]:
+        """Names of the applications that have run here to their end."""
+        return [f"{one['name']} {one['state']}" for one in self.page()["completedapps"]]
+
+    def close(self) -> None:
+        """Kill everything."""
+        for running in self._workers.values():
+            running.close()
+        self._running.close()
+
+
+@contextlib.contextmanager
+def standalone(folder: Path) -> Iterator[Standalone]:
+    """A running cluster; its daemons' logs are printed when the test fails."""
+    cluster = Standalone(folder)
+    try:
+        cluster.start()
+        yield cluster
+    except BaseException:
+        for log in [*sorted(folder.glob("*.log")), *sorted(folder.glob("work*/*/*/stderr"))]:
+            print(f"--- {log.relative_to(folder)}\n{log.read_text()[-3000:]}")  # noqa: T201
+        raise
+    finally:
+        cluster.close()
+
+
+def spark_missing() -> str:
+    """Why there can be no such cluster here."""
+    return jvm.missing()

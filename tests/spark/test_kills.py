@@ -1,0 +1,62 @@
+"""A real job, killed at each stage under `rk plan create`: greedy plans, and nothing of Spark is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cli.display import PlainDisplay
+from cli.output import console
+from cli.plan_make import Wish, make
+from regions.plan import Params, verify
+from regions.plan.files import Origin, read_plan
+from regions.plan.scenarios import scenario
+from tests.e2e.clusters import processes_of
+from tests.helpers import eventually
+from tests.spark.jobs import JOB_S
+from tests.spark.standalone import START_S, spark_missing
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(spark_missing()), reason=spark_missing())]
+
+
+class Killer(PlainDisplay):
+    """Kills the job when it says that it has finished a stage."""
+
+    def __init__(self, folder: Path, stage: str) -> None:
+        super().__init__(console(stderr=True))
+        self._folder = folder
+        self._stage = stage
+        self.killed = 0
+
+    def _show_update(self, done: int, total: int, detail: str) -> None:
+        super()._show_update(done, total, detail)
+        if detail == self._stage:
+            for line in processes_of(self._folder):
+                pid, _, words = line.partition(" ")
+                if "regions.plan.spark_job" in words:
+                    os.kill(int(pid), signal.SIGKILL)
+                    self.killed += 1
+
+
+@pytest.mark.parametrize("stage", ["check", "session", "tables", "shards"])
+def test_a_job_killed_at_a_stage(tmp_path: Path, stage: str) -> None:
+    """The plan is greedy's, its note says what happened, and no process and no scratch file outlives it for long."""
+    snapshot = scenario("mixed", regions=600, servers=20, seed=5)
+    display = Killer(tmp_path, stage)
+    wish = Wish("spark", "local[2]", deadline_s=JOB_S)
+    manifest, verdict = make(snapshot, Params(), tmp_path / "plan", wish, display, Origin(origin="files"))
+    display.close()
+    assert display.killed == 1
+    assert (manifest.engine, verdict.violations) == ("greedy", 0)
+    assert manifest.note.startswith("spark: the job ended with status -9"), manifest.note
+    assert verify(snapshot, Params(), read_plan(tmp_path / "plan")[0].rows).ok
+    # The JVM ends by itself when it loses its driver.
+    eventually(lambda: not processes_of(tmp_path), START_S, "no process of the job is left")
+    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == [
+        "input",
+        "manifest.json",
+        "part-00000.parquet",
+    ]

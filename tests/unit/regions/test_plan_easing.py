@@ -1,0 +1,60 @@
+"""A table over its limit on a server is brought back by a move or a swap if one fits (BULKPLAN §2, ceilings)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regions.plan import Params, RegionRow, ServerRow, Snapshot
+from regions.plan.model import Ints
+from regions.plan.problem import Problem, encode
+from regions.plan.repair import Repair
+from regions.plan.room import Room
+
+
+def _placed(problem: Problem, places: str) -> tuple[Repair, Ints]:
+    """Region n stands on the server that the n-th digit names."""
+    region, server = np.arange(len(places)), np.array([int(digit) for digit in places])
+    table, groups = problem.table[region], problem.fleet.group
+    room = Room.after(problem.quotas, problem.tables.group, groups, table, server)
+    return Repair(problem, region, server, room, None), server
+
+
+def _problem(tables: str, servers: int) -> Problem:
+    """Regions of the tables that the letters name, on equal servers of racks of their own, no slack."""
+    regions = [RegionRow(f"r{number}", table) for number, table in enumerate(tables)]
+    fleet = [ServerRow(f"s{number}", f"h{number}", f"k{number}") for number in range(servers)]
+    return encode(Snapshot.of(regions, fleet), Params(table_slack=0), {})
+
+
+@pytest.mark.parametrize(
+    ("tables", "places", "moves"),
+    [
+        ("aaaabbbb", "00010111", 2),  # both servers full: one of each changes places with the other
+        ("aaaabbb", "0001011", 1),  # the first may have one less
+        ("aaaa", "0011", 0),
+    ],
+)
+def test_a_swap_or_a_move_cures_it(tables: str, places: str, moves: int) -> None:
+    """Afterwards every server and every table is within its bounds."""
+    problem = _problem(tables, 2)
+    repair, _ = _placed(problem, places)
+    repair.lower_tables()
+    region, server = repair.pairs()
+    assert region.tolist() == list(range(len(tables)))
+    cells = np.zeros((len(problem.tables), 2), dtype=int)
+    np.add.at(cells, (problem.table[region], server), 1)
+    assert (cells <= 2).all()
+    held = np.bincount(server, minlength=2)
+    assert (held >= problem.quotas.floor).all()
+    assert (held <= problem.quotas.ceil).all()
+    assert repair.moves == moves
+
+
+def test_what_no_swap_cures_stays() -> None:
+    """A single table that fills all servers otherwise than its limits allow: nothing moves, nothing is lost."""
+    problem = _problem("aaaa", 2)
+    repair, server = _placed(problem, "0001")
+    repair.cell[0, 1] = 0
+    repair.lower_tables()
+    assert repair.pairs()[1].tolist() == server.tolist()
