@@ -22,6 +22,9 @@ import msgspec
 
 from regions import effects as fx
 from regions import writes
+from regions.altering import AlterBook
+from regions.catalogue import Catalogue
+from regions.deadlines import close_overdue, open_overdue
 from regions.fleet import Fleet
 from regions.history import StepLog, step_of
 from regions.limits import AssignerConfig
@@ -29,6 +32,7 @@ from regions.messages import OrderResult, Outcome
 from regions.model import (
     FenceRecord,
     Incarnation,
+    Intent,
     MoveBatch,
     RegionRecord,
     RegionState,
@@ -41,9 +45,10 @@ from regions.moves import MoveBook
 from regions.orders import OrderBook
 from regions.problems import problems
 from regions.recovery import Action, Verdict, next_action
+from regions.replacing import Replacements
 from regions.selection import Selection
 from regions.states import Actor, Cause
-from regions.world import CLOSE, OPEN, Order, Replica, Table, World
+from regions.world import CLOSE, OPEN, Order, Replica, World
 
 _SERVER_STATES: Final = (RegionState.OPENING, RegionState.OPENED, RegionState.CLOSING, RegionState.CLOSED)
 
@@ -68,7 +73,21 @@ class Assigner:
         self._effects: list[fx.Effect] = []
         self._selection = Selection(self.world, self.config.bulk_min)
         self._moves = MoveBook(self.world, self._emit)
-        self._fleet = Fleet(self.world, self.config, self._orders, self._selection, self._emit, self._settle)
+        self._alters = AlterBook(
+            self.world, self._emit, batch_max=self.config.alters_max, pause_max_ms=self.config.reask_max_ms
+        )
+        self._replacements = Replacements(
+            self.world,
+            self._emit,
+            timeout_ms=self.config.create_timeout_ms,
+            replacements_max=self.config.replacements_max,
+        )
+        self._catalogue = Catalogue(
+            self.world, self._alters, self._replacements, self._orders, self._emit, self._settle, self._write_offline
+        )
+        self._fleet = Fleet(
+            self.world, self.config, self._orders, self._selection, self._emit, self._settle, self._catalogue.finish
+        )
         self._begun = False
         self._suspended = False
 
@@ -97,22 +116,51 @@ class Assigner:
             self._seen(fx.TransitionSeen(record.region_id, record.replica, record, version), now_ms)
         for batch in moves:
             self._moves.accept(batch)
+        for found in self.world.tables.values():
+            self._alters.table_seen(found, -1)
+
+    def adopt(
+        self,
+        world: World,
+        servers: Iterable[ServerRecord],
+        draining: Iterable[str],
+        now_ms: int,
+        *,
+        fences: Iterable[FenceRecord] = (),
+        moves: Iterable[MoveBatch] = (),
+    ) -> None:
+        """`load` from a picture that a standby has kept (`regions/mirror.py`), which is ours from now on (FW-01).
+
+        Deadlines are counted anew, as after a load: the former master may have had reason to be patient.
+        """
+        assert not self._begun, "a reign loads once"
+        self.world.adopt(world)
+        for replica in self.world.active.values():
+            replica.seen_ms = now_ms
+            if replica.transition is not None and replica.transition.destination is not None:
+                self._replacements.offered(replica.region, now_ms)
+        self._fleet.adopt(servers, draining, fences, now_ms)
+        for batch in moves:
+            self._moves.accept(batch)
+        for found in self.world.tables.values():
+            self._alters.table_seen(found, -1)
 
     def begin(self, now_ms: int, *, startup: bool = False) -> None:
         """Start deciding, and settle everything that was loaded (MF-03 onwards).
 
         At a cluster startup nothing is open: every region wants a first place, together, by a bulk plan (RT-06).
         """
-        self._begun = True
+        self._begun = self._catalogue.has_begun = True
         if startup:
             self._moves.drop_all(self.world.replicas.values())
             for replica in self.world.replicas.values():
                 if replica.open_on is None:
                     replica.home = None
         for replica in self.world.replicas.values():
-            self._settle(replica, now_ms)
+            if not replica.is_at_rest:
+                self._settle(replica, now_ms)
         for table in list(self.world.tables.values()):
-            self._finish_table(table)
+            self._catalogue.finish(table)
 
     def suspend(self) -> None:
         """Decide nothing any more: the cluster is shutting down in order."""
@@ -139,15 +187,29 @@ class Assigner:
             case fx.ServerUp():
                 self._fleet.up(event, now_ms)
             case fx.ServerDown():
+                self._alters.server_gone(event.uuid)
                 self._fleet.gone(event.uuid, now_ms)
             case fx.WriteFailed():
                 self._write_failed(event.key)
             case fx.PlanReady():
                 self._plan_ready(event, now_ms)
             case fx.TableSeen():
-                self._table_seen(event, now_ms)
+                self._catalogue.table_seen(event, now_ms)
+            case fx.FinishAnswered():
+                self._catalogue.finish_answered(event)
             case fx.RegionSeen():
-                self._region_seen(event, now_ms)
+                self._catalogue.region_seen(event, now_ms)
+            case fx.ReplicasReported():
+                self._alters.reported(event.server, event.replicas)
+            case fx.AltersAnswered():
+                self._alters.answered(event, now_ms)
+            case fx.AltersLost():
+                self._alters.lost(event.batch, now_ms)
+            case fx.RegionReplaced():
+                self._remember_end(event.region_id, now_ms)
+                self._catalogue.region_replaced(event, now_ms)
+            case fx.ReplaceFailed():
+                self._catalogue.replace_failed(event.region_id)
             case _:
                 self._wish(event, now_ms)
 
@@ -180,6 +242,9 @@ class Assigner:
         if self._suspended:
             return
         self._fleet.tick(now_ms)
+        for region in self._replacements.tick(now_ms):
+            for replica in region.replicas:
+                self._settle(replica, now_ms)
         for replica in list(self.world.active.values()):
             order = replica.order
             if order is None or replica.writing is not None:
@@ -196,6 +261,7 @@ class Assigner:
             for replica in self._selection.take(self._effects):
                 self._place(replica, now_ms)
             self._orders.dispatch(self._effects, now_ms)
+            self._alters.dispatch(self._effects, now_ms)
         taken, self._effects = self._effects, []
         return taken
 
@@ -229,12 +295,14 @@ class Assigner:
             return
         if replica.writing is not None:
             return  # our own write names a version: if this is newer, the write fails and we read again
+        replica.is_unread = False
         record = event.record
         if record == replica.transition and event.version == replica.version:
             self._unchanged(replica, now_ms)
             return
         if record is None:
             self._become(replica, None, -1, now_ms)
+            self._catalogue.finish(replica.region.table)
         else:
             self.history.append(step_of(replica, record, self._actor_of(record), None, now_ms))
             self._become(replica, record, event.version, now_ms)
@@ -274,12 +342,15 @@ class Assigner:
         replica.refusal = None
         if record is not None:
             self._moves.drop(replica)  # under way; steps between two looks may have been missed
+            if record.destination is not None:
+                self._replacements.offered(replica.region, now_ms)
         if former is None or record is None or former.state is not record.state:
             replica.last_error = ""
         if record is None:
             self._orders.drop(replica)
             replica.failed = None
             replica.plan_id = ""
+            self._replacements.ended(replica.region)
         elif record.state is RegionState.OPENED:
             self._orders.drop(replica)
             self._opened(replica, record)
@@ -294,17 +365,30 @@ class Assigner:
             if record.attempt == 0:
                 replica.failed = None
         self.world.relink(replica)
+        if record is None:
+            self._free_peers(replica, now_ms)
+
+    def _free_peers(self, replica: Replica, now_ms: int) -> None:
+        """A replica has come to rest: another of its region may now leave a draining server for the one it has left."""
+        for peer in replica.region.replicas:
+            server = peer.open_on
+            if peer is not replica and peer.transition is None and server is not None and server.draining:
+                self._settle(peer, now_ms)
 
     def _opened(self, replica: Replica, record: TransitionRecord) -> None:
-        """The server wrote the location in the same multi as OPENED, so the region's version went up by one."""
+        """The server wrote the location in the same multi as OPENED, so the region's version went up by one; unless the
+        region was read after that."""
         if record.destination is None or replica.home == record.destination:
             return
         replica.home = record.destination
         replica.last_uuid = record.destination.uuid
+        replica.schema_version = -1
         region = replica.region
         # To the letter what the server wrote: it recognises its own open by it.
         home = record.destination
         location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms)
+        if region.record.location(replica.number) == location:
+            return
         region.record = region.record.with_location(location)
         region.version += 1
 
@@ -322,7 +406,7 @@ class Assigner:
                 replica.region.record, replica.proposed_region = replica.proposed_region, None
                 replica.region.version += 1
             self._become(replica, None, -1, now_ms)
-            self._finish_table(replica.region.table)
+            self._catalogue.finish(replica.region.table)
         else:
             self.history.append(step_of(replica, record, Actor.MASTER, cause, now_ms))
             self._become(replica, record, event.version, now_ms)
@@ -333,6 +417,7 @@ class Assigner:
         if replica is None or replica.writing is None:
             return
         deleting = replica.proposed is None
+        replica.is_unread = True
         replica.writing = None
         replica.proposed = None
         replica.proposed_region = None
@@ -342,27 +427,13 @@ class Assigner:
         if deleting:
             self._effects.append(fx.ReadRegion(record.table_id, record.region_id))
 
-    def _table_seen(self, event: fx.TableSeen, now_ms: int) -> None:
-        table = self.world.put_table(event.record, event.version)
-        for record, version in event.regions:
-            self.world.put_region(record, version)
-        for region in table.regions.values():
-            for replica in region.replicas:
-                self._settle(replica, now_ms)
-        self._finish_table(table)
-
-    def _finish_table(self, table: Table) -> None:
-        """A removed table whose regions are all closed needs no master any more (DD-06)."""
-        if self._begun and self.world.is_finished(table):
-            self.world.forget_table(table)
-            if not table.record.finished_ms:
-                self._effects.append(fx.FinishTable(table.record, table.version))
-
-    def _region_seen(self, event: fx.RegionSeen, now_ms: int) -> None:
-        region = self.world.put_region(event.record, event.version)
-        if region is not None:
-            for replica in region.replicas:
-                self._settle(replica, now_ms)
+    def _remember_end(self, region_id: str, now_ms: int) -> None:
+        """The transitions of a region that was replaced went with it (DD-03)."""
+        region = self.world.regions.get(region_id)
+        for replica in region.replicas if region is not None else ():
+            if replica.transition is not None:
+                gone = msgspec.structs.replace(replica.transition, epoch=self.epoch)
+                self.history.append_apart(step_of(replica, gone, Actor.MASTER, Cause.REPLACED, now_ms, deleted=True))
 
     def _move_requested(self, event: fx.MoveRequested, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
@@ -383,6 +454,8 @@ class Assigner:
     def _plan_ready(self, event: fx.PlanReady, now_ms: int) -> None:
         for replica in self._selection.planned(event.keys):
             replica.plan_id = event.plan_id
+            if replica.region.is_given_up:
+                continue
             server = self.world.servers.get(event.placements.get(replica.key, ""))
             if server is not None and not server.draining:
                 self._write_offline(replica, server.incarnation, replica.cause, now_ms)
@@ -392,8 +465,10 @@ class Assigner:
     # --- decide ---------------------------------------------------------------------------------------------------
 
     def _settle(self, replica: Replica, now_ms: int) -> None:
-        """Do what the replica needs now; nothing while a write for it is on its way."""
-        if not self._begun or self._suspended or replica.writing is not None:
+        """Do what the replica needs now; nothing while a write for it is on its way, or its transition is unread."""
+        if not self._begun or self._suspended or replica.writing is not None or replica.is_unread:
+            return
+        if replica.region.is_given_up and self._catalogue.settle_given_up(replica, now_ms):
             return
         transition = replica.transition
         if transition is None:
@@ -485,6 +560,8 @@ class Assigner:
     # --- select ---------------------------------------------------------------------------------------------------
 
     def _place(self, replica: Replica, now_ms: int) -> None:
+        if replica.region.is_given_up:
+            return
         destination = self._selection.choose(replica)
         if destination is None:
             self._selection.strand(replica)
@@ -501,6 +578,7 @@ class Assigner:
         attempt: int | None = None,
         error: str | None = None,
         parked: bool = False,
+        intent: Intent = Intent.OPEN,
     ) -> None:
         """Create or force OFFLINE; the order to open follows when the write has committed."""
         effect = writes.offline(
@@ -513,6 +591,7 @@ class Assigner:
             attempt=attempt,
             error=error,
             parked=parked,
+            intent=intent,
         )
         replica.writing = cause
         replica.proposed = effect.record
@@ -554,6 +633,9 @@ class Assigner:
             if replica.failed is None:
                 replica.failed = set()
             replica.failed.add(transition.destination.uuid)
+        if self._replacements.gives_up(replica.region, now_ms, used_up=attempt >= self.config.attempts_max):
+            self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, intent=Intent.CLOSE)
+            return
         if attempt >= self.config.attempts_max:
             self._note(f"parked after {attempt} attempts: {error}", replica.key)
             self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, parked=True)
@@ -566,7 +648,14 @@ class Assigner:
     def _look_at_clock(self, replica: Replica, order: Order, now_ms: int) -> None:
         if order.server.fencing:
             return
-        late = self._late_open(replica, order, now_ms) if order.kind == OPEN else self._late_close(replica, now_ms)
+        if order.kind == OPEN:
+            late = open_overdue(replica, order, self.config, now_ms)
+            if late:
+                self._attempt_failed(replica, Cause.DEADLINE, late, now_ms)
+        else:
+            late = close_overdue(replica, order, self.config, now_ms)
+            if late:
+                self._fleet.fence(order.server, late)
         if late or order.queued or order.sent or order.next_ms > now_ms:
             return
         if order.done:
@@ -578,39 +667,6 @@ class Assigner:
             self._settle(replica, now_ms)
         else:
             self._orders.enqueue(replica, order)
-
-    def _late_open(self, replica: Replica, order: Order, now_ms: int) -> bool:
-        """RT-11: an open that did not begin, or shows no progress, is taken from the server."""
-        transition = replica.transition
-        if transition is None:
-            return False
-        config = self.config
-        if transition.state is RegionState.OFFLINE:
-            # A server that has taken the order, and waits with it, gets as long as one that opens.
-            limit_ms = config.open_timeout_ms if order.heard else config.start_timeout_ms
-            if order.first_sent_ms and now_ms - order.first_sent_ms > limit_ms:
-                self._attempt_failed(replica, Cause.DEADLINE, "the server did not begin to open in time", now_ms)
-                return True
-        elif now_ms - replica.seen_ms > config.open_timeout_ms:
-            self._attempt_failed(replica, Cause.DEADLINE, "the server did not finish opening in time", now_ms)
-            return True
-        return False
-
-    def _late_close(self, replica: Replica, now_ms: int) -> bool:
-        """X10: nobody but its server can close a region, so a server that does not do it is fenced in the end."""
-        order = replica.order
-        assert order is not None, replica.key
-        since_ms = order.first_sent_ms if replica.transition is None else replica.seen_ms
-        limit_ms = self.config.fence_after_ms
-        if not limit_ms or not since_ms or now_ms - since_ms <= limit_ms:
-            return False
-        if replica.transition is None and replica.move is not None:
-            return False  # a move that has not begun is given up instead
-        begun = "finish" if replica.transition is not None else "begin"
-        said = f": {replica.last_error}" if replica.last_error else ""
-        reason = f"it did not {begun} to close {replica.key} within {limit_ms // 1000} s{said}"
-        self._fleet.fence(order.server, reason)
-        return True
 
     def _give_up_move(self, replica: Replica) -> None:
         self._note("move given up, the server does not answer", replica.key)

@@ -27,12 +27,11 @@ from __future__ import annotations
 import enum
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from regions.messages import HostedReplica
 from regions.model import (
     Incarnation,
     Intent,
@@ -43,7 +42,7 @@ from regions.model import (
     TableState,
     TransitionRecord,
 )
-from regions.sights import NONE, Change, History, Sight, actor_of
+from regions.sights import NONE, UNKNOWN, Change, History, Sight, actor_of
 from regions.states import Actor
 
 #: A transition that has not changed for so long, and is not parked, is an alarm: longer than any deadline.
@@ -58,8 +57,6 @@ RAISED_MAX: Final = 10_000
 
 _STARTED: Final = (RegionState.OPENING, RegionState.OPENED)
 _CLOSE: Final = (RegionState.CLOSING, RegionState.CLOSED)
-#: State of a replica in a server's own list that means: it serves it.
-OPEN: Final = "OPEN"
 
 
 class Rule(enum.StrEnum):
@@ -78,6 +75,7 @@ class Rule(enum.StrEnum):
     SEVERAL_OWNERS = "open on several servers"
     NO_OWNER = "open nowhere"
     ELSEWHERE = "open on another server than the store says"
+    ORPHAN = "open, and unknown to the store"
 
 
 class SliceStep(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -121,6 +119,7 @@ class Audit:
         self._tables: dict[str, TableRecord] = {}
         self._table_changed_ms: dict[str, int] = {}
         self._epochs: list[tuple[int, int]] = []
+        self._is_epoch_unread = False
         self._epoch_changed_ms = 0
         self._slices: dict[str, deque[SliceStep]] = {}
         self._raised: dict[str, None] = {}
@@ -158,6 +157,7 @@ class Audit:
 
     def epoch(self, version: int, zxid: int, now_ms: int) -> list[Alarm]:
         """The epoch is `version`, written at `zxid`."""
+        self._is_epoch_unread = False
         last = self._epochs[-1] if self._epochs else None
         if last == (version, zxid):
             return []
@@ -168,6 +168,11 @@ class Audit:
             return []
         text = f"the epoch is {version} after it was {last[0]}: commands of former masters are no longer refused"
         return self._raise(Rule.EPOCH_FELL, "", f"{zxid}", text, now_ms)
+
+    def epoch_changes(self) -> None:
+        """There is word of another epoch, or may be: until it has been read, nobody knows which is the highest. A
+        transition that was asked for before can show it."""
+        self._is_epoch_unread = True
 
     def see(self, sight: Sight) -> list[Alarm]:
         """A transition znode was read, or is gone."""
@@ -218,13 +223,13 @@ class Audit:
     def owners(
         self,
         stored: Mapping[str, Incarnation],
-        lists: Mapping[Incarnation, Sequence[HostedReplica] | None],
+        lists: Mapping[Incarnation, Collection[str]],
         now_ms: int,
     ) -> list[Alarm]:
-        """Compare the store with the servers' own lists (None: no answer); what is found twice in a row is an alarm.
+        """Compare the store with what servers say that they serve, by key; what is found twice in a row is an alarm.
 
-        `stored`: where the store says each replica is open, of those that are and were at rest while the servers were
-        asked. A step between the store's answer and the servers' looks like a contradiction; two looks do not.
+        `stored`: where the store says each replica is open, of those that are at rest, and have been for so long that
+        the servers have told of it. A step at the wrong moment looks like a contradiction; two looks do not.
         """
         found = dict(contradictions(stored, lists))
         suspects, self._suspects = self._suspects, found
@@ -233,6 +238,12 @@ class Audit:
             if suspects.get(key) == (rule, text):
                 alarms += self._raise(rule, key, text, f"{key}: {text}", now_ms)
         return alarms
+
+    def orphan(self, key: str, server: Incarnation, now_ms: int) -> list[Alarm]:
+        """A server serves a replica of which the store knows nothing: told, never taken away (FN-04)."""
+        return self._raise(
+            Rule.ORPHAN, key, str(server), f"{key}: the store knows nothing of it, {server} serves it", now_ms
+        )
 
     def slice_of(self, key: str) -> tuple[SliceStep, ...]:
         """The latest steps of a replica that this audit saw, oldest first."""
@@ -244,7 +255,8 @@ class Audit:
         record = sight.record
         last = changes[-1]
         if not sight.exists:
-            if self._vanished(known, changes, sight.at_ms):
+            # After a gap nobody knows how many steps there were, and from every state a usual way leads to the end.
+            if sight.version != UNKNOWN and self._vanished(known, changes, sight.at_ms):
                 yield Rule.VANISHED, f"{last.before or '(none)'} -> (deleted), though its table is to be open"
             return
         if not last.missed and last.after == RegionState.OFFLINE.value:
@@ -302,7 +314,7 @@ class Audit:
         if not self._epochs:
             return
         highest = max(version for version, _ in self._epochs)
-        if record.epoch > highest:
+        if record.epoch > highest and not self._is_epoch_unread:
             yield Rule.UNKNOWN_EPOCH, f"{step.after} carries epoch {record.epoch}, the highest is {highest}"
         if step.missed or step.inferred or actor_of(step.before, step.after) is not Actor.MASTER:
             return
@@ -347,24 +359,23 @@ class Audit:
 
 
 def contradictions(
-    stored: Mapping[str, Incarnation], lists: Mapping[Incarnation, Sequence[HostedReplica] | None]
+    stored: Mapping[str, Incarnation], lists: Mapping[Incarnation, Collection[str]]
 ) -> Iterable[tuple[str, tuple[Rule, str]]]:
     """(key, (rule, words)) for every replica about whose owner the store and the servers do not agree.
 
     A replica that the store does not list is looked at only if two servers have it. Nothing is said of a replica whose
-    server did not answer, or is not among `lists`: a dead server is the masters' business.
+    server is not among `lists`: a dead or silent server is the masters' business.
     """
     held: dict[str, list[Incarnation]] = {}
-    for server, replicas in lists.items():
-        for one in replicas or ():
-            if one.state == OPEN:
-                held.setdefault(f"{one.region_id}-{one.replica}", []).append(server)
+    for server, keys in lists.items():
+        for key in keys:
+            held.setdefault(key, []).append(server)
     for key, owners in held.items():
         if len(owners) > 1:
             yield key, (Rule.SEVERAL_OWNERS, f"open on {', '.join(str(one) for one in sorted(owners))}")
     for key, home in stored.items():
         owners = held.get(key, [])
-        if len(owners) > 1 or home in owners or lists.get(home) is None:
+        if len(owners) > 1 or home in owners or home not in lists:
             continue
         if owners:
             yield key, (Rule.ELSEWHERE, f"the store says {home}, it is open on {owners[0]}")

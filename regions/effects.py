@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from regions.messages import CloseOrder, OpenOrder, OrderResult
+from regions.heartbeat import ReplicaReport
+from regions.messages import AlterOrder, AlterResult, CloseOrder, OpenOrder, OrderResult
 from regions.model import (
     FenceRecord,
+    Incarnation,
     MoveBatch,
     RegionRecord,
     RegionState,
@@ -114,10 +116,43 @@ class FinishMoves(msgspec.Struct):
 
 
 class FinishTable(msgspec.Struct):
-    """The last region of a removed table has been closed: write that down."""
+    """The last region of a removed table has been closed: write that down, and DELETED into its regions (DD-06).
+
+    Answered by `FinishAnswered`.
+    """
 
     record: TableRecord
     version: int
+    regions: list[tuple[RegionRecord, int]] = []
+
+
+class SendAlter(msgspec.Struct):
+    """Tell a server of schema versions; answer with `AltersAnswered` or `AltersLost` under the same batch id."""
+
+    batch: int
+    server: ServerRecord
+    orders: list[AlterOrder]
+
+
+class FinishAltering(msgspec.Struct):
+    """Every region of the table follows this version of its schema: ALTERING to RUNNING (DD-07)."""
+
+    table_id: str
+    schema_version: int
+
+
+class ReplaceRegion(msgspec.Struct):
+    """Put another region in the place of one that could not be created (DD-03).
+
+    `transitions` are those of its replicas, OFFLINE, at their versions; `table_version` is that of its table's record.
+    Answer with `RegionReplaced` or `ReplaceFailed`.
+    """
+
+    record: RegionRecord
+    version: int
+    table_version: int
+    transitions: list[tuple[int, int]]
+    fresh: RegionRecord
 
 
 Effect = (
@@ -133,6 +168,9 @@ Effect = (
     | ForgetFence
     | FinishMoves
     | FinishTable
+    | SendAlter
+    | FinishAltering
+    | ReplaceRegion
 )
 
 
@@ -142,6 +180,13 @@ class TableSeen(msgspec.Struct):
     record: TableRecord
     version: int
     regions: list[tuple[RegionRecord, int]] = []
+
+
+class FinishAnswered(msgspec.Struct):
+    """What became of `FinishTable`: it is written down; or not, because a server had begun to close something."""
+
+    table_id: str
+    is_done: bool
 
 
 class RegionSeen(msgspec.Struct):
@@ -260,8 +305,44 @@ class RetryRequested(msgspec.Struct):
     key: str
 
 
+class AltersAnswered(msgspec.Struct):
+    """A server's answer to a batch of AlterOrders."""
+
+    batch: int
+    results: list[AlterResult]
+
+
+class AltersLost(msgspec.Struct):
+    """No answer to such a batch, or a refusal of it."""
+
+    batch: int
+    error: str
+
+
+class ReplicasReported(msgspec.Struct):
+    """A server has reported replicas by itself, with the schema version that each follows (HB-15)."""
+
+    server: Incarnation
+    replicas: list[ReplicaReport]
+
+
+class RegionReplaced(msgspec.Struct):
+    """`fresh` has taken the place of a region that could not be created."""
+
+    region_id: str
+    fresh: RegionRecord
+    version: int = 0
+
+
+class ReplaceFailed(msgspec.Struct):
+    """Nothing was written (DD-04): what is there has to be looked at."""
+
+    region_id: str
+
+
 Event = (
     TableSeen
+    | FinishAnswered
     | RegionSeen
     | TransitionSeen
     | ServerUp
@@ -279,4 +360,9 @@ Event = (
     | MovesAccepted
     | MovesWithdrawn
     | RetryRequested
+    | AltersAnswered
+    | AltersLost
+    | ReplicasReported
+    | RegionReplaced
+    | ReplaceFailed
 )

@@ -51,6 +51,8 @@ def _explain(replica: Replica, world: World, config: AssignerConfig) -> Explanat
     )
     if replica.writing is not None:
         return _say(said, NextActor.MASTER, "its next step is being written", "the store's answer to the write")
+    if replica.region.is_given_up:
+        return _say(said, NextActor.MASTER, "its region could not be created", "put another region in its place")
     if transition.parked and replica.wants_open:
         return _parked(said, replica, transition)
     if transition.state is RegionState.CLOSING:

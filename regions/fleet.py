@@ -20,13 +20,15 @@ from regions.limits import AssignerConfig
 from regions.model import FenceRecord, ServerRecord
 from regions.orders import OrderBook
 from regions.selection import Selection
-from regions.world import Replica, Server, World
+from regions.world import Replica, Server, Table, World
 
 Settle = Callable[[Replica, int], None]
+Closed = Callable[[Table], None]
 
 
 class Fleet:
-    """Keeps `world.servers`; `settle` is called for every replica that a change may concern."""
+    """Keeps `world.servers`; `settle` is called for every replica that a change may concern, `closed` for every table
+    of which replicas were open on a server that is dead."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Fleet:
         selection: Selection,
         effects: Callable[[fx.Effect], None],
         settle: Settle,
+        closed: Closed,
     ) -> None:
         self._world = world
         self._config = config
@@ -43,6 +46,7 @@ class Fleet:
         self._selection = selection
         self._effects = effects
         self._settle = settle
+        self._closed = closed
         self._draining: frozenset[str] = frozenset()
         #: Uuid -> when it registered, within the window.
         self._arrivals: dict[str, deque[int]] = {}
@@ -56,6 +60,21 @@ class Fleet:
             self._world.servers[server.uuid] = Server(server, server.uuid in self._draining)
         for fence in fences:
             self.fenced(fence, now_ms)
+
+    def adopt(
+        self, servers: Iterable[ServerRecord], draining: Iterable[str], fences: Iterable[FenceRecord], now_ms: int
+    ) -> None:
+        """`load` over a picture that has servers already: perhaps not the latest."""
+        self._draining = frozenset(draining)
+        alive = {record.uuid: record for record in servers}
+        marks = {fence.server.uuid: fence for fence in fences}
+        for uuid, mark in marks.items():
+            alive.setdefault(uuid, mark.server)
+        self._world.set_servers(alive, self._draining)
+        for server in self._world.servers.values():
+            server.fencing = ""
+        for mark in marks.values():
+            self.fenced(mark, now_ms)
 
     # --- arrivals and departures ------------------------------------------------------------------------------------
 
@@ -87,6 +106,8 @@ class Fleet:
             self._world.relink(replica)
         for replica in affected:
             self._settle(replica, now_ms)
+        for table in {replica.region.table.record.table_id: replica.region.table for replica in affected}.values():
+            self._closed(table)
 
     def gone(self, uuid: str, now_ms: int) -> None:
         """The registration is gone. One that we deleted says nothing yet: the lease has to run out (X10)."""

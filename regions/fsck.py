@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from regions.audit import OPEN
+from regions.heartbeat import OPEN
 from regions.layout import Layout
 from regions.messages import HostedReplica
 from regions.model import (
@@ -156,7 +156,8 @@ def _key_space(view: View) -> Iterable[Finding]:
     for table in view.tables:
         if table.state is TableState.REMOVED:
             continue
-        regions = sorted(view.regions.get(table.table_id, []), key=lambda one: (one.start_key, one.region_id))
+        there = [one for one in view.regions.get(table.table_id, []) if not one.is_replaced]
+        regions = sorted(there, key=lambda one: (one.start_key, one.region_id))
         if not regions:
             yield _finding(Problem.HOLE, table.name, f"table {table.name} has no regions at all")
             continue
@@ -247,7 +248,7 @@ def _held(lists: Mapping[str, Sequence[HostedReplica] | None]) -> dict[str, list
 
 
 def _wants_open(table: TableRecord | None, region: RegionRecord) -> bool:
-    if table is None or table.intent != TableIntent.ENABLED or region.unassigned:
+    if table is None or table.intent != TableIntent.ENABLED or region.unassigned or region.is_replaced:
         return False
     return table.state in (TableState.RUNNING, TableState.ALTERING)
 
@@ -291,9 +292,9 @@ def _transitions(view: View) -> Iterable[Finding]:
             continue
         region = known.get(record.region_id)
         table = None if region is None else tables.get(region.table_id)
-        if region is None or table is None or record.replica >= table.replication:
-            what = "region" if region is None else "table" if table is None else "replica"
-            text = f"{record.key} is {record.state.value}, and there is no such {what}: every master ignores it"
+        missing = _missing(record, region, table)
+        if missing:
+            text = f"{record.key} is {record.state.value}, and {missing}: every master ignores it"
             yield _finding(Problem.ORPHAN_TRANSITION, record.key, text, _away(found, record, alive))
         elif record.parked:
             text = f"{record.key} is parked after {record.attempt} attempts: {record.last_error or 'no reason given'}"
@@ -306,6 +307,19 @@ def _transitions(view: View) -> Iterable[Finding]:
             yield _finding(Problem.PARKED, record.key, text, fix if view.has_master else None)
         else:
             yield from _attended(view, record, alive)
+
+
+def _missing(record: TransitionRecord, region: RegionRecord | None, table: TableRecord | None) -> str:
+    """What a transition is of, and is not there, or not any more; "" if it is."""
+    if region is None:
+        return "there is no such region"
+    if table is None:
+        return "there is no such table"
+    if record.replica >= table.replication:
+        return "there is no such replica"
+    if region.is_replaced:
+        return "another region has taken its place"
+    return f"all of table {table.name} has been deleted" if table.finished_ms else ""
 
 
 def _attended(view: View, record: TransitionRecord, alive: set[Incarnation]) -> Iterable[Finding]:

@@ -168,10 +168,15 @@ class StepLog(deque[SeenStep]):
         self.unsaved: deque[Entry] = deque(maxlen=maxlen)
 
     def append(self, step: SeenStep) -> None:
-        """Add a step."""
+        """Add a step; one of ours is written down by the multi that takes it."""
         super().append(step)
         if step.cause is None:
             self.unsaved.append(entry_of(step))
+
+    def append_apart(self, step: SeenStep) -> None:
+        """Add a step of ours whose multi did not write it down."""
+        super().append(step)
+        self.unsaved.append(entry_of(step))
 
     def take_unsaved(self, most: int = ENTRIES_MAX) -> list[Entry]:
         """The oldest entries that are not written down yet, `most` at most."""

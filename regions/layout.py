@@ -7,7 +7,12 @@ children list becomes long.
     /cluster /epoch /balancer /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
     /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
     /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id> /moves/<move_id> /fenced/<uuid>
-    /history/<segment> /alarms/<alarm_id> /runs/<epoch>
+    /history/<segment> /alarms/<alarm_id> /runs/<epoch> /requests/<request_id>
+
+An operation on a table is one write (OC-01): creating one writes its name, its directory, its regions and last its own
+record, which makes it exist; altering and renaming, its record and names; deleting, its record, which says REMOVED, and
+the name. Nothing of a deleted table or of a replaced region is ever removed (MD-06). `/requests/<id>`, in the same
+write, is the result for whoever asks again.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from regions.model import (
     MoveBatch,
     PlanRecord,
     RegionRecord,
+    RequestRecord,
     RunRecord,
     ServerRecord,
     TableRecord,
@@ -36,8 +42,10 @@ from regions.model import (
 
 T = TypeVar("T")
 
-#: Version of this layout; a cluster with a higher one is refused.
-FORMAT_VERSION: Final = 1
+#: Version of this layout; a cluster with a higher one is refused, one with a lower one is taken over: its records are
+#: read as they are, and the first master of this version that becomes active writes this number.
+#: 2: schemas with columns, tables that are ALTERING, regions that were replaced, results of requests.
+FORMAT_VERSION: Final = 2
 DEFAULT_ROOT: Final = "/regionkeeper"
 #: Names of the directories below /unassigned.
 SHARDS: Final = tuple(f"{number:02x}" for number in range(256))
@@ -58,6 +66,7 @@ _alarm = msgspec.json.Decoder(Alarm)
 _run = msgspec.json.Decoder(RunRecord)
 _moves = msgspec.json.Decoder(MoveBatch)
 _fence = msgspec.json.Decoder(FenceRecord)
+_request = msgspec.json.Decoder(RequestRecord)
 
 
 class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
@@ -106,6 +115,17 @@ def decode_server(data: bytes, path: str = "/servers") -> ServerRecord:
     return _decode(_server, data, path)
 
 
+def decode_name(data: bytes, path: str = "/names") -> str:
+    """Value of /names/<name>: a table's id, which is a znode's name itself."""
+    try:
+        table_id = data.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise CorruptZnode(path, f"no table id: {error.reason}") from error
+    if not table_id or "/" in table_id or not table_id.isprintable():
+        raise CorruptZnode(path, f"{table_id!r} is no table id")
+    return table_id
+
+
 def decode_table(data: bytes, path: str = "/tables") -> TableRecord:
     """Value of /tables/<table_id>."""
     return _decode(_table, data, path)
@@ -146,6 +166,11 @@ def decode_fence(data: bytes, path: str = "/fenced") -> FenceRecord:
     return _decode(_fence, data, path)
 
 
+def decode_request(data: bytes, path: str = "/requests") -> RequestRecord:
+    """Value of /requests/<request_id>."""
+    return _decode(_request, data, path)
+
+
 def decode_alarm(data: bytes, path: str = "/alarms") -> Alarm:
     """Value of /alarms/<alarm_id>."""
     return _decode(_alarm, data, path)
@@ -166,6 +191,8 @@ def check_table_name(name: str) -> None:
         raise ValueError(f"a table name has 1 to {TABLE_NAME_MAX} characters")
     if name in (".", "..", "zookeeper"):
         raise ValueError(f"{name!r} is not a table name")
+    if ":" in name:
+        raise ValueError(f"table name {name!r} has a colon, which commands take for the end of it, as in TABLE:KEY")
     if any(not char.isprintable() or char in "/\\" or "\ud800" <= char <= "\uf8ff" for char in name):
         raise ValueError(f"table name {name!r} has a character that znode names must not have")
 
@@ -195,6 +222,7 @@ class Layout:
         self.runs = f"{root}/runs"
         self.moves = f"{root}/moves"
         self.fenced = f"{root}/fenced"
+        self.requests = f"{root}/requests"
 
     def parents(self) -> list[str]:
         """Directories that must exist before anything else, in creation order; all are persistent and empty."""
@@ -217,7 +245,7 @@ class Layout:
 
     def records(self) -> list[str]:
         """Directories that came later: a cluster made by an older version gets them with its next master."""
-        return [self.history, self.alarms, self.runs, self.moves, self.fenced]
+        return [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests]
 
     def shard_paths(self) -> list[str]:
         """The directories that hold the transitions."""
@@ -278,6 +306,10 @@ class Layout:
     def fence_mark(self, uuid: str) -> str:
         """Mark of a server that was fenced."""
         return f"{self.fenced}/{uuid}"
+
+    def request(self, request_id: str) -> str:
+        """What a request about a table has led to."""
+        return f"{self.requests}/{request_id}"
 
     def parse_transition(self, path: str) -> tuple[str, int] | None:
         """Region id and replica of a transition's path; None for any other path (the directories, say)."""

@@ -26,6 +26,14 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     retry_max_ms: int = 30_000
     #: After so many failed opens a replica is parked (X11).
     attempts_max: int = 8
+    #: A region that no server has opened so long after the first was asked is replaced by another one, with an id of
+    #: its own, when the next attempt fails, or when its attempts are used up (DD-03); and that so often.
+    create_timeout_ms: int = 60_000
+    replacements_max: int = 3
+    #: A table that is ALTERING, or has not been open as a whole, for so long is called a problem.
+    table_late_ms: int = 10_000
+    #: Replicas that one order tells of a schema version.
+    alters_max: int = 2_000
     #: A server that registers so often within that time gets no regions until it has stayed for the third.
     flaps_max: int = 5
     flap_window_ms: int = 60_000
@@ -46,6 +54,8 @@ class AssignerConfig(msgspec.Struct, frozen=True):
         assert 0 < self.reask_ms <= self.reask_max_ms, (self.reask_ms, self.reask_max_ms)
         assert 0 < self.retry_base_ms <= self.retry_max_ms, (self.retry_base_ms, self.retry_max_ms)
         assert self.attempts_max > 0, self.attempts_max
+        assert self.create_timeout_ms > 0, self.create_timeout_ms
+        assert self.replacements_max >= 0, self.replacements_max
         assert self.fence_after_ms == 0 or self.fence_after_ms >= self.reask_ms, self.fence_after_ms
 
 

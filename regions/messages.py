@@ -3,8 +3,9 @@
 Each message is a tagged struct; `ServerRequest`, `MasterRequest` and their replies are the unions to decode.
 
 **Master to server.** Every command carries the envelope: the sender's fencing `epoch`, and the recipient's `uuid` and
-`start_code`. A server remembers the highest epoch it has seen and refuses a lower one, and refuses a command meant for
-another server or another start of itself (FN-01, FN-08, FW-11): `RpcError` with `STALE_EPOCH` or `WRONG_SERVER`.
+`start_code`, and the `cluster` id. A server remembers the highest epoch it has seen and refuses a lower one, and
+refuses a command meant for another server, another start of itself or another cluster (FN-01, FN-04, FN-08, FW-11):
+`RpcError` with `STALE_EPOCH`, `WRONG_SERVER` or `WRONG_CLUSTER`.
 
 OPEN and CLOSE are idempotent: asking again for the same order is how a master learns what became of it. The server
 answers a batch as soon as every order of it is decided, or after `answer_within_ms` with STARTED for those that still
@@ -13,7 +14,9 @@ run. An outcome is remembered until the transition has left the server's hands, 
 A master asks again with the latest record that it knows, so the transition in a repeated OPEN may be OPENING.
 
 **To the master.** Reads and changes go to the active master; a standby answers `RpcError(NOT_LEADER)`, whose hint is
-the address of the active one if it is known ("host:port", else empty).
+the address of the active one if it is known ("host:port", else empty). A read that carries a `Bound` may be answered by
+a standby that can prove that its picture is no older (`regions/staleness.py`), or refused as `TOO_STALE`, with the same
+hint. `master/roles.py` has the table of who answers what.
 """
 
 from __future__ import annotations
@@ -23,29 +26,40 @@ from typing import Final
 
 import msgspec
 
+from regions.ddl import AlterTable as AlterTable
+from regions.ddl import CreateTable as CreateTable
+from regions.ddl import DeleteTable as DeleteTable
+from regions.ddl import SetTableIntent as SetTableIntent
+from regions.heartbeat import Heartbeat, HeartbeatReply, ServerFigures
 from regions.model import (
     BalanceMove,
     GroupBalance,
     Incarnation,
     Intent,
+    MasterRecord,
     PlanRecord,
     RegionRecord,
-    RegionSpec,
     ServerRecord,
-    TableIntent,
     TableRecord,
     TransitionRecord,
 )
+from regions.staleness import AsOf, Bound
+
+#: Of a caller who allows nothing: the active master answers.
+NO_BOUND: Final = Bound()
 
 # Codes of RpcError.
 NOT_LEADER: Final = "not_leader"
 STALE_EPOCH: Final = "stale_epoch"
 WRONG_SERVER: Final = "wrong_server"
+WRONG_MASTER: Final = "wrong_master"
+WRONG_CLUSTER: Final = "wrong_cluster"  #: the sender belongs to another cluster; nothing was done (FN-04)
 NO_LEASE: Final = "no_lease"  #: the server has lost its session and serves nothing until it has rejoined
 BAD_REQUEST: Final = "bad_request"
 NOT_FOUND: Final = "not_found"
 ALREADY_EXISTS: Final = "already_exists"
 BUSY: Final = "busy"  #: in transition, or the master is still loading: try again
+TOO_STALE: Final = "too_stale"  #: a standby that cannot prove the age that the caller allows
 TIMED_OUT: Final = "timed_out"  #: accepted, but not finished within the time given; it goes on
 
 
@@ -64,6 +78,8 @@ class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     region: RegionRecord
     region_version: int
     open_timeout_ms: int = 60_000
+    #: Version of the table's schema: what is opened under it need not be altered to it (DD-07).
+    schema_version: int = 0
 
 
 class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,6 +123,7 @@ class OpenRegions(msgspec.Struct, frozen=True, tag=True):
     start_code: int
     orders: list[OpenOrder]
     answer_within_ms: int = 5_000
+    cluster: str = ""  #: cluster id of the sender
 
 
 class CloseRegions(msgspec.Struct, frozen=True, tag=True):
@@ -117,6 +134,55 @@ class CloseRegions(msgspec.Struct, frozen=True, tag=True):
     start_code: int
     orders: list[CloseOrder]
     answer_within_ms: int = 5_000
+    cluster: str = ""  #: cluster id of the sender
+
+
+class ReviewReplicas(msgspec.Struct, frozen=True, tag=True):
+    """The server reported replicas as open that the catalogue does not put there: have it ask the store whose they are.
+
+    It drops those that the store gives to somebody else or to nobody, and keeps the others, whatever we think: the
+    store's word is the compare-and-set of this order (FN-02, FN-03). `replicas`: (region id, replica). Answer:
+    OrderResults, DONE for those that are not there (any more), STARTED for the others; the server's reports say what
+    becomes of them.
+    """
+
+    epoch: int
+    recipient: str
+    start_code: int
+    replicas: list[tuple[str, int]]
+    cluster: str = ""
+
+
+class AlterOrder(msgspec.Struct, frozen=True, array_like=True):
+    """One replica is to know that its table's schema has `schema_version` now, or a later one (DD-07)."""
+
+    region_id: str
+    replica: int
+    schema_version: int
+
+
+class AlterRegions(msgspec.Struct, frozen=True, tag=True):
+    """Tell replicas that are open of a new schema version. Answer: AlterResults, in the orders' order. Idempotent."""
+
+    epoch: int
+    recipient: str
+    start_code: int
+    orders: list[AlterOrder]
+    cluster: str = ""  #: cluster id of the sender
+
+
+class AlterResult(msgspec.Struct, frozen=True, array_like=True):
+    """The version that a replica has now; -1: it is not on this server, and must be opened to get one."""
+
+    region_id: str
+    replica: int
+    schema_version: int
+
+
+class AlterResults(msgspec.Struct, frozen=True, tag=True):
+    """Answer to AlterRegions."""
+
+    results: list[AlterResult]
 
 
 class ListOpen(msgspec.Struct, frozen=True, tag=True):
@@ -149,6 +215,8 @@ class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     #: Requests per second of late, as far as the region's handler lets them be counted.
     load: float = 0.0
+    #: The latest version of its table's schema that it was told of; -1 for a failed open.
+    schema_version: int = 0
 
 
 class OpenList(msgspec.Struct, frozen=True, tag=True):
@@ -157,6 +225,16 @@ class OpenList(msgspec.Struct, frozen=True, tag=True):
     uuid: str
     start_code: int
     replicas: list[HostedReplica]
+
+
+class MasterReach(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A master as a server's heartbeats find it; `heard_ms` ago it last answered, -1: never in this start (HB-12)."""
+
+    address: str
+    uuid: str = ""
+    role: str = ""  #: unknown, standby or leader
+    heard_ms: int = -1
+    trouble: str = ""
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):
@@ -170,59 +248,21 @@ class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     failed: int
     lease_ms_left: int
     uptime_ms: int
+    cluster_id: str = ""
+    masters: list[MasterReach] = []
 
 
-ServerRequest = OpenRegions | CloseRegions | ListOpen | GetServerStatus
-ServerReply = OrderResults | OpenList | ServerStatus
+ServerRequest = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | ListOpen | GetServerStatus
+ServerReply = OrderResults | AlterResults | OpenList | ServerStatus
 
 
 # --- anybody to master ------------------------------------------------------------------------------------------
 
 
-class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Create a table, cut at `splits` or into exactly `regions` (not both; neither: one region).
-
-    With `wait_ms` > 0 the answer comes when every region is open, or TIMED_OUT after that time.
-    """
-
-    name: str
-    splits: list[str] = []
-    regions: list[RegionSpec] = []
-    replication: int = 1
-    schema: str = ""
-    group: str = ""
-    system: bool = False
-    wait_ms: int = 0
-
-
-class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Enable or disable a table. The intent is durable when the answer comes; `wait_ms` as for CreateTable."""
-
-    table: str  #: name or id
-    intent: TableIntent
-    wait_ms: int = 0
-
-
-class DeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Delete a table: its name is free when the answer comes; with `wait_ms` its regions are closed, too (DD-06)."""
-
-    table: str  #: name or id
-    wait_ms: int = 0
-
-
-class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Change a table's name, its schema, or both (DD-07); a new schema raises the schema version by one.
-
-    Durable when the answer comes. What is not given stays as it is.
-    """
-
-    table: str  #: name or id
-    name: str = ""
-    schema: str | None = None
-
-
-class ListTables(msgspec.Struct, frozen=True, tag=True):
+class ListTables(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """All tables with counts."""
+
+    bound: Bound = NO_BOUND
 
 
 class DescribeTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -231,12 +271,14 @@ class DescribeTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     table: str
     start_key: str = ""
     limit: int = 0
+    bound: Bound = NO_BOUND
 
 
-class DescribeRegion(msgspec.Struct, frozen=True, tag=True):
+class DescribeRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """One region, its replicas and their transitions."""
 
     region_id: str
+    bound: Bound = NO_BOUND
 
 
 class MoveRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -274,10 +316,18 @@ class FenceServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     reason: str = "asked for by an operator"
 
 
-class ExplainRegion(msgspec.Struct, frozen=True, tag=True):
+class ExplainRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Why each replica of a region is where it is, and who must act next. Answer: Explanations."""
 
     region_id: str
+    bound: Bound = NO_BOUND
+
+
+class ExplainTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Why a table is not at rest, and who holds it up. Answer: TableExplanation."""
+
+    table: str
+    bound: Bound = NO_BOUND
 
 
 class RetryRegion(msgspec.Struct, frozen=True, tag=True):
@@ -291,14 +341,29 @@ class GetMasterStatus(msgspec.Struct, frozen=True, tag=True):
     """A master's own figures; standbys answer it too."""
 
 
-class ListServers(msgspec.Struct, frozen=True, tag=True):
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    """Ask whether anybody is there (HB-14). Every master answers, with Accepted and its role."""
+
+
+class ListMasters(msgspec.Struct, frozen=True, tag=True):
+    """All live masters, and which is active, as far as the one that is asked knows (HB-14). Every master answers."""
+
+
+class ListContacts(msgspec.Struct, frozen=True, tag=True):
+    """Which servers' heartbeats reach the master that is asked, active or not. Answer: Contacts."""
+
+
+class ListServers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Live servers with their load."""
+
+    bound: Bound = NO_BOUND
 
 
 class ListRit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Replicas in transition, oldest first."""
 
     limit: int = 100
+    bound: Bound = NO_BOUND
 
 
 class RecentTransitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -369,12 +434,15 @@ class TableSummary(msgspec.Struct, frozen=True):
     open: int
     rit: int
     parked: int
+    #: Replicas that follow the latest schema, as far as the master knows; -1: a standby, which is not told.
+    altered: int = -1
 
 
-class Tables(msgspec.Struct, frozen=True, tag=True):
-    """Answer to ListTables, by name; CreateTable and SetTableIntent answer with the one table."""
+class Tables(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Answer to ListTables, by name; changes of a table (`regions/ddl.py`) answer with that one."""
 
     tables: list[TableSummary]
+    as_of: AsOf | None = None
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -392,11 +460,12 @@ class RegionStatus(msgspec.Struct, frozen=True):
     replicas: list[ReplicaStatus]
 
 
-class Regions(msgspec.Struct, frozen=True, tag=True):
+class Regions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Answer to DescribeTable and DescribeRegion, by start key."""
 
     table: TableRecord
     regions: list[RegionStatus]
+    as_of: AsOf | None = None
 
 
 class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -413,10 +482,37 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     shunned_until_ms: int = 0
 
 
-class Servers(msgspec.Struct, frozen=True, tag=True):
+class Servers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Answer to ListServers, by uuid."""
 
     servers: list[ServerLoad]
+    as_of: AsOf | None = None
+
+
+class Masters(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Answer to ListMasters, by address; `active` is "host:port", "" if unknown."""
+
+    masters: list[MasterRecord]
+    active: str = ""
+
+
+class Contact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A server as one master hears it (HB-12); `heard_ms` ago its last heartbeat came."""
+
+    server: Incarnation
+    #: None until it has sent its registration.
+    record: ServerRecord | None
+    heard_ms: int
+    #: Heartbeats that came from this start of it.
+    beats: int
+    figures: ServerFigures = ServerFigures()
+
+
+class Contacts(msgspec.Struct, frozen=True, tag=True):
+    """Answer to ListContacts, by uuid of the servers."""
+
+    master: str
+    contacts: list[Contact]
 
 
 class Phase(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -441,7 +537,21 @@ class PlanProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
-class MasterStatus(msgspec.Struct, frozen=True, tag=True):
+class MirrorStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A standby's mirror of the store: whether it could take over with it, and how old it is."""
+
+    #: It holds everything but `behind`.
+    is_warm: bool
+    tables: int
+    regions: int
+    #: Znodes that have changed and are still to be read.
+    behind: int
+    #: Age that was last proved, -1 if none ever was; and the zxid that it holds at least.
+    stale_ms: int = -1
+    zxid: int = 0
+
+
+class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Answer to GetMasterStatus. `role`: standby, activating, active. Counts are zero on a standby."""
 
     uuid: str
@@ -462,6 +572,10 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True):
     #: Parked replicas and what blocks them, at most 20.
     problems: list[str]
     uptime_ms: int
+    #: What a standby has ready; None on the active one.
+    mirror: MirrorStatus | None = None
+    #: Its reign began with what it had kept as a standby, and not by loading the store.
+    warm: bool = False
 
 
 class BalanceRound(msgspec.Struct, frozen=True):
@@ -519,10 +633,11 @@ class TransitionSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-class Transitions(msgspec.Struct, frozen=True, tag=True):
+class Transitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Answer to RecentTransitions and (with the current state as `after`) to ListRit."""
 
     transitions: list[TransitionSeen]
+    as_of: AsOf | None = None
 
 
 class NextActor(enum.StrEnum):
@@ -571,10 +686,43 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     way_out: list[str] = []
 
 
-class Explanations(msgspec.Struct, frozen=True, tag=True):
+class Explanations(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Answer to ExplainRegion: one for each replica."""
 
     replicas: list[Explanation]
+    as_of: AsOf | None = None
+
+
+class Holdup(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Replicas of a table that wait for the same thing: how many, for what, who must act, and one of their regions."""
+
+    replicas: int
+    text: str
+    actor: NextActor
+    #: Uuid of the server concerned, "" if there is none.
+    server: str = ""
+    region_id: str = ""
+
+
+class TableExplanation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Answer to ExplainTable (`regions/unfinished.py`)."""
+
+    table: TableRecord
+    #: Its state, or what it is becoming: ALTERING, PREPARING, CREATING, OPENING, CLOSING, BEING DELETED, ...
+    standing: str
+    #: One sentence for people.
+    headline: str
+    regions: int = 0
+    replicas: int = 0
+    open: int = 0
+    #: Since when, as far as the active master saw; 0: it is at rest, or nobody knows.
+    since_ms: int = 0
+    #: Most replicas first.
+    waiting: list[Holdup] = []
+    #: Replicas in the way that were only counted.
+    not_looked_at: int = 0
+    way_out: list[str] = []
+    as_of: AsOf | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -592,12 +740,15 @@ MasterRequest = (
     | DescribeTable
     | DescribeRegion
     | ExplainRegion
+    | ExplainTable
     | MoveRegion
     | RetryRegion
     | SetRegionIntent
     | DrainServer
     | FenceServer
     | GetMasterStatus
+    | Ping
+    | ListMasters
     | ListServers
     | ListRit
     | RecentTransitions
@@ -606,7 +757,21 @@ MasterRequest = (
     | AddPlanMoves
     | AbortPlan
     | ShutdownCluster
+    | ListContacts
+    | Heartbeat
 )
 MasterReply = (
-    BalanceReport | PlanReport | Tables | Regions | Servers | MasterStatus | Transitions | Explanations | Accepted
+    BalanceReport
+    | PlanReport
+    | Tables
+    | Regions
+    | Servers
+    | MasterStatus
+    | Masters
+    | Transitions
+    | Explanations
+    | TableExplanation
+    | Accepted
+    | Contacts
+    | HeartbeatReply
 )

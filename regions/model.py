@@ -14,6 +14,8 @@ import itertools
 
 import msgspec
 
+from regions.schema import Schema
+
 
 class RegionState(enum.StrEnum):
     """State of a transition znode; `regions/states.py` has the legal steps (S4 rules)."""
@@ -40,6 +42,11 @@ class TableState(enum.StrEnum):
     ALTERING = "ALTERING"
     REMOVED = "REMOVED"
 
+    @classmethod
+    def _missing_(cls, value: object) -> TableState | None:
+        """X12: the document has the words for tables and tablets both ways round; both are understood."""
+        return cls.REMOVED if value == "DELETED" else None
+
 
 class TableIntent(enum.StrEnum):
     """What the operator wants of a table's regions; persisted, so it rides over failover (X6, FW-04)."""
@@ -57,6 +64,11 @@ class TabletState(enum.StrEnum):
     RUNNING = "RUNNING"
     REPLACED = "REPLACED"
     DELETED = "DELETED"
+
+    @classmethod
+    def _missing_(cls, value: object) -> TabletState | None:
+        """X12, as for tables."""
+        return cls.DELETED if value == "REMOVED" else None
 
 
 class ServerName(msgspec.Struct, frozen=True, order=True):
@@ -153,7 +165,8 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     table_id: str
     name: str
-    schema: str = ""
+    #: The table's columns; or text that means something to its owner only.
+    schema: Schema | str = ""
     schema_version: int = 0
     state: TableState = TableState.RUNNING
     intent: TableIntent = TableIntent.ENABLED
@@ -165,6 +178,25 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     created_ms: int = 0
     #: When the last region of a removed table was closed; its regions need not be looked at any more.
     finished_ms: int = 0
+    #: While ALTERING: the latest schema that every region is known to follow, and its version (DD-07).
+    fully_applied_schema: Schema | str | None = None
+    fully_applied_version: int = 0
+    #: Keys are spread over so many buckets (`regions/partitioning.py`); 0: they are not.
+    hash_buckets: int = 0
+
+
+class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/requests/<id>`: what a request about a table has led to, written together with it.
+
+    `digest` tells a repetition from another request under the same id; `table` is the table's record as it was written.
+    """
+
+    request_id: str
+    kind: str
+    digest: str
+    table: TableRecord
+    epoch: int
+    at_ms: int
 
 
 class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -200,6 +232,16 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     config_id: int = 0
     #: An operator wants this region closed, whatever becomes of its table; persisted, so it rides over failover.
     unassigned: bool = False
+    #: Buckets of its table, for servers: they refuse keys that were put into another bucket than their own.
+    hash_buckets: int = 0
+    #: The region that could not be created and whose range this one has now, and how often that has happened (DD-03).
+    replaces: str = ""
+    generation: int = 0
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another region has taken its place (DD-03): it has no keys, is never open, and is only kept."""
+        return self.state is TabletState.REPLACED
 
     def location(self, replica: int) -> ReplicaLocation:
         """Location of `replica`; an unopened one if the record knows nothing of it."""
@@ -209,10 +251,16 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return ReplicaLocation(replica)
 
     def with_location(self, location: ReplicaLocation) -> RegionRecord:
-        """This record with `location` in place of the same replica's former one; replicas stay in order."""
+        """This record with `location` in place of the same replica's former one; replicas stay in order.
+
+        A region that is open somewhere has been created, so it is RUNNING from then on (DD-05).
+        """
         others = [one for one in self.replicas if one.replica != location.replica]
         merged = tuple(sorted([*others, location], key=lambda one: one.replica))
-        return msgspec.structs.replace(self, replicas=merged)
+        state = self.state
+        if location.start_code is not None and state in (TabletState.PREPARING, TabletState.CREATING):
+            state = TabletState.RUNNING
+        return msgspec.structs.replace(self, replicas=merged, state=state)
 
     def contains(self, key: str) -> bool:
         """Whether `key` falls into `[start_key, end_key)`."""
@@ -386,8 +434,9 @@ def split_ranges(splits: list[str]) -> list[RegionSpec]:
     """
     if any(not key for key in splits):
         raise ValueError("a split key must not be empty")
-    if any(left >= right for left, right in itertools.pairwise(splits)):
-        raise ValueError("split keys must increase strictly")
+    for left, right in itertools.pairwise(splits):
+        if left >= right:
+            raise ValueError(f"split keys must increase strictly: {right!r} comes after {left!r}")
     bounds = ["", *splits, ""]
     return [RegionSpec(start, end) for start, end in itertools.pairwise(bounds)]
 
@@ -428,6 +477,7 @@ __all__ = [
     "RegionSpec",
     "RegionState",
     "ReplicaLocation",
+    "RequestRecord",
     "RunRecord",
     "ServerName",
     "ServerRecord",

@@ -141,11 +141,16 @@ class OrderBook:
     def _dispatch_opens(self, server: Server, effects: list[fx.Effect], now_ms: int) -> None:
         while taken := self._take(server, OPEN, now_ms):
             orders = []
-            for replica, _ in taken:
+            for replica, order in taken:
                 transition = replica.transition
                 assert transition is not None, replica.key
                 region = replica.region
-                orders.append(OpenOrder(transition, replica.version, region.record, region.version))
+                schema_version = region.table.record.schema_version
+                if order.schema_version < 0:
+                    order.schema_version = schema_version
+                orders.append(
+                    OpenOrder(transition, replica.version, region.record, region.version, schema_version=schema_version)
+                )
             effects.append(fx.SendOpen(self._book(taken), server.record, orders))
 
     def _dispatch_closes(self, server: Server, effects: list[fx.Effect], now_ms: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from regions import table_states
 from regions.model import RegionState
 from regions.recovery import Action, Party, next_action
 from regions.states import as_markdown
@@ -100,7 +101,7 @@ def decisions() -> str:
 
 def transitions_page() -> str:
     """docs/transitions.md."""
-    return "\n".join([as_markdown(), matrices(), decisions()])
+    return "\n".join([as_markdown(), matrices(), table_states.as_markdown(), decisions()])
 
 
 if __name__ == "__main__":

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from regions.explain import objections
 from regions.limits import AssignerConfig
 from regions.model import RegionState
+from regions.unfinished import late_tables
 from regions.world import CLOSE, Replica, World
 
 
 def problems(world: World, stranded: Iterable[Replica], config: AssignerConfig, now_ms: int, limit: int) -> list[str]:
-    """At most `limit` lines: parked replicas, late closes, fenced and flapping servers, replicas without a server."""
+    """At most `limit` lines: parked replicas, late closes, fenced and flapping servers, replicas without a server,
+    tables that stay ALTERING or are not made."""
+    stranded = list(stranded)
     found = [*_of_servers(world, config, now_ms), *_of_stranded(world, stranded)]
+    found += islice(late_tables(world, stranded, config, now_ms), limit)
     for replica in world.active.values():
         if len(found) >= limit:
             break

@@ -32,7 +32,7 @@ _Table = dict[str, set[str]]
 _Without = frozenset[Cause]
 #: Outside of a cluster startup; and there, of a region that is to be open.
 _NO_WIPE: Final[_Without] = frozenset({Cause.STARTUP_WIPE})
-_USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN})
+_USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN, Cause.REPLACED})
 #: Answers that are kept: every cluster's transitions ask the same few questions hundreds of times a second.
 _ANSWERS_MAX: Final = 4_096
 
@@ -87,7 +87,7 @@ class History:
         self._known: dict[str, _Known] = {}
         self._unlikely: _Without = frozenset() if wipe_allowed else _NO_WIPE
         #: Without the steps of a table that is being disabled: what a region that is to be open does.
-        self._unusual: _Without = self._unlikely | {Cause.DO_NOT_REOPEN}
+        self._unusual: _Without = self._unlikely | {Cause.DO_NOT_REOPEN, Cause.REPLACED}
 
     @property
     def in_transition(self) -> list[str]:

@@ -36,6 +36,7 @@ class Cause(enum.StrEnum):
     MOVE_CONTINUES = "move continues"
     DONE = "done"
     DO_NOT_REOPEN = "do not reopen"
+    REPLACED = "replaced"  #: never opened in time: another region has taken its place
     STARTUP_WIPE = "startup wipe"
     CLOSE_ORDER = "close order"
     CLOSE_DONE = "close done"
@@ -82,6 +83,7 @@ STEPS: Final[tuple[Step, ...]] = (
     Step("RT-24 MF-08", _M,   _OPENED,  None,     Cause.DONE,           "open: the transition is over"),
     Step("X3 ED-01",    _M,   _CLOSED,  None,     Cause.DO_NOT_REOPEN,  "with a check of the persisted intent"),
     Step("X3",          _M,   _OFFLINE, None,     Cause.DO_NOT_REOPEN,  "disabled before anybody began to open"),
+    Step("DD-03",       _M,   _OFFLINE, None,     Cause.REPLACED,       "never opened in time; same multi replaces it"),
     Step("RT-04 RT-25", _M,   _OFFLINE, None,     Cause.STARTUP_WIPE,   "cluster startup, before any assignment"),
     Step("RT-04 RT-25", _M,   _OPENING, None,     Cause.STARTUP_WIPE,   "cluster startup, before any assignment"),
     Step("RT-04 RT-25", _M,   _OPENED,  None,     Cause.STARTUP_WIPE,   "cluster startup, before any assignment"),

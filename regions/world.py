@@ -8,7 +8,7 @@ times since the last sign of life. All of that may be lost at any moment and cos
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from regions.model import (
@@ -32,7 +32,19 @@ CLOSE: Final = 2
 class Order:
     """What a server has been, or is to be, told about a replica; asked again until the store shows the outcome."""
 
-    __slots__ = ("asks", "done", "first_sent_ms", "heard", "kind", "next_ms", "queued", "sent", "server", "version")
+    __slots__ = (
+        "asks",
+        "done",
+        "first_sent_ms",
+        "heard",
+        "kind",
+        "next_ms",
+        "queued",
+        "schema_version",
+        "sent",
+        "server",
+        "version",
+    )
 
     def __init__(self, kind: int, server: Server, version: int, next_ms: int) -> None:
         self.kind = kind
@@ -48,12 +60,25 @@ class Order:
         self.queued = False
         self.sent = False
         self.done = False
+        #: The schema version that went out with it first; -1: nothing went out.
+        self.schema_version = -1
 
 
 class Table:
     """A table, its version, and counts of its replicas."""
 
-    __slots__ = ("open_replicas", "parked", "record", "regions", "replicas", "rit", "version")
+    __slots__ = (
+        "altering_since_ms",
+        "behind",
+        "is_finishing",
+        "open_replicas",
+        "parked",
+        "record",
+        "regions",
+        "replicas",
+        "rit",
+        "version",
+    )
 
     def __init__(self, record: TableRecord, version: int) -> None:
         self.record = record
@@ -65,6 +90,17 @@ class Table:
         self.parked = 0
         #: Replicas in transition.
         self.rit = 0
+        #: While ALTERING: replicas that are not known to follow its latest schema, by key (`regions/altering.py`).
+        self.behind: dict[str, Replica] = {}
+        #: Since when it has been ALTERING, as far as this master saw; 0: it is not.
+        self.altering_since_ms = 0
+        #: It is removed, and that all of it is closed is being written.
+        self.is_finishing = False
+
+    @property
+    def altered(self) -> int:
+        """Replicas that follow its latest schema, as far as is known, or will when they are opened."""
+        return self.replicas - len(self.behind)
 
     @property
     def wants_open(self) -> bool:
@@ -76,13 +112,18 @@ class Table:
 class Region:
     """A region's record at its znode's version."""
 
-    __slots__ = ("record", "replicas", "table", "version")
+    __slots__ = ("creating_since_ms", "is_given_up", "is_replacing", "record", "replicas", "table", "version")
 
     def __init__(self, table: Table, record: RegionRecord, version: int) -> None:
         self.table = table
         self.record = record
         self.version = version
         self.replicas: list[Replica] = []
+        #: Since when it has been CREATING, as far as this master saw; 0: it is not (DD-03).
+        self.creating_since_ms = 0
+        #: It could not be created: another region is to take its place; and that is being written.
+        self.is_given_up = False
+        self.is_replacing = False
 
     @property
     def wants_open(self) -> bool:
@@ -101,6 +142,7 @@ class Replica:
         "counted_rit",
         "failed",
         "home",
+        "is_unread",
         "key",
         "last_error",
         "last_uuid",
@@ -116,6 +158,7 @@ class Replica:
         "proposed_region",
         "refusal",
         "region",
+        "schema_version",
         "seen_ms",
         "transition",
         "version",
@@ -141,6 +184,8 @@ class Replica:
         self.proposed: TransitionRecord | None = None
         #: The catalogue record that is written together with the delete.
         self.proposed_region: RegionRecord | None = None
+        #: A write was refused, so the transition is another one by now: nothing is decided until it has been read.
+        self.is_unread = False
         self.order: Order | None = None
         #: Destination uuid of a wanted move, "" for any; None: no move wanted.
         self.move: str | None = None
@@ -154,6 +199,8 @@ class Replica:
         #: (version, error) of a refused order whose reason must first be looked for in the store.
         self.refusal: tuple[int, str] | None = None
         self.not_before_ms = 0
+        #: Version of the table's schema that the server which has it open has told of; -1: none yet.
+        self.schema_version = -1
         #: What a server said last about why it cannot, for people; the store has that of failed opens.
         self.last_error = ""
         self.open_on: Server | None = None
@@ -166,6 +213,15 @@ class Replica:
     def wants_open(self) -> bool:
         """Whether it is to be open: what operators want of its table, and of the region itself."""
         return self.region.wants_open
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing is to be done about it: open where it should be, on a server that keeps what it has. Of a hundred
+        thousand regions all but a few are at rest when a master takes over, so this has to be quick."""
+        server = self.open_on
+        if server is None or self.transition is not None or self.move is not None or self.order is not None:
+            return False
+        return not server.draining and self.writing is None and self.region.wants_open
 
 
 class Server:
@@ -233,13 +289,15 @@ class World:
         #: Replicas with a transition or an order.
         self.active: dict[str, Replica] = {}
 
-    def put_table(self, record: TableRecord, version: int) -> Table:
-        """Add a table, or take over its new record."""
+    def put_table(self, record: TableRecord, version: int, regions: Iterable[tuple[RegionRecord, int]] = ()) -> Table:
+        """Add a table with its regions, or take over its new record. The name, which shows it, comes last (OC-07)."""
         table = self.tables.get(record.table_id)
         if table is None:
             table = self.tables[record.table_id] = Table(record, version)
         elif table.record.name != record.name and self.names.get(table.record.name) is table:
             del self.names[table.record.name]
+        for region, region_version in regions:
+            self.put_region(region, region_version)
         table.record = record
         table.version = version
         if record.state is TableState.REMOVED:
@@ -265,9 +323,53 @@ class World:
                 self.active.pop(replica.key, None)
         del self.tables[table.record.table_id]
 
+    def drop_table(self, table: Table) -> None:
+        """The table's record is no more; its regions have been dropped before."""
+        assert not table.regions, f"{table.record.name} still has regions"
+        del self.tables[table.record.table_id]
+        if self.names.get(table.record.name) is table:
+            del self.names[table.record.name]
+
+    def drop_region(self, region: Region) -> None:
+        """The region's record is no more: nothing is open, coming or counted of it."""
+        for replica in region.replicas:
+            replica.transition = replica.proposed = replica.order = replica.home = None
+            self.relink(replica)
+            del self.replicas[replica.key]
+            region.table.behind.pop(replica.key, None)
+        region.table.replicas -= len(region.replicas)
+        del region.table.regions[region.record.region_id]
+        del self.regions[region.record.region_id]
+
+    def set_servers(self, records: Mapping[str, ServerRecord], draining: Collection[str]) -> None:
+        """Exactly these live now; replicas are linked anew where that changes anything."""
+        former = [one for one in self.servers.values() if _is_gone(one, records)]
+        for server in former:
+            del self.servers[server.uuid]
+        fresh: set[Incarnation] = set()
+        for uuid, record in records.items():
+            known = self.servers.get(uuid)
+            if known is None:
+                self.servers[uuid] = Server(record, uuid in draining)
+                fresh.add(record.incarnation)
+            else:
+                known.record = record
+                known.weight = record.weight
+                known.marked = uuid in draining
+        for server in former:
+            for replica in [*server.open.values(), *server.incoming.values()]:
+                self.relink(replica)
+        if fresh:
+            for replica in self.replicas.values():
+                if _names(replica, fresh):
+                    self.relink(replica)
+
     def put_region(self, record: RegionRecord, version: int) -> Region | None:
         """Add a region or take over its new record; None if its table is unknown or the region is no more."""
         region = self.regions.get(record.region_id)
+        if region is not None and record.state is TabletState.REPLACED:
+            self.drop_region(region)
+            return None
         if region is not None:
             region.record = record
             region.version = version
@@ -285,6 +387,12 @@ class World:
             table.replicas += 1
             self.relink(replica)
         return region
+
+    def adopt(self, other: World) -> None:
+        """Be the picture that another has kept, which is of no more use to it."""
+        self.tables, self.names, self.regions = other.tables, other.names, other.regions
+        self.replicas, self.servers = other.replicas, other.servers
+        self.shunned, self.active = other.shunned, other.active
 
     def alive(self, incarnation: Incarnation | None) -> Server | None:
         """The live server that is exactly this start, or None."""
@@ -373,3 +481,16 @@ class World:
     def rit(self) -> Iterable[Replica]:
         """Replicas with a transition."""
         return [one for one in self.active.values() if one.transition is not None]
+
+
+def _is_gone(server: Server, records: Mapping[str, ServerRecord]) -> bool:
+    record = records.get(server.uuid)
+    return record is None or record.incarnation != server.incarnation
+
+
+def _names(replica: Replica, servers: Collection[Incarnation]) -> bool:
+    """Whether the replica's place or its transition names one of `servers`."""
+    transition = replica.transition
+    if replica.home in servers:
+        return True
+    return transition is not None and (transition.source in servers or transition.destination in servers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from regions import effects as fx
-from regions.model import Incarnation, Intent, RegionState, TransitionRecord
+from regions.model import Incarnation, Intent, RegionState, TableState, TabletState, TransitionRecord
 from regions.states import Cause
 from regions.world import Replica
 
@@ -21,14 +21,20 @@ def offline(
     attempt: int | None = None,
     error: str | None = None,
     parked: bool = False,
+    intent: Intent = Intent.OPEN,
 ) -> fx.WriteOffline:
-    """Create the transition as OFFLINE, or force it there; source, intent, plan and attempts go on unless given."""
+    """Create the transition as OFFLINE, or force it there; source, plan and attempts go on unless given.
+
+    Whoever names a destination wants it open; without one a former intent stands, or the one given.
+    """
     former = replica.transition
     region = replica.region.record
     if former is None:
-        source, intent, plan_id, attempts, last_error = replica.home, Intent.OPEN, replica.plan_id, 0, ""
+        source, plan_id, attempts, last_error = replica.home, replica.plan_id, 0, ""
     else:
-        source, intent, plan_id = former.source, former.intent, former.plan_id
+        source, plan_id = former.source, former.plan_id
+        if destination is None and intent is Intent.OPEN:
+            intent = former.intent
         attempts, last_error = former.attempt, former.last_error
     record = TransitionRecord(
         region.region_id,
@@ -67,5 +73,7 @@ def delete(replica: Replica, transition: TransitionRecord, cause: Cause) -> fx.D
     effect.region = region.record
     if location.start_code is not None:
         effect.region = region.record.with_location(msgspec.structs.replace(location, start_code=None))
+    if region.table.record.state is TableState.REMOVED:
+        effect.region = msgspec.structs.replace(effect.region, state=TabletState.DELETED)
     effect.region_version = region.version
     return effect

@@ -13,7 +13,7 @@ import msgspec
 from regions import effects as fx
 from regions.assigner import Assigner
 from regions.limits import AssignerConfig
-from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.messages import AlterResult, CloseOrder, OpenOrder, OrderResult, Outcome
 from regions.model import (
     FenceRecord,
     Incarnation,
@@ -26,6 +26,8 @@ from regions.model import (
     ServerRecord,
     TableIntent,
     TableRecord,
+    TableState,
+    TabletState,
     TransitionRecord,
 )
 from regions.states import Actor, Cause, check
@@ -90,13 +92,21 @@ class ModelCluster:
         self.hanging: set[str] = set()
         #: which server has what open, for the one-owner rule
         self.open: dict[str, Incarnation] = {}
+        #: key -> schema version of an open replica, as its server has it
+        self.follows: dict[str, int] = {}
+        self.told: list[fx.SendAlter] = []
+        #: uuids of servers that hear nothing of schemas
+        self.deaf: set[str] = set()
+        self.replaces: list[fx.ReplaceRegion] = []
+        #: what becomes of the next replacements: carried out, refused by the store, or still on their way
+        self.replacing = "done"
 
     def put(self, *regions: RegionRecord) -> None:
         for one in regions:
             self.regions[one.region_id] = (one, 0)
-            incarnation = one.location(0).incarnation
-            if incarnation is not None:
-                self.open[f"{one.region_id}-0"] = incarnation
+            for location in one.replicas:
+                if location.incarnation is not None:
+                    self.open[f"{one.region_id}-{location.replica}"] = location.incarnation
 
     def put_transition(self, record: TransitionRecord, version: int = 3) -> None:
         self.unassigned[record.key] = (record, version)
@@ -196,11 +206,20 @@ class ModelCluster:
                 del self.fences[effect.uuid]
             case fx.FinishMoves():
                 del self.moves[effect.move_id]
+            case fx.SendAlter():
+                self.told.append(effect)
+                self._alter(effect)
+            case fx.FinishAltering():
+                self._finish_altering(effect)
+            case fx.ReplaceRegion():
+                self.replaces.append(effect)
+                self._replace(effect)
             case fx.FinishTable():
                 table = effect.record
                 assert self.tables[table.table_id] == (table, effect.version)
                 finished = msgspec.structs.replace(table, finished_ms=self.now)
                 self.tables[table.table_id] = (finished, effect.version + 1)
+                self.assigner.handle(fx.FinishAnswered(table.table_id, True), self.now)
 
     def _fence(self, effect: fx.FenceServer) -> None:
         """One multi: the registration is deleted and the mark is there; the server goes on for a while."""
@@ -213,6 +232,50 @@ class ModelCluster:
         self.fences[uuid] = fence
         self.assigner.handle(fx.ServerFenced(fence), self.now)
         self.assigner.handle(fx.ServerDown(uuid), self.now)
+
+    def _alter(self, effect: fx.SendAlter) -> None:
+        uuid = effect.server.uuid
+        if uuid in self.deaf or self.servers.get(uuid) != effect.server:
+            self.assigner.handle(fx.AltersLost(effect.batch, "no answer"), self.now)
+            return
+        results = []
+        for order in effect.orders:
+            key = f"{order.region_id}-{order.replica}"
+            version = -1
+            if self.open.get(key) == effect.server.incarnation:
+                version = self.follows[key] = max(self.follows.get(key, 0), order.schema_version)
+            results.append(AlterResult(order.region_id, order.replica, version))
+        self.assigner.handle(fx.AltersAnswered(effect.batch, results), self.now)
+
+    def _finish_altering(self, effect: fx.FinishAltering) -> None:
+        record, version = self.tables[effect.table_id]
+        if record.state is TableState.ALTERING and record.schema_version == effect.schema_version:
+            self.tables[effect.table_id] = (msgspec.structs.replace(record, state=TableState.RUNNING), version + 1)
+            self.assigner.handle(fx.TableSeen(*self.tables[effect.table_id]), self.now)
+
+    def alter(self) -> None:
+        """A new schema version; the master is told of the record that was written."""
+        record, _ = self.tables["t1"]
+        self.change_table(state=TableState.ALTERING, schema_version=record.schema_version + 1)
+
+    def _replace(self, effect: fx.ReplaceRegion) -> None:
+        """One write, all or nothing."""
+        if self.replacing == "waiting":
+            return
+        former = effect.record
+        region_id = former.region_id
+        fits = self.replacing == "done" and self.regions[region_id] == (former, effect.version)
+        for replica, version in effect.transitions:
+            found = self.unassigned.get(f"{region_id}-{replica}")
+            fits = fits and found is not None and found[1] == version and found[0].state is RegionState.OFFLINE
+        if not fits:
+            self.assigner.handle(fx.ReplaceFailed(region_id), self.now)
+            return
+        for replica, _ in effect.transitions:
+            del self.unassigned[f"{region_id}-{replica}"]
+        self.regions[region_id] = (msgspec.structs.replace(former, state=TabletState.REPLACED), effect.version + 1)
+        self.regions[effect.fresh.region_id] = (effect.fresh, 0)
+        self.assigner.handle(fx.RegionReplaced(region_id, effect.fresh), self.now)
 
     def stop_serving(self, uuid: str) -> None:
         """A fenced server has noticed, or its lease has run out: nothing is open there any more."""
@@ -234,9 +297,9 @@ class ModelCluster:
         self.regions[name] = (msgspec.structs.replace(record, unassigned=unassigned), version + 1)
         self.handle(fx.RegionSeen(*self.regions[name]))
 
-    def see(self, name: str = "r1") -> None:
-        record, version = self.unassigned.get(f"{name}-0", (None, -1))
-        self.assigner.handle(fx.TransitionSeen(name, 0, record, version), self.now)
+    def see(self, name: str = "r1", replica: int = 0) -> None:
+        record, version = self.unassigned.get(f"{name}-{replica}", (None, -1))
+        self.assigner.handle(fx.TransitionSeen(name, replica, record, version), self.now)
 
     def _write(self, effect: fx.WriteOffline | fx.DeleteTransition) -> int:
         after = effect.record.state if isinstance(effect, fx.WriteOffline) else None
@@ -263,7 +326,8 @@ class ModelCluster:
         results = [self.obey(effect.server, order) for order in effect.orders]
         self.assigner.handle(fx.OrdersAnswered(effect.batch, results), self.now)
         for order in effect.orders:
-            self.see(order.transition.region_id if isinstance(order, OpenOrder) else order.region_id)
+            about = order.transition if isinstance(order, OpenOrder) else order
+            self.see(about.region_id, about.replica)
 
     def obey(self, record: ServerRecord, order: OpenOrder | CloseOrder) -> OrderResult:
         if isinstance(order, CloseOrder):
@@ -283,25 +347,26 @@ class ModelCluster:
         given = order.transition
         assert given.destination == record.incarnation
         if self.unassigned.get(given.key) != (given, order.version):
-            return OrderResult(given.region_id, 0, Outcome.REFUSED, error="the znode has moved on")
+            return OrderResult(given.region_id, given.replica, Outcome.REFUSED, error="the znode has moved on")
         opening = msgspec.structs.replace(given, state=RegionState.OPENING)
         version = self.step(Actor.SERVER, opening, order.version, Cause.OPEN_ORDER)
         if record.uuid in self.failing:
-            return OrderResult(given.region_id, 0, Outcome.FAILED, version, self.failing[record.uuid])
+            return OrderResult(given.region_id, given.replica, Outcome.FAILED, version, self.failing[record.uuid])
         assert given.key not in self.open, f"{given.key} would be open twice"
         opened = msgspec.structs.replace(opening, state=RegionState.OPENED)
         version = self.step(Actor.SERVER, opened, version, Cause.OPEN_DONE)
         self.open[given.key] = record.incarnation
+        self.follows[given.key] = order.schema_version
         region_record, region_version = self.regions[given.region_id]
         assert region_version == order.region_version, "the master lost count of the region's version"
-        location = ReplicaLocation(0, record.uuid, record.start_code, self.now)
+        location = ReplicaLocation(given.replica, record.uuid, record.start_code, self.now)
         self.regions[given.region_id] = (region_record.with_location(location), region_version + 1)
-        return OrderResult(given.region_id, 0, Outcome.DONE, version)
+        return OrderResult(given.region_id, given.replica, Outcome.DONE, version)
 
     def _close(self, record: ServerRecord, order: CloseOrder) -> OrderResult:
         key = f"{order.region_id}-{order.replica}"
         if self.open.get(key) != record.incarnation:
-            return OrderResult(order.region_id, 0, Outcome.REFUSED, error="not open here")
+            return OrderResult(order.region_id, order.replica, Outcome.REFUSED, error="not open here")
         closing = TransitionRecord(
             order.region_id,
             order.table_id,
@@ -315,11 +380,11 @@ class ModelCluster:
         found = self.unassigned.get(key)
         version = found[1] if found else self.step(Actor.SERVER, closing, -1, Cause.CLOSE_ORDER)
         if record.uuid in self.hanging:
-            return OrderResult(order.region_id, 0, Outcome.FAILED, version, "the disk hangs")
+            return OrderResult(order.region_id, order.replica, Outcome.FAILED, version, "the disk hangs")
         closed = msgspec.structs.replace(closing, state=RegionState.CLOSED)
         version = self.step(Actor.SERVER, closed, version, Cause.CLOSE_DONE)
         del self.open[key]
-        return OrderResult(order.region_id, 0, Outcome.DONE, version)
+        return OrderResult(order.region_id, order.replica, Outcome.DONE, version)
 
 
 __all__ = ["Intent", "ModelCluster", "at", "region", "server", "transition"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from regions import effects as fx
 from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
-from regions.model import Intent, RegionState, TableIntent, TableRecord
+from regions.model import Intent, RegionState, ReplicaLocation, TableIntent, TableRecord, TableState
 from regions.states import Actor, Cause
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
@@ -288,6 +289,22 @@ def test_draining_server_is_emptied() -> None:
     assert {cluster.where(f"r{n}") for n in (1, 2, 3)} == {"b"}
 
 
+def test_a_replica_leaves_a_draining_server_when_its_peer_has_made_room() -> None:
+    """While a peer moves it holds both its servers: who then had nowhere to go is asked again when it has arrived."""
+    cluster = ModelCluster()
+    cluster.tables["t1"] = (msgspec.structs.replace(cluster.tables["t1"][0], replication=2), 0)
+    places = (ReplicaLocation(0, "b", 1, 1), ReplicaLocation(1, "a", 1, 1))
+    cluster.put(msgspec.structs.replace(region(), replicas=places))
+    cluster.put_transition(transition(RegionState.CLOSING, at("b"), at("c")))
+    cluster.silent = {"b"}
+    cluster.start(A, B, C)
+    cluster.handle(fx.DrainingSeen(["a"]))
+    assert cluster.open == {"r1-0": at("b"), "r1-1": at("a")}
+    cluster.silent = set()
+    cluster.pass_time(60_000)
+    assert cluster.open == {"r1-0": at("c"), "r1-1": at("b")}
+
+
 def test_orders_are_throttled_per_server() -> None:
     """A server never works on more than `busy_max` orders, in batches of at most `batch_max`."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000, batch_max=3, busy_max=5))
@@ -390,3 +407,50 @@ def test_startup_plans_all_regions_whoever_had_them() -> None:
     assert [plan.keys for plan in cluster.plans] == [["r1-0", "r2-0"]]
     cluster.handle(fx.PlanReady("p", cluster.plans[0].keys, {}))
     assert (cluster.where("r1"), cluster.where("r2")) == ("a", "b")
+
+
+@pytest.mark.parametrize("returns", [False, True], ids=["dies", "starts again"])
+def test_a_removed_table_ends_with_the_server_that_had_its_last_region(returns: bool) -> None:
+    """DD-06: nobody is left to close it; the table is marked as finished all the same."""
+    cluster = ModelCluster()
+    cluster.put(region(on=at("a")))
+    cluster.start(A, B)
+    cluster.silent.add("a")
+    cluster.change_table(state=TableState.REMOVED)
+    assert not cluster.tables["t1"][0].finished_ms
+    if returns:
+        cluster.open.clear()
+        cluster.join(server("a", 2))
+    else:
+        cluster.kill("a")
+    assert cluster.tables["t1"][0].finished_ms
+
+
+def test_a_refused_write_is_not_repeated_before_the_transition_was_read() -> None:
+    """X6, DD-06: a table is deleted while a server begins to open its region; the region's record is read first, which
+    says nothing about the transition. Repeated with the version that was refused, the write would go on for ever."""
+    cluster = ModelCluster()
+    cluster.put(region())
+    cluster.silent.add("a")
+    cluster.start(A)
+    offline, version = cluster.unassigned["r1-0"]
+    cluster.unassigned["r1-0"] = (msgspec.structs.replace(offline, state=RegionState.OPENING), version + 1)
+    removed = msgspec.structs.replace(cluster.tables["t1"][0], state=TableState.REMOVED)
+    cluster.assigner.handle(fx.TableSeen(removed, 1), cluster.now)
+    (delete,) = cluster.assigner.take(cluster.now)
+    assert isinstance(delete, fx.DeleteTransition)
+    cluster.assigner.handle(fx.WriteFailed("r1-0"), cluster.now)
+    assert [type(one) for one in cluster.assigner.take(cluster.now)] == [fx.ReadTransition, fx.ReadRegion]
+    cluster.assigner.handle(fx.RegionSeen(*cluster.regions["r1"]), cluster.now)
+    assert cluster.assigner.take(cluster.now) == []
+    cluster.see()
+    assert cluster.assigner.world.replicas["r1-0"].transition is not None
+    cluster.unassigned["r1-0"] = (msgspec.structs.replace(offline, state=RegionState.OPENED), version + 2)
+    cluster.silent.clear()
+    cluster.open["r1-0"] = at("a")
+    opened = cluster.regions["r1"][0].with_location(ReplicaLocation(0, "a", 1))
+    cluster.regions["r1"] = (opened, cluster.regions["r1"][1] + 1)
+    cluster.tables["t1"] = (removed, 1)
+    cluster.handle(fx.TransitionSeen("r1", 0, *cluster.unassigned["r1-0"]))
+    assert cluster.unassigned == {}
+    assert cluster.open == {}

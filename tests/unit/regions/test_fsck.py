@@ -19,6 +19,7 @@ from regions.model import (
     ServerRecord,
     TableIntent,
     TableRecord,
+    TableState,
     TransitionRecord,
 )
 from regions.states import Actor, Cause, is_legal
@@ -67,6 +68,15 @@ def _disable(view: View) -> None:
     view.tables[0] = msgspec.structs.replace(view.tables[0], intent=TableIntent.DISABLED)
 
 
+def _left_behind(view: View, state: str) -> None:
+    """A table that is deleted and finished, and the transition of a region whose server is dead."""
+    _lose_server_a(view)
+    view.tables[0] = msgspec.structs.replace(view.tables[0], state=TableState.REMOVED, finished_ms=7)
+    view.names.clear()
+    view.lists["b"] = []
+    transition(view, state, destination=None, deadline_ms=0)
+
+
 def _no_lists_of_a(view: View) -> None:
     view.lists["a"] = None
 
@@ -98,6 +108,10 @@ DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
     ("open though unassigned", lambda v: change(v, 0, unassigned=True), [(Problem.NOT_CLOSED, "t.1-0")]),
     ("unknown to the store", lambda v: v.lists["b"].append(hosted("x.1")), [(Problem.UNKNOWN_REGION, "x.1-0")]),
     ("orphan", lambda v: transition(v, "OFFLINE", name="x.1"), [(Problem.ORPHAN_TRANSITION, "x.1-0")]),
+    ("closing, of a table that is no more", lambda v: _left_behind(v, "CLOSING"),
+     [(Problem.ORPHAN_TRANSITION, "t.1-0")]),
+    ("closed, of a table that is no more", lambda v: _left_behind(v, "CLOSED"),
+     [(Problem.ORPHAN_TRANSITION, "t.1-0")]),
     ("a replica too many", lambda v: transition(v, "OFFLINE", number=1), [(Problem.ORPHAN_TRANSITION, "t.1-1")]),
     ("misplaced", lambda v: transition(v, "CLOSED", path="/rk/unassigned/00/t.1-0"),
      [(Problem.MISPLACED_TRANSITION, "/rk/unassigned/00/t.1-0")]),

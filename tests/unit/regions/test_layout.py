@@ -11,6 +11,7 @@ from regions.layout import (
     CorruptZnode,
     Layout,
     check_table_name,
+    decode_name,
     decode_region,
     decode_transition,
     encode,
@@ -48,7 +49,7 @@ def test_other_paths_are_no_transitions() -> None:
 def test_parents_come_before_children() -> None:
     parents = Layout("/a/b").parents()
     assert parents[:3] == ["/a", "/a/b", "/a/b/masters"]
-    assert len(parents) == 2 + 13 + 256
+    assert len(parents) == 2 + 14 + 256
     assert shard("anything") in SHARDS
     assert Layout("").parents()[0] == "/masters"
 
@@ -84,8 +85,16 @@ def test_ranges() -> None:
             check_ranges(specs)
 
 
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"a/b", b"a\n", "\u00e9".encode()])
+def test_a_name_that_stands_for_no_table_id_is_corrupt(data: bytes) -> None:
+    """Somebody wrote over it; it must not be taken for the remains of a table that was not finished."""
+    assert decode_name(b"3f2a11c0") == "3f2a11c0"
+    with pytest.raises(CorruptZnode, match="/names/x"):
+        decode_name(data, "/names/x")
+
+
 def test_table_names() -> None:
     check_table_name("orders.2026-eu")
-    for bad in ("", "a/b", "..", "x" * 300, "tab\there", "zookeeper"):
+    for bad in ("", "a/b", "..", "x" * 300, "tab\there", "zookeeper", "a:b"):
         with pytest.raises(ValueError, match="name"):
             check_table_name(bad)

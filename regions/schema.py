@@ -1,0 +1,256 @@
+"""Columns of a table, how they may change, and which versions of them there are (DD-07). Pure.
+
+A column has an id that it keeps for life: renaming leaves it, dropping retires it, and a column that is added later
+under a former name is another column. `next_column_id` only ever grows.
+
+    table without columns: `Schema` absent; the table's `schema` is text of its owner's, or nothing
+    table with columns:    key columns first, at least one, never null, added and dropped with the table only
+
+`evolve` applies the steps of one alteration, all or none.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+COLUMNS_MAX: Final = 300
+COLUMN_NAME_MAX: Final = 256
+DEFAULT_MAX: Final = 4096
+
+
+class ColumnType(enum.StrEnum):
+    """What a column holds."""
+
+    BOOL = "bool"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT = "float"
+    DOUBLE = "double"
+    STRING = "string"
+    BINARY = "binary"  #: a default is written in base64
+    TIMESTAMP = "timestamp"  #: microseconds since 1970
+
+
+#: Types whose values can be found again by equality, and have one order on every machine.
+KEY_TYPES: Final = frozenset(ColumnType) - {ColumnType.BOOL, ColumnType.FLOAT, ColumnType.DOUBLE}
+_BITS: Final = {
+    ColumnType.INT8: 8,
+    ColumnType.INT16: 16,
+    ColumnType.INT32: 32,
+    ColumnType.INT64: 64,
+    ColumnType.TIMESTAMP: 64,
+}
+
+
+class ColumnSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A column as its creator asks for it; `default` is the text of a value, for rows that were there before."""
+
+    name: str
+    type: ColumnType
+    key: bool = False
+    nullable: bool = False
+    default: str | None = None
+
+
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A column of a table."""
+
+    id: int
+    name: str
+    type: ColumnType
+    key: bool = False
+    nullable: bool = False
+    default: str | None = None
+
+
+class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A table's columns in order, key columns first; ids below `next_column_id` are spent."""
+
+    columns: tuple[Column, ...]
+    next_column_id: int
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name."""
+        return next((one for one in self.columns if one.name == name), None)
+
+
+class AddColumn(msgspec.Struct, frozen=True, tag=True):
+    """Add a column after all others."""
+
+    column: ColumnSpec
+
+
+class DropColumn(msgspec.Struct, frozen=True, tag=True):
+    """Drop a column that is not part of the key."""
+
+    name: str
+
+
+class RenameColumn(msgspec.Struct, frozen=True, tag=True):
+    """Give a column, key or not, another name; its id stays."""
+
+    name: str
+    new_name: str
+
+
+SchemaStep = AddColumn | DropColumn | RenameColumn
+
+
+def create(specs: Sequence[ColumnSpec]) -> Schema:
+    """The first schema of a table. Raises ValueError with the column and what is wrong with it."""
+    if not any(one.key for one in specs):
+        raise ValueError("a table with columns needs at least one key column: NAME:TYPE:key")
+    seen_other = ""
+    for spec in specs:
+        if not spec.key:
+            seen_other = spec.name
+        elif seen_other:
+            raise ValueError(f"key column {spec.name!r} comes after {seen_other!r}: key columns come first")
+    schema = Schema((), 0)
+    for spec in specs:
+        schema = _add(schema, spec)
+    return schema
+
+
+def evolve(schema: Schema, steps: Sequence[SchemaStep]) -> Schema:
+    """`schema` after `steps`, in order. Raises ValueError with the first step that cannot be done."""
+    for step in steps:
+        if isinstance(step, AddColumn):
+            if step.column.key:
+                raise ValueError(f"column {step.column.name!r}: key columns are fixed when a table is created")
+            if not step.column.nullable and step.column.default is None:
+                raise ValueError(
+                    f"column {step.column.name!r} is required and has no default: rows that exist would have no value"
+                )
+            schema = _add(schema, step.column)
+        elif isinstance(step, DropColumn):
+            column = _find(schema, step.name)
+            if column.key:
+                raise ValueError(f"column {step.name!r} is part of the key: it cannot be dropped")
+            schema = Schema(tuple(one for one in schema.columns if one is not column), schema.next_column_id)
+        else:
+            schema = _rename(schema, step)
+    return schema
+
+
+def _find(schema: Schema, name: str) -> Column:
+    found = schema.column(name)
+    if found is None:
+        raise ValueError(f"there is no column {name!r}; there are {', '.join(one.name for one in schema.columns)}")
+    return found
+
+
+def _add(schema: Schema, spec: ColumnSpec) -> Schema:
+    _check_name(schema, spec.name)
+    if len(schema.columns) >= COLUMNS_MAX:
+        raise ValueError(f"column {spec.name!r} is one too many: a table has at most {COLUMNS_MAX}")
+    if spec.key and spec.nullable:
+        raise ValueError(f"key column {spec.name!r} cannot be null")
+    if spec.key and spec.type not in KEY_TYPES:
+        kinds = ", ".join(sorted(KEY_TYPES))
+        raise ValueError(f"key column {spec.name!r} cannot be of type {spec.type}; possible are {kinds}")
+    if spec.default is not None:
+        _check_default(spec)
+    number = schema.next_column_id
+    column = Column(number, spec.name, spec.type, spec.key, spec.nullable, spec.default)
+    return Schema((*schema.columns, column), number + 1)
+
+
+def _rename(schema: Schema, step: RenameColumn) -> Schema:
+    column = _find(schema, step.name)
+    if step.new_name == step.name:
+        raise ValueError(f"column {step.name!r} has that name already")
+    _check_name(schema, step.new_name)
+    renamed = msgspec.structs.replace(column, name=step.new_name)
+    return Schema(tuple(renamed if one is column else one for one in schema.columns), schema.next_column_id)
+
+
+def _check_name(schema: Schema, name: str) -> None:
+    if not 1 <= len(name) <= COLUMN_NAME_MAX:
+        raise ValueError(f"a column name has 1 to {COLUMN_NAME_MAX} characters, this one {len(name)}")
+    if not name.isprintable() or ":" in name or name != name.strip():
+        raise ValueError(f"column name {name!r} has a colon, a blank at an end, or a character that cannot be shown")
+    if schema.column(name) is not None:
+        raise ValueError(f"there is a column {name!r} already")
+
+
+def _check_default(spec: ColumnSpec) -> None:
+    text = spec.default or ""
+    if len(text) > DEFAULT_MAX:
+        raise ValueError(f"column {spec.name!r}: a default has at most {DEFAULT_MAX} characters")
+    try:
+        fits = _is_value(spec.type, text)
+    except (ValueError, binascii.Error):
+        fits = False
+    if not fits:
+        raise ValueError(f"column {spec.name!r}: {text!r} is no value of type {spec.type}")
+
+
+def _is_value(kind: ColumnType, text: str) -> bool:
+    """Whether `text` writes a value of that type. Raises ValueError for some that do not."""
+    bits = _BITS.get(kind)
+    if bits is not None:
+        return -(1 << (bits - 1)) <= int(text) < 1 << (bits - 1)
+    if kind is ColumnType.BOOL:
+        return text in ("true", "false")
+    if kind in (ColumnType.FLOAT, ColumnType.DOUBLE):
+        return math.isfinite(float(text))
+    if kind is ColumnType.BINARY:
+        base64.b64decode(text, validate=True)
+    return True
+
+
+def parse_column(text: str) -> ColumnSpec:
+    """A column as people write it: `NAME:TYPE[:key][:nullable|:required][:default=VALUE]`.
+
+    A column that is not part of the key may be null unless it is `required`. Raises ValueError.
+    """
+    head, mark, default = text.partition(":default=")
+    name, _, rest = head.partition(":")
+    kind, *words = rest.split(":")
+    try:
+        column_type = ColumnType(kind.lower())
+    except ValueError:
+        kinds = ", ".join(ColumnType)
+        raise ValueError(f"column {text!r}: {kind!r} is no type; write NAME:TYPE with one of {kinds}") from None
+    unknown = [word for word in words if word not in ("key", "nullable", "required")]
+    if unknown:
+        raise ValueError(f"column {text!r}: {unknown[0]!r} is none of key, nullable, required, default=VALUE")
+    if "nullable" in words and "required" in words:
+        raise ValueError(f"column {text!r} is both nullable and required")
+    is_key = "key" in words
+    nullable = "nullable" in words or not (is_key or "required" in words)
+    return ColumnSpec(name, column_type, is_key, nullable, default if mark else None)
+
+
+def describe_column(column: Column) -> str:
+    """A column as `parse_column` reads it, with everything said."""
+    kind = "key" if column.key else "nullable" if column.nullable else "required"
+    default = "" if column.default is None else f":default={column.default}"
+    return f"{column.name}:{column.type}:{kind}{default}"
+
+
+__all__ = [
+    "COLUMNS_MAX",
+    "AddColumn",
+    "Column",
+    "ColumnSpec",
+    "ColumnType",
+    "DropColumn",
+    "RenameColumn",
+    "Schema",
+    "SchemaStep",
+    "create",
+    "describe_column",
+    "evolve",
+    "parse_column",
+]

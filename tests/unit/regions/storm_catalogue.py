@@ -1,0 +1,151 @@
+"""A catalogue that does at once and without fail what a storm of operations asks: what the model is tested with."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from regions import messages as ms
+from regions.ddl import AlterTable, CreateTable, DeleteTable
+from regions.messages import HostedReplica
+from regions.model import (
+    Incarnation,
+    RegionRecord,
+    ReplicaLocation,
+    TableRecord,
+    TableState,
+    TabletState,
+    split_ranges,
+)
+from regions.schema import Schema, create, evolve
+from regions.storm.ledger import Ledger
+from regions.storm.operations import Operation, Outcome, Storm
+from regions.storm.picture import Picture
+
+SERVERS = [Incarnation(f"s{number}", 1) for number in range(3)]
+
+
+class Chance:
+    """`regions.storm.operations.Dice` of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def below(self, bound: int) -> int:
+        return self._random.randrange(bound)
+
+
+class Catalogue:
+    """Tables and their tablets."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, TableRecord] = {}
+        self.names: dict[str, str] = {}
+        self.regions: dict[str, list[RegionRecord]] = {}
+
+    def do(self, operation: Operation) -> Outcome:
+        """Carry out one operation."""
+        request = operation.request
+        try:
+            if isinstance(request, CreateTable):
+                return Outcome(self._create(request))
+            table_id = request.table if request.table in self.tables else self.names.get(request.table, "")
+            table = self.tables.get(table_id)
+            if table is None or table.state is TableState.REMOVED:
+                return Outcome(code=ms.NOT_FOUND, error=request.table)
+            if isinstance(request, DeleteTable):
+                return Outcome(self._delete(table))
+            return Outcome(self._alter(table, request))
+        except FileExistsError:
+            return Outcome(code=ms.ALREADY_EXISTS)
+        except ValueError as error:
+            return Outcome(code=ms.BAD_REQUEST, error=str(error))
+
+    def _create(self, request: CreateTable) -> TableRecord:
+        if request.name in self.names:
+            raise FileExistsError
+        table_id = f"t{len(self.tables)}"
+        schema: Schema | str = create(request.columns) if request.columns else request.schema
+        specs = split_ranges(request.splits)
+        table = TableRecord(table_id, request.name, schema, regions=len(specs))
+        self.tables[table_id] = table
+        self.names[request.name] = table_id
+        self.regions[table_id] = [
+            RegionRecord(
+                table_id,
+                f"{table_id}.{number}",
+                spec.start_key,
+                spec.end_key,
+                replicas=(ReplicaLocation(0, SERVERS[number % 3].uuid, 1),),
+            )
+            for number, spec in enumerate(specs)
+        ]
+        return table
+
+    def _alter(self, table: TableRecord, request: AlterTable) -> TableRecord:
+        schema: Schema | str = table.schema
+        if request.name and request.name in self.names:
+            raise FileExistsError
+        if request.schema is not None:
+            schema = request.schema
+        if request.steps:
+            if not isinstance(schema, Schema):
+                raise ValueError("no columns")
+            schema = evolve(schema, request.steps)
+        changed = msgspec.structs.replace(
+            table, name=request.name or table.name, schema=schema, schema_version=table.schema_version + 1
+        )
+        del self.names[table.name]
+        self.names[changed.name] = table.table_id
+        self.tables[table.table_id] = changed
+        return changed
+
+    def _delete(self, table: TableRecord) -> TableRecord:
+        removed = msgspec.structs.replace(table, state=TableState.REMOVED)
+        self.tables[table.table_id] = removed
+        del self.names[table.name]
+        self.regions[table.table_id] = [
+            msgspec.structs.replace(one, state=TabletState.DELETED, replicas=()) for one in self.regions[table.table_id]
+        ]
+        return removed
+
+    def picture(self) -> Picture:
+        """As a cluster at rest would be described."""
+        regions = [one for found in self.regions.values() for one in found]
+        hosted: dict[str, list[HostedReplica] | None] = {str(server): [] for server in SERVERS}
+        for region in regions:
+            where = region.location(0).incarnation
+            if where is not None:
+                version = self.tables[region.table_id].schema_version
+                held = hosted[str(where)]
+                assert held is not None
+                held.append(HostedReplica(region.region_id, region.table_id, 0, "OPEN", schema_version=version))
+        tables = list(self.tables.values())
+        answered = [one for one in tables if one.state is not TableState.REMOVED]
+        return Picture(tables, dict(self.names), regions, [], answered, hosted)
+
+
+def storm(seed: int, count: int, clients: int = 3) -> tuple[Ledger, Catalogue]:
+    """Operations of several clients at once: asked, done and answered at different times."""
+    chance = Chance(seed)
+    ledger, catalogue, made = Ledger(), Catalogue(), Storm(chance, "x")
+    now = 0.0
+    under_way: dict[int, tuple[Operation, Outcome | None]] = {}
+    while len(ledger.deeds) < count or under_way:
+        now += 1
+        client = chance.below(clients)
+        if client not in under_way:
+            if len(ledger.deeds) < count:
+                operation = made.next(client)
+                ledger.asked(operation, now)
+                under_way[client] = operation, None
+            continue
+        operation, outcome = under_way[client]
+        if outcome is None:
+            under_way[client] = operation, catalogue.do(operation)
+        else:
+            ledger.ended(operation, outcome, now)
+            made.told(operation, outcome)
+            del under_way[client]
+    return ledger, catalogue

@@ -1,0 +1,223 @@
+"""ALTERING until every region follows (DD-07, HB-15), and what KUDU-1353 and KUDU-1374 looked like (DD-08, DD-09)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from regions import effects as fx
+from regions.altering import Standing, standing
+from regions.heartbeat import ReplicaReport
+from regions.model import RegionState, TableState
+from regions.world import OPEN, Order, Replica, Server
+from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
+
+A, B = server("a"), server("b")
+
+
+def resting() -> ModelCluster:
+    """Three regions at rest: two on a, one on b."""
+    cluster = ModelCluster()
+    cluster.put(region("r1", at("a")), region("r2", at("a")), region("r3", at("b")))
+    return cluster
+
+
+def state(cluster: ModelCluster) -> TableState:
+    return cluster.tables["t1"][0].state
+
+
+def test_every_server_is_told_once_and_the_table_runs_again() -> None:
+    """DD-07: one order to each server, RUNNING when all have answered."""
+    cluster = resting()
+    cluster.start(A, B)
+    cluster.alter()
+    assert [(one.server.uuid, len(one.orders)) for one in cluster.told] == [("a", 2), ("b", 1)]
+    assert state(cluster) is TableState.RUNNING
+    assert set(cluster.follows.values()) == {1}
+    cluster.pass_time(5_000)
+    assert len(cluster.told) == 2
+
+
+def test_a_server_that_does_not_answer_is_told_again_until_it_does() -> None:
+    """OC-09: the work must happen; the table waits for it, and shows how far it is."""
+    cluster = resting()
+    cluster.deaf = {"b"}
+    cluster.start(A, B)
+    cluster.alter()
+    cluster.pass_time(20_000)
+    table = cluster.assigner.world.tables["t1"]
+    assert (state(cluster), table.altered, list(table.behind)) == (TableState.ALTERING, 2, ["r3-0"])
+    asks = sum(one.server.uuid == "b" for one in cluster.told)
+    assert 3 < asks < 12, "again and again, with growing pauses"
+    cluster.deaf = set()
+    cluster.pass_time(31_000)
+    assert state(cluster) is TableState.RUNNING
+
+
+def test_the_death_of_the_server_that_has_not_answered_ends_the_wait() -> None:
+    """Its regions are opened elsewhere, under orders that carry the version."""
+    cluster = resting()
+    cluster.deaf = {"b"}
+    cluster.start(A, B)
+    cluster.alter()
+    assert state(cluster) is TableState.ALTERING
+    cluster.kill("b")
+    cluster.pass_time(2_000)
+    assert state(cluster) is TableState.RUNNING
+    assert (cluster.where("r3"), cluster.follows["r3-0"]) == ("a", 1)
+
+
+def test_a_second_alteration_begins_anew() -> None:
+    """What was answered about version 1 says nothing about version 2."""
+    cluster = resting()
+    cluster.deaf = {"b"}
+    cluster.start(A, B)
+    cluster.alter()
+    cluster.alter()
+    cluster.pass_time(1_000)
+    assert cluster.follows["r1-0"] == 2
+    assert list(cluster.assigner.world.tables["t1"].behind) == ["r3-0"]
+    cluster.deaf = set()
+    cluster.pass_time(10_000)
+    assert (state(cluster), cluster.follows["r3-0"]) == (TableState.RUNNING, 2)
+
+
+def test_the_next_master_goes_on() -> None:
+    """OC-11, KUDU-1374 (DD-09): the master dies between the write and its orders; nothing but the record is needed."""
+    cluster = resting()
+    cluster.deaf = {"a", "b"}
+    cluster.start(A, B)
+    cluster.alter()
+    cluster.deaf = set()
+    cluster.told.clear()
+    cluster.successor()
+    assert state(cluster) is TableState.RUNNING
+    assert set(cluster.follows.values()) == {1}
+
+
+def test_a_report_is_as_good_as_an_answer() -> None:
+    """HB-15: a server's report settles the replica; one with an earlier version has it told, RUNNING or not."""
+    cluster = resting()
+    cluster.deaf = {"a", "b"}
+    cluster.start(A, B)
+    cluster.alter()
+
+    def report(server_id: str, name: str, version: int, state: str = "OPEN") -> None:
+        replicas = [ReplicaReport(name, "t1", 0, state, version)]
+        cluster.handle(fx.ReplicasReported(at(server_id), replicas))
+
+    report("a", "r1", 1)
+    report("a", "r2", 0)
+    report("b", "r1", 1)  # not its own
+    report("b", "r3", 1, "CLOSING")
+    behind = cluster.assigner.world.tables["t1"].behind
+    assert sorted(behind) == ["r2-0", "r3-0"]
+    report("a", "r2", 1)
+    report("b", "r3", 1)
+    cluster.pass_time(1_000)
+    assert state(cluster) is TableState.RUNNING
+    cluster.deaf = set()
+    cluster.told.clear()
+    cluster.assigner.world.replicas["r3-0"].schema_version = -1  # opened anew, under an order of before
+    report("b", "r3", 0)
+    cluster.pass_time(60_000)
+    assert [one.orders[0].region_id for one in cluster.told] == ["r3"]
+
+
+# --- KUDU-1353 --------------------------------------------------------------------------------------------------------
+
+
+def taken_over() -> ModelCluster:
+    """A master that knows the store and nothing else: no server has reported anything to it, and none will.
+
+    KUDU-1353: a leader's cache of a tablet's replicas was filled by reports alone, which tell of changes only; after an
+    election it stayed empty for tablets at rest.
+    """
+    cluster = resting()
+    cluster.start(A, B)
+    cluster.successor()
+    return cluster
+
+
+def test_kudu_1353_an_alteration_does_not_time_out() -> None:
+    """DD-08, first symptom: nobody was told, so the table was ALTERING for ever."""
+    cluster = taken_over()
+    cluster.alter()
+    assert state(cluster) is TableState.RUNNING
+    assert set(cluster.follows.values()) == {1}
+
+
+def test_kudu_1353_a_table_at_rest_has_replicas() -> None:
+    """DD-08, second symptom: tables and tablets had no locations. Ours are the catalogue's records (MD-04)."""
+    cluster = taken_over()
+    assert {name: cluster.where(name) for name in ("r1", "r2", "r3")} == {"r1": "a", "r2": "a", "r3": "b"}
+    assert cluster.assigner.world.tables["t1"].open_replicas == 3
+
+
+def test_kudu_1353_a_deleted_tables_tablets_go() -> None:
+    """DD-08, third symptom: the delete succeeded and nobody was told to drop the tablets."""
+    cluster = taken_over()
+    cluster.change_table(state=TableState.REMOVED)
+    assert cluster.open == {}
+    assert cluster.tables["t1"][0].finished_ms > 0
+
+
+# --- how a replica stands ---------------------------------------------------------------------------------------------
+
+
+def replica_of(cluster: ModelCluster) -> Replica:
+    return cluster.assigner.world.replicas["r1-0"]
+
+
+def _told(replica: Replica, owner: Server) -> None:
+    replica.schema_version = 1
+
+
+def _fenced(replica: Replica, owner: Server) -> None:
+    owner.fencing = "slow"
+
+
+def _nothing(replica: Replica, owner: Server) -> None:
+    pass
+
+
+def _ordered(version: int) -> Callable[[Replica, Server], None]:
+    def order(replica: Replica, owner: Server) -> None:
+        replica.order = Order(OPEN, owner, 0, 0)
+        replica.order.first_sent_ms = 1
+        replica.order.schema_version = version
+
+    return order
+
+
+@pytest.mark.parametrize(
+    ("transition_state", "change", "found"),
+    [
+        (None, _nothing, Standing.TO_BE_TOLD),
+        (None, _told, Standing.FOLLOWS),
+        (None, _fenced, Standing.UNCERTAIN),
+        (RegionState.CLOSING, _nothing, Standing.FOLLOWS),
+        (RegionState.CLOSED, _nothing, Standing.FOLLOWS),
+        (RegionState.OFFLINE, _nothing, Standing.FOLLOWS),
+        (RegionState.OFFLINE, _ordered(1), Standing.FOLLOWS),
+        (RegionState.OFFLINE, _ordered(0), Standing.UNCERTAIN),
+        (RegionState.OPENING, _nothing, Standing.UNCERTAIN),
+        (RegionState.OPENED, _nothing, Standing.UNCERTAIN),
+    ],
+)
+def test_standing(
+    transition_state: RegionState | None, change: Callable[[Replica, Server], None], found: Standing
+) -> None:
+    """Behind is only what a server has, or may have been told to open, under an earlier version."""
+    cluster = resting()
+    cluster.deaf = {"a", "b"}
+    cluster.start(A, B)
+    cluster.alter()
+    replica = replica_of(cluster)
+    owner = cluster.assigner.world.servers["a"]
+    if transition_state is not None:
+        replica.transition = transition(transition_state, at("a"), at("b"))
+        replica.order = None
+    change(replica, owner)
+    assert standing(replica) is found

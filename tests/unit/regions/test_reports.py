@@ -1,0 +1,123 @@
+"""What is believed of heartbeats, and what the store's word about a suspect means (HB-03, FN-02 to FN-04)."""
+
+from __future__ import annotations
+
+import pytest
+
+from regions.heartbeat import OPEN, Heartbeat, ReplicaReport, Report, ServerFigures
+from regions.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableRecord,
+    TabletState,
+    TransitionRecord,
+)
+from regions.reports import LOOKS_MAX, PATIENCE_MS, Reports, Ruling, Suspect, ruling
+from regions.roster import FORGOTTEN_MS, SILENT_MS, Roster
+from regions.world import World
+
+A, B = Incarnation("a", 1), Incarnation("b", 1)
+HERE = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "a", 1),))
+THERE = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "b", 1),))
+FORMER = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "a", 0),))
+
+
+def transition(source: Incarnation | None, destination: Incarnation | None) -> TransitionRecord:
+    return TransitionRecord("t.0", "t", 0, RegionState.OFFLINE, source=source, destination=destination)
+
+
+@pytest.mark.parametrize(
+    ("region", "found", "expected"),
+    [
+        (HERE, None, Ruling.OWNED),
+        (THERE, None, Ruling.DISOWNED),
+        (FORMER, None, Ruling.DISOWNED),
+        (RegionRecord("t", "t.0"), None, Ruling.DISOWNED),
+        (RegionRecord("t", "t.0", state=TabletState.REPLACED, replicas=HERE.replicas), None, Ruling.DISOWNED),
+        (RegionRecord("t", "t.0", state=TabletState.DELETED, replicas=HERE.replicas), None, Ruling.DISOWNED),
+        (None, None, Ruling.ORPHAN),
+        (None, transition(None, B), Ruling.ORPHAN),
+        (THERE, transition(A, B), Ruling.OWNED),
+        (THERE, transition(None, A), Ruling.OWNED),
+        (THERE, transition(None, B), Ruling.DISOWNED),
+    ],
+)
+def test_the_stores_word(region: RegionRecord | None, found: TransitionRecord | None, expected: Ruling) -> None:
+    """FN-03's cases, FN-04: what nobody knows is nobody's to take away."""
+    assert ruling(Suspect(A, ReplicaReport("t.0", "t", 0, OPEN), 0), region, found) is expected
+
+
+def reports(record: RegionRecord = HERE) -> Reports:
+    world = World()
+    world.put_table(TableRecord("t", "orders"), 0)
+    world.put_region(record, 0)
+    return Reports(world)
+
+
+def test_a_replica_at_home_is_never_a_suspect() -> None:
+    """However often it is told of."""
+    told = reports()
+    for _ in range(3):
+        told.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN)], begins=True, ends=True), 0)
+    assert told.due(PATIENCE_MS * 10) == []
+
+
+def test_a_suspect_is_looked_into_after_a_while_and_then_again() -> None:
+    """At most so many at a time; not before the picture had time to catch up."""
+    told = reports()
+    many = [ReplicaReport(f"u.{number}", "u", 0, OPEN) for number in range(LOOKS_MAX + 5)]
+    told.take(A, Report(many, begins=True, ends=True), 1_000)
+    assert told.due(1_000 + PATIENCE_MS - 1) == []
+    assert len(told.due(1_000 + PATIENCE_MS)) == LOOKS_MAX
+    assert len(told.due(1_000 + PATIENCE_MS)) == 5
+
+
+def test_changes_of_what_is_not_known_are_not_taken_for_everything() -> None:
+    """HB-04: without its beginning a report says nothing about the rest; the reply asks for all of it."""
+    told = reports()
+    told.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN)]), 0)
+    assert told.holding(A) is None
+    assert told.wants_full(A)
+    told.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN)], begins=True), 0)
+    assert not told.wants_full(A)
+    assert told.lists() == {}, "it has not ended"
+    told.take(Incarnation("a", 2), Report(begins=True, ends=True), 0)
+    assert told.wants_full(A)
+
+
+def beat(sequence: int, server: Incarnation = A, record: ServerRecord | None = None) -> Heartbeat:
+    return Heartbeat("c", server, sequence, figures=ServerFigures(sequence), registration=record)
+
+
+def test_the_roster_believes_the_latest_only() -> None:
+    """A late heartbeat, a repeated one, one of an earlier start; a new start begins anew, registration included."""
+    roster = Roster()
+    record = ServerRecord("a", "h", 1, 1)
+    assert roster.hear(beat(5, record=record), 1_000) is not None
+    assert roster.hear(beat(5), 2_000) is None
+    assert roster.hear(beat(4), 2_000) is None
+    assert roster.hear(beat(9, Incarnation("a", 0)), 2_000) is None
+    member = roster.find("a")
+    assert member is not None
+    assert (member.figures.open, member.heard_ms, member.record, roster.stale) == (5, 1_000, record, 3)
+    again = roster.hear(beat(1, Incarnation("a", 2)), 3_000)
+    assert again is not None
+    assert again.record is None
+
+
+def test_who_is_silent_and_who_is_forgotten() -> None:
+    """HB-12: only of those who live by the store's word, and not before they can have been heard."""
+    roster = Roster()
+    roster.hear(beat(1), 1_000)
+    late = 1_000 + SILENT_MS + 1
+    assert roster.is_heard(A, late - 1)
+    assert not roster.is_heard(A, late)
+    assert not roster.is_heard(Incarnation("a", 2), 1_000)
+    assert roster.silent([(A, 0), (B, late - 5)], late) == [(A, SILENT_MS + 1)]
+    roster.forget(1_000 + FORGOTTEN_MS)
+    assert len(roster) == 1
+    roster.forget(1_001 + FORGOTTEN_MS)
+    assert len(roster) == 0
