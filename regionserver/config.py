@@ -8,11 +8,14 @@ from typing import Final
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
+from regions.heartbeat import HEARTBEAT_PERIOD_S
 from regions.layout import DEFAULT_ROOT
 
 #: Addresses to listen on that tell nobody where to connect to.
 _NOWHERE: Final = frozenset({"", "0.0.0.0", "::", "*"})
 SESSION_TIMEOUT_MS_MIN: Final = 500
+HEARTBEAT_PERIOD_S_MIN: Final = 0.05
+HEARTBEAT_PERIOD_S_MAX: Final = 60.0
 #: Key-value regions; directories that are taken and given back, without data; nothing at all, for benchmarks.
 OPENERS: Final = ("kv", "directories", "none")
 
@@ -51,6 +54,9 @@ class Settings:
     handover_s: float = 30.0
     #: What a region is: one of OPENERS.
     opener: str = "kv"
+    #: Masters' addresses that get heartbeats whatever the store says; the live ones below /masters always do.
+    masters: tuple[tuple[str, int], ...] = ()
+    heartbeat_period_s: float = HEARTBEAT_PERIOD_S
     #: How this server gets into the store.
     access: StoreAccess = OPEN_ACCESS
 
@@ -66,6 +72,11 @@ class Settings:
             raise ConfigError(f"root {self.root!r} must begin with a slash and not end with one")
         if self.handover_s < 0:
             raise ConfigError(f"handover time {self.handover_s:g} s is negative")
+        if not HEARTBEAT_PERIOD_S_MIN <= self.heartbeat_period_s <= HEARTBEAT_PERIOD_S_MAX:
+            raise ConfigError(
+                f"heartbeat period {self.heartbeat_period_s:g} s is not between {HEARTBEAT_PERIOD_S_MIN:g} and"
+                f" {HEARTBEAT_PERIOD_S_MAX:g}"
+            )
         if not 0 < self.weight <= 1000:
             raise ConfigError(f"weight {self.weight:g} is not above 0 and at most 1000")
         if self.session_timeout_ms < SESSION_TIMEOUT_MS_MIN:

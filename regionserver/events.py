@@ -47,6 +47,14 @@ class ReadBack(msgspec.Struct):
     table_id: str
 
 
+class ReadOwner(msgspec.Struct):
+    """Read the transition and the region's record: a master doubts that the replica is ours. Answered by `reviewed`."""
+
+    key: Key
+    number: int
+    table_id: str
+
+
 class OpenRegion(msgspec.Struct):
     """Have the region handler open the replica. `evict`: a former owner, certainly dead, whose hold may be broken.
 
@@ -60,6 +68,15 @@ class OpenRegion(msgspec.Struct):
     epoch: int
     evict: Incarnation | None = None
     token: int = 0
+    schema_version: int = 0
+
+
+class SchemaChanged(msgspec.Struct):
+    """Tell the region handler that an open replica's table has a later schema version. Not answered."""
+
+    key: Key
+    region: RegionRecord
+    schema_version: int
 
 
 class CloseRegion(msgspec.Struct):
@@ -91,4 +108,4 @@ class Stop(msgspec.Struct):
     reason: str
 
 
-Effect = WriteStep | ReadBack | OpenRegion | CloseRegion | AskAlive | Decided | Stop
+Effect = WriteStep | ReadBack | ReadOwner | OpenRegion | SchemaChanged | CloseRegion | AskAlive | Decided | Stop

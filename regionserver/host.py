@@ -24,7 +24,16 @@ from coord.env import Clock
 from coord.errors import NoNode, OperationError
 from regions import layout
 from regions.layout import CorruptZnode, Layout
-from regions.messages import CloseOrder, HostedReplica, OpenOrder, OrderResult, OrderResults, Outcome
+from regions.messages import (
+    AlterOrder,
+    AlterResults,
+    CloseOrder,
+    HostedReplica,
+    OpenOrder,
+    OrderResult,
+    OrderResults,
+    Outcome,
+)
 from regions.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver.events import (
     AskAlive,
@@ -33,6 +42,8 @@ from regionserver.events import (
     Effect,
     OpenRegion,
     ReadBack,
+    ReadOwner,
+    SchemaChanged,
     Stop,
     WriteStep,
 )
@@ -174,6 +185,19 @@ class Host:
             keys, [self.replicas.order_close(order, epoch, now_ms) for order in orders], answer_within_ms
         )
 
+    def alter_regions(self, orders: list[AlterOrder]) -> AlterResults:
+        """Tell replicas of their tables' schema versions; what each has now, in the orders' order."""
+        self._metrics.orders.labels("alter").inc(len(orders))
+        results = AlterResults([self.replicas.alter(order) for order in orders])
+        self._drain()
+        return results
+
+    def review(self, keys: list[tuple[str, int]]) -> OrderResults:
+        """Have the store asked whose these replicas are; what is not ours is dropped. DONE: not here (any more)."""
+        results = [self.replicas.order_review(key) for key in keys]
+        self._drain()
+        return OrderResults(results)
+
     def hosted(self, limit: int = 0) -> list[HostedReplica]:
         """What is here, as the server itself sees it."""
         self.replicas.forget_failures(self._clock.wall_ms() - FAILURES_SHOWN_MS)
@@ -183,8 +207,12 @@ class Host:
         """Record and location of a replica that is open; None for any other."""
         return self.replicas.served(key)
 
+    def phases_now(self) -> dict[Phase, int]:
+        """How many replicas are in each phase."""
+        return self.replicas.phases()
+
     def phases(self) -> dict[Phase, int]:
-        """How many replicas are in each phase; also moves the gauges."""
+        """As `phases_now`; also moves the gauges."""
         phases = self.replicas.phases()
         for phase, count in phases.items():
             self._metrics.replicas.labels(phase.value).set(count)
@@ -228,10 +256,14 @@ class Host:
                 batch.decided(at, effect.result)
         elif isinstance(effect, OpenRegion):
             self._unprepared.append(effect)
+        elif isinstance(effect, SchemaChanged):
+            self._opener.schema_changed(effect.region, effect.key[1], effect.schema_version)
         elif isinstance(effect, CloseRegion):
             self._close(effect)
         elif isinstance(effect, ReadBack):
             self._read_back(effect)
+        elif isinstance(effect, ReadOwner):
+            self._read_owner(effect)
         elif isinstance(effect, AskAlive):
             self._ask_alive(effect)
         else:
@@ -266,7 +298,9 @@ class Host:
         def progress() -> None:
             self._reactor.callFromThread(self._progressed, job)
 
-        return Opening(job.region, job.key[1], self.replicas.me, job.epoch, job.evict, progress, job.token)
+        return Opening(
+            job.region, job.key[1], self.replicas.me, job.epoch, job.evict, progress, job.token, job.schema_version
+        )
 
     def _open(self, job: OpenRegion, opening: Opening, *, is_prepared: bool) -> None:
         def open_it() -> float:
@@ -361,6 +395,25 @@ class Host:
         reading.addCallback(read).addErrback(self._not_read, store, self._read_back, effect)
         reading.addErrback(self._fatal)
 
+    def _read_owner(self, effect: ReadOwner) -> None:
+        store = self._store
+        if store is None:
+            return
+        transition = self._paths.transition(*effect.key)
+        region = self._paths.region(effect.table_id, effect.key[0])
+        store.sync(transition).addErrback(lambda _failure: None)
+        reading = store.multi_read([GetData(transition), GetData(region)])
+
+        def read(results: list[ReadResult]) -> None:
+            if self._store is store:
+                found, _, _ = _record(results[0], layout.decode_transition, transition)
+                record, _, _ = _record(results[1], layout.decode_region, region)
+                self.replicas.reviewed(effect.key, effect.number, found, record, self._clock.wall_ms())
+                self._drain()
+
+        reading.addCallback(read).addErrback(self._not_read, store, self._read_owner, effect)
+        reading.addErrback(self._fatal)
+
     def _ask_alive(self, effect: AskAlive) -> None:
         store = self._store
         if store is None:
@@ -381,7 +434,7 @@ class Host:
         reading.addErrback(self._fatal)
 
     def _not_read(
-        self, failure: Failure, store: Store, ask: Callable[[Any], None], effect: ReadBack | AskAlive
+        self, failure: Failure, store: Store, ask: Callable[[Any], None], effect: ReadBack | ReadOwner | AskAlive
     ) -> Failure | None:
         """Without a connection: once more a little later, as long as this session lives.
 

@@ -1,10 +1,12 @@
 """Who this server is: a uuid for life, a start code per start, and the lock that keeps it one.
 
     <data-dir>/lock            flock held by the running process; its content says who that is
-    <data-dir>/instance.json   {"format": 1, "uuid": ..., "start_code": ...}, replaced atomically and durably
+    <data-dir>/instance.json   {"format": 1, "uuid": ..., "start_code": ..., "cluster_id": ...}, replaced atomically
+                               and durably; cluster_id is empty until the server has joined its first cluster
 
 The lock is what allows a server to remove the registration of its own former start at once: while we hold it, no other
-process of this identity runs on this machine.
+process of this identity runs on this machine. The cluster id keeps a server that was started with another store's
+address, or below another root, from joining a cluster that knows nothing of its regions (FN-04).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class InstanceRecord(msgspec.Struct):
     format: int
     uuid: str
     start_code: int
+    cluster_id: str = ""
 
 
 class Instance:
@@ -69,6 +72,27 @@ class Instance:
     def uuid(self) -> str:
         """The server's identity for life."""
         return self._record.uuid
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that it belongs to, for life; "" before it has joined one."""
+        return self._record.cluster_id
+
+    def adopt(self, cluster_id: str, where: str) -> None:
+        """Belong to `cluster_id`, durably; `where` says in which store and below which root it was found.
+
+        Raises:
+            ConfigError: it belongs to another cluster; nothing was changed anywhere.
+        """
+        mine = self._record.cluster_id
+        if mine and mine != cluster_id:
+            raise ConfigError(
+                f"{self._directory} belongs to a server of cluster {mine}, and {where} is cluster {cluster_id}: nothing"
+                f" was written there; start it with its own cluster's --store and --root, or give an empty --data-dir"
+            )
+        if not mine:
+            self._record.cluster_id = cluster_id
+            self._write()
 
     def next_incarnation(self, now_ms: int) -> Incarnation:
         """A start code higher than any before, durable before it is used: a clock set back must not repeat one.

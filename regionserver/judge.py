@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 
-from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
+from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TabletState, TransitionRecord
 from regions.states import Cause
 
 
@@ -63,3 +63,16 @@ def judge(
     if state is RegionState.CLOSED and from_me:
         return Verdict.TAKEN
     return Verdict.AGAIN if state is RegionState.CLOSING and from_me else Verdict.LOST
+
+
+def is_disowned(me: Incarnation, replica: int, found: TransitionRecord | None, region: RegionRecord | None) -> bool:
+    """Whether the store says that an open replica is not this server's, and names somebody or nobody instead.
+
+    `found`: its transition. A region of which the store knows nothing at all is not disowned: an orphan is never taken
+    away, as it may be another cluster's (FN-04). Nor is one whose transition names us: that will be settled by it.
+    """
+    if region is None or (found is not None and me in (found.source, found.destination)):
+        return False
+    if region.state in (TabletState.REPLACED, TabletState.DELETED):
+        return True
+    return region.location(replica).incarnation != me

@@ -52,6 +52,7 @@ LIFE: Final[tuple[Row, ...]] = (
     Row(Phase.ANNOUNCING, "step taken",    Phase.OPEN,       "OPENED and the location are written"),
     Row(Phase.ANNOUNCING, "step lost",     Phase.DROPPING,   "taken away before it was announced"),
     Row(Phase.OPEN,       "close ordered", Phase.MARKING,    ""),
+    Row(Phase.OPEN,       "disowned",      Phase.DROPPING,   "the store says that it is not ours"),
     Row(Phase.MARKING,    "step taken",    Phase.CLOSING,    "CLOSING is ours"),
     Row(Phase.MARKING,    "step lost",     Phase.OPEN,       "it is in another transition: nothing is closed"),
     Row(Phase.CLOSING,    "closed",        Phase.RELEASING,  ""),
@@ -128,6 +129,10 @@ class Replica:
         self.ticket = 0
         self.mark: Mark | None = None
         self.open_timeout_ms = 0
+        #: The latest version of its table's schema that it was told of (DD-07).
+        self.schema_version = 0
+        #: And that the handler was told of.
+        self.schema_told = 0
         #: The store's and the handler's answer that is awaited; 0: none.
         self.step: WriteStep | None = None
         self.step_number = 0
@@ -140,3 +145,5 @@ class Replica:
         self.progress_ms = 0
         self.error = ""
         self.waiting: Waiting | None = None
+        #: The answer about whose it is that is awaited; 0: none.
+        self.review_number = 0

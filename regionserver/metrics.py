@@ -44,6 +44,9 @@ class Metrics:
         self.serving = Gauge(f"{_PREFIX}serving", "1 while regions may be served.", registry=self.registry)
         self.epoch = Gauge(f"{_PREFIX}epoch", "Highest fencing epoch seen.", registry=self.registry)
         self.sessions = Counter(f"{_PREFIX}sessions", "Sessions begun with the store.", registry=self.registry)
+        self.heartbeats = Counter(
+            f"{_PREFIX}heartbeats", "Heartbeats sent to masters, by how they ended.", ["result"], registry=self.registry
+        )
         self.lease_lapses = Counter(
             f"{_PREFIX}lease_lapses", "Times that serving stopped because the lease ended.", registry=self.registry
         )

@@ -55,6 +55,7 @@ class Opening:
         evict: Incarnation | None,
         progress: Callable[[], None],
         token: int = 0,
+        schema_version: int = 0,
     ) -> None:
         self.region = region
         self.replica = replica
@@ -69,6 +70,8 @@ class Opening:
         #: zxid of the write that made this server the opener: a later opening of the replica has a higher one. Whatever
         #: checks it (files, a database, another service) is safe from former owners that wake up.
         self.token = token
+        #: Version of the table's schema, which is in the table's record (DD-07).
+        self.schema_version = schema_version
 
 
 class RegionOpener(ABC):
@@ -102,6 +105,13 @@ class RegionOpener(ABC):
         """Return when nothing of the replica is held any more: another server may open it the next moment.
 
         Raises anything: the replica then counts as open, and will be closed again.
+        """
+
+    def schema_changed(self, region: RegionRecord, replica: int, schema_version: int) -> None:  # noqa: B027 - optional
+        """The table of a replica that is open has a later schema, which is in the table's record (DD-07).
+
+        On the reactor's thread: take note, and return. The server has told the master that it follows as soon as the
+        order is here; a service that cannot go on under the former schema has to stop it by itself.
         """
 
     def serving_changed(self, is_serving: bool) -> None:  # noqa: B027 - optional

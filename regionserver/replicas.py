@@ -21,11 +21,24 @@ from msgspec.structs import replace
 
 from coord.errors import InvalidTransition
 from regions import states
-from regions.messages import CloseOrder, HostedReplica, OpenOrder, OrderResult, Outcome
+from regions.heartbeat import ReplicaReport
+from regions.messages import AlterOrder, AlterResult, CloseOrder, HostedReplica, OpenOrder, OrderResult, Outcome
 from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.states import Actor, Cause
-from regionserver.events import AskAlive, CloseRegion, Decided, Effect, Key, OpenRegion, ReadBack, Stop, WriteStep
-from regionserver.judge import Verdict, judge
+from regionserver.events import (
+    AskAlive,
+    CloseRegion,
+    Decided,
+    Effect,
+    Key,
+    OpenRegion,
+    ReadBack,
+    ReadOwner,
+    SchemaChanged,
+    Stop,
+    WriteStep,
+)
+from regionserver.judge import Verdict, is_disowned, judge
 from regionserver.life import LEGAL, SHOWN, Mark, Phase, Replica, Waiting, mark_of
 
 #: How often the store may refuse a step whose znode looks as it should, before the order is given up.
@@ -37,6 +50,8 @@ PAST_MAX: Final = 20_000
 STORY_MAX: Final = 2_000
 #: Steps that do not write the region's record, and are refused if it has changed.
 _PINNED: Final = (Cause.OPEN_ORDER, Cause.PROGRESS, Cause.CLOSE_ORDER)
+#: Phases in which a replica is here to stay, and is told of its table's schema.
+_ALTERED: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING, Phase.OPEN, Phase.MARKING)
 #: A long open may write its progress this often within the time it has.
 PROGRESS_PER_TIMEOUT: Final = 4
 
@@ -59,6 +74,10 @@ class Replicas:
         self._effects: list[Effect] = []
         self._story: deque[tuple[int, Key, str, str, str]] = deque(maxlen=STORY_MAX)
         self._last_number = 0
+        #: How many replicas are in each phase.
+        self._counts = dict.fromkeys(Phase, 0)
+        #: Replicas of which masters may have to be told something new.
+        self._changed: dict[Key, None] = {}
 
     # --- reading ---
 
@@ -72,11 +91,23 @@ class Replicas:
 
     def phases(self) -> dict[Phase, int]:
         """How many replicas are in each phase."""
-        counts = dict.fromkeys(Phase, 0)
-        for replica in self._replicas.values():
-            assert replica.phase is not None, f"{replica.key} is kept without a phase"
-            counts[replica.phase] += 1
-        return counts
+        return dict(self._counts)
+
+    def take_changed(self) -> list[Key]:
+        """Replicas that came, went or changed since the last call (HB-03)."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def keys(self) -> list[Key]:
+        """All replicas here."""
+        return list(self._replicas)
+
+    def report(self, key: Key) -> ReplicaReport | None:
+        """A replica as a heartbeat tells of it; None if it is not here."""
+        replica = self._replicas.get(key)
+        if replica is None or replica.phase is None:
+            return None
+        return ReplicaReport(key[0], replica.region.table_id, key[1], SHOWN[replica.phase], replica.schema_version)
 
     def failed(self) -> int:
         """How many failed opens are remembered."""
@@ -85,7 +116,15 @@ class Replicas:
     def hosted(self, limit: int = 0) -> list[HostedReplica]:
         """Replicas and remembered failures, by region id and replica; `limit` 0: all."""
         shown = [
-            HostedReplica(one.key[0], one.region.table_id, one.key[1], SHOWN[one.phase], one.since_ms, one.error)
+            HostedReplica(
+                one.key[0],
+                one.region.table_id,
+                one.key[1],
+                SHOWN[one.phase],
+                one.since_ms,
+                one.error,
+                schema_version=one.schema_version,
+            )
             for one in self._replicas.values()
             if one.phase is not None
         ]
@@ -112,6 +151,7 @@ class Replicas:
         """Take an OPEN order: its result if that is certain now, else the ticket that `Decided` will name."""
         record = order.transition
         key = (record.region_id, record.replica)
+        self.alter(AlterOrder(*key, order.schema_version))
         if record.state is RegionState.OPENING and record.destination == self.me:
             return self._asked_again(key)
         if record.state is not RegionState.OFFLINE or record.destination != self.me:
@@ -176,7 +216,40 @@ class Replicas:
             return self._wait(replica, order, epoch)
         return _result(key, Outcome.REFUSED, replica.version, f"it is {replica.phase}")
 
+    def alter(self, order: AlterOrder) -> AlterResult:
+        """Tell a replica of its table's schema version (DD-07); one that is not here, or leaves, gets none.
+
+        It never goes back: an order may come late, or twice.
+        """
+        replica = self._replicas.get((order.region_id, order.replica))
+        if replica is None or replica.phase not in _ALTERED:
+            return AlterResult(order.region_id, order.replica, -1)
+        self._learn_schema(replica, order.schema_version)
+        return AlterResult(order.region_id, order.replica, replica.schema_version)
+
+    def order_review(self, key: Key) -> OrderResult:
+        """A master doubts that an open replica is ours: the store's word decides, not the master's (FN-03)."""
+        replica = self._replicas.get(key)
+        if replica is None:
+            return _result(key, Outcome.DONE)
+        if replica.phase is Phase.OPEN and not replica.review_number:
+            replica.review_number = self._number()
+            self._effects.append(ReadOwner(key, replica.review_number, replica.region.table_id))
+        return _result(key, Outcome.STARTED)
+
     # --- answers of the store ---
+
+    def reviewed(
+        self, key: Key, number: int, found: TransitionRecord | None, region: RegionRecord | None, now_ms: int
+    ) -> None:
+        """The answer to ReadOwner. What is not ours is closed without a word to the store, which knows better."""
+        replica = self._replicas.get(key)
+        if replica is None or replica.review_number != number:
+            return
+        replica.review_number = 0
+        if replica.phase is Phase.OPEN and is_disowned(self.me, key[1], found, region):
+            self._move(replica, "disowned", Phase.DROPPING, now_ms)
+            self._close(replica)
 
     def step_done(self, key: Key, number: int, version: int, region_version: int, now_ms: int, zxid: int = 0) -> None:
         """The step is in the store; `version` is the znode's now, `region_version` the region record's if written.
@@ -285,6 +358,7 @@ class Replicas:
         if replica is None:
             return
         replica.is_open = True
+        self._learn_schema(replica, replica.schema_version)
         if replica.phase is Phase.DROPPING:
             self._move(replica, "opened", Phase.DROPPING, now_ms)
             self._close(replica)
@@ -407,8 +481,13 @@ class Replicas:
         if (before, event, after) not in LEGAL:
             name = f"{replica.key[0]}-{replica.key[1]}"
             raise InvalidTransition(name, before or "none", f"{event} to {after or 'none'}", self.story(replica.key))
+        if before is not None:
+            self._counts[before] -= 1
+        if after is not None:
+            self._counts[after] += 1
         replica.phase = after
         replica.since_ms = now_ms
+        self._changed[replica.key] = None
 
     def _claim(self, replica: Replica, order: OpenOrder, epoch: int, ticket: int, now_ms: int) -> int:
         self._move(replica, "open ordered", Phase.CLAIMING, now_ms)
@@ -418,6 +497,7 @@ class Replicas:
         replica.mark, replica.version = mark_of(order), order.version
         replica.epoch, replica.ticket, replica.error = epoch, ticket, ""
         replica.open_timeout_ms = order.open_timeout_ms
+        self._learn_schema(replica, order.schema_version)
         record = replace(
             order.transition,
             state=RegionState.OPENING,
@@ -475,8 +555,26 @@ class Replicas:
     def _open(self, replica: Replica, evict: Incarnation | None = None) -> None:
         replica.job_number = self._number()
         self._effects.append(
-            OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict, replica.token)
+            OpenRegion(
+                replica.key,
+                replica.job_number,
+                replica.region,
+                replica.epoch,
+                evict,
+                replica.token,
+                replica.schema_version,
+            )
         )
+        replica.schema_told = replica.schema_version
+
+    def _learn_schema(self, replica: Replica, version: int) -> None:
+        """Versions only grow; the handler hears of those that come while it has the replica open."""
+        if version > replica.schema_version:
+            replica.schema_version = version
+            self._changed[replica.key] = None
+        if replica.is_open and replica.schema_version > replica.schema_told:
+            replica.schema_told = replica.schema_version
+            self._effects.append(SchemaChanged(replica.key, replica.region, replica.schema_version))
 
     def _close(self, replica: Replica) -> None:
         replica.job_number = self._number()
@@ -489,7 +587,7 @@ class Replicas:
         replica.error = error
         result = self._decide(replica, Outcome.FAILED, error)
         region_id, number = replica.key
-        hosted = HostedReplica(region_id, replica.region.table_id, number, "FAILED", now_ms, error)
+        hosted = HostedReplica(region_id, replica.region.table_id, number, "FAILED", now_ms, error, schema_version=-1)
         self._forget(replica, "open failed", Past(replica.mark, result, hosted), now_ms)
 
     def _step_lost(

@@ -11,6 +11,10 @@ session to time out: the lock on our data directory proves that start dead, on t
 host has our uuid by mistake (a copied data directory) or by a move; nobody can tell from here, so its session must end
 by itself. The fencing epoch is read before the first command can come, so that an old master's late command is refused
 even by a server that has just started (FN-05 without the majority: the store has the epoch).
+
+Before anything is written the cluster's id is read and shown to `adopt`, which refuses another cluster than the one
+that this server belongs to. A server that belongs to a cluster does not create one: where there is none (a store that
+was given by mistake, or one whose first master is still to come) it waits.
 """
 
 from __future__ import annotations
@@ -18,14 +22,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from coord.client.ops import Create, Delete
 from coord.client.session import SessionState, ZkClient
-from coord.errors import BadVersion, ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationError, RetryableError
+from coord.errors import (
+    BadVersion,
+    ConfigError,
+    ConnectionLoss,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OperationError,
+    RetryableError,
+)
 from coord.wire.records import Stat
 from regions import layout
 from regions.layout import CorruptZnode, Layout
@@ -55,8 +69,15 @@ class Membership:
         lease: Lease,
         now_s: Callable[[], float],
         changed: Callable[[bool], None],
+        adopt: Callable[[str], None],
+        *,
+        belongs: bool = False,
     ) -> None:
-        """`now_s` is the lease's clock: monotonic, and running while the machine sleeps."""
+        """`now_s` is the lease's clock: monotonic, and running while the machine sleeps.
+
+        `adopt` is called with the cluster's id as soon as there is one, and raises ConfigError if it is another
+        cluster's; `belongs`: this server has a cluster.
+        """
         self.client = client
         self.over: Deferred[str] = Deferred()
         self.is_joined = False
@@ -66,6 +87,8 @@ class Membership:
         self._lease = lease
         self._now_s = now_s
         self._changed = changed
+        self._adopt = adopt
+        self._belongs = belongs
         self._held = False
         #: Our registration may be gone: nothing renews the lease until a look has shown that it is not.
         self._in_doubt = False
@@ -83,6 +106,7 @@ class Membership:
 
         Raises:
             OperationError: the store refuses (no access, say).
+            ConfigError: this is another cluster than ours; nothing was written.
             ConnectionLoss: the membership is over before it began.
         """
         self._lease.begin(self.client.timeout_ms)
@@ -114,6 +138,7 @@ class Membership:
 
     async def _join(self, record: ServerRecord) -> None:
         client, path = self.client, self._paths.server(record.uuid)
+        is_known = await self._find_cluster()
         for parent in _ancestors(self._paths.servers):
             try:
                 await client.create(parent)
@@ -140,6 +165,57 @@ class Membership:
                 raise
         if await client.exists(path, self._registration_event) is None:
             self.end("the registration was deleted")
+        if not is_known:
+            await self._await_cluster()
+
+    # --- which cluster ---
+
+    async def _find_cluster(self) -> bool:
+        """Read the cluster's id; False where there is none yet, and we belong to none."""
+        looks = 0
+        while not self._is_over:
+            if await self._read_cluster():
+                return True
+            if not self._belongs:
+                return False
+            if looks % LOOKS_PER_LINE == 0:
+                log.warn(
+                    "there is no cluster below {root} of this store, and this server belongs to one; waiting for it",
+                    root=self._paths.root or "/",
+                )
+            looks += 1
+            await deferLater(self._reactor, LOOK_S)
+        return False
+
+    async def _read_cluster(self) -> bool:
+        path = self._paths.cluster
+        try:
+            data, _ = await self.client.get(path)
+        except NoNode:
+            return False
+        try:
+            self._adopt(layout.decode_cluster(data, path).cluster_id)
+        except CorruptZnode as error:
+            raise ConfigError(f"this store's cluster cannot be told: {error}") from error
+        return True
+
+    async def _await_cluster(self) -> None:
+        """The first master is still to come: its cluster will be ours."""
+        if await self.client.exists(self._paths.cluster, self._cluster_event) is not None:
+            await self._read_cluster()
+
+    def _cluster_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
+        if not self._is_over:
+            ensureDeferred(self._await_cluster()).addErrback(self._cluster_unread)
+
+    def _cluster_unread(self, failure: Failure) -> None:
+        """Without a connection: a little later. What cannot be mended ends the membership, and the next one says so."""
+        if isinstance(failure.value, ConfigError):
+            self.end(failure.getErrorMessage())
+            return
+        failure.trap(OperationError)  # type: ignore[no-untyped-call]
+        if not self._is_over:
+            self._timers["cluster"] = self._reactor.callLater(AGAIN_S, self._cluster_event, 0, "", 0)
 
     async def _read_epoch(self) -> int:
         """The fencing epoch as of now; -1 before there was a master."""

@@ -38,16 +38,21 @@ from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, OperationError
 from coord.rpc import RpcError, RpcServer
+from coord.stopping import stop_on_signals
+from regions.heartbeat import ReplicaReport, ServerFigures
 from regions.layout import Layout
 from regions.messages import (
     NO_LEASE,
     STALE_EPOCH,
+    WRONG_CLUSTER,
     WRONG_SERVER,
+    AlterRegions,
     CloseRegions,
     GetServerStatus,
     ListOpen,
     OpenList,
     OpenRegions,
+    ReviewReplicas,
     ServerReply,
     ServerRequest,
     ServerStatus,
@@ -55,7 +60,9 @@ from regions.messages import (
 from regions.model import Incarnation, ServerRecord
 from regionserver.config import Settings
 from regionserver.directory import DirectoryOpener
+from regionserver.events import Key
 from regionserver.handover import hand_over
+from regionserver.heartbeats import Heartbeats
 from regionserver.host import Host
 from regionserver.instance import Instance
 from regionserver.kv.service import KvRegions
@@ -65,6 +72,7 @@ from regionserver.metrics import Metrics
 from regionserver.opener import NothingOpener, RegionOpener
 from regionserver.report import Membership
 from regionserver.serving import Serving
+from regionserver.tie import Us
 from regionserver.workers import Pool, Workers
 
 __all__ = ["RegionServer", "Settings", "run"]
@@ -79,6 +87,9 @@ REFUSED_AGAIN_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 10.0
 #: Regions of a lost session that have not closed after this long make the process unhealthy.
 HEALTHY_CLOSE_S: Final = 60.0
+
+#: What only the newest master may send, and only to this very incarnation.
+Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas
 
 _OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
 _CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
@@ -133,6 +144,7 @@ class RegionServer:
         self._admin_port: IListeningPort | None = None
         self._client: ZkClient | None = None
         self._membership: Membership | None = None
+        self._heartbeats: Heartbeats | None = None
         self._record = ServerRecord(instance.uuid, settings.host, settings.port, 0)
         self._epoch = -1
         self._metrics.refresh = self.status
@@ -225,6 +237,9 @@ class RegionServer:
         return len(self._host.replicas)
 
     def _fatal(self, failure: Failure) -> None:
+        if isinstance(failure.value, ConfigError):
+            self._died(failure.getErrorMessage())
+            return
         log.failure("the region server cannot go on", failure=failure)
         self._died(f"a fault of this program: {failure.getErrorMessage()}")
 
@@ -262,7 +277,14 @@ class RegionServer:
             self._record, start_code=me.start_code, session_ms=client.timeout_ms, leaving=False
         )
         membership = self._membership = Membership(
-            self._reactor, client, self._paths, self._lease, self._boot_s, self._lease_changed
+            self._reactor,
+            client,
+            self._paths,
+            self._lease,
+            self._boot_s,
+            self._lease_changed,
+            self._adopt,
+            belongs=bool(self._instance.cluster_id),
         )
         self._metrics.sessions.inc()
         try:
@@ -279,7 +301,19 @@ class RegionServer:
         self._host.begin(me, client)
         self._host.set_serving(self._lease.holds(self._boot_s()))
         log.info("registered as {me} at {host}:{port}", me=str(me), host=self._record.host, port=self._record.port)
-        reason = await membership.over
+        heartbeats = self._heartbeats = Heartbeats(
+            self._reactor,
+            client,
+            self._paths,
+            self,
+            period_s=self._settings.heartbeat_period_s,
+            static=self._settings.masters,
+        )
+        heartbeats.start()
+        try:
+            reason = await membership.over
+        finally:
+            heartbeats.stop()
         if self._is_stopping:
             return
         count = len(self._host.replicas)
@@ -287,6 +321,11 @@ class RegionServer:
         self._closing_since_s = self._boot_s()
         await self._host.end()
         self._closing_since_s = None
+
+    def _adopt(self, cluster_id: str) -> None:
+        """This is the cluster that the store holds. Raises ConfigError if ours is another one."""
+        where = f"the one at {self._settings.store} below {self._settings.root or '/'}"
+        self._instance.adopt(cluster_id, where)
 
     def _say_unreachable(self, client: ZkClient) -> None:
         if client.state is not SessionState.CONNECTED:
@@ -319,6 +358,15 @@ class RegionServer:
         if isinstance(request, CloseRegions):
             self._admit(request)
             return self._host.close_regions(request.orders, request.epoch, request.answer_within_ms)
+        if isinstance(request, AlterRegions):
+            self._admit(request)
+            answer = self._host.alter_regions(request.orders)
+            if self._heartbeats is not None:
+                self._heartbeats.soon()  # somebody waits for the table to leave ALTERING
+            return answer
+        if isinstance(request, ReviewReplicas):
+            self._admit(request)
+            return self._host.review(request.replicas)
         if request.recipient not in ("", self._record.uuid):
             raise RpcError(WRONG_SERVER, f"this is {self._record.uuid}")
         if isinstance(request, ListOpen):
@@ -333,7 +381,7 @@ class RegionServer:
         assert isinstance(request, GetServerStatus), f"nobody answers {request}"
         return self.status()
 
-    def _admit(self, command: OpenRegions | CloseRegions) -> None:
+    def _admit(self, command: Command) -> None:
         """Let a command of the newest master, meant for this very incarnation, under a valid lease, pass."""
         code, why = self._objection(command)
         if code:
@@ -343,10 +391,15 @@ class RegionServer:
             log.info("commands come from epoch {epoch} now", epoch=command.epoch)
             self._epoch = command.epoch
 
-    def _objection(self, command: OpenRegions | CloseRegions) -> tuple[str, str]:
+    def _objection(self, command: Command) -> tuple[str, str]:
         me = Incarnation(self._record.uuid, self._record.start_code)
         if (command.recipient, command.start_code) != (me.uuid, me.start_code):
             return WRONG_SERVER, f"this is {me}, not {Incarnation(command.recipient, command.start_code)}"
+        mine = self._instance.cluster_id
+        # A server that knows of no cluster yet has registered in this one's store a moment ago, else no master of it
+        # could name this start.
+        if mine and command.cluster != mine:
+            return WRONG_CLUSTER, f"this server belongs to cluster {mine}, the order comes from {command.cluster!r}"
         if command.epoch < self._epoch:
             return STALE_EPOCH, f"epoch {command.epoch} is over, {self._epoch} has begun"
         if not self._holds():
@@ -356,6 +409,51 @@ class RegionServer:
     def _holds(self) -> bool:
         """Whether requests for regions may be answered now. Any thread."""
         return not self._is_stopping and self._host.is_serving and self._lease.holds(self._boot_s())
+
+    # --- what heartbeats tell (regionserver.heartbeats.Host) ---
+
+    def us(self) -> Us:
+        """This server as it is now."""
+        phases = self._host.phases_now()
+        rates = self._serving.rates()
+
+        def describe(key: Key) -> ReplicaReport | None:
+            found = self._host.replicas.report(key)
+            if found is None or key not in rates:
+                return found
+            return msgspec.structs.replace(found, load=round(rates[key], 2))
+
+        return Us(
+            self._instance.cluster_id,
+            self._record,
+            self._epoch,
+            ServerFigures(
+                phases[Phase.OPEN],
+                sum(phases[phase] for phase in _OPENING),
+                sum(phases[phase] for phase in _CLOSING),
+                round(sum(rates.values()), 2),
+            ),
+            describe,
+            self._host.replicas.keys,
+        )
+
+    def take_changed(self) -> list[Key]:
+        """Replicas that have changed since the last call."""
+        return self._host.replicas.take_changed()
+
+    def rates(self) -> Mapping[Key, float]:
+        """Requests per second of late."""
+        return self._serving.rates()
+
+    def learn_epoch(self, epoch: int) -> int:
+        """A master of our cluster knows this epoch (FN-05): orders of a lower one are refused from now on."""
+        if epoch > self._epoch:
+            self._epoch = epoch
+        return self._epoch
+
+    def heartbeat_ended(self, *, is_answered: bool) -> None:
+        """A heartbeat was answered, or refused or lost."""
+        self._metrics.heartbeats.labels("answered" if is_answered else "failed").inc()
 
     # --- what it shows ---
 
@@ -375,6 +473,8 @@ class RegionServer:
             failed=self._host.replicas.failed(),
             lease_ms_left=int(left_s * 1000),
             uptime_ms=int((self._boot_s() - self._began_s) * 1000),
+            cluster_id=self._instance.cluster_id,
+            masters=[] if self._heartbeats is None else self._heartbeats.reach(),
         )
 
     def _ready(self) -> tuple[bool, Mapping[str, object]]:
@@ -424,6 +524,7 @@ def run(settings: Settings, opener: RegionOpener | None = None) -> int:
     predicate = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
     globalLogBeginner.beginLoggingTo([FilteringLogObserver(observer, [predicate])], redirectStandardIO=False)
     reactor.addSystemEventTrigger("before", "shutdown", lambda: None if deaths else ensureDeferred(server.stop()))
+    stop_on_signals(reactor)
     reactor.run()
     instance.close()
     return 1 if deaths else 0

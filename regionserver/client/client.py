@@ -17,8 +17,10 @@ attempt gets twice as long, for a server may also be slow.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import logging
+import operator
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +32,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from coord.rpc_wire import Code, RpcError
+from regions import partitioning
 from regions.layout import DEFAULT_ROOT, Layout
 from regions.messages import NO_LEASE, WRONG_SERVER
 from regions.model import RegionRecord
@@ -132,10 +135,11 @@ class RegionClient:
 
     def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None:
         """The value at `key`, None if there is none."""
-        reply = self.call(
-            table, key, lambda place, _region, _attempt: KvRead(place, [key]), KvValues, timeout_s=timeout_s
-        )
-        return reply.values[0]
+
+        def ask(place: Place, region: RegionRecord, _attempt: int) -> KvRead:
+            return KvRead(place, [partitioning.place(key, region.hash_buckets)])
+
+        return self.call(table, key, ask, KvValues, timeout_s=timeout_s).values[0]
 
     def put(self, table: str, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
         """Put `value` at `key`; durable on return."""
@@ -153,7 +157,7 @@ class RegionClient:
         by_region: dict[str, list[KvChange]] = {}
         count = 0
         for change in changes:
-            by_region.setdefault(self._region(table, change.key).region_id, []).append(change)
+            by_region.setdefault(_there(table, self.places.region_of(table, change.key)).region_id, []).append(change)
         for mine in by_region.values():
             for batch in _batches(mine):
                 self._write(table, batch, timeout_s)
@@ -165,8 +169,25 @@ class RegionClient:
     ) -> Iterator[tuple[str, bytes]]:
         """Rows of `[start, end)` by key, "" for no bound; at most `rows_max`. Page by page: `timeout_s` is for each.
 
-        A page is as of one moment, the whole is not.
+        A page is as of one moment, the whole is not. In a table with hash buckets every bucket has its part of the
+        rows.
         """
+        known = self.places.table(table)
+        buckets = 0 if known is None else known.hash_buckets
+        if not buckets:
+            yield from self._scan(table, start, end, rows_max, timeout_s)
+            return
+        parts = [
+            self._scan(table, *partitioning.bounds(start, end, bucket), rows_max, timeout_s)
+            for bucket in range(buckets)
+        ]
+        keyed = [((partitioning.unplace(key, buckets), value) for key, value in part) for part in parts]
+        yield from itertools.islice(heapq.merge(*keyed, key=operator.itemgetter(0)), rows_max)
+
+    def _scan(
+        self, table: str, start: str, end: str, rows_max: int | None, timeout_s: float | None
+    ) -> Iterator[tuple[str, bytes]]:
+        """Rows of a range of placed keys, under their placed keys."""
         left = rows_max
         at = start
         while left is None or left > 0:
@@ -189,13 +210,16 @@ class RegionClient:
             following = region.end_key
             return KvScan(place, at, end, rows_max)
 
-        return self.call(table, at, ask, KvRows, timeout_s=timeout_s), following
+        found = self._call(table, at, lambda: self.places.region_at(table, at), ask, KvRows, timeout_s)
+        return found, following
 
     def _write(self, table: str, changes: list[KvChange], timeout_s: float | None) -> None:
         number = next(self._numbers)
 
-        def ask(place: Place, _region: RegionRecord, attempt: int) -> KvWrite:
-            return KvWrite(place, changes, self._writer, number, attempt)
+        def ask(place: Place, region: RegionRecord, attempt: int) -> KvWrite:
+            buckets = region.hash_buckets
+            placed = [KvChange(partitioning.place(one.key, buckets), one.value) for one in changes]
+            return KvWrite(place, placed if buckets else changes, self._writer, number, attempt)
 
         self.call(table, changes[0].key, ask, KvWritten, timeout_s=timeout_s)
 
@@ -213,9 +237,27 @@ class RegionClient:
     ) -> T:
         """Send what `ask(place, region, attempt)` makes to the server that has the region of `key` open.
 
-        `attempt` counts from 0. `is_repeatable`: whether the request may be carried out twice.
+        `attempt` counts from 0. `is_repeatable`: whether the request may be carried out twice. In a table with hash
+        buckets the region is that of the key's bucket; services that store keys store them placed, too, by
+        `regions.partitioning.place(key, region.hash_buckets)`.
         Raises NoSuchTable, Refused, Unavailable, OutcomeUnknown.
         """
+        return self._call(
+            table, key, lambda: self.places.region_of(table, key), ask, expect, timeout_s, is_repeatable=is_repeatable
+        )
+
+    def _call(
+        self,
+        table: str,
+        key: str,
+        find: Callable[[], RegionRecord | None],
+        ask: Callable[[Place, RegionRecord, int], msgspec.Struct],
+        expect: type[T],
+        timeout_s: float | None,
+        *,
+        is_repeatable: bool = True,
+    ) -> T:
+        """`call` to the region that `find` finds; `key` is for messages."""
         began_s = time.monotonic()
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         deadline_s = began_s + wait_s
@@ -226,7 +268,7 @@ class RegionClient:
         for attempt in itertools.count():
             region: RegionRecord | None = None
             try:
-                region = self._region(table, key)
+                region = _there(table, find())
                 place = Place.of(region)
                 if tried is not None and place != tried:
                     pause_s = PAUSE_FIRST_S
@@ -256,12 +298,6 @@ class RegionClient:
                 time.sleep(min(pause_s, remaining_s))
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
         raise AssertionError("unreachable")
-
-    def _region(self, table: str, key: str) -> RegionRecord:
-        region = self.places.region_of(table, key)
-        if region is None:
-            raise NoSuchTable(f"there is no table {table!r}")
-        return region
 
     def _attempt(
         self,
@@ -303,12 +339,18 @@ class RegionClient:
         return now is not None and Place.of(now) not in (None, tried)
 
 
+def _there(table: str, region: RegionRecord | None) -> RegionRecord:
+    if region is None:
+        raise NoSuchTable(f"there is no table {table!r}")
+    return region
+
+
 def _batches(changes: list[KvChange]) -> Iterator[list[KvChange]]:
     """Cut into writes within the limits of one request."""
     batch: list[KvChange] = []
     size = 0
     for change in changes:
-        bytes_of_it = len(change.key.encode()) + len(change.value or b"")
+        bytes_of_it = len(change.key.encode()) + partitioning.PREFIX_BYTES + len(change.value or b"")
         if batch and (len(batch) == KEYS_MAX or size + bytes_of_it > WRITE_BYTES_MAX):
             yield batch
             batch, size = [], 0

@@ -16,6 +16,7 @@ from kazoo.exceptions import NoNodeError
 
 from regions.layout import Layout, decode_region, decode_server, decode_table
 from regions.model import RegionRecord, ServerRecord, TableRecord
+from regions.partitioning import place
 
 
 class _Table:
@@ -47,8 +48,14 @@ class Places:
     def region_of(self, table: str, key: str) -> RegionRecord | None:
         """The region that holds `key`, perhaps as it was a while ago; None for an unknown table."""
         found = self._table(table)
-        if found is None:
-            return None
+        return None if found is None else self._region_at(found, place(key, found.record.hash_buckets))
+
+    def region_at(self, table: str, placed: str) -> RegionRecord | None:
+        """The same for a placed key (`regions/partitioning.py`)."""
+        found = self._table(table)
+        return None if found is None else self._region_at(found, placed)
+
+    def _region_at(self, found: _Table, key: str) -> RegionRecord | None:
         with self._lock:
             at = bisect.bisect_right(found.starts, (key, "\U0010ffff")) - 1
             known = found.regions[found.starts[at][1]] if at >= 0 else None
@@ -69,7 +76,7 @@ class Places:
                 records.append(decode_region(answer.get()[0], f"{folder}/{name}"))
         for record in records:
             self._remember(found, record)
-        return sorted(records, key=lambda one: one.start_key)
+        return sorted((one for one in records if not one.is_replaced), key=lambda one: one.start_key)
 
     def refresh(self, table: str, region_id: str) -> RegionRecord | None:
         """Read one region's record again; None if it is gone, and then the whole table is forgotten."""
@@ -139,7 +146,7 @@ class Places:
 
     def _remember(self, table: _Table, record: RegionRecord) -> None:
         with self._lock:
-            if record.region_id not in table.regions:
+            if record.region_id not in table.regions and not record.is_replaced:
                 bisect.insort(table.starts, (record.start_key, record.region_id))
             table.regions[record.region_id] = record
 
@@ -151,7 +158,7 @@ class Places:
             record = table.regions.get(table.names[middle]) or self._read(table, table.names[middle])
             if record is None:
                 break
-            if record.contains(key):
+            if record.contains(key) and not record.is_replaced:
                 return record
             if key < record.start_key:
                 high = middle - 1
@@ -159,6 +166,6 @@ class Places:
                 low = middle + 1
         for name in table.names:
             record = table.regions.get(name) or self._read(table, name)
-            if record is not None and record.contains(key):
+            if record is not None and record.contains(key) and not record.is_replaced:
                 return record
         return None

@@ -1,7 +1,8 @@
 """What clients ask of a key-value region, and within which limits.
 
-Every request names the opening that it means (`regionserver.serving.Place`). Keys are text, ordered by code point,
-which is also the order of their UTF-8 bytes; values are bytes.
+Every request names the opening that it means (`regionserver.serving.Place`). Keys are placed ones
+(`regions.partitioning`): in a table with hash buckets they begin with their bucket. They are text, ordered by code
+point, which is also the order of their UTF-8 bytes; values are bytes.
 
 A write may come twice: a client that did not hear what became of it sends it again, to the same opening or to the next
 one. Puts and deletes by key may be repeated; what must not happen is that the first copy, late in some socket buffer,
@@ -18,6 +19,7 @@ import msgspec
 
 from coord.rpc_wire import Code, RpcError
 from regions.model import RegionRecord
+from regions.partitioning import is_placed
 from regionserver.serving import Place
 
 #: LMDB's own limit, as it is built everywhere.
@@ -141,6 +143,11 @@ def check_request(request: KvRequest, region: RegionRecord) -> int:
         size += len(check_key(key))
         if not region.contains(key):
             raise RpcError(WRONG_REGION, f"key {key[:40]!r} is not in region {region.region_id}")
+        if not is_placed(key, region.hash_buckets):
+            raise RpcError(
+                Code.BAD_REQUEST,
+                f"key {key[:40]!r} does not begin with its bucket: its table has {region.hash_buckets} hash buckets",
+            )
     if isinstance(request, KvWrite):
         for change in request.changes:
             if change.value is not None:

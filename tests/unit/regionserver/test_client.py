@@ -9,9 +9,9 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from coord.rpc_wire import Code, RpcError
-from regions import layout
+from regions import layout, partitioning
 from regions.layout import Layout
-from regions.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regions.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord, TabletState
 from regionserver.client import Attempt, Change, NoSuchTable, OutcomeUnknown, Places, Refused, RegionClient, Unavailable
 from regionserver.client import client as client_module
 from regionserver.kv.messages import KEYS_MAX, KvRead, KvRow, KvRows, KvScan, KvValues, KvWrite, KvWritten
@@ -210,3 +210,59 @@ def test_a_scan_goes_from_page_to_page_and_region_to_region(cluster: Cluster) ->
     assert asked == [("t1.0", ""), ("t1.0", "c"), ("t1.1", "f"), ("t1.2", "m")]
     cluster.answers = [KvRows([KvRow("a", b"1"), KvRow("b", b"2")], "c")]
     assert len(list(cluster.client.scan("rows", rows_max=2))) == 2
+
+
+def hash_rows(cluster: Cluster) -> None:
+    """Make the rows' table one of two buckets, each cut at "m"."""
+    znodes = cluster.store.znodes
+    for path in [one for one in znodes if one.startswith(f"{PATHS.table_regions('t1')}/")]:
+        del znodes[path]
+    znodes[PATHS.table("t1")] = layout.encode(TableRecord("t1", "rows", hash_buckets=2))
+    for number, spec in enumerate(partitioning.ranges(["m"], 2)):
+        places = (ReplicaLocation(0, "s1", 7, 1),)
+        record = RegionRecord("t1", f"t1.{number}", spec.start_key, spec.end_key, replicas=places, hash_buckets=2)
+        znodes[PATHS.region("t1", record.region_id)] = layout.encode(record)
+
+
+def test_keys_are_placed_in_their_buckets(cluster: Cluster) -> None:
+    """The region is that of the placed key, and the server is sent the placed key."""
+    hash_rows(cluster)
+    cluster.answers = [KvValues([b"1"]), KvWritten(1)]
+    cluster.client.get("rows", "apple")
+    cluster.client.put("rows", "zebra", b"2")
+    (_, read, _), (_, write, _) = cluster.asked
+    assert read.keys == [partitioning.place("apple", 2)]
+    assert write.changes == [Change(partitioning.place("zebra", 2), b"2")]
+    for message, key in ((read, "apple"), (write, "zebra")):
+        bucket = partitioning.bucket_of(key, 2)
+        assert message.place.region_id == f"t1.{2 * bucket + (key > 'm')}"
+
+
+def test_a_scan_of_buckets_is_in_the_order_of_keys(cluster: Cluster) -> None:
+    """Each bucket has its part of the rows; what comes out is merged, without the buckets, and ends where it should."""
+    hash_rows(cluster)
+    rows = {f"k{number}": str(number).encode() for number in range(8)}
+
+    def page(_address: tuple[str, int], message: KvScan, _expect: Any, _timeout_s: float) -> KvRows:
+        placed = sorted((partitioning.place(key, 2), value) for key, value in rows.items())
+        region = partitioning.ranges(["m"], 2)[int(message.place.region_id.rpartition(".")[2])]
+        low, high = max(region.start_key, message.start), min(region.end_key or "~", message.end or "~")
+        found = [KvRow(key, value) for key, value in placed if low <= key < high]
+        return KvRows(found[: message.rows_max])
+
+    cluster.client._connections.call = page  # type: ignore[method-assign, assignment]
+    assert list(cluster.client.scan("rows")) == sorted(rows.items())
+    assert [key for key, _ in cluster.client.scan("rows", "k2", "k6")] == ["k2", "k3", "k4", "k5"]
+    assert [key for key, _ in cluster.client.scan("rows", rows_max=3)] == ["k0", "k1", "k2"]
+
+
+def test_a_region_that_was_replaced_is_nobodys(cluster: Cluster) -> None:
+    """DD-03: its record is kept and has the same range; the one that took its place is asked."""
+    former = RegionRecord("t1", "t1.2", "m", "t", state=TabletState.REPLACED)
+    cluster.store.znodes[PATHS.region("t1", "t1.2")] = layout.encode(former)
+    fresh = RegionRecord("t1", "t1.2r1", "m", "t", replicas=(ReplicaLocation(0, "s2", 7, 1),))
+    cluster.store.znodes[PATHS.region("t1", "t1.2r1")] = layout.encode(fresh)
+    cluster.answers = [KvValues([b"1"])]
+    assert cluster.client.get("rows", "n") == b"1"
+    assert cluster.asked[0][1].place.region_id == "t1.2r1"
+    assert [one.region_id for one in cluster.client.places.regions("rows") or []] == ["t1.0", "t1.1", "t1.2r1", "t1.3"]

@@ -229,6 +229,26 @@ class HostTests(SynchronousTestCase):
         assert max(self.store.sizes) < 10
         assert self.host.phases()[Phase.OPEN] == 20
 
+    def test_what_a_master_doubts_is_looked_up_in_the_store(self) -> None:
+        """FN-02 to FN-04: what is another's is dropped and nothing written; ours and orphans stay; also over a lost
+        connection."""
+        self.opened(3)
+        for number in range(3):
+            del self.store.znodes[PATHS.transition(f"r{number}", 0)]
+        theirs = RegionRecord("t", "r0", replicas=(ReplicaLocation(0, "other", 3),))
+        self.store.znodes[PATHS.region("t", "r0")] = (layout.encode(theirs), 9)
+        del self.store.znodes[PATHS.region("t", "r1")]
+        before = dict(self.store.znodes)
+        self.store.is_cut = True
+        reply = self.host.review([("r0", 0), ("r1", 0), ("r2", 0), ("r9", 0)])
+        assert [one.outcome for one in reply.results] == [Outcome.STARTED] * 3 + [Outcome.DONE]
+        self.store.is_cut = False
+        self.reactor.advance(host_module.READ_AGAIN_S)
+        self.settle()
+        assert self.opener.closed == ["r0"]
+        assert self.host.phases()[Phase.OPEN] == 2
+        assert self.store.znodes == before
+
     def test_a_bad_region_holds_nobody(self) -> None:
         """The multi is refused; everybody else is sent alone and goes on."""
         orders = self.orders(50)

@@ -33,6 +33,20 @@ def test_a_clock_set_back_repeats_no_start_code(tmp_path: Path) -> None:
     assert codes == [1000, 1001, 1002]
 
 
+def test_it_belongs_to_one_cluster_for_life(tmp_path: Path) -> None:
+    """FN-04: the first one it joins; another is refused by a sentence that says what to do, and nothing is changed."""
+    first = Instance.open(tmp_path)
+    first.adopt("c1", "here")
+    first.adopt("c1", "here")
+    first.close()
+    second = Instance.open(tmp_path)
+    with pytest.raises(ConfigError, match=r"belongs to a server of cluster c1, and there is cluster c2.*--data-dir"):
+        second.adopt("c2", "there")
+    assert second.cluster_id == "c1"
+    second.close()
+    assert msgspec.json.decode((tmp_path / "instance.json").read_bytes())["cluster_id"] == "c1"
+
+
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     """The lock says who has it; giving it back frees it."""
     instance = Instance.open(tmp_path)

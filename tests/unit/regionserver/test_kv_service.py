@@ -15,8 +15,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord.rpc_wire import RpcError
-from regions.messages import NO_LEASE, WRONG_SERVER
+from regions.messages import BAD_REQUEST, NO_LEASE, WRONG_SERVER
 from regions.model import Incarnation, RegionRecord, ReplicaLocation
+from regions.partitioning import bucket_of
 from regionserver.kv import files as files_module
 from regionserver.kv import lanes as lanes_module
 from regionserver.kv import service as service_module
@@ -33,6 +34,7 @@ from regionserver.kv.messages import (
     KvValues,
     KvWrite,
     KvWritten,
+    check_request,
 )
 from regionserver.kv.service import KvRegions
 from regionserver.opener import Opening
@@ -290,3 +292,17 @@ def test_threads_are_not_needed_to_import() -> None:
     with tempfile.TemporaryDirectory() as folder:
         KvRegions(Path(folder))
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("key", "code"), [("0000:n", None), ("0001:n", BAD_REQUEST), ("n", BAD_REQUEST)])
+def test_a_key_outside_its_bucket_is_refused(key: str, code: str | None) -> None:
+    """A client that knows nothing of the table's buckets must not leave rows where nobody looks for them."""
+    assert bucket_of("n", 2) == 0
+    region = RegionRecord("t", "r1", hash_buckets=2)
+    for request in (KvRead(PLACE, [key]), KvWrite(PLACE, [KvChange(key, b"1")], "w", 1)):
+        if code is None:
+            check_request(request, region)
+        else:
+            with pytest.raises(RpcError) as caught:
+                check_request(request, region)
+            assert caught.value.code == code

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from coord.errors import InvalidTransition
-from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.messages import AlterOrder, AlterResult, CloseOrder, OpenOrder, OrderResult, Outcome
 from regions.model import Incarnation, Intent, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.states import Actor, Cause, is_legal
 from regionserver import replicas as replicas_module
@@ -24,6 +24,7 @@ from regionserver.events import (
     Key,
     OpenRegion,
     ReadBack,
+    SchemaChanged,
     Stop,
     WriteStep,
 )
@@ -153,6 +154,65 @@ class Run:
     def idle(self) -> bool:
         self.pull()
         return not self.effects
+
+
+class TestSchemaVersion:
+    """DD-07: a replica knows the latest version that it was told of, and says so."""
+
+    def version(self, run: Run) -> int:
+        [shown] = run.replicas.hosted()
+        return shown.schema_version
+
+    def test_it_travels_in_the_order_to_open(self) -> None:
+        """What was opened under a version need not be altered to it."""
+        run = Run()
+        run.opening(replace(open_order(), schema_version=3))
+        assert self.version(run) == 3
+
+    def test_an_open_that_is_asked_for_again_brings_the_later_version(self) -> None:
+        """The table was altered while the region was being opened: the same order comes again, with more to say."""
+        run = Run()
+        run.opening(replace(open_order(), schema_version=3))
+        run.step()
+        run.opening(replace(open_order(), schema_version=4))
+        asked = OpenOrder(replace(offline(), state=RegionState.OPENING), 3, RegionRecord("t", "r1"), 5)
+        run.opening(replace(asked, schema_version=5))
+        assert self.version(run) == 5
+
+    @pytest.mark.parametrize(("told", "known"), [(2, 2), (7, 7), (1, 1)])
+    def test_an_open_replica_is_told(self, told: int, known: int) -> None:
+        """And answers with what it has now."""
+        run = Run().until_open()
+        assert run.replicas.alter(AlterOrder("r1", 0, told)) == AlterResult("r1", 0, known)
+        assert self.version(run) == known
+
+    def test_the_handler_hears_of_what_comes_after_its_opening(self) -> None:
+        """Not of the version that it was opened under; of one that came meanwhile when it has opened; of each once."""
+        run = Run()
+        run.opening(replace(open_order(), schema_version=3))
+        run.step()
+        assert run.replicas.alter(AlterOrder("r1", 0, 4)).schema_version == 4
+        assert run.opened().schema_version == 3
+        assert run.next(SchemaChanged).schema_version == 4
+        run.step()
+        run.replicas.alter(AlterOrder("r1", 0, 4))
+        assert run.idle()
+        run.replicas.alter(AlterOrder("r1", 0, 6))
+        assert run.next(SchemaChanged).schema_version == 6
+
+    def test_it_never_goes_back(self) -> None:
+        """KUDU-1374's cousin: an order that was held up somewhere comes after a later one."""
+        run = Run().until_open()
+        run.replicas.alter(AlterOrder("r1", 0, 4))
+        assert run.replicas.alter(AlterOrder("r1", 0, 3)) == AlterResult("r1", 0, 4)
+
+    def test_one_that_is_not_here_or_leaves_is_told_nothing(self) -> None:
+        """It gets the version with the next order to open it."""
+        run = Run().until_open().master_deletes()
+        assert run.replicas.alter(AlterOrder("r2", 0, 4)).schema_version == -1
+        run.close()
+        run.step()
+        assert run.replicas.alter(AlterOrder("r1", 0, 4)).schema_version == -1
 
 
 class TestOpen:

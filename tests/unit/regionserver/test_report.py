@@ -10,10 +10,19 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord.client.session import SessionState
-from coord.errors import BadVersion, ConnectionLoss, MultiFailed, NoAuth, NodeExists, NoNode, OperationError
+from coord.errors import (
+    BadVersion,
+    ConfigError,
+    ConnectionLoss,
+    MultiFailed,
+    NoAuth,
+    NodeExists,
+    NoNode,
+    OperationError,
+)
 from coord.wire.records import Stat
 from regions import layout
-from regions.model import ServerRecord
+from regions.model import ClusterRecord, ServerRecord
 from regionserver import report
 from regionserver.lease import MARGIN, Lease
 from regionserver.report import Membership
@@ -109,10 +118,23 @@ class MembershipTests(SynchronousTestCase):
         self.client = ScriptedClient()
         self.changes: list[bool] = []
         self.lease = Lease()
-        self.member = Membership(
-            self.reactor, self.client, PATHS, self.lease, self.reactor.seconds, self.changes.append  # type: ignore[arg-type]
-        )  # fmt: skip
+        self.client.znodes[PATHS.cluster] = (layout.encode(ClusterRecord("c1")), 0, 0)
+        self.adopted: list[str] = []
+        self.member = self.membership()
         self.path = PATHS.server("me")
+
+    def membership(self, adopt: Callable[[str], None] | None = None, *, belongs: bool = False) -> Membership:
+        client: Any = self.client
+        return Membership(
+            self.reactor,
+            client,
+            PATHS,
+            self.lease,
+            self.reactor.seconds,
+            self.changes.append,
+            adopt or self.adopted.append,
+            belongs=belongs,
+        )
 
     def join(self) -> Deferred[None]:
         return ensureDeferred(self.member.join(RECORD))
@@ -251,6 +273,41 @@ class MembershipTests(SynchronousTestCase):
         asked_before_the_freeze = self.client.syncs[0]
         asked_before_the_freeze.callback(None)
         assert self.changes == [True, False]
+
+    def test_a_foreign_cluster_is_refused_before_anything_is_written(self) -> None:
+        """FN-04: started with another cluster's store or root, it joins nothing and leaves no trace there."""
+        before = dict(self.client.znodes)
+
+        def refuse(cluster_id: str) -> None:
+            raise ConfigError(f"this is {cluster_id}")
+
+        self.member = self.membership(refuse, belongs=True)
+        self.failureResultOf(self.join(), ConfigError)
+        assert self.client.znodes == before
+
+    def test_a_server_that_has_a_cluster_makes_no_other(self) -> None:
+        """Where there is none it waits: the store may be the wrong one, or its first master still to come."""
+        cluster = self.client.znodes.pop(PATHS.cluster)
+        self.member = self.membership(belongs=True)
+        joining = self.join()
+        self.reactor.advance(report.LOOK_S)
+        self.assertNoResult(joining)
+        assert self.client.znodes == {}
+        self.client.znodes[PATHS.cluster] = cluster
+        self.reactor.advance(report.LOOK_S)
+        self.successResultOf(joining)
+        assert self.adopted == ["c1"]
+
+    def test_a_new_server_may_be_there_before_the_first_master(self) -> None:
+        """It registers, and learns the cluster's id as soon as there is one, over a lost connection as well."""
+        cluster = self.client.znodes.pop(PATHS.cluster)
+        self.joined()
+        assert self.adopted == []
+        self.client.znodes[PATHS.cluster] = cluster
+        self.client.failing = 1
+        self.client.watches.pop()(1, PATHS.cluster, 0)
+        self.reactor.advance(report.AGAIN_S)
+        assert self.adopted == ["c1"]
 
     def test_nothing_is_left_running_after_the_end(self) -> None:
         """No timer, no renewal."""
