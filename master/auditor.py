@@ -1,11 +1,11 @@
 """Watches what all masters and servers write, and raises an alarm when a rule of `regions/audit.py` is broken.
 
 Every master has one, whatever its role, on its own session: a standby audits the active master as well as the servers,
-and a cluster without an active master is still watched. Events are counted, and znodes read when the session has
-nothing better to do: at once in quiet times, many at a time during a bulk assignment, when most transitions are over
-before they could be read and only the number of their steps is checked.
+and a cluster without an active master is still watched. The session's feed (`master/feed.py`) tells it of transitions:
+every event, and what was read because of it. During a bulk assignment most transitions are over before they could be
+read, and only the number of their steps is checked.
 
-The active master's auditor also asks the servers now and then what they have open, and compares.
+The active master's auditor also compares now and then what servers have reported that they serve with the store.
 
 An alarm is a line in the log, a count in the metrics, and a znode `/alarms/<id>` with the steps that led there; `rk
 audit` and `rk status` show it until somebody has acknowledged it. The auditor never changes anything else.
@@ -14,7 +14,7 @@ audit` and `rk status` show it until somebody has acknowledged it. The auditor n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
@@ -23,10 +23,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.ops import GetData
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
-from coord.errors import CoordError, NodeExists, NoNode, OperationError
-from coord.rpc import RpcClient, RpcError
+from coord.errors import CoordError, NodeExists, NoNode
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
 from master import catalog
 from master.aio import gather
@@ -40,20 +38,16 @@ from regions.layout import (
     decode_transition,
     encode,
 )
-from regions.messages import HostedReplica, ListOpen, OpenList
 from regions.model import Incarnation, RegionState, ServerRecord, TransitionRecord
 from regions.sights import UNKNOWN, Sight
 
 log = Logger()
 
 TICK_S: Final = 2.0
-#: How often the servers are asked what they have open.
+#: How often what servers serve is compared with the store.
 OWNERS_S: Final = 30.0
-OWNERS_TIMEOUT_S: Final = 10.0
-#: Znodes in one multi-read, and the pause after one; the long one while more than that wait, as in a bulk assignment.
-READS_MAX: Final = 250
-READ_PAUSE_S: Final = 0.05
-BUSY_PAUSE_S: Final = 0.5
+#: What was at rest for so long must have been reported by a server that is heard: several heartbeats.
+REST_S: Final = 6.0
 #: Alarms that stay in the store; the oldest go.
 ALARMS_MAX: Final = 200
 #: Alarms that wait for a store that answers.
@@ -61,13 +55,22 @@ UNSENT_MAX: Final = 1_000
 
 #: Where replicas are that are at rest, as the reigning master knows; None where no reign is open.
 AtRest = Callable[[], "dict[str, Incarnation] | None"]
+#: Keys of the replicas that servers serve, as their heartbeats say; only of servers that are heard and have told all.
+Held = Callable[[], "dict[Incarnation, Collection[str]]"]
 
 
 class Auditor:
     """See the module docstring. One per session: `start`, then `stop`."""
 
     def __init__(
-        self, reactor: Any, client: ZkClient, layout: Layout, now_ms: Callable[[], int], uuid: str, at_rest: AtRest
+        self,
+        reactor: Any,
+        client: ZkClient,
+        layout: Layout,
+        now_ms: Callable[[], int],
+        uuid: str,
+        at_rest: AtRest,
+        held: Held = dict,
     ) -> None:
         self._reactor = reactor
         self._client = client
@@ -75,20 +78,20 @@ class Auditor:
         self._now_ms = now_ms
         self._uuid = uuid
         self._at_rest = at_rest
+        self._held = held
         self.session_id = client.session_id
         self.audit = Audit()
-        #: Load of replicas by key, as their servers told when they were asked last.
-        self.loads: dict[str, float] = {}
         #: Alarms raised by this auditor.
         self.alarms = 0
         self._servers: dict[str, ServerRecord] = {}
         #: Latest version of each transition's znode, by its events; absent when events may have been missed.
         self._versions: dict[str, int] = {}
-        self._dirty: dict[tuple[str, int], None] = {}
-        self._reading = False
+        self._watching = False
         self._syncing = False
         self._sync_again = False
-        self._asked_ms = 0
+        self._compared_ms = 0
+        #: Where replicas were at rest when the comparison was begun; None: none is.
+        self._resting: dict[str, Incarnation] | None = None
         self._unsent: deque[Alarm] = deque(maxlen=UNSENT_MAX)
         self._sending = False
         self._stopped = False
@@ -99,7 +102,7 @@ class Auditor:
     def start(self) -> None:
         """Watch, and read what is there."""
         self._later("tick", TICK_S, self._tick)
-        self._asked_ms = self._now_ms()
+        self._compared_ms = self._now_ms()
         ensureDeferred(self._begin()).addErrback(self._failed)
 
     def stop(self) -> None:
@@ -110,6 +113,10 @@ class Auditor:
                 timer.cancel()
 
     async def _begin(self) -> None:
+        await self._watch()
+        await self._sync(is_first=True)
+
+    async def _watch(self) -> None:
         layout = self._layout
         await gather(
             self._client.add_watch(path, callback, recursive=True)
@@ -117,10 +124,9 @@ class Auditor:
                 (layout.epoch, self._epoch_event),
                 (layout.servers, self._servers_event),
                 (layout.tables, self._tables_event),
-                (layout.unassigned, self._transition_event),
             )
         )
-        await self._sync(is_first=True)
+        self._watching = True
 
     def _failed(self, failure: Failure) -> None:
         """A lost connection is made up for after the gap; anything else is a fault of ours, and the audit goes on."""
@@ -135,16 +141,20 @@ class Auditor:
         self._later("tick", TICK_S, self._tick)
         self._report(self.audit.tick(self._now_ms()))
         self._send()
-        if self._now_ms() - self._asked_ms >= OWNERS_S * 1000 and self._at_rest() is not None:
-            self._asked_ms = self._now_ms()
-            ensureDeferred(self._compare_owners()).addErrback(self._failed)
+        waited_s = (self._now_ms() - self._compared_ms) / 1000
+        if self._resting is None and waited_s >= OWNERS_S - REST_S:
+            self._resting = self._at_rest()
+        elif self._resting is not None and waited_s >= OWNERS_S:
+            self._compared_ms = self._now_ms()
+            self._compare_owners()
 
     # --- everything at once -------------------------------------------------------------------------------------------
 
-    def _gap(self) -> None:
+    def gap(self) -> None:
         """Events may have been missed: read everything again."""
         self._versions.clear()
         self.audit.forget_servers()
+        self.audit.epoch_changes()
         self._sync_again = True
         if not self._syncing:
             ensureDeferred(self._sync_until_done()).addErrback(self._failed)
@@ -152,6 +162,8 @@ class Auditor:
     async def _sync_until_done(self) -> None:
         while self._sync_again and not self._stopped and self._client.state is SessionState.CONNECTED:
             self._sync_again = False
+            if not self._watching:
+                await self._watch()
             await self._sync(is_first=False)
 
     async def _sync(self, *, is_first: bool) -> None:
@@ -178,53 +190,25 @@ class Auditor:
 
     # --- transitions --------------------------------------------------------------------------------------------------
 
-    def _transition_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
+    def transition_event(self, event_type: int, path: str) -> None:
+        """A transition's znode was made, changed or deleted."""
         if self._stopped:
-            return
-        if event_type == EVENT_GAP:
-            self._gap()
-            return
-        found = self._layout.parse_transition(path)
-        if found is None:
             return
         key = path.rpartition("/")[2]
         if event_type == EVENT_DELETED:
-            self._dirty.pop(found, None)
-            self._report(self.audit.see(self._gone(*found, self._versions.pop(key, UNKNOWN))))
-            return
-        if event_type == EVENT_CREATED:
+            region_id, _, replica = key.rpartition("-")
+            self._report(self.audit.see(self._gone(region_id, int(replica), self._versions.pop(key, UNKNOWN))))
+        elif event_type == EVENT_CREATED:
             self._versions[key] = 0
         elif key in self._versions:
             self._versions[key] += 1
-        self._dirty[found] = None
-        if not self._reading:
-            self._reading = True
-            self._reactor.callLater(0, self._read)
 
-    def _read(self) -> None:
-        """Read what has changed; one request at a time, so that a busy store has few of them."""
-        keys = list(self._dirty)[:READS_MAX]
-        if not keys or self._stopped or self._client.state is not SessionState.CONNECTED:
-            self._reading = False
-            return
-        for key in keys:
-            del self._dirty[key]
-        paths = [self._layout.transition(*key) for key in keys]
-        reading = self._client.multi_read([GetData(path) for path in paths])
-        reading.addCallbacks(self._was_read, self._not_read, (paths,)).addErrback(self._failed)
-
-    def _not_read(self, failure: Failure) -> None:
-        self._reading = False
-        self._failed(failure)
-
-    def _was_read(self, results: list[Any], paths: list[str]) -> None:
-        is_busy = len(self._dirty) > READS_MAX
-        self._later("read", BUSY_PAUSE_S if is_busy else READ_PAUSE_S, self._read)
-        for path, result in zip(paths, results, strict=True):
-            if not isinstance(result, OperationError):
-                sight = self._sight(path, result[0], result[1])
-                if sight is not None:
-                    self._report(self.audit.see(sight))
+    def transition_read(self, path: str, data: bytes, stat: Stat) -> None:
+        """A transition was read, at the latest state that we have word of or a later one."""
+        if not self._stopped:
+            sight = self._sight(path, data, stat)
+            if sight is not None:
+                self._report(self.audit.see(sight))
 
     def _sight(self, path: str, data: bytes, stat: Stat) -> Sight | None:
         key = path.rpartition("/")[2]
@@ -244,6 +228,7 @@ class Auditor:
     # --- epoch, servers, tables ---------------------------------------------------------------------------------------
 
     def _epoch_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002
+        self.audit.epoch_changes()
         if not self._stopped and event_type != EVENT_GAP:
             ensureDeferred(self._read_epoch()).addErrback(self._failed)
 
@@ -295,34 +280,18 @@ class Auditor:
 
     # --- owners -------------------------------------------------------------------------------------------------------
 
-    async def _compare_owners(self) -> None:
-        """N5: what is at rest, and stays so while the servers are asked, must be where the store says."""
-        before = self._at_rest()
-        servers = list(self._servers.values())
-        lists = dict(zip((one.incarnation for one in servers), await gather(map(self._ask, servers)), strict=True))
+    def _compare_owners(self) -> None:
+        """N5: what has been at rest for several heartbeats must be where the store says."""
+        before, self._resting = self._resting, None
         after = self._at_rest()
-        if before is None or after is None or self._stopped:
+        if before is None or after is None:
             return
-        hosted = [one for found in lists.values() if found is not None for one in found]
-        self.loads = {f"{one.region_id}-{one.replica}": one.load for one in hosted if one.load > 0}
         stored = {key: home for key, home in before.items() if after.get(key) == home}
-        self._report(self.audit.owners(stored, lists, self._now_ms()))
+        self._report(self.audit.owners(stored, self._held(), self._now_ms()))
 
-    def _ask(self, server: ServerRecord) -> Any:
-        client = RpcClient(self._reactor, server.host, server.port)
-        asked = client.call(ListOpen(server.uuid), OWNERS_TIMEOUT_S, expect=OpenList)
-
-        def answered(found: OpenList) -> list[HostedReplica] | None:
-            return found.replicas if found.start_code == server.start_code else None
-
-        def silent(failure: Failure) -> None:
-            failure.trap(RpcError)  # type: ignore[no-untyped-call]
-
-        def close(result: object) -> object:
-            client.close()
-            return result
-
-        return asked.addCallbacks(answered, silent).addBoth(close)
+    def orphan(self, key: str, server: Incarnation) -> None:
+        """A server serves a replica of which the store knows nothing (FN-04)."""
+        self._report(self.audit.orphan(key, server, self._now_ms()))
 
     # --- alarms -------------------------------------------------------------------------------------------------------
 
@@ -334,12 +303,13 @@ class Auditor:
                 self._raise(alarm)
 
     async def _report_if_open(self, alarm: Alarm) -> None:
-        """An operator may have unassigned the region, or it may be no more: then its transition ends closed."""
+        """It may have been unassigned, or replaced, or be no more: then its transition ends without being open."""
         region_id = alarm.key.rpartition("-")[0]
         path = self._layout.region(region_id.rpartition(".")[0], region_id)
         for _, data, _ in await catalog.read_all(self._client, [path]):
             try:
-                is_wanted = not decode_region(data, path).unassigned
+                region = decode_region(data, path)
+                is_wanted = not region.unassigned and not region.is_replaced
             except CorruptZnode:
                 is_wanted = True
             if is_wanted:

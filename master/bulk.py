@@ -147,7 +147,7 @@ class Bulks:
             return
         if isinstance(effect, fx.WriteOffline):
             bulk = self._running.get(effect.record.plan_id)
-            if bulk is not None and effect.before is None:
+            if bulk is not None and bulk.is_handed_over and effect.before is None:
                 bulk.offline += 1
                 if bulk.offline == len(bulk.keys) and bulk is self.latest:
                     self._reign.phases.begin("open")
@@ -155,7 +155,8 @@ class Bulks:
             replica = self._reign.assigner.world.replicas.get(effect.key)
             transition = None if replica is None else replica.transition
             bulk = self._running.get("" if transition is None else transition.plan_id)
-            if bulk is not None:
+            # A plan that goes on under its id has transitions of the former master's on their way: not its own.
+            if bulk is not None and bulk.is_handed_over:
                 bulk.assigned += 1
                 if bulk.assigned == len(bulk.keys):
                     self._finish(bulk)

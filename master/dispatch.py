@@ -10,7 +10,16 @@ from twisted.python.failure import Failure
 
 from coord.rpc import RpcClient, RpcError
 from regions import effects as fx
-from regions.messages import STALE_EPOCH, CloseRegions, OpenRegions, OrderResults
+from regions.messages import (
+    STALE_EPOCH,
+    AlterRegions,
+    AlterResults,
+    CloseRegions,
+    OpenRegions,
+    OrderResults,
+    ReviewReplicas,
+)
+from regions.model import ServerRecord
 
 log = Logger()
 
@@ -20,15 +29,21 @@ GRACE_S: Final = 5.0
 
 
 class Dispatcher:
-    """Carries out SendOpen and SendClose for one reign."""
+    """Carries out SendOpen, SendClose and SendAlter for one reign."""
 
     def __init__(
-        self, reactor: Any, epoch: int, heard: Callable[[fx.Event], None], stale: Callable[[str], None]
+        self,
+        reactor: Any,
+        epoch: int,
+        heard: Callable[[fx.Event], None],
+        stale: Callable[[str], None],
+        cluster_id: str = "",
     ) -> None:
         """`heard` gets OrdersAnswered or OrdersLost for each batch; `stale` is called when a server knows a higher
         epoch than ours."""
         self._reactor = reactor
         self._epoch = epoch
+        self._cluster_id = cluster_id
         self._heard = heard
         self._stale = stale
         self._clients: dict[tuple[str, int], RpcClient] = {}
@@ -37,14 +52,40 @@ class Dispatcher:
     def send(self, effect: fx.SendOpen | fx.SendClose) -> None:
         """Send one batch."""
         server = effect.server
+        kind = OpenRegions if isinstance(effect, fx.SendOpen) else CloseRegions
+        orders: Any = effect.orders
+        message = kind(self._epoch, server.uuid, server.start_code, orders, ANSWER_WITHIN_MS, self._cluster_id)
+        sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=OrderResults)
+        sent.addCallbacks(self._answered, self._not_answered, (effect.batch,), {}, (effect.batch, server.uuid))
+
+    def review(self, server: ServerRecord, replicas: list[tuple[str, int]]) -> None:
+        """Tell a server to look up whose these are; its reports say what came of it, so no answer is waited for."""
+        message = ReviewReplicas(self._epoch, server.uuid, server.start_code, replicas, self._cluster_id)
+        sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000, expect=OrderResults)
+        sent.addErrback(self._not_reviewed, server.uuid)
+
+    def _client(self, server: ServerRecord) -> RpcClient:
         address = (server.host, server.port)
         client = self._clients.get(address)
         if client is None:
             client = self._clients[address] = RpcClient(self._reactor, *address)
-        kind = OpenRegions if isinstance(effect, fx.SendOpen) else CloseRegions
-        message = kind(self._epoch, server.uuid, server.start_code, effect.orders, ANSWER_WITHIN_MS)  # type: ignore[arg-type]
-        sent = client.call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=OrderResults)
-        sent.addCallbacks(self._answered, self._not_answered, (effect.batch,), {}, (effect.batch, server.uuid))
+        return client
+
+    def _not_reviewed(self, failure: Failure, uuid: str) -> None:
+        failure.trap(RpcError)  # type: ignore[no-untyped-call]
+        error: Any = failure.value
+        if self._closed:
+            return
+        log.info("{uuid} was not told to look up its replicas: {error}", uuid=uuid, error=error)
+        if error.code == STALE_EPOCH:
+            self._stale(error.message)
+
+    def tell(self, effect: fx.SendAlter) -> None:
+        """Send one batch of schema versions; the server answers at once."""
+        server = effect.server
+        message = AlterRegions(self._epoch, server.uuid, server.start_code, effect.orders, self._cluster_id)
+        sent = self._client(server).call(message, GRACE_S, expect=AlterResults)
+        sent.addCallbacks(self._told, self._not_told, (effect.batch,), {}, (effect.batch, server.uuid))
 
     def close(self) -> None:
         """Close all connections; answers still to come are dropped."""
@@ -57,12 +98,23 @@ class Dispatcher:
         if not self._closed:
             self._heard(fx.OrdersAnswered(batch, reply.results))
 
+    def _told(self, reply: AlterResults, batch: int) -> None:
+        if not self._closed:
+            self._heard(fx.AltersAnswered(batch, reply.results))
+
     def _not_answered(self, failure: Failure, batch: int, uuid: str) -> None:
-        if self._closed:
-            return
+        if not self._closed:
+            self._note_failure(failure, batch, uuid)
+            self._heard(fx.OrdersLost(batch, str(failure.value)))
+
+    def _not_told(self, failure: Failure, batch: int, uuid: str) -> None:
+        if not self._closed:
+            self._note_failure(failure, batch, uuid)
+            self._heard(fx.AltersLost(batch, str(failure.value)))
+
+    def _note_failure(self, failure: Failure, batch: int, uuid: str) -> None:
         error = failure.value
         if not isinstance(error, RpcError):
             log.failure("batch {batch} to {uuid}", failure=failure, batch=batch, uuid=uuid)
         elif error.code == STALE_EPOCH:
             self._stale(error.message)
-        self._heard(fx.OrdersLost(batch, str(error)))

@@ -16,9 +16,9 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.ops import Check, SetData
+from coord.client.ops import Check, SetData, WriteOp
 from coord.client.session import ZkClient
-from coord.errors import BadVersion, NodeExists, NoNode
+from coord.errors import BadVersion, MultiFailed, NodeExists, NoNode
 from master.identity import Identity
 from master.settings import Settings
 from master.vigil import Vigil
@@ -65,7 +65,16 @@ class Election:
 
         Raises OperationError when the session or connection goes meanwhile.
         """
-        racing()
+        while True:
+            racing()
+            await self._wait_for_active(racing)
+            epoch = await self._raise_epoch(now_ms())
+            if epoch is not None:
+                return epoch
+            log.info("{path} was lost before the epoch was ours: racing again", path=self._layout.active)
+
+    async def _wait_for_active(self, racing: Callable[[], None]) -> None:
+        """Until `/active` is ours."""
         while not await self._take_active():
             released: Deferred[None] = Deferred()
             self._released = released
@@ -78,7 +87,6 @@ class Election:
                     if vigil is not None:
                         vigil.close()
                 racing()
-        return await self._raise_epoch(now_ms())
 
     async def release(self) -> None:
         """Give `/active` up if it is ours, so that another master need not wait for our session to end."""
@@ -150,12 +158,22 @@ class Election:
             log.error("{error}", error=error)
             self.active = None
 
-    async def _raise_epoch(self, now_ms: int) -> int:
-        """Compare-and-set on `/epoch`; its new version is our epoch, which then also stands in `/active`."""
+    async def _holds_active(self) -> bool:
+        stat = await self._client.exists(self._layout.active)
+        return stat is not None and stat.ephemeral_owner == self._client.session_id
+
+    async def _raise_epoch(self, now_ms: int) -> int | None:
+        """Compare-and-set on `/epoch`; its new version is our epoch, which then also stands in `/active`.
+
+        None if `/active` is not ours any more: somebody has deleted it. The epoch is read before that is looked at, so
+        whoever took it since and has an epoch makes our write fail.
+        """
         own = self._identity
         record = encode(EpochRecord(own.uuid, own.start_code, now_ms))
         while True:
             _, stat = await self._client.get(self._layout.epoch)
+            if not await self._holds_active():
+                return None
             try:
                 epoch = (await self._client.set(self._layout.epoch, record, stat.version)).version
                 break
@@ -163,5 +181,9 @@ class Election:
                 continue  # a former active master was still writing its own; ours must come after it
         active = ActiveRecord(own.uuid, self._settings.host, self._settings.port, own.start_code)
         self.active = msgspec.structs.replace(active, epoch=epoch, admin_port=self._settings.admin_port)
-        await self._client.multi([Check(self._layout.epoch, epoch), SetData(self._layout.active, encode(self.active))])
+        tell: list[WriteOp] = [Check(self._layout.epoch, epoch), SetData(self._layout.active, encode(self.active))]
+        try:
+            await self._client.multi(tell)
+        except MultiFailed:
+            return None  # gone, or another's epoch has come: ours is spent
         return epoch

@@ -28,9 +28,11 @@ class Deposed(CoordError):  # noqa: N818 - a state of affairs, not a fault
 
 
 class Fence:
-    """The right to write under one epoch."""
+    """The right to write, and to give orders, under one epoch of one cluster."""
 
-    def __init__(self, client: ZkClient, layout: Layout, epoch: int) -> None:
+    def __init__(self, client: ZkClient, layout: Layout, epoch: int, cluster_id: str = "") -> None:
+        """`cluster_id` goes with every order (FN-04)."""
+        self.cluster_id = cluster_id
         self.client = client
         self.layout = layout
         self.epoch = epoch

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from master.auditor import Auditor
+from master.heartbeats import Heartbeats
 from master.reign import Reign
 from regions.messages import MasterStatus
 
@@ -25,6 +26,7 @@ class Measured(Protocol):
 
     reign: Reign | None
     auditor: Auditor | None
+    heartbeats: Heartbeats
     alarms_before: int
 
     @property
@@ -61,6 +63,7 @@ class MasterMetrics(Collector):
         for phase in status.phases:
             phases.add_metric([phase.name], phase.seconds)
         yield phases
+        yield from self._of_heartbeats()
         auditor = self._master.auditor
         yield CounterMetricFamily(
             "regionkeeper_audit_alarms",
@@ -86,3 +89,30 @@ class MasterMetrics(Collector):
                 ("reads", reign.reads, "batched reads of transitions in this reign"),
             ):
                 yield CounterMetricFamily(f"regionkeeper_master_{name}", text, value=counted)
+
+    def _of_heartbeats(self) -> Iterator[Metric]:
+        """Whom this master hears; of the reports only an active one has anything to tell."""
+        ear = self._master.heartbeats
+        reign = self._master.reign
+        gauges = [
+            ("servers_heard", len(ear.roster) - ear.silent_count(), "servers whose heartbeats come to this master"),
+            ("servers_silent", ear.silent_count(), "servers that were heard once and are not any more"),
+        ]
+        counters = [
+            ("heartbeats", ear.roster.beats, "heartbeats taken"),
+            ("heartbeats_stale", ear.roster.stale, "heartbeats that came late and were not believed"),
+            ("heartbeats_refused", ear.refused, "heartbeats of another cluster, or for another master"),
+        ]
+        if reign is not None:
+            reports = reign.reports
+            gauges.append(("orphans", len(reports.orphans), "replicas served of which the store knows nothing"))
+            counters += [
+                ("reports", reports.count, "heartbeats with a report in this reign"),
+                ("reports_full", reports.full_count, "full reports in this reign"),
+                ("reported_replicas", reports.replica_count, "replicas told of in this reign"),
+                ("reviews", reign.strays.reviews, "replicas that servers were told to look up in this reign"),
+            ]
+        for name, value, text in gauges:
+            yield GaugeMetricFamily(f"regionkeeper_master_{name}", text, value=value)
+        for name, value, text in counters:
+            yield CounterMetricFamily(f"regionkeeper_master_{name}", text, value=value)

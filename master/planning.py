@@ -1,6 +1,6 @@
-"""Having bulk plans made: by a Spark job in a process of its own, or by the greedy engine beside the reactor.
+"""Having bulk plans made: by a job in a process of its own (Spark, or the exact flow), or by greedy beside the reactor.
 
-The Spark job gets a directory with the snapshot and leaves one with the plan; its progress comes as JSON lines. A job
+The job gets a directory with the snapshot and leaves one with the plan; its progress comes as JSON lines. A job
 that fails, is late, or whose plan breaks a hard rule costs nothing but time: the greedy engine plans instead, and one
 log line and the plan's note say why (BULKPLAN §7). Plans are checked by the verifier whoever made them.
 """
@@ -8,14 +8,13 @@ log line and the plan's note say why (BULKPLAN §7). Plans are checked by the ve
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from twisted.internet.defer import Deferred
@@ -27,20 +26,26 @@ from twisted.python.failure import Failure
 
 from coord.errors import CoordError
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
+from regions.plan.choice import AT_ONCE_MAX, choose_engine, job_command
 from regions.plan.files import read_plan, write_snapshot
 from regions.plan.fingerprint import fingerprint
+from regions.plan.spark_target import late_words, missing, parse_target
 from regions.world import Replica, World
 
 log = Logger()
+T = TypeVar("T")
 
 #: Lines of the job's standard error that are kept for the log.
 ERROR_LINES_MAX: Final = 30
 #: Work directories of former plans that are kept for whoever wants to look.
 KEPT_PLANS: Final = 3
+_UNWANTED: Final = "not wanted any more"
+#: Below a work directory: what a job needs while it runs.
+SCRATCH: Final = "tmp"
 
 
 class PlanFailed(CoordError):  # noqa: N818 - not an error of the master: it falls back
-    """The Spark job brought no usable plan."""
+    """The job brought no usable plan."""
 
 
 class Made(msgspec.Struct):
@@ -78,15 +83,6 @@ def snapshot_of(world: World, replicas: Iterable[Replica]) -> Snapshot:
     return Snapshot.of(regions, servers, (), last)
 
 
-def spark_missing() -> str:
-    """Why Spark cannot be used here; empty if it can."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed"
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        return "java is not installed"
-    return ""
-
-
 class Planner:
     """Makes plans one at a time for one master."""
 
@@ -98,69 +94,92 @@ class Planner:
         engine: str,
         deadline_s: float,
         spark_master: str,
-        spark_min: int,
+        spark_min: int = 0,
+        spark_conf: tuple[str, ...] = (),
     ) -> None:
         self._reactor = reactor
         self._plan_dir = plan_dir
         self._engine = engine
         self._deadline_s = deadline_s
         self._spark_master = spark_master
+        self._spark_conf = spark_conf
         self._spark_min = spark_min
-        self._job: SparkJob | None = None
+        self._job: PlanJob | None = None
+        self._cancelled = 0
 
     def engine_for(self, replicas: int) -> tuple[str, str]:
         """Engine for a plan of that size, and why it is not the wanted one, if so."""
-        if self._engine == "greedy" or (self._engine == "auto" and replicas < self._spark_min):
-            return "greedy", ""
-        missing = spark_missing()
-        return ("greedy", missing) if missing else ("spark", "")
+        wanted = self._engine
+        if wanted == "auto" and self._spark_min:
+            wanted = "spark" if replicas >= self._spark_min else "greedy"
+        elif wanted == "auto":
+            target = parse_target(self._spark_master)
+            wanted = "greedy" if replicas <= AT_ONCE_MAX else choose_engine(replicas, target, self._deadline_s)
+        lack = missing(parse_target(self._spark_master)) if wanted == "spark" else ""
+        return ("greedy", lack) if lack else (wanted, "")
 
     async def make(
         self, plan_id: str, epoch: int, snapshot: Snapshot, engine: str, progress: Callable[[str], None]
     ) -> Made:
         """A checked plan by `engine`, or by greedy if that fails. Raises PlanError when there is none at all."""
         params = Params(snapshot_id=plan_id, master_epoch=epoch)
-        if engine == "spark":
+        if engine != "greedy":
             try:
-                return await self._spark(plan_id, snapshot, params, progress)
+                return await self._by_job(engine, plan_id, snapshot, params, progress)
             except (PlanFailed, PlanError, OSError) as error:
-                log.warn("plan {plan_id}: greedy plans instead of spark: {error}", plan_id=plan_id, error=error)
+                words = "plan {plan_id}: greedy plans instead of {engine}: {error}"
+                log.warn(words, plan_id=plan_id, engine=engine, error=error)
                 progress("greedy")
                 made = await deferToThread(_greedy, snapshot, params, self._deadline_s)
-                made.note = f"spark: {error}"
+                made.note = f"{engine}: {error}"
                 return made
         progress("greedy")
         return await deferToThread(_greedy, snapshot, params, self._deadline_s)
 
     def cancel(self) -> None:
-        """Stop a job under way: its plan is not wanted any more."""
+        """Stop a job under way, or about to begin: its plan is not wanted any more."""
+        self._cancelled += 1
         if self._job is not None:
-            self._job.kill("not wanted any more")
+            self._job.kill(_UNWANTED)
 
-    async def _spark(self, plan_id: str, snapshot: Snapshot, params: Params, progress: Callable[[str], None]) -> Made:
+    async def _by_job(
+        self, engine: str, plan_id: str, snapshot: Snapshot, params: Params, progress: Callable[[str], None]
+    ) -> Made:
+        """A plan by the job; writing its input and checking what it made count in the deadline, too."""
+        until, cancelled = self._reactor.seconds() + self._deadline_s, self._cancelled
         work = self._plan_dir / plan_id
-        await deferToThread(_prepare, work, snapshot, params)
-        job = self._job = SparkJob(progress)
-        arguments = ["--input", str(work / "in"), "--output", str(work / "out"), "--master", self._spark_master]
-        arguments += ["--plan-id", plan_id, "--die-with-parent"]
-        command = [sys.executable, "-m", "regions.plan.spark_job", *arguments]
+        await self._before(until, "input", deferToThread(_prepare, work, snapshot, params))
+        if cancelled != self._cancelled:
+            raise PlanFailed(_UNWANTED)
+        job = self._job = PlanJob(progress)
+        command = job_command(engine, work / "in", work / "out", self._spark_master, self._spark_conf, plan_id=plan_id)
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        env["TMPDIR"] = str(work / SCRATCH)
         self._reactor.spawnProcess(job, sys.executable, command, env=env, path=str(work))
-        timer = self._reactor.callLater(self._deadline_s, job.kill, f"no plan within {self._deadline_s:g} s")
+        timer = self._reactor.callLater(max(0, until - self._reactor.seconds()), job.too_late, self._deadline_s)
         try:
             await job.ended
         finally:
             self._job = None
             if timer.active():
                 timer.cancel()
-        return await deferToThread(_read_checked, work / "out", snapshot, params)
+        return await self._before(until, "check", deferToThread(_read_checked, work / "out", snapshot, params, engine))
+
+    def _before(self, until: float, stage: str, waiting: Deferred[T]) -> Deferred[T]:
+        """PlanFailed instead of what would come after the deadline."""
+
+        def late(_: object, __: float) -> T:
+            raise PlanFailed(late_words(self._deadline_s, stage))
+
+        return waiting.addTimeout(max(0, until - self._reactor.seconds()), self._reactor, late)
 
 
-class SparkJob(ProcessProtocol):
+class PlanJob(ProcessProtocol):
     """The planning process: relays its stages, keeps the last words, fires `ended` once."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
+        self._stage = ""
         self._lines = b""
         self._errors: list[bytes] = []
         self._failure = ""
@@ -174,6 +193,10 @@ class SparkJob(ProcessProtocol):
         with contextlib.suppress(ProcessExitedAlready):
             transport.signalProcess("KILL")
 
+    def too_late(self, deadline_s: float) -> None:
+        """End it: nobody waits any longer."""
+        self.kill(late_words(deadline_s, self._stage))
+
     def outReceived(self, data: bytes) -> None:
         """Progress lines."""
         *lines, self._lines = (self._lines + data).split(b"\n")
@@ -181,7 +204,7 @@ class SparkJob(ProcessProtocol):
             self._line(line)
 
     def errReceived(self, data: bytes) -> None:
-        """Spark's own words, for the log if it fails."""
+        """The job's own words, for the log if it fails."""
         self._errors = [*self._errors, *data.splitlines()][-ERROR_LINES_MAX:]
 
     def processEnded(self, reason: Failure) -> None:
@@ -193,7 +216,7 @@ class SparkJob(ProcessProtocol):
         else:
             assert isinstance(reason.value, ProcessTerminated), reason
             for line in self._errors:
-                log.info("spark: {line}", line=line.decode(errors="replace"))
+                log.info("plan job: {line}", line=line.decode(errors="replace"))
             self.ended.errback(
                 PlanFailed(f"the job ended with status {reason.value.exitCode}, signal {reason.value.signal}")
             )
@@ -206,8 +229,9 @@ class SparkJob(ProcessProtocol):
         if not isinstance(fields, dict):
             return
         if fields.get("stage") == "failed":
-            self._failure = f"{fields.get('error')}: {fields.get('message')}"
+            self._failure = str(fields.get("message"))
         else:
+            self._stage = str(fields.get("stage"))
             self._progress(f"{fields.get('stage')} {fields.get('done')}/{fields.get('total')}")
 
 
@@ -217,12 +241,14 @@ def _prepare(work: Path, snapshot: Snapshot, params: Params) -> None:
         former = sorted(work.parent.iterdir(), key=lambda path: path.stat().st_mtime)
         for old in former[:-KEPT_PLANS]:
             shutil.rmtree(old, ignore_errors=True)
+        for old in former[-KEPT_PLANS:]:
+            shutil.rmtree(old / SCRATCH, ignore_errors=True)  # a job that was killed
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    (work / SCRATCH).mkdir(parents=True)
     write_snapshot(work / "in", snapshot, params, kind="parquet")
 
 
-def _read_checked(output: Path, snapshot: Snapshot, params: Params) -> Made:
+def _read_checked(output: Path, snapshot: Snapshot, params: Params, engine: str) -> Made:
     """The job's plan, if it is complete, of this epoch and breaks no hard rule."""
     made, manifest = read_plan(output)
     if manifest.master_epoch != params.master_epoch or manifest.snapshot_id != params.snapshot_id:
@@ -231,7 +257,7 @@ def _read_checked(output: Path, snapshot: Snapshot, params: Params) -> Made:
     if not verdict.ok:
         raise PlanFailed(f"the plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:3])}")
     placements = {f"{region_id}-{replica}": server_id for region_id, replica, server_id in made.rows}
-    return Made(placements, "spark", made.digest, fingerprint=fingerprint(snapshot))
+    return Made(placements, engine, made.digest, fingerprint=fingerprint(snapshot))
 
 
 def _greedy(snapshot: Snapshot, params: Params, deadline_s: float) -> Made:

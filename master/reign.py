@@ -12,18 +12,17 @@ service then stands for election again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, SessionState
-from coord.errors import CoordError, MultiFailed, RetryableError
+from coord.errors import CoordError, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master import catalog
 from master.applying import Applying
@@ -31,17 +30,22 @@ from master.balancing import Balancing
 from master.bulk import Bulks
 from master.catchup import missed
 from master.chronicle import Chronicle
+from master.ddl import TableOperations
 from master.dispatch import Dispatcher
+from master.feed import Warm
 from master.fence import Deposed, Fence, in_batches
 from master.phases import Phases
 from master.planning import Planner
 from master.registry import Registry
 from master.runs import Runs
 from master.settings import Settings
+from master.strays import Strays
 from master.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
-from master.waiters import Waiters
+from master.upkeep import TableUpkeep
+from master.waiters import Waiters, wait_within
 from regions import effects as fx
 from regions.assigner import Assigner
+from regions.heartbeat import Report
 from regions.history import SERVER_DOWN, SERVER_UP, StepLog
 from regions.layout import decode_region
 from regions.model import (
@@ -52,9 +56,11 @@ from regions.model import (
     RegionState,
     RunRecord,
     ServerRecord,
+    TransitionRecord,
 )
 from regions.recovery import is_cluster_startup
-from regions.world import Replica
+from regions.reports import Reports
+from regions.world import Replica, World
 
 log = Logger()
 
@@ -71,6 +77,14 @@ def _only_begun(replica: Replica) -> bool:
     if transition is None or transition.state is not RegionState.OFFLINE or replica.writing is not None:
         return False
     return replica.order is not None and replica.order.first_sent_ms > 0
+
+
+#: Gives a picture that a standby has kept, up to date as of the call; None if there is none.
+HandOver = Callable[[], Awaitable[Warm | None]]
+
+
+async def _nothing_kept() -> Warm | None:
+    return None
 
 
 class Reign:
@@ -90,9 +104,12 @@ class Reign:
         ended: Callable[[str], None],
         token: Callable[[int], bytes],
         uuid: str = "",
+        hand_over: HandOver = _nothing_kept,
     ) -> None:
+        """`hand_over` gives what this master has kept of the store while it stood by, if anything."""
         self._reactor = reactor
         self.fence = fence
+        self._hand_over = hand_over
         self._client = fence.client
         self._layout = fence.layout
         self._settings = settings
@@ -108,7 +125,9 @@ class Reign:
         self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.chronicle)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
-        self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale)
+        self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale, fence.cluster_id)
+        self.reports = Reports(self.assigner.world)
+        self.strays = Strays(fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed)
         self.applying = Applying(self, now_ms)
         self.balancing = Balancing(
             fence,
@@ -120,6 +139,8 @@ class Reign:
         )
         #: "startup" or "failover" once it is known.
         self.path = ""
+        #: It began with what this master had kept while it stood by.
+        self.is_warm = False
         self.is_open = False
         self.is_over = False
         #: The store is out of sight; see the module docstring.
@@ -127,8 +148,17 @@ class Reign:
         #: And for so long that another master may be active.
         self.is_dark = False
         self._resuming = False
+        #: When it began, and when servers registered that came since.
+        self.began_ms = now_ms()
+        self.arrivals_ms: dict[Incarnation, int] = {}
+        #: What others have to add to the problems of `rk status`.
+        self.also_problems: Callable[[], list[str]] = list
+        #: The store is being asked whether our epoch stands.
+        self._doubting = False
         self.pauses = 0
         self.bulks = Bulks(self, planner, now_ms, token)
+        self.operations = TableOperations(self, now_ms, token)
+        self.upkeep = TableUpkeep(self, self.operations, now_ms)
         self._lease_over: IDelayedCall | None = None
         #: Writes to be done again once the store is in sight, and those who wait for that.
         self._again: list[Callable[[], Any]] = []
@@ -160,22 +190,27 @@ class Reign:
         await self._client.add_watch(self._layout.unassigned, self._unassigned_event, recursive=True)
         await self.registry.start()
         await self.balancing.load()
-        loaded = await catalog.load(self._client, self._layout)
+        warm = await self._hand_over()
+        loaded = await catalog.load(self._client, self._layout, None if warm is None else warm.world)
         alive = [one.incarnation for one in self.registry.servers]
         # A fenced server may still be serving: as long as its lease may last, this is no startup.
         alive += [fence.server.incarnation for fence in self.registry.fences]
-        regions = [region for region, _ in loaded.regions]
-        startup = is_cluster_startup(regions, [one for one, _ in loaded.transitions], alive)
+        startup = is_cluster_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
+        self.is_warm = warm is not None and not startup
+        if startup and warm is not None:  # there is no hurry, and nothing that a mirror would be needed for
+            loaded = await catalog.load(self._client, self._layout)
         self.path = "startup" if startup else "failover"
         self.bulks.load([plan for plan in loaded.plans if not plan.by_moves])
         self.applying.load(loaded.plans)
         log.info(
-            "epoch {epoch}: {path}{mark}, {tables} tables, {regions} regions, {rit} in transition, {servers} servers",
+            "epoch {epoch}: {path}{mark}{warm}, {tables} tables, {regions} regions, {rit} in transition,"
+            " {servers} servers",
             epoch=self.fence.epoch,
             path=self.path,
+            warm=" with a warm mirror" if self.is_warm else "",
             mark=" after an orderly shutdown" if loaded.cluster.clean_shutdown else "",
-            tables=len(loaded.tables),
-            regions=len(loaded.regions),
+            tables=len(loaded.tables) if loaded.world is None else len(loaded.world.tables),
+            regions=len(loaded.regions) if loaded.world is None else len(loaded.world.regions),
             rit=len(loaded.transitions),
             servers=len(alive),
         )
@@ -191,17 +226,10 @@ class Reign:
             transitions = []
             await self._wait_for_servers()
         self.phases.begin("recover")
-        self.assigner.load(
-            loaded.tables,
-            loaded.regions,
-            self.registry.servers,
-            transitions,
-            self.registry.draining,
-            self._now_ms(),
-            fences=self.registry.fences,
-            moves=loaded.moves,
-        )
+        self._take_in(loaded, transitions)
         self.is_open = True
+        if warm is not None and not startup and warm.regions:
+            self.persist(partial(self._read_regions, warm.regions))
         if stopping:
             self._stand_by_for_shutdown()
         self.assigner.begin(self._now_ms(), startup=startup)
@@ -209,10 +237,28 @@ class Reign:
             self.applying.give_up("the cluster was started anew: nothing is open that could be moved")
         self._pump()
         self.phases.end()
-        for table_id, name_path in loaded.orphans:
-            await catalog.remove_orphan(self.fence, table_id, name_path)
+        await self.upkeep.clear(loaded.orphans)
         await self.bulks.prune(loaded.plans)
         await self.runs.begin(self._run_facts(len(found)))
+
+    def _take_in(self, loaded: catalog.Loaded, transitions: list[tuple[TransitionRecord, int]]) -> None:
+        """Make what was loaded, or kept warm, the picture to decide by."""
+        registry, now = self.registry, self._now_ms()
+        if loaded.world is not None:
+            self.assigner.adopt(
+                loaded.world, registry.servers, registry.draining, now, fences=registry.fences, moves=loaded.moves
+            )
+            return
+        self.assigner.load(
+            loaded.tables,
+            loaded.regions,
+            registry.servers,
+            transitions,
+            registry.draining,
+            now,
+            fences=registry.fences,
+            moves=loaded.moves,
+        )
 
     def _run_facts(self, found: int) -> dict[str, object]:
         """What there is to tell of this reign's beginning besides its phases."""
@@ -299,6 +345,7 @@ class Reign:
         if self._client.state is SessionState.CONNECTED:
             # A later reign of this session watches anew.
             self._client.remove_watch(self._layout.unassigned, self._unassigned_event).addErrback(lambda _: None)
+        self.operations.locks.fail(Deposed(reason))
         self._waiters.fail(Deposed(reason))
         self._release(Deposed(reason))
         self._ended(reason)
@@ -382,8 +429,7 @@ class Reign:
             self.persist(write)
         self._release(None)
         self._pump()
-        for table_id, name_path in orphans:
-            self.persist(partial(catalog.remove_orphan, self.fence, table_id, name_path))
+        self.persist(partial(self.upkeep.clear, orphans))
 
     def _not_resumed(self, failure: Failure) -> None:
         """The connection broke again: the next gap tries again, as long as the session lives."""
@@ -421,9 +467,33 @@ class Reign:
         ensureDeferred(self.insist(write)).addErrback(self._failed)
 
     def _stale(self, message: str) -> None:
-        """A server knows a higher epoch: ask the store, which decides."""
-        log.info("a server refused epoch {epoch}: {message}", epoch=self.fence.epoch, message=message)
-        ensureDeferred(self.fence.stands()).addErrback(self._failed)
+        """A server knows a higher epoch: ask the store, which decides; once, however many say so."""
+        if self._doubting or self.is_paused or self.is_over:
+            return
+        log.info("epoch {epoch} is doubted: {message}", epoch=self.fence.epoch, message=message)
+        self._doubting = True
+        ensureDeferred(self.fence.stands()).addErrback(self._failed).addBoth(self._decided)
+
+    def _decided(self, _result: object) -> None:
+        self._doubting = False
+
+    # --- heartbeats (master/heartbeats.py) ----------------------------------------------------------------------------
+
+    def reported(self, server: Incarnation, report: Report) -> None:
+        """A server has told what it has, or what of it has changed (HB-03, HB-15); it is heard while the reign is
+        open."""
+        self.reports.take(server, report, self._now_ms())
+        if report.replicas:
+            self._heard(fx.ReplicasReported(server, report.replicas))
+
+    def problems(self, limit: int) -> list[str]:
+        """What an operator should look at, at most `limit` lines."""
+        found = self.assigner.problems(self._now_ms(), limit)
+        return [*found, *self.balancing.problems(), *self.strays.problems(), *self.also_problems()][:limit]
+
+    def outdated(self, why: str) -> None:
+        """A server knows a higher epoch than ours, from a later master."""
+        self._stale(why)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -467,11 +537,14 @@ class Reign:
             if uuid not in alive and known.fenced_until_ms is None:
                 log.warn("server {server} is gone", server=known.record.name)
                 self.chronicle.membership(known.record, SERVER_DOWN)
+                self.reports.forget(uuid)
+                self.arrivals_ms.pop(known.incarnation, None)
                 self.assigner.handle(fx.ServerDown(uuid), now)
         for record in servers:
             known_server = world.servers.get(record.uuid)
             if known_server is None or known_server.incarnation != record.incarnation:
                 log.info("server {server} has registered", server=record.name)
+                self.arrivals_ms[record.incarnation] = now
                 self.chronicle.membership(record, SERVER_UP)
                 self.assigner.handle(fx.ServerUp(record, record.uuid in draining), now)
             elif known_server.record != record:
@@ -502,7 +575,10 @@ class Reign:
             for move in self.balancing.tick():
                 self._handle(move)
             self.applying.tick()
+            self.strays.tick()
             self.chronicle.tick()
+            if self.upkeep.prune_is_due():
+                self.persist(self.upkeep.prune_requests)
             if self._writer.is_idle:
                 self.bulks.finish_stuck()
             self._pump()
@@ -550,7 +626,13 @@ class Reign:
             case fx.FinishMoves():
                 self.persist(partial(catalog.delete_if_there, self.fence, self._layout.move_batch(effect.move_id)))
             case fx.FinishTable():
-                self.persist(partial(self._finish_table, effect))
+                self.persist(partial(self.upkeep.finish_table, effect))
+            case fx.SendAlter():
+                self._dispatcher.tell(effect)
+            case fx.FinishAltering():
+                self.persist(partial(self.operations.finish_altering, effect))
+            case fx.ReplaceRegion():
+                self.persist(partial(self.upkeep.replace_region, effect))
 
     async def _fence_server(self, effect: fx.FenceServer) -> None:
         server = effect.server
@@ -558,20 +640,19 @@ class Reign:
         done = await catalog.fence_server(self.fence, mark)
         self._heard(fx.ServerFenced(mark) if done else fx.FenceFailed(server.uuid))
 
-    async def _finish_table(self, effect: fx.FinishTable) -> None:
-        """Nobody needs to look at the regions of a removed table any more; if it has changed, the next master sees."""
-        record = msgspec.structs.replace(effect.record, finished_ms=self._now_ms())
-        try:
-            await catalog.change_table(self.fence, record, effect.version)
-        except MultiFailed as error:
-            log.info("table {table} is not marked as finished: {error}", table=record.name, error=error)
-
     async def read_region(self, table_id: str, region_id: str) -> None:
         """Read a region's record again: what is known of it may be out of date."""
-        path = self._layout.region(table_id, region_id)
-        for _, data, stat in await catalog.read_all(self._client, [path]):
+        await self._read_regions([self._layout.region(table_id, region_id)])
+
+    async def _read_regions(self, paths: list[str]) -> None:
+        for path, data, stat in await catalog.read_all(self._client, paths):
             self._handle(fx.RegionSeen(decode_region(data, path), stat.version))
         self._schedule()
+
+    @property
+    def world(self) -> World:
+        """The picture of the cluster, which the assigner decides by."""
+        return self.assigner.world
 
     @property
     def multis(self) -> int:
@@ -595,6 +676,11 @@ class Reign:
         waiter = self._waiters.when(holds)
         self._schedule()
         return waiter
+
+    async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None:
+        """Wait until `holds()`, if `wait_ms` is positive. Raises RpcError(TIMED_OUT), or Deposed if the reign ends."""
+        if wait_ms > 0:
+            await wait_within(self.when(holds), self._reactor, wait_ms, so_far)
 
     async def accept_moves(self, moves: list[Move], reason: str, plan_id: str = "") -> None:
         """Persist moves and begin them (FW-03): whoever called may tell that they will happen. As few writes as

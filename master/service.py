@@ -12,9 +12,10 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import (
@@ -37,16 +38,21 @@ from master import catalog
 from master.api import MasterApi
 from master.auditor import Auditor
 from master.election import Election
+from master.feed import Feed
 from master.fence import Fence
+from master.heartbeats import Heartbeats
 from master.identity import Identity
 from master.metrics import MasterMetrics
 from master.phases import Phases
 from master.planning import Planner
 from master.reign import Reign
 from master.settings import Settings
-from regions.layout import Layout
-from regions.messages import MasterRequest
-from regions.model import Incarnation
+from regions.heartbeat import Heartbeat
+from regions.layout import Layout, decode_master
+from regions.limits import AssignerConfig
+from regions.messages import ListContacts, MasterRequest
+from regions.model import Incarnation, MasterRecord
+from regions.reports import Suspect
 
 __all__ = ["MasterService", "Settings", "run"]
 
@@ -100,17 +106,21 @@ class MasterService:
         self.election: Election | None = None
         self.reign: Reign | None = None
         self.phases = Phases(lambda: clock.monotonic_ms() / 1000)
-        self.masters = 0
+        #: Live masters by address.
+        self.registered: list[MasterRecord] = []
         self._planner = planner or Planner(
             reactor,
             settings.plan_dir or settings.data_dir / "plans",
             engine=settings.plan_engine,
             deadline_s=settings.plan_deadline_s,
             spark_master=settings.spark_master,
+            spark_conf=settings.spark_conf,
             spark_min=settings.spark_min,
         )
         self._history: Any = None
         self.auditor: Auditor | None = None
+        self.feed: Feed | None = None
+        self.make_feed: Callable[..., Feed] = Feed
         #: Alarms raised in former sessions.
         self.alarms_before = 0
         self._standing: Deferred[None] | None = None
@@ -119,8 +129,11 @@ class MasterService:
         self._stopping = False
         #: The process has to end with a failure.
         self.is_broken = False
+        #: Known from the first session on.
+        self.cluster_id = ""
+        self.heartbeats = Heartbeats(self, self.now_ms)
         self.api = MasterApi(self)
-        self._rpc = RpcServer(self.api.dispatch, requests=MasterRequest)
+        self._rpc = RpcServer(self._dispatch, requests=MasterRequest)
         self._registry = CollectorRegistry()
         MasterMetrics(self, self._registry)
         self._admin_port: Any = None
@@ -139,6 +152,21 @@ class MasterService:
             return "standby"
         return "active" if self.reign.is_open and not self.reign.is_dark else "activating"
 
+    @property
+    def address(self) -> str:
+        """Where this master answers."""
+        return f"{self._settings.host}:{self._settings.port}"
+
+    @property
+    def limits(self) -> AssignerConfig:
+        """The bounds by which it reigns, or would."""
+        return self._settings.limits
+
+    @property
+    def masters(self) -> int:
+        """How many masters live."""
+        return len(self.registered)
+
     def uptime_ms(self) -> int:
         """Since the start of the process."""
         return self.now_ms() - self._started_ms
@@ -146,6 +174,19 @@ class MasterService:
     def call_later(self, seconds: float, action: Any) -> Any:
         """The reactor's timer."""
         return self._reactor.callLater(seconds, action)
+
+    @property
+    def start_code(self) -> int:
+        """Which start of this master it is."""
+        return self._identity.start_code
+
+    def _dispatch(self, request: MasterRequest) -> msgspec.Struct | Awaitable[msgspec.Struct]:
+        """Heartbeats are answered on the spot: there may be a thousand a second."""
+        if isinstance(request, Heartbeat):
+            return self.heartbeats.answer(request)
+        if isinstance(request, ListContacts):
+            return self.heartbeats.contacts()
+        return self.api.dispatch(request)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -173,6 +214,8 @@ class MasterService:
             self._standing.cancel()
         if self.auditor is not None:
             self.auditor.stop()
+        if self.feed is not None:
+            self.feed.stop()
         if self.reign is not None:
             self.reign.end("stopping")
         if self.client.state is SessionState.CONNECTED and self.election is not None:
@@ -221,15 +264,18 @@ class MasterService:
 
     async def _elect(self) -> None:
         now = self.now_ms
-        await catalog.lay_ground(self.client, self._layout, now(), self.token)
-        self._begin_audit()
+        self.cluster_id = (await catalog.lay_ground(self.client, self._layout, now(), self.token)).cluster_id
+        self._begin_session()
+        assert self.feed is not None, "every session has its feed"
+        if self._settings.mirror:
+            self.feed.follow()
         election = self.election = Election(self._reactor, self.client, self._layout, self._settings, self._identity)
         await election.register()
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
         await self._count_masters()
         epoch = await election.win(now, self._racing)
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
-        fence = Fence(self.client, self._layout, epoch)
+        fence = Fence(self.client, self._layout, epoch, self.cluster_id)
         self.reign = Reign(
             self._reactor,
             fence,
@@ -240,24 +286,41 @@ class MasterService:
             self._reign_ended,
             self.token,
             self.uuid,
+            self.feed.hand_over,
         )
-        self.reign.balancing.loads = self._loads
+        reports = self.reign.reports
+        self.reign.balancing.loads = lambda: reports.loads
+        self.reign.strays.orphan_found = self._orphan_found
+        self.reign.also_problems = self.heartbeats.problems
         self._reign_began_ms = now()
         self.reign.start(self._history)
 
-    def _begin_audit(self) -> None:
-        """One auditor for each session, whatever this master's role."""
-        if self.auditor is not None:
+    def _begin_session(self) -> None:
+        """One feed and one auditor for each session, whatever this master's role."""
+        if self.auditor is not None and self.feed is not None:
             if self.auditor.session_id == self.client.session_id:
                 return
             self.alarms_before += self.auditor.alarms
             self.auditor.stop()
-        self.auditor = Auditor(self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest)
-        self.auditor.start()
+            self.feed.stop()
+        auditor = Auditor(self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest, self._held)
+        feed = self.make_feed(self._reactor, self.client, self._layout, self.now_ms, auditor)
+        self.auditor, self.feed = auditor, feed
+        feed.start()
+        auditor.start()
 
-    def _loads(self) -> dict[str, float]:
-        """Load of replicas, as their servers told the auditor."""
-        return {} if self.auditor is None else self.auditor.loads
+    def _orphan_found(self, orphan: Suspect) -> None:
+        if self.auditor is not None:
+            self.auditor.orphan(orphan.key, orphan.server)
+
+    def _held(self) -> dict[Incarnation, Collection[str]]:
+        """What servers that are heard have told that they serve, while this master reigns."""
+        reign = self.reign
+        if reign is None:
+            return {}
+        heard = self.heartbeats.roster.is_heard
+        now_ms = self.now_ms()
+        return {one: held.versions.keys() for one, held in reign.reports.lists().items() if heard(one, now_ms)}
 
     def _at_rest(self) -> dict[str, Incarnation] | None:
         """Where replicas at rest are, while this master reigns."""
@@ -314,7 +377,9 @@ class MasterService:
         self._stand_later()
 
     async def _count_masters(self) -> None:
-        self.masters = len(await self.client.children(self._layout.masters))
+        paths = await catalog.list_all(self.client, [self._layout.masters])
+        found = catalog.decoded(await catalog.read_all(self.client, paths), decode_master)
+        self.registered = sorted((record for record, _ in found), key=lambda one: (one.host, one.port))
 
     def _masters_changed(self, *_event: Any) -> Deferred[None]:
         counted = ensureDeferred(self._count_masters())

@@ -12,11 +12,19 @@ from coord.errors import ConfigError
 from regions.layout import DEFAULT_ROOT
 from regions.limits import AssignerConfig, BalancerConfig
 
-ENGINES: Final = ("auto", "greedy", "spark")
+ENGINES: Final = ("auto", "greedy", "flow", "spark")
+#: Longest of the times that can be given: thirty years.
+SECONDS_MAX: Final = 1_000_000_000
 
 
 def limits_of(
-    start_timeout_s: float, open_timeout_s: float, attempts_max: int, close_timeout_s: float, fence_after_s: float
+    start_timeout_s: float,
+    open_timeout_s: float,
+    attempts_max: int,
+    close_timeout_s: float,
+    fence_after_s: float,
+    create_timeout_s: float = 60.0,
+    replacements_max: int = 3,
 ) -> AssignerConfig:
     """The assigner's bounds from the command line. Raises ConfigError that names the option."""
     for option, value in (
@@ -24,18 +32,24 @@ def limits_of(
         ("--open-timeout-s", open_timeout_s),
         ("--attempts-max", attempts_max),
         ("--close-timeout-s", close_timeout_s),
+        ("--create-timeout-s", create_timeout_s),
     ):
-        if value <= 0:
-            raise ConfigError(f"{option} {value:g} is not positive")
+        if not 0 < value <= SECONDS_MAX:
+            raise ConfigError(f"{option} {value:g} is not above 0 and at most {SECONDS_MAX}")
+    if replacements_max < 0:
+        raise ConfigError(f"--replacements-max {replacements_max} is below 0; 0: no region is replaced, it is parked")
     usual = AssignerConfig()
-    if fence_after_s and fence_after_s * 1000 < usual.reask_ms:
-        raise ConfigError(f"--fence-after-s {fence_after_s:g} is neither 0 nor at least {usual.reask_ms / 1000:g}")
+    least_s = usual.reask_ms / 1000
+    if fence_after_s and not least_s <= fence_after_s <= SECONDS_MAX:
+        raise ConfigError(f"--fence-after-s {fence_after_s:g} is neither 0 nor from {least_s:g} to {SECONDS_MAX}")
     return AssignerConfig(
         start_timeout_ms=int(start_timeout_s * 1000),
         open_timeout_ms=int(open_timeout_s * 1000),
         attempts_max=attempts_max,
         close_timeout_ms=int(close_timeout_s * 1000),
         fence_after_ms=int(fence_after_s * 1000),
+        create_timeout_ms=int(create_timeout_s * 1000),
+        replacements_max=replacements_max,
     )
 
 
@@ -56,14 +70,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     min_servers: int = 1
     #: With min_servers 1: how long to wait for more after each arrival.
     settle_ms: int = 500
-    #: auto: Spark where it is installed and the plan is large enough to be worth its start, else greedy.
+    #: Keep a mirror of the catalogue while standing by, to take over without loading it and to answer reads.
+    mirror: bool = True
+    #: auto: the best engine that is expected to be done in time on this machine (`regions.plan.choice`).
     plan_engine: str = "auto"
     plan_deadline_s: float = 120.0
     spark_master: str = "local[*]"
+    #: Settings of Spark, NAME=VALUE.
+    spark_conf: tuple[str, ...] = ()
     #: Where plans and their inputs lie; None: below data_dir. A Spark cluster must see it under the same path.
     plan_dir: Path | None = None
-    #: Replicas from which on `auto` uses Spark: below, greedy has finished before a JVM has started (docs/planning.md).
-    spark_min: int = 20_000
+    #: Replicas from which on `auto` uses Spark, and greedy below; 0: `regions.plan.choice` decides.
+    spark_min: int = 0
     #: Seconds between rounds of the balancer; 0: only when an operator asks (RT-14).
     balance_period_s: float = 30.0
     balancer: BalancerConfig = BalancerConfig()
@@ -84,9 +102,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--session-timeout-ms {self.session_timeout_ms} is below 500")
         if self.min_servers < 1:
             raise ConfigError(f"--min-servers {self.min_servers} is below 1")
+        self._check_spark()
         if self.plan_deadline_s <= 0:
             raise ConfigError(f"--plan-deadline-s {self.plan_deadline_s} is not positive")
         if self.balance_period_s < 0:
             raise ConfigError(f"--balance-period-s {self.balance_period_s} is below 0")
         if self.root and (not self.root.startswith("/") or self.root.endswith("/")):
             raise ConfigError(f"--root {self.root!r} must begin with a slash and not end with one")
+
+    def _check_spark(self) -> None:
+        from regions.plan.spark_target import BadTarget, parse_conf, parse_target  # brings NumPy: not for `rk --help`
+
+        try:
+            parse_target(self.spark_master)
+            parse_conf(self.spark_conf)
+        except BadTarget as error:
+            raise ConfigError(f"--spark-master or --spark-conf: {error}") from error

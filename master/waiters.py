@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
+
+from coord.rpc import RpcError
+from regions.messages import TIMED_OUT
+
+#: Nobody waits longer in one request.
+WAIT_MS_MAX: Final = 3_600_000
 
 
 class Waiters:
@@ -36,3 +43,18 @@ class Waiters:
         for _, waiter in waiting:
             if not waiter.called:
                 waiter.errback(error)
+
+
+async def wait_within(waiter: Deferred[None], reactor: Any, wait_ms: int, so_far: Callable[[], str]) -> None:
+    """Wait for `waiter`. Raises RpcError(TIMED_OUT) after `wait_ms`, with `so_far()`; what is waited for goes on."""
+
+    def too_late() -> None:
+        if not waiter.called:
+            waiter.errback(RpcError(TIMED_OUT, f"{so_far()}; it goes on"))
+
+    timer = reactor.callLater(min(wait_ms, WAIT_MS_MAX) / 1000, too_late)
+    try:
+        await waiter
+    finally:
+        if timer.active():
+            timer.cancel()

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 from kazoo.client import KazooClient
+from kazoo.protocol.states import ZnodeStat
 
 from coord.rpc import RpcError, call_blocking
 from regions import messages as ms
@@ -21,6 +22,28 @@ from tests.helpers import daemon, eventually, free_ports, rk
 from tests.zookeeper import zookeeper
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+class UpToDate(KazooClient):  # type: ignore[misc]
+    """Its reads see what was acknowledged to anybody before: the node that it asks may be behind the others."""
+
+    def get(self, path: str) -> tuple[bytes, ZnodeStat]:
+        """See KazooClient."""
+        self.sync(path)
+        found: tuple[bytes, ZnodeStat] = super().get(path)
+        return found
+
+    def exists(self, path: str) -> ZnodeStat | None:
+        """See KazooClient."""
+        self.sync(path)
+        found: ZnodeStat | None = super().exists(path)
+        return found
+
+    def get_children(self, path: str) -> list[str]:
+        """See KazooClient."""
+        self.sync(path)
+        found: list[str] = super().get_children(path)
+        return found
 
 
 class Process:
@@ -65,7 +88,7 @@ class Cluster:
         ports = free_ports(masters + servers)
         self.masters = [self._master(n, port, options or []) for n, port in enumerate(ports[:masters])]
         self.servers = [self._server(n, port) for n, port in enumerate(ports[masters:])]
-        self.zk = KazooClient(hosts)
+        self.zk = UpToDate(hosts)
 
     def _master(self, number: int, port: int, options: list[str]) -> Process:
         name = f"master{number}"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from regions import messages as ms
-from regions.model import TableIntent
+from regions.model import TableIntent, TableState
+from regions.schema import parse_column
 from tests.e2e.masters import Cluster, Process, cluster_on
 from tests.helpers import daemon, eventually, free_ports, rk
 
@@ -160,15 +161,25 @@ def test_tables_are_altered_renamed_deleted_and_made_again(store: Store, tmp_pat
         active = cluster.wait_active()
         eventually(lambda: cluster.status().servers == 3, 30, "three servers")
         cluster.ask(active, ms.CreateTable("a", SPLITS, wait_ms=30_000), ms.Tables, 40)
-        made = cluster.ask(active, ms.AlterTable("a", name="b", schema="x int"), ms.Tables).tables[0].table
-        assert (made.name, made.schema, made.schema_version) == ("b", "x int", 1)
+        alter = ms.AlterTable("a", name="b", schema="x int", wait_ms=20_000, request_id="alter-1")
+        made = cluster.ask(active, alter, ms.Tables, 30).tables[0].table
+        assert (made.name, made.schema, made.schema_version, made.state) == ("b", "x int", 1, TableState.RUNNING)
+        listed = [one for server in cluster.servers for one in cluster.ask(server, ms.ListOpen(), ms.OpenList).replicas]
+        assert {one.schema_version for one in listed} == {1}, "every server has been told"
         cluster.ask(active, ms.CreateTable("a", SPLITS[:3], wait_ms=30_000), ms.Tables, 40)
         region = cluster.ask(active, ms.DescribeTable("a"), ms.Regions).regions[0].region.region_id
         cluster.ask(active, ms.SetRegionIntent(region, assigned=False, wait_ms=20_000), ms.Accepted, 30)
         assert region not in cluster.owners()
-        cluster.ask(active, ms.DeleteTable("b"), ms.Tables)
+        delete = ms.DeleteTable("b", request_id="delete-1")
+        cluster.ask(active, delete, ms.Tables)
         active.kill()
-        cluster.ask_active(ms.CreateTable("b", SPLITS[:5], wait_ms=30_000), ms.Tables, 40)
+        columns = [parse_column("id:int64:key"), parse_column("v:string")]
+        create = ms.CreateTable("b", SPLITS[:2], columns=columns, hash_buckets=2, wait_ms=30_000, request_id="create-1")
+        fresh = cluster.ask_active(create, ms.Tables, 40).tables[0].table
+        # Asked again, of another master than the one that did it: told again, and done no second time.
+        for request, table_id in ((alter, made.table_id), (delete, made.table_id), (create, fresh.table_id)):
+            again = cluster.ask_active(request, ms.Tables, 40).tables[0].table
+            assert again.table_id == table_id
         eventually(lambda: len(cluster.owners()) == 3 + 6 and not cluster.transitions(), 40, "only what is wanted")
         assert region not in cluster.owners()
         status = cluster.status()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -146,3 +146,63 @@ class FakeStore:
             return self._get(op.path) if isinstance(op, GetData) else self._children(op.path)
         except OperationError as error:
             return error
+
+
+class WatchedStore(FakeStore):
+    """A store with persistent watches. What is changed by `change` and `drop` is told at once, as a session is told:
+    before any answer that could show it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_s = 2.0
+        self.timeout_ms, self.last_zxid = 3_000, 0
+        self.listeners: list[Callable[[SessionState], object]] = []
+        self.persistent: list[tuple[str, Callable[..., object]]] = []
+        #: Requests by kind.
+        self.asked: Counter[str] = Counter()
+
+    def add_watch(self, path: str, callback: Callable[..., object], *, recursive: bool) -> Any:
+        assert recursive
+        if (path, callback) not in self.persistent:
+            self.persistent.append((path, callback))
+        return self._later(lambda: None)
+
+    def remove_watch(self, path: str, callback: Callable[..., object]) -> Any:
+        if (path, callback) in self.persistent:
+            self.persistent.remove((path, callback))
+        return self._later(lambda: None)
+
+    def on_state(self, callback: Callable[[SessionState], object]) -> Callable[[], None]:
+        self.listeners.append(callback)
+        return lambda: self.listeners.remove(callback)
+
+    def become(self, state: SessionState) -> None:
+        self.state = state
+        for listener in list(self.listeners):
+            listener(state)
+
+    def sync(self, path: str = "/") -> Deferred[Any]:
+        self.asked["sync"] += 1
+        return self._later(lambda: None)
+
+    def multi_read(self, operations: list[Any]) -> Deferred[Any]:
+        self.asked["multi_read"] += 1
+        return super().multi_read(operations)
+
+    def change(self, path: str, data: bytes = b"") -> None:
+        """Somebody creates or sets a znode."""
+        known = self.nodes.get(path)
+        self.last_zxid += 1
+        self.put(path, data, 0 if known is None else known[1] + 1)
+        self._tell(1 if known is None else 3, path)
+
+    def drop(self, path: str) -> None:
+        """Somebody deletes a znode."""
+        self.last_zxid += 1
+        del self.nodes[path]
+        self._tell(2, path)
+
+    def _tell(self, event_type: int, path: str) -> None:
+        for watched, callback in list(self.persistent):
+            if path == watched or path.startswith(f"{watched}/"):
+                callback(event_type, path, self.last_zxid)

@@ -73,8 +73,8 @@ def test_a_transition_that_nobody_could_read_is_judged_by_its_events() -> None:
     """RT-30: created and deleted in one step is no way to be opened; but in a cluster that knows no table it may be."""
     bench = Bench()
     path = LAYOUT.transition("t.0001", 0)
-    bench.auditor._transition_event(EVENT_CREATED, path, 5)
-    bench.auditor._transition_event(EVENT_DELETED, path, 6)
+    bench.auditor.transition_event(EVENT_CREATED, path)
+    bench.auditor.transition_event(EVENT_DELETED, path)
     bench.store.answer()
     assert bench.auditor.audit.steps == 2
     assert bench.stored() == []

@@ -120,6 +120,21 @@ class ElectionTest(SynchronousTestCase):
         self.store.answer()
         assert self.successResultOf(won) == 5
 
+    def test_place_that_was_taken_away_before_the_epoch_was_ours(self) -> None:
+        """Somebody deleted /active, and another master has it: its epoch stands, and we race again."""
+        for answered in (1, 2, 3, 4):
+            self.setUp()
+            won = self.win()
+            self.store.answer(answered)
+            data, version, _ = self.store.nodes[LAYOUT.epoch]
+            self.store.nodes[LAYOUT.active] = (encode(ActiveRecord("third", "t", 1, 7, version + 1)), 0, 98)
+            self.store.put(LAYOUT.epoch, data, version + 1)
+            self.store.answer()
+            self.assertNoResult(won)
+            assert self.store.nodes[LAYOUT.epoch][1] == version + 1
+            assert decode_active(self.store.nodes[LAYOUT.active][0]).uuid == "third"
+            assert self.races == 2
+
     def test_register_replaces_an_earlier_session(self) -> None:
         path = LAYOUT.master("me")
         self.store.put(path, b"old", 0, 55)

@@ -11,7 +11,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
 from coord.errors import NoNode
-from master import catalog
+from master import catalog, tables
 from master.fence import Deposed, Fence
 from regions.layout import Layout, decode_fence, decode_moves, decode_region, encode
 from regions.model import (
@@ -114,14 +114,14 @@ def test_names_go_with_their_tables(store: FakeStore, fence: Fence) -> None:
     store.put(LAYOUT.table("t"), encode(table))
     store.put(LAYOUT.name("a"), b"t")
     store.put(LAYOUT.name("taken"), b"u")
-    with pytest.raises(catalog.AlreadyExists):
-        run(store, catalog.rename_table(fence, msgspec.structs.replace(table, name="taken"), 0, "a"))
+    with pytest.raises(tables.AlreadyExists):
+        run(store, tables.change(fence, msgspec.structs.replace(table, name="taken"), 0, [], former_name="a"))
     assert LAYOUT.name("a") in store.nodes
     renamed = msgspec.structs.replace(table, name="b")
-    assert run(store, catalog.rename_table(fence, renamed, 0, "a")) == 1
+    assert run(store, tables.change(fence, renamed, 0, [], former_name="a")) == 1
     assert LAYOUT.name("a") not in store.nodes
     removed = msgspec.structs.replace(renamed, state=TableState.REMOVED)
-    assert run(store, catalog.remove_table(fence, removed, 1)) == 2
+    assert run(store, tables.remove(fence, removed, 1, [])) == 2
     assert LAYOUT.name("b") not in store.nodes
     loaded = run(store, catalog.load_tables(store, LAYOUT))  # type: ignore[arg-type]
     assert loaded == [(removed, 2)]

@@ -9,10 +9,11 @@ import pytest
 from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.python.failure import Failure
 
+from master import planning
 from master.phases import BulkPlan, Phases
-from master.planning import PlanFailed, Planner, SparkJob, _greedy, _read_checked, snapshot_of
+from master.planning import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
 from regions.model import PlanRecord, PlanState, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
-from regions.plan import Params, Snapshot, plan
+from regions.plan import Params, Snapshot, choice, plan
 from regions.plan.files import write_plan
 from regions.world import Server, World
 
@@ -60,22 +61,26 @@ def test_files_of_another_epoch_are_refused(tmp_path: Path) -> None:
     made = plan(snapshot(), params)
     tmp_path.joinpath("out").mkdir()
     write_plan(tmp_path / "out", made, plan_id="p1", params=params, seconds={})
-    assert _read_checked(tmp_path / "out", snapshot(), params).digest == made.digest
+    assert _read_checked(tmp_path / "out", snapshot(), params, "spark").digest == made.digest
     with pytest.raises(PlanFailed, match="epoch 3"):
-        _read_checked(tmp_path / "out", snapshot(), Params(snapshot_id="p1", master_epoch=4))
+        _read_checked(tmp_path / "out", snapshot(), Params(snapshot_id="p1", master_epoch=4), "spark")
 
 
 def test_engine_depends_on_size_and_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def planner(engine: str) -> Planner:
-        return Planner(None, tmp_path, engine=engine, deadline_s=1, spark_master="local", spark_min=100)
+    def planner(engine: str, spark_min: int = 0) -> Planner:
+        return Planner(None, tmp_path, engine=engine, deadline_s=120, spark_master="local", spark_min=spark_min)
 
-    monkeypatch.setattr("master.planning.spark_missing", lambda: "")
-    assert planner("auto").engine_for(99) == ("greedy", "")
-    assert planner("auto").engine_for(100) == ("spark", "")
+    for module in (planning, choice):
+        monkeypatch.setattr(module, "missing", lambda _: "")
+    assert planner("auto", 100).engine_for(99) == ("greedy", "")
+    assert planner("auto", 100).engine_for(100) == ("spark", "")
+    assert planner("auto").engine_for(choice.AT_ONCE_MAX) == ("greedy", "")
+    assert planner("auto").engine_for(choice.AT_ONCE_MAX + 1) == ("flow", "")
     assert planner("greedy").engine_for(1_000_000) == ("greedy", "")
+    assert planner("flow").engine_for(1) == ("flow", "")
     assert planner("spark").engine_for(1) == ("spark", "")
-    monkeypatch.setattr("master.planning.spark_missing", lambda: "java is not installed")
-    assert planner("auto").engine_for(100) == ("greedy", "java is not installed")
+    monkeypatch.setattr(planning, "missing", lambda _: "java is not installed")
+    assert planner("auto", 100).engine_for(100) == ("greedy", "java is not installed")
 
 
 class Transport:
@@ -88,7 +93,7 @@ class Transport:
         self.signals.append(name)
 
 
-def ended(job: SparkJob, reason: Exception) -> list[Any]:
+def ended(job: PlanJob, reason: Exception) -> list[Any]:
     results: list[Any] = []
     job.ended.addBoth(results.append)
     job.processEnded(Failure(reason))
@@ -97,7 +102,7 @@ def ended(job: SparkJob, reason: Exception) -> list[Any]:
 
 def test_job_relays_stages_in_any_pieces() -> None:
     stages: list[str] = []
-    job = SparkJob(stages.append)
+    job = PlanJob(stages.append)
     lines = b'{"stage": "session", "done": 1, "total": 7}\nnoise\n{"stage": "read", "done": 2, "total": 7}\n'
     for at in range(0, len(lines), 5):
         job.outReceived(lines[at : at + 5])
@@ -106,18 +111,18 @@ def test_job_relays_stages_in_any_pieces() -> None:
 
 
 def test_failed_job_says_why() -> None:
-    job = SparkJob(lambda _: None)
-    job.outReceived(b'{"stage": "failed", "error": "NoServers", "message": "none"}\n')
+    job = PlanJob(lambda _: None)
+    job.outReceived(b'{"stage": "failed", "error": "NoServers", "message": "none may take regions"}\n')
     [failure] = ended(job, ProcessTerminated(4))
-    assert "NoServers: none" in str(failure.value)
-    silent = SparkJob(lambda _: None)
+    assert "none may take regions" in str(failure.value)
+    silent = PlanJob(lambda _: None)
     silent.errReceived(b"Exception in thread main\n")
     [failure] = ended(silent, ProcessTerminated(6))
     assert "status 6" in str(failure.value)
 
 
 def test_late_job_is_killed() -> None:
-    job = SparkJob(lambda _: None)
+    job = PlanJob(lambda _: None)
     transport: Any = Transport()
     job.transport = transport
     job.kill("no plan within 1 s")

@@ -2,135 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from twisted.internet.defer import ensureDeferred
-from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 
-from coord.client.session import EVENT_GAP, SessionState
+from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
-from master.api import MasterApi
-from master.fence import Fence
-from master.phases import Phases
-from master.planning import Planner
-from master.reign import Reign
-from master.settings import Settings
 from regions import messages as ms
-from regions.layout import Layout, decode_cluster, encode
-from regions.model import ClusterRecord, RegionRecord, ReplicaLocation, ServerRecord, TableIntent, TableRecord
-from tests.unit.master.fake_store import FakeStore
-
-LAYOUT = Layout("/rk")
-
-
-class LossyStore(FakeStore):
-    """A store whose connection the test cuts; the session outlives it as long as the test says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left_s = 2.0
-        self.listeners: list[Callable[[SessionState], object]] = []
-        self.persistent: list[tuple[str, Callable[..., object]]] = []
-
-    def add_watch(self, path: str, callback: Callable[..., object], *, recursive: bool) -> Any:
-        assert recursive
-        self.persistent.append((path, callback))
-        return self._later(lambda: None)
-
-    def remove_watch(self, path: str, callback: Callable[..., object]) -> Any:
-        self.persistent.remove((path, callback))
-        return self._later(lambda: None)
-
-    def on_state(self, callback: Callable[[SessionState], object]) -> Callable[[], None]:
-        self.listeners.append(callback)
-        return lambda: self.listeners.remove(callback)
-
-    def become(self, state: SessionState) -> None:
-        self.state = state
-        for listener in list(self.listeners):
-            listener(state)
-
-    def cut(self, *, done: bool = False) -> None:
-        """The connection breaks; what was on its way has, or has not, been done."""
-        waiting = list(self.waiting)
-        self.waiting.clear()
-        self.become(SessionState.SUSPENDED)
-        for deferred, act in waiting:
-            if done:
-                act()
-            deferred.errback(ConnectionLoss(""))
-
-    def mend(self) -> None:
-        """The client is back with its session, its watches are in force again."""
-        self.become(SessionState.CONNECTED)
-        for path, callback in list(self.persistent):
-            callback(EVENT_GAP, path, 0)
-
-
-class Bench:
-    """One master that reigns over one table; it also is what the API looks at."""
-
-    uuid, role, masters, election = "m", "active", 1, None
-
-    def __init__(self, folder: Path, *, clean: bool = False) -> None:
-        self.store = LossyStore()
-        for path in ("/rk", *LAYOUT.parents()):
-            self.store.put(path)
-        self.store.put(LAYOUT.epoch, b"", 4)
-        self.store.put(LAYOUT.cluster, encode(ClusterRecord("c", clean_shutdown=clean)))
-        server = ServerRecord("s1", "h", 2, 7)
-        self.store.put(LAYOUT.server("s1"), encode(server))
-        self.store.put(LAYOUT.table("t"), encode(TableRecord("t", "orders")))
-        self.store.put(LAYOUT.name("orders"), b"t")
-        self.store.put(LAYOUT.table_regions("t"))
-        region = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "s1", 7),))
-        self.store.put(LAYOUT.region("t", "t.0"), encode(region))
-        self.clock = MemoryReactorClock()
-        self.ended: list[str] = []
-        settings = Settings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy")
-        planner = Planner(self.clock, folder, engine="greedy", deadline_s=1, spark_master="", spark_min=1)
-        self.phases = Phases(self.clock.seconds)
-        fence = Fence(self.store, LAYOUT, 4)  # type: ignore[arg-type]
-        self.reign: Reign | None = Reign(
-            self.clock, fence, settings, planner, self.phases, self.now_ms, self.ended.append, bytes
-        )
-        self.api = MasterApi(self)  # type: ignore[arg-type]
-        self.reign.start()
-        for _ in range(4):
-            self.go_on(1.0)
-        assert self.reign.is_open
-
-    def now_ms(self) -> int:
-        return int(self.clock.seconds() * 1000) + 1_000
-
-    def uptime_ms(self) -> int:
-        return 0
-
-    def call_later(self, seconds: float, action: Any) -> Any:
-        return self.clock.callLater(seconds, action)
-
-    def go_on(self, seconds: float = 0.0) -> None:
-        """Time passes; the store answers everything if the connection stands."""
-        self.clock.advance(seconds)
-        for _ in range(3):
-            if self.store.state is SessionState.CONNECTED:
-                self.store.answer()
-            self.clock.advance(0)
-
-    def ask(self, request: ms.MasterRequest, *, answered: bool = True) -> Any:
-        """What the API answers, or the RpcError's code; None if nothing yet."""
-        results: list[Any] = []
-        ensureDeferred(self.api.dispatch(request)).addBoth(results.append)
-        if answered:
-            self.go_on()
-        if not results:
-            return None
-        found = results[0]
-        return found.value.code if isinstance(found, Failure) else found
+from regions.layout import decode_cluster, encode
+from regions.model import ServerRecord, TableIntent, TableRecord
+from tests.unit.master.reign_bench import LAYOUT, Bench
 
 
 @pytest.fixture

@@ -1,0 +1,131 @@
+"""A blocking client of the masters, for tools and services: finds the active one, follows it, within one deadline.
+
+    client = MasterClient(["a:2183", "b:2183", "c:2183"])
+    client.ask(ListTables(), Tables)                                   # of the active master
+    client.ask(ListTables(Bound(max_ms=2000)), Tables)                 # of any master that is not older than that
+    client.ask(CreateTable("orders"), Tables)                          # once, however often it has to be sent
+
+Each operation on a table gets a `request_id`, which all its repetitions carry: whoever carried it out tells the first
+result again. `seen_zxid` is the newest that any answer told of; a `Bound(min_zxid=client.seen_zxid)` reads what this
+client has written, from any master.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from coord.rpc_wire import RpcError, call_blocking
+from regions.finding import Next, Search, is_repeatable
+from regions.messages import NO_BOUND, NOT_LEADER, TIMED_OUT, MasterStatus
+from regions.staleness import AsOf, Bound
+
+__all__ = ["MasterClient", "NoLeader", "split_address"]
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+#: Until a master answers for which a request was meant, and what its answer may take besides the time it waits itself:
+#: a frozen one must not eat the whole deadline.
+DEADLINE_S: Final = 15.0
+ATTEMPT_S: Final = 3.0
+#: A request that waits for regions to open is sent again after so long: it is recognised.
+WAIT_PART_S: Final = 2.0
+#: Pause before everybody is asked again.
+PAUSE_S: Final = 0.1
+
+
+class NoLeader(Exception):  # noqa: N818 - a state of affairs
+    """No master answered the request in time; the text says who was asked, and what each said."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as a pair; the address has been checked before."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _stand_in(message: msgspec.Struct, reply: msgspec.Struct) -> RpcError | None:
+    """What a standby that may answer is taken to have said where no age was allowed: the active one was meant."""
+    if isinstance(reply, MasterStatus) and reply.role == "standby":
+        return RpcError(NOT_LEADER, "this master is not the active one", reply.active)
+    as_of: AsOf | None = getattr(reply, "as_of", None)
+    bound: Bound = getattr(message, "bound", NO_BOUND)
+    if as_of is not None and as_of.role == "standby" and bound.is_none:
+        return RpcError(NOT_LEADER, "this master is not the active one")
+    return None
+
+
+class MasterClient:
+    """See the module docstring. Not for several threads at once."""
+
+    def __init__(self, masters: Sequence[str] = (), *, discover: Callable[[], Sequence[str]] | None = None) -> None:
+        """`discover` tells masters that are known by other means, the most likely leader first; asked each round."""
+        self._search = Search(masters)
+        self._discover = discover
+        #: The newest zxid that an answer told of.
+        self.seen_zxid = 0
+        #: Requests sent, repetitions included.
+        self.sent = 0
+        #: How old the last answer said that it was.
+        self.as_of: AsOf | None = None
+
+    def ask(self, message: msgspec.Struct, expect: type[T], timeout_s: float = DEADLINE_S) -> T:
+        """The answer. Raises RpcError: a refusal, or an unknown outcome of what must not be repeated; NoLeader."""
+        if getattr(message, "request_id", None) == "":
+            message = msgspec.structs.replace(message, request_id=secrets.token_hex(16))
+        began = time.monotonic()
+        deadline, patience = began + timeout_s, began + getattr(message, "wait_ms", 0) / 1000
+        while True:
+            if self._discover is not None:
+                self._search.know(self._discover())
+            self._search.begin()
+            while (address := self._search.next()) is not None and time.monotonic() < deadline:
+                reply = self._ask_one(address, message, expect, deadline, patience)
+                if reply is not None:
+                    return reply
+            if time.monotonic() + PAUSE_S >= deadline:
+                raise NoLeader(self._search.story())
+            time.sleep(PAUSE_S)
+
+    def _ask_one(
+        self, address: str, message: msgspec.Struct, expect: type[T], deadline: float, patience: float
+    ) -> T | None:
+        """What this master answers; None if another has to be asked. Raises RpcError.
+
+        A repeatable request that waits until `patience` is sent again and again, for a master that freezes meanwhile
+        has to be noticed.
+        """
+        while True:
+            now = time.monotonic()
+            wait_s = max(0.0, patience - now)
+            is_part = is_repeatable(message) and wait_s > WAIT_PART_S
+            if wait_s > 0 and is_repeatable(message):
+                wait_s = min(wait_s, WAIT_PART_S)
+                message = msgspec.structs.replace(message, wait_ms=max(1, int(wait_s * 1000)))
+            try:
+                timeout_s = min(deadline - now, ATTEMPT_S + wait_s)
+                self.sent += 1
+                reply = call_blocking(split_address(address), message, timeout_s, expect=expect)
+            except RpcError as error:
+                if error.code == TIMED_OUT and is_part and time.monotonic() < deadline:
+                    continue
+                if self._search.refused(address, message, error) is Next.GIVE_UP:
+                    raise
+                return None
+            stand_in = _stand_in(message, reply)
+            if stand_in is not None:
+                self._search.refused(address, message, stand_in)
+                return None
+            self._search.answered(address)
+            self._note(reply)
+            return reply
+
+    def _note(self, reply: msgspec.Struct) -> None:
+        as_of: AsOf | None = getattr(reply, "as_of", None)
+        if as_of is not None:
+            self.as_of = as_of
+            self.seen_zxid = max(self.seen_zxid, as_of.zxid)

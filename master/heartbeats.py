@@ -1,0 +1,137 @@
+"""A master's ear: answers the heartbeats of all region servers, whatever its role (HB-06, HB-08, HB-14).
+
+Every master keeps the roster: who is heard, where it is, how busy it is. What a heartbeat reports of replicas goes to
+the reign, so it means something on the active master alone; a standby's reply says that it does not lead, and where
+the leader is. Answering is done on the spot and asks nothing of the store: a thousand servers may call each second.
+
+A server that knows a higher epoch than this master reigns under tells so with every heartbeat; the master then asks
+the store, which decides whether it has been replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from coord.rpc_wire import RpcError
+from master.election import Election
+from master.reign import Reign
+from regions.heartbeat import Heartbeat, HeartbeatReply
+from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
+from regions.roster import SILENT_MS, Roster
+
+#: How often servers that were not heard for very long are forgotten.
+FORGET_EVERY_MS: Final = 60_000
+#: Silent servers named in the problems of `rk status`.
+SHOWN_MAX: Final = 5
+
+
+class Master(Protocol):
+    """What is looked at in the service."""
+
+    reign: Reign | None
+    election: Election | None
+    cluster_id: str
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def start_code(self) -> int: ...
+
+    @property
+    def role(self) -> str: ...
+
+
+class Heartbeats:
+    """One per process: the roster outlives sessions and reigns, so a new leader knows it from before."""
+
+    def __init__(self, master: Master, now_ms: Callable[[], int]) -> None:
+        self._master = master
+        self._now_ms = now_ms
+        self.roster = Roster()
+        #: Heartbeats of other clusters, and for other masters.
+        self.refused = 0
+        self._since_ms = now_ms()
+        self._forget_ms = now_ms() + FORGET_EVERY_MS
+
+    def answer(self, beat: Heartbeat) -> HeartbeatReply:
+        """Take a heartbeat. Raises RpcError: WRONG_CLUSTER, WRONG_MASTER, or BUSY before the store was ever seen."""
+        master = self._master
+        if not master.cluster_id:
+            raise RpcError(BUSY, "this master has not seen the store yet")
+        if beat.cluster_id != master.cluster_id:
+            self.refused += 1
+            raise RpcError(
+                WRONG_CLUSTER,
+                f"this master is of cluster {master.cluster_id}, server {beat.server.uuid} of {beat.cluster_id!r}",
+            )
+        if beat.recipient not in ("", master.uuid):
+            self.refused += 1
+            raise RpcError(WRONG_MASTER, f"this is master {master.uuid}")
+        now_ms = self._now_ms()
+        member = self.roster.hear(beat, now_ms)
+        if now_ms >= self._forget_ms:
+            self._forget_ms = now_ms + FORGET_EVERY_MS
+            self.roster.forget(now_ms)
+        leads = master.reign if master.role == "active" else None
+        wants_full = False
+        if leads is not None:
+            if beat.epoch > leads.fence.epoch:
+                leads.outdated(f"server {beat.server} knows epoch {beat.epoch}")
+            if member is not None:
+                if beat.report is not None:
+                    leads.reported(beat.server, beat.report)
+                wants_full = leads.reports.wants_full(beat.server)
+        return HeartbeatReply(
+            master.cluster_id,
+            master.uuid,
+            master.start_code,
+            leads is not None,
+            self._epoch(leads),
+            member is not None and member.record is None,
+            wants_full,
+            "" if leads is not None else self._hint(),
+            0 if member is not None else self.roster.overtaken_by(beat),
+        )
+
+    def contacts(self) -> Contacts:
+        """Which servers are heard here, and how long ago (HB-12)."""
+        now_ms = self._now_ms()
+        found = [
+            Contact(one.incarnation, one.record, now_ms - one.heard_ms, one.beats, one.figures)
+            for one in self.roster.members()
+        ]
+        return Contacts(self._master.uuid, found)
+
+    def problems(self) -> list[str]:
+        """Servers that live, as the store says, and are not heard by this active master."""
+        reign = self._master.reign
+        if reign is None:
+            return []
+        began_ms = max(self._since_ms, reign.began_ms)
+        servers = [one.incarnation for one in reign.registry.servers]
+        known = [(one, reign.arrivals_ms.get(one, began_ms)) for one in servers]
+        silent = self.roster.silent(known, self._now_ms())
+        lines = [
+            f"server {server.uuid} lives, and has not been heard by the active master for {ms / 1000:.0f} s"
+            for server, ms in silent[:SHOWN_MAX]
+        ]
+        return lines + ([f"and {len(silent) - SHOWN_MAX} more silent servers"] if len(silent) > SHOWN_MAX else [])
+
+    def silent_count(self) -> int:
+        """Servers in the roster that were not heard of late."""
+        now_ms = self._now_ms()
+        return sum(1 for one in self.roster.members() if now_ms - one.heard_ms > SILENT_MS)
+
+    def _epoch(self, leads: Reign | None) -> int:
+        if leads is not None:
+            return leads.fence.epoch
+        election = self._master.election
+        return -1 if election is None or election.active is None else election.active.epoch
+
+    def _hint(self) -> str:
+        election = self._master.election
+        if election is None or election.active is None or election.active.uuid == self._master.uuid:
+            return ""
+        return f"{election.active.host}:{election.active.port}"

@@ -1,0 +1,205 @@
+"""The read-only calls: answers from a picture in memory, whoever keeps it.
+
+A picture is a `World`: the one that a reign decides by, which is never ahead of the store (MF-12), or the mirror that a
+standby keeps of the store (FW-01). Nothing here waits, writes or looks at roles: who may answer is `master/roles.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coord.rpc import RpcError
+from regions import messages as ms
+from regions.explain import explain
+from regions.history import StepLog
+from regions.limits import AssignerConfig
+from regions.model import TableState
+from regions.table_states import tablet_state
+from regions.unfinished import explain_table
+from regions.world import Region, Replica, Server, Table, World
+
+RECENT_MAX: Final = 10_000
+
+Read = (
+    ms.ListTables
+    | ms.DescribeTable
+    | ms.DescribeRegion
+    | ms.ExplainRegion
+    | ms.ExplainTable
+    | ms.ListServers
+    | ms.ListRit
+    | ms.RecentTransitions
+)
+#: Answered from memory, for as long as nobody else can be active.
+READS: Final = (
+    ms.ListTables,
+    ms.DescribeTable,
+    ms.DescribeRegion,
+    ms.ExplainRegion,
+    ms.ExplainTable,
+    ms.ListServers,
+    ms.ListRit,
+    ms.RecentTransitions,
+)
+
+
+class Picture(NamedTuple):
+    """What is looked at: the cluster, the bounds that explanations name, the latest steps, and the time now."""
+
+    world: World
+    config: AssignerConfig
+    history: StepLog
+    now_ms: int
+
+
+def read(picture: Picture, request: Read) -> ms.MasterReply:
+    """The answer. Raises RpcError(NOT_FOUND)."""
+    world = picture.world
+    match request:
+        case ms.ListTables():
+            return ms.Tables([summary(world.names[name]) for name in sorted(world.names)])
+        case ms.DescribeTable():
+            return describe_table(find_table(world, request.table), request)
+        case ms.DescribeRegion():
+            region = find_region(world, request.region_id)
+            return ms.Regions(region.table.record, [region_status(region)])
+        case ms.ExplainRegion():
+            replicas = find_region(world, request.region_id).replicas
+            return ms.Explanations([explain(one, world, picture.config, picture.now_ms) for one in replicas])
+        case ms.ExplainTable():
+            return explain_table(find_table(world, request.table), world, picture.config, picture.now_ms)
+        case ms.ListServers():
+            servers, shunned = world.servers, world.shunned
+            return ms.Servers([server_load(servers[uuid], shunned.get(uuid, 0)) for uuid in sorted(servers)])
+        case ms.ListRit():
+            found = sorted(world.rit(), key=lambda one: one.seen_ms)[: max(0, request.limit)]
+            return ms.Transitions([_in_transition(replica) for replica in found])
+        case ms.RecentTransitions():
+            return _recent(picture.history, request)
+
+
+# --- looking things up ------------------------------------------------------------------------------------------------
+
+
+def find_table(world: World, name: str) -> Table:
+    """The table of that name or id. Raises RpcError(NOT_FOUND)."""
+    table = world.names.get(name) or world.tables.get(name)
+    if table is None:
+        raise RpcError(ms.NOT_FOUND, f"there is no table {name!r}")
+    return table
+
+
+def find_region(world: World, region_id: str) -> Region:
+    """The region of that id. Raises RpcError(NOT_FOUND)."""
+    region = world.regions.get(region_id)
+    if region is None:
+        raise RpcError(ms.NOT_FOUND, f"there is no region {region_id!r}")
+    return region
+
+
+def find_replica(world: World, region_id: str, number: int) -> Replica:
+    """A replica of that region. Raises RpcError(NOT_FOUND)."""
+    region = find_region(world, region_id)
+    if not 0 <= number < len(region.replicas):
+        raise RpcError(ms.NOT_FOUND, f"region {region_id} has no replica {number}")
+    return region.replicas[number]
+
+
+# --- telling what is there --------------------------------------------------------------------------------------------
+
+
+def summary(table: Table) -> ms.TableSummary:
+    """A table with counts."""
+    is_known = table.record.state is not TableState.ALTERING or bool(table.behind)
+    altered = table.altered if is_known else -1
+    return ms.TableSummary(
+        table.record, len(table.regions), table.replicas, table.open_replicas, table.rit, table.parked, altered
+    )
+
+
+def describe_table(table: Table, request: ms.DescribeTable) -> ms.Regions:
+    """Regions in key order from the wanted key on."""
+    ordered = sorted(table.regions.values(), key=lambda region: region.record.start_key)
+    start = request.start_key
+    wanted = [one for one in ordered if one.record.end_key == "" or one.record.end_key > start or start == ""]
+    if request.limit > 0:
+        wanted = wanted[: request.limit]
+    return ms.Regions(table.record, [region_status(region) for region in wanted])
+
+
+def region_status(region: Region) -> ms.RegionStatus:
+    """A region and where its replicas are."""
+    replicas = [
+        ms.ReplicaStatus(one.number, None if one.open_on is None else one.open_on.incarnation, one.transition)
+        for one in region.replicas
+    ]
+    record = region.record
+    in_transition = any(one.transition is not None for one in region.replicas)
+    state = tablet_state(record, region.table.record, in_transition=in_transition)
+    if state is not record.state:
+        record = msgspec.structs.replace(record, state=state)
+    return ms.RegionStatus(record, replicas)
+
+
+def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
+    """A live server and what it has."""
+    outgoing = sum(1 for one in server.open.values() if one.transition is not None)
+    return ms.ServerLoad(
+        server.record,
+        len(server.open) - outgoing,
+        sum(one.region.record.size_bytes for one in server.open.values()),
+        len(server.incoming),
+        outgoing,
+        server.draining,
+        server.fencing,
+        shunned_until_ms,
+    )
+
+
+def _in_transition(replica: Replica) -> ms.TransitionSeen:
+    record = replica.transition
+    assert record is not None, replica.key
+    server = record.destination or record.source
+    return ms.TransitionSeen(
+        replica.seen_ms,
+        record.region_id,
+        record.replica,
+        "",
+        "",
+        record.state.value,
+        record.reason,
+        "" if server is None else server.uuid,
+        record.epoch,
+        record.plan_id,
+        record.attempt,
+        record.last_error,
+    )
+
+
+def _recent(history: StepLog, request: ms.RecentTransitions) -> ms.Transitions:
+    limit = min(max(0, request.limit), RECENT_MAX)
+    found: list[ms.TransitionSeen] = []
+    for step in reversed(history):
+        if len(found) >= limit:
+            break
+        region_id, _, number = step.key.rpartition("-")
+        if request.region_id in ("", region_id):
+            found.append(
+                ms.TransitionSeen(
+                    step.at_ms,
+                    region_id,
+                    int(number),
+                    step.actor.value,
+                    "" if step.before is None else step.before.value,
+                    "" if step.after is None else step.after.value,
+                    "" if step.cause is None else step.cause.value,
+                    step.server,
+                    step.epoch,
+                    step.plan_id,
+                    step.attempt,
+                    step.error,
+                )
+            )
+    return ms.Transitions(found[::-1])

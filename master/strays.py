@@ -1,0 +1,126 @@
+"""Acts on what servers report and the catalogue contradicts (`regions/reports.py` says what that is).
+
+The store is read again for each suspect, and decides. What is somebody else's, the server is told to have looked up
+and to drop (`ReviewReplicas`, under our epoch); that is done again every few seconds until its reports say that it is
+gone, by this master or the next: nothing hangs on any one message (KUDU-1374). Orphans are told of and left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from twisted.internet.defer import ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.client.ops import GetData, ReadResult
+from coord.errors import NoNode, OperationError
+from master.dispatch import Dispatcher
+from master.fence import Fence
+from regions.layout import CorruptZnode, decode_region, decode_transition
+from regions.reports import Reports, Ruling, Suspect, by_server, ruling
+from regions.world import World
+
+log = Logger()
+
+LOOK_EVERY_MS: Final = 1_000
+#: Orphans named in the problems of `rk status`.
+SHOWN_MAX: Final = 5
+
+
+class Strays:
+    """One reign's; `tick` is called twice a second."""
+
+    def __init__(
+        self,
+        fence: Fence,
+        world: World,
+        reports: Reports,
+        dispatcher: Dispatcher,
+        now_ms: Callable[[], int],
+        failed: Callable[[Failure], None],
+    ) -> None:
+        self._fence = fence
+        self._world = world
+        self._reports = reports
+        self._dispatcher = dispatcher
+        self._now_ms = now_ms
+        self._failed = failed
+        self._next_ms = 0
+        self._is_reading = False
+        #: Told of each orphan, once: region and replica, server.
+        self.orphan_found: Callable[[Suspect], object] = lambda _suspect: None
+        #: Replicas that servers were told to look up.
+        self.reviews = 0
+
+    def tick(self) -> None:
+        """Look into what is due."""
+        now_ms = self._now_ms()
+        if self._is_reading or now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + LOOK_EVERY_MS
+        suspects = self._reports.due(now_ms)
+        if suspects:
+            self._is_reading = True
+            ensureDeferred(self._look_into(suspects)).addErrback(self._failed)
+
+    def problems(self) -> list[str]:
+        """What an operator should know of orphans."""
+        orphans = self._reports.orphans
+        lines = [
+            f"orphan: server {one.server} serves {one.key}, of which the store knows nothing; it is left alone"
+            for one in orphans[:SHOWN_MAX]
+        ]
+        if len(orphans) > SHOWN_MAX:
+            lines.append(f"and {len(orphans) - SHOWN_MAX} more orphans")
+        return lines
+
+    async def _look_into(self, suspects: Sequence[Suspect]) -> None:
+        layout = self._fence.layout
+        paths = [
+            path
+            for one in suspects
+            for path in (layout.region(one.table_id, one.region_id), layout.transition(one.region_id, one.replica))
+        ]
+        try:
+            found = await self._fence.client.multi_read([GetData(path) for path in paths])
+        finally:
+            self._is_reading = False
+        disowned = []
+        for at, one in enumerate(suspects):
+            said = _ruling(one, found[2 * at], found[2 * at + 1], paths[2 * at], paths[2 * at + 1])
+            if said is None:
+                continue
+            if self._reports.ruled(one, said, self._now_ms()):
+                log.error("orphan: {server} serves {key}, of which the store knows nothing", server=one.server,
+                          key=one.key)  # fmt: skip
+                self.orphan_found(one)
+            if said is Ruling.DISOWNED:
+                disowned.append(one)
+        for incarnation, ones in by_server(disowned).items():
+            server = self._world.servers.get(incarnation.uuid)
+            if server is not None and server.incarnation == incarnation:
+                names = ", ".join(one.key for one in ones[:SHOWN_MAX])
+                log.warn("{server} serves what is not its own ({names}): it is told to look", server=incarnation,
+                         names=names)  # fmt: skip
+                self.reviews += len(ones)
+                self._dispatcher.review(server.record, [(one.region_id, one.replica) for one in ones])
+
+
+def _ruling(suspect: Suspect, region: ReadResult, transition: ReadResult, *paths: str) -> Ruling | None:
+    """What was read, decoded and judged; None where a znode cannot be read: then nothing is known."""
+    try:
+        return ruling(suspect, _value(region, decode_region, paths[0]), _value(transition, decode_transition, paths[1]))
+    except CorruptZnode as error:
+        log.error("nothing can be said of {key}: {error}", key=suspect.key, error=error)
+        return None
+
+
+def _value(result: ReadResult, decode: Callable[[bytes, str], Any], path: str) -> Any:
+    if isinstance(result, NoNode):
+        return None
+    if isinstance(result, OperationError):
+        raise result
+    assert isinstance(result, tuple), f"a read is answered by a pair, not by {result!r}"
+    return decode(result[0], path)

@@ -1,0 +1,236 @@
+"""The writes of operations on tables: each is one fenced multi, all or nothing (OC-01, OC-05).
+
+A multi ends with the request's own record, if the request has an id: the result is in the store exactly if the
+operation is. Only a table of so many regions that one multi cannot hold them takes several: its name and the directory
+of its regions first, the regions then, and last the table's record, which makes it exist. What a master leaves behind
+that dies in between is seen by nobody, and removed by the next master, or by whoever wants the name.
+
+Clearing it away must not meet its own creator, whose last multi may still be on its way: the first write of a clearing
+changes the directory's version, which the last multi of a creation checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from twisted.logger import Logger
+
+from coord.client.ops import Check, Create, Delete, SetData, WriteOp, WriteResult
+from coord.errors import MultiFailed, NodeExists, NoNode
+from coord.wire.records import Stat
+from master import catalog
+from master.aio import gather
+from master.fence import BYTES_MAX, Fence, in_batches, weight
+from regions.layout import decode_request, encode
+from regions.model import RegionRecord, RequestRecord, TableRecord, TabletState
+
+log = Logger()
+
+#: Bytes of one multi that creates a table: some two thousand regions. The store takes the most of what it can in one.
+CREATE_BYTES_MAX: Final = BYTES_MAX
+
+
+class AlreadyExists(Exception):  # noqa: N818 - an answer, not a fault
+    """The name is taken; nothing was written."""
+
+
+class Done(Exception):  # noqa: N818 - an answer, not a fault
+    """A request of that id has been carried out already; nothing was written now."""
+
+
+Ops = list[WriteOp]
+
+
+def entry(fence: Fence, record: RequestRecord | None) -> Ops:
+    """The part of a multi that records a request's result; nothing for a request without an id."""
+    return [] if record is None else [Create(fence.layout.request(record.request_id), encode(record))]
+
+
+async def find_request(fence: Fence, request_id: str) -> RequestRecord | None:
+    """What a request has led to; None if it has led to nothing."""
+    path = fence.layout.request(request_id)
+    try:
+        data, _ = await fence.client.get(path)
+    except NoNode:
+        return None
+    return decode_request(data, path)
+
+
+def create_batches(fence: Fence, table: TableRecord, regions: list[RegionRecord], record: Ops) -> list[Ops]:
+    """The multis that create a table, in order; one, unless there are too many regions for that (TS-05)."""
+    layout = fence.layout
+    directory = layout.table_regions(table.table_id)
+    head: Ops = [Create(layout.name(table.name), table.table_id.encode()), Create(directory)]
+    made: Ops = [Create(layout.region(table.table_id, one.region_id), encode(one)) for one in regions]
+    last: Ops = [Create(layout.table(table.table_id), encode(table)), *record]
+    whole = [*head, *made, *last]
+    if sum(weight(op) for op in whole) <= CREATE_BYTES_MAX:
+        return [whole]
+    return [head, *in_batches(made), [Check(directory, 0), *last]]
+
+
+async def create(fence: Fence, table: TableRecord, regions: list[RegionRecord], record: Ops) -> None:
+    """Write a table; it exists when this returns.
+
+    Raises:
+        AlreadyExists, Done: nothing was written.
+        MultiFailed: somebody has cleared away what was written so far; the table does not exist.
+        Deposed, ConnectionLoss, SessionExpired: the table may or may not exist.
+    """
+    batches = create_batches(fence, table, regions, record)
+    await _named(fence, batches[0], fence.layout.name(table.name), record)
+    await gather(fence.send(batch) for batch in batches[1:-1])
+    if len(batches) > 1:
+        await _write(fence, batches[-1], record)
+
+
+async def change(fence: Fence, table: TableRecord, version: int, record: Ops, *, former_name: str = "") -> int:
+    """Replace a table's record at `version`, and move its name if `former_name` was another; the new version.
+
+    Raises:
+        AlreadyExists: the new name is taken.
+        Done: see there.
+        MultiFailed: the table has moved on; nothing was written.
+    """
+    layout = fence.layout
+    ops: Ops = [SetData(layout.table(table.table_id), encode(table), version)]
+    if former_name and former_name != table.name:
+        ops += [Create(layout.name(table.name), table.table_id.encode()), Delete(layout.name(former_name))]
+    results = await _named(fence, [*ops, *record], layout.name(table.name), record)
+    return _version(results[0])
+
+
+async def remove(fence: Fence, table: TableRecord, version: int, record: Ops) -> int:
+    """Write the record of a removed table and give its name free, in one step; the new version. Raises as `change`."""
+    layout = fence.layout
+    ops: Ops = [SetData(layout.table(table.table_id), encode(table), version), Delete(layout.name(table.name)), *record]
+    results = await _write(fence, ops, record)
+    return _version(results[0])
+
+
+async def record_only(fence: Fence, table: TableRecord, version: int, record: Ops) -> None:
+    """Nothing has to change; still the request must not be carried out when it comes again, and what we say must be
+    true: only the store knows whether our picture is. Raises as `change`."""
+    await _write(fence, [Check(fence.layout.table(table.table_id), version), *record], record)
+
+
+async def replace_region(
+    fence: Fence, former: RegionRecord, version: int, fresh: RegionRecord, table: tuple[str, int], transitions: Ops
+) -> None:
+    """Put `fresh` in the place of a region that could not be created, in one step (DD-03).
+
+    `transitions` delete those of the former region at their versions; `table` is the (id, version) under which this was
+    decided. Raises MultiFailed when anything of it has moved on; then nothing was written, the region stays (DD-04).
+    """
+    layout = fence.layout
+    replaced = msgspec.structs.replace(former, state=TabletState.REPLACED)
+    await fence.write(
+        [
+            Check(layout.table(table[0]), table[1]),
+            *transitions,
+            SetData(layout.region(former.table_id, former.region_id), encode(replaced), version),
+            Create(layout.region(fresh.table_id, fresh.region_id), encode(fresh)),
+        ]
+    )
+
+
+async def let_go(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> list[tuple[RegionRecord, int]]:
+    """Take out of the records of a removed table's regions where they were open, on servers that have died; the regions
+    as they are then. May be repeated.
+
+    Such a server may not know yet that it counts as dead. From this write on it cannot begin to close anything: a first
+    step holds on to the version of the region's record. Raises MultiFailed when one has moved on.
+    """
+    ops: Ops = []
+    left: list[tuple[RegionRecord, int]] = []
+    for region, version in regions:
+        closed = tuple(msgspec.structs.replace(one, start_code=None) for one in region.replicas)
+        if closed == region.replicas:
+            left.append((region, version))
+            continue
+        record = msgspec.structs.replace(region, replicas=closed)
+        ops.append(SetData(fence.layout.region(region.table_id, region.region_id), encode(record), version))
+        left.append((record, version + 1))
+    for batch in in_batches(ops):
+        await fence.write(batch)
+    return left
+
+
+async def mark_deleted(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> None:
+    """Write DELETED into regions of a removed table that nobody will write any more: they are open nowhere, and name no
+    server (`let_go`). May be repeated. Raises MultiFailed when one has moved on."""
+    ops: Ops = []
+    for region, version in regions:
+        record = msgspec.structs.replace(region, state=TabletState.DELETED)
+        if record != region and not region.is_replaced:
+            ops.append(SetData(fence.layout.region(region.table_id, region.region_id), encode(record), version))
+    for batch in in_batches(ops):
+        await fence.write(batch)
+
+
+async def remove_orphan(fence: Fence, table_id: str, name_path: str) -> None:
+    """Remove what is left of a table whose creation was not finished; nothing if there is such a table after all.
+
+    May be repeated, and done by two at once: the directory goes last, together with the name, so a name that somebody
+    else has taken meanwhile is safe.
+    """
+    layout = fence.layout
+    directory = layout.table_regions(table_id)
+    # Creating and deleting the record in one multi is a check that it does not exist.
+    absent = layout.table(table_id)
+    claim: Ops = [Create(absent), Delete(absent)]
+    last: Ops = [Delete(name_path)] if name_path else []
+    try:
+        there = await fence.client.exists(directory)
+        if there is None and not await _names(fence, name_path, table_id):
+            return
+        if there is not None:
+            claim.append(SetData(directory, b"", there.version))
+            last.insert(0, Delete(directory))
+        await fence.write(claim)
+        made: Ops = [Delete(path) for path in await catalog.list_all(fence.client, [directory])]
+        for batch in in_batches(made):
+            await fence.write(batch)
+        await fence.write(last)
+    except MultiFailed as error:
+        log.info("table {table_id} is no remains, or somebody clears it away: {error}", table_id=table_id, error=error)
+        return
+    log.info("removed the remains of table {table_id}, whose creation was not finished", table_id=table_id)
+
+
+async def _names(fence: Fence, name_path: str, table_id: str) -> bool:
+    """Whether that name is this table's."""
+    found = await catalog.read_all(fence.client, [name_path] if name_path else [])
+    return bool(found) and found[0][1] == table_id.encode()
+
+
+def new_table_id(token: Callable[[int], bytes]) -> str:
+    """Eight hexadecimal digits; a clash is refused by the store, as the directory of its regions exists."""
+    return token(4).hex()
+
+
+async def _named(fence: Fence, ops: Ops, name_path: str, record: Ops) -> list[WriteResult]:
+    try:
+        return await _write(fence, ops, record)
+    except MultiFailed as error:
+        failed = ops[error.index] if 0 <= error.index < len(ops) else None
+        if failed is not None and failed.path == name_path and isinstance(error.error, NodeExists):
+            raise AlreadyExists(name_path.rpartition("/")[2]) from error
+        raise
+
+
+async def _write(fence: Fence, ops: Ops, record: Ops) -> list[WriteResult]:
+    try:
+        return await fence.write(ops)
+    except MultiFailed as error:
+        failed = ops[error.index] if 0 <= error.index < len(ops) else None
+        if record and failed is record[0] and isinstance(error.error, NodeExists):
+            raise Done(failed.path) from error
+        raise
+
+
+def _version(result: WriteResult) -> int:
+    assert isinstance(result, Stat), f"a set is answered by a Stat, not by {result!r}"
+    return result.version

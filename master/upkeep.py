@@ -1,0 +1,157 @@
+"""What the active master does about tables without being asked (OC-09, OC-11): the second half of operations on them.
+
+Regions that could not be created are replaced, removed tables whose regions are all closed are marked, half-made
+tables are cleared away, and results of old requests are forgotten. All of it hangs on nothing but records and may be
+repeated, so whatever one master leaves undone the next one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from twisted.logger import Logger
+
+from coord.client.ops import Delete, WriteOp
+from coord.errors import MultiFailed
+from master import catalog, tables
+from master.ddl import Reign, TableOperations
+from master.fence import in_batches
+from master.locks import Lock, Rank
+from regions import effects as fx
+from regions.layout import CorruptZnode, decode_region, decode_request, decode_transition
+from regions.model import RegionRecord, TabletState, TransitionRecord
+
+log = Logger()
+
+#: Results of requests are kept so long, and so many: whoever asks again does it within minutes.
+REQUESTS_KEPT_MS: Final = 24 * 3600 * 1000
+REQUESTS_KEPT_MAX: Final = 10_000
+#: They are looked over so often; by a new master when what it found has been taken care of.
+PRUNE_FIRST_MS: Final = 60 * 1000
+PRUNE_EVERY_MS: Final = 10 * 60 * 1000
+
+
+def _names_a_server(region: RegionRecord) -> bool:
+    """Whether its record says that a replica is open somewhere."""
+    return any(one.start_code is not None for one in region.replicas)
+
+
+class TableUpkeep:
+    """See the module docstring. One per reign."""
+
+    def __init__(self, reign: Reign, operations: TableOperations, now_ms: Callable[[], int]) -> None:
+        self._reign = reign
+        self._operations = operations
+        self._now_ms = now_ms
+        self._prune_at_ms = now_ms() + PRUNE_FIRST_MS
+
+    async def finish_table(self, effect: fx.FinishTable) -> None:
+        """DD-06: DELETED into the regions, and then the mark that nobody needs to look at them any more.
+
+        Not while there is a transition of one of them: a server whose registration has gone can have begun to close it
+        before it hears of that.
+        """
+        fence, table = self._reign.fence, effect.record
+        suspects = {one.region_id for one, _ in effect.regions if _names_a_server(one)}
+        for known in (effect.regions, None):
+            try:
+                # None: one of them has changed; servers write them as well.
+                regions = known or await catalog.load_regions(fence.client, fence.layout, table.table_id)
+                suspects |= {one.region_id for one, _ in regions if _names_a_server(one)}
+                regions = await tables.let_go(fence, regions)
+                late = await self._transitions_of(table.replication, suspects)
+                if late:
+                    self._begun_meanwhile(table.table_id, regions, late)
+                    return
+                await tables.mark_deleted(fence, regions)
+                record = msgspec.structs.replace(table, finished_ms=self._now_ms())
+                await tables.change(fence, record, effect.version, [])
+            except MultiFailed as error:
+                log.info("table {table} is not marked as finished: {error}", table=table.name, error=error)
+            else:
+                self._reign.observe(fx.FinishAnswered(table.table_id, True))
+                return
+        self._reign.observe(fx.FinishAnswered(table.table_id, False))
+        await self._operations.look_again(table.table_id)
+
+    async def _transitions_of(self, replication: int, region_ids: Iterable[str]) -> list[tuple[TransitionRecord, int]]:
+        fence = self._reign.fence
+        keys = ((region_id, replica) for region_id in sorted(region_ids) for replica in range(replication))
+        found = await catalog.read_all(fence.client, [fence.layout.transition(*key) for key in keys])
+        return catalog.decoded(found, decode_transition)
+
+    def _begun_meanwhile(
+        self, table_id: str, regions: list[tuple[RegionRecord, int]], late: list[tuple[TransitionRecord, int]]
+    ) -> None:
+        """The table is not finished: what servers have begun is brought to its end first, as any transition is."""
+        log.info("table {table} is not finished yet: {count} transitions", table=table_id, count=len(late))
+        self._reign.observe(fx.FinishAnswered(table_id, False))
+        begun = {record.region_id for record, _ in late}
+        for region, version in regions:
+            if region.region_id in begun:
+                self._reign.observe(fx.RegionSeen(region, version))
+        for record, version in late:
+            self._reign.observe(fx.TransitionSeen(record.region_id, record.replica, record, version))
+
+    async def replace_region(self, effect: fx.ReplaceRegion) -> None:
+        """DD-03: one write; DD-04: if it is refused, nothing has changed anywhere."""
+        former, fresh = effect.record, effect.fresh
+        fence, layout = self._reign.fence, self._reign.fence.layout
+        locks = (Lock(Rank.TABLE, former.table_id, writes=False), Lock(Rank.REGION, former.region_id))
+        async with self._operations.locks.hold(*locks):
+            deletes: list[WriteOp] = [
+                Delete(layout.transition(former.region_id, replica), version) for replica, version in effect.transitions
+            ]
+            table = (former.table_id, effect.table_version)
+            try:
+                await tables.replace_region(fence, former, effect.version, fresh, table, deletes)
+            except MultiFailed as error:
+                if await self._is_replaced(former):  # by a write of ours whose answer was lost
+                    self._reign.observe(fx.RegionReplaced(former.region_id, fresh))
+                    return
+                log.info("{region} is not replaced: {error}", region=former.region_id, error=error)
+                self._reign.observe(fx.ReplaceFailed(former.region_id))
+                return
+            self._reign.observe(fx.RegionReplaced(former.region_id, fresh))
+
+    async def _is_replaced(self, region: RegionRecord) -> bool:
+        path = self._reign.fence.layout.region(region.table_id, region.region_id)
+        found = await catalog.read_all(self._reign.fence.client, [path])
+        return bool(found) and decode_region(found[0][1], path).state is TabletState.REPLACED
+
+    async def clear(self, orphans: Iterable[tuple[str, str]]) -> None:
+        """Remove what is left of tables whose creation was not finished; never one that is being created now."""
+        for table_id, name_path in orphans:
+            if table_id not in self._operations.preparing:
+                await tables.remove_orphan(self._reign.fence, table_id, name_path)
+
+    def prune_is_due(self) -> bool:
+        """Whether it is time to look over the results that are kept."""
+        now_ms = self._now_ms()
+        if now_ms < self._prune_at_ms:
+            return False
+        self._prune_at_ms = now_ms + PRUNE_EVERY_MS
+        return True
+
+    async def prune_requests(self) -> None:
+        """Forget results that are old, or too many; the oldest first. May be repeated."""
+        fence = self._reign.fence
+        found = await catalog.read_all(fence.client, await catalog.list_all(fence.client, [fence.layout.requests]))
+        aged: list[tuple[int, str]] = []
+        for path, data, _ in found:
+            try:
+                aged.append((decode_request(data, path).at_ms, path))
+            except CorruptZnode as error:
+                log.error("left alone: {error}", error=error)
+        aged.sort()
+        before_ms = self._now_ms() - REQUESTS_KEPT_MS
+        surplus = len(aged) - REQUESTS_KEPT_MAX
+        gone: list[WriteOp] = [
+            Delete(path) for number, (at_ms, path) in enumerate(aged) if number < surplus or at_ms < before_ms
+        ]
+        for batch in in_batches(gone):
+            await fence.write(batch)
+        if gone:
+            log.info("forgot the results of {count} requests", count=len(gone))

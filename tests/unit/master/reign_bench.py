@@ -1,0 +1,155 @@
+"""One master that reigns, on a store whose connection the test cuts; time and answers are the test's, too."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+
+from coord.client.session import EVENT_GAP, SessionState
+from coord.errors import ConnectionLoss, OperationError
+from coord.rpc import RpcError
+from master.api import MasterApi
+from master.fence import Fence
+from master.phases import Phases
+from master.planning import Planner
+from master.reign import Reign
+from master.settings import Settings
+from regions import messages as ms
+from regions.layout import Layout, encode
+from regions.limits import AssignerConfig
+from regions.model import ClusterRecord, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from tests.unit.master.fake_store import WatchedStore
+
+LAYOUT = Layout("/rk")
+
+
+class LossyStore(WatchedStore):
+    """A store whose connection the test cuts; the session outlives it as long as the test says."""
+
+    def cut(self, *, done: bool = False) -> None:
+        """The connection breaks; what was on its way has, or has not, been done."""
+        waiting = list(self.waiting)
+        self.waiting.clear()
+        self.become(SessionState.SUSPENDED)
+        for deferred, act in waiting:
+            if done:
+                with contextlib.suppress(OperationError):
+                    act()
+            deferred.errback(ConnectionLoss(""))
+
+    def mend(self) -> None:
+        """The client is back with its session, its watches are in force again."""
+        self.become(SessionState.CONNECTED)
+        for path, callback in list(self.persistent):
+            callback(EVENT_GAP, path, 0)
+
+
+class Bench:
+    """One master that reigns over one table; it also is what the API looks at."""
+
+    uuid, role, masters, election = "m", "active", 1, None
+    registered: tuple[()] = ()
+    feed, address, limits = None, "h:1", AssignerConfig()
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clean: bool = False,
+        servers: int = 1,
+        store: LossyStore | None = None,
+        epoch: int = 4,
+    ) -> None:
+        """On a store of its own, which has one table, or under a later epoch on one that a former master left."""
+        if store is None:
+            self._lay_ground(clean=clean, servers=servers)
+        else:
+            self.store = store
+        self.clock = MemoryReactorClock()
+        self.ended: list[str] = []
+        settings = Settings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy")
+        planner = Planner(self.clock, folder, engine="greedy", deadline_s=1, spark_master="", spark_min=1)
+        self.phases = Phases(self.clock.seconds)
+        fence = Fence(self.store, LAYOUT, epoch)  # type: ignore[arg-type]
+        self.tokens = 0
+        self.reign: Reign | None = Reign(
+            self.clock, fence, settings, planner, self.phases, self.now_ms, self.ended.append, self.token
+        )
+        self.api = MasterApi(self)  # type: ignore[arg-type]
+        self.reign.start()
+        for _ in range(4):
+            self.go_on(1.0)
+        assert self.reign.is_open
+
+    def _lay_ground(self, *, clean: bool, servers: int) -> None:
+        self.store = LossyStore()
+        for path in ("/rk", *LAYOUT.parents()):
+            self.store.put(path)
+        self.store.put(LAYOUT.epoch, b"", 4)
+        self.store.put(LAYOUT.cluster, encode(ClusterRecord("c", clean_shutdown=clean)))
+        for number in range(1, servers + 1):
+            server = ServerRecord(f"s{number}", "h", number + 1, 7)
+            self.store.put(LAYOUT.server(server.uuid), encode(server))
+        self.store.put(LAYOUT.table("t"), encode(TableRecord("t", "orders")))
+        self.store.put(LAYOUT.name("orders"), b"t")
+        self.store.put(LAYOUT.table_regions("t"))
+        region = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "s1", 7),))
+        self.store.put(LAYOUT.region("t", "t.0"), encode(region))
+
+    def succeeded_by(self, folder: Path) -> Bench:
+        """The next master, after this one's session has ended: another session, and an epoch that is one higher."""
+        store = LossyStore()
+        store.nodes = self.store.nodes
+        data, version, owner = store.nodes[LAYOUT.epoch]
+        store.put(LAYOUT.epoch, data, version + 1, owner)
+        return Bench(folder, store=store, epoch=version + 1)
+
+    def token(self, size: int) -> bytes:
+        """Names that differ."""
+        self.tokens += 1
+        return self.tokens.to_bytes(size, "big")
+
+    def hold_servers(self) -> None:
+        """Servers hear nothing from now on."""
+        self.clock.connectTCP = lambda *_args, **_kwargs: None  # type: ignore[method-assign, assignment]
+
+    def now_ms(self) -> int:
+        return int(self.clock.seconds() * 1000) + 1_000
+
+    def uptime_ms(self) -> int:
+        return 0
+
+    def call_later(self, seconds: float, action: Any) -> Any:
+        return self.clock.callLater(seconds, action)
+
+    def go_on(self, seconds: float = 0.0) -> None:
+        """Time passes; the store answers everything if the connection stands."""
+        self.clock.advance(seconds)
+        for _ in range(3):
+            if self.store.state is SessionState.CONNECTED:
+                self.store.answer()
+            self.clock.advance(0)
+
+    def ask(self, request: ms.MasterRequest, *, answered: bool = True) -> Any:
+        """What the API answers, or the RpcError's code; None if nothing yet."""
+        results: list[Any] = []
+        self.ask_into(request, results)
+        if answered:
+            self.go_on()
+        return results[0] if results else None
+
+    def ask_into(self, request: ms.MasterRequest, results: list[Any]) -> None:
+        """Ask; the answer, or the RpcError's code, is appended to `results` when it comes."""
+
+        def came(found: Any) -> None:
+            if isinstance(found, Failure):
+                assert isinstance(found.value, RpcError), found.getTraceback()
+                found = found.value.code
+            results.append(found)
+
+        ensureDeferred(self.api.dispatch(request)).addBoth(came)

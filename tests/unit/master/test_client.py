@@ -1,0 +1,123 @@
+"""The blocking client of the masters: one deadline, one request id, what it tells when nobody leads (MF-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from coord.rpc_wire import Code, RpcError
+from master import client as module
+from master.client import MasterClient, NoLeader
+from regions import messages as ms
+from regions.staleness import AsOf
+
+
+class Wire:
+    """Stands for the network: answers by address, each call takes a second of the test's time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.answers: dict[str, Iterator[Any]] = {}
+        self.asked: list[tuple[str, Any, float]] = []
+
+    def call(self, address: tuple[str, int], message: Any, timeout_s: float, *, expect: type) -> Any:
+        name = f"{address[0]}:{address[1]}"
+        self.asked.append((name, message, timeout_s))
+        self.now += 1.0
+        answer = next(self.answers[name])
+        if isinstance(answer, RpcError):
+            raise answer
+        return answer
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    found = Wire()
+    monkeypatch.setattr(module, "call_blocking", found.call)
+    monkeypatch.setattr(module, "time", found)
+    return found
+
+
+def forever(answer: Any) -> Iterator[Any]:
+    while True:
+        yield answer
+
+
+def test_an_operation_keeps_its_id_over_all_its_repetitions(wire: Wire) -> None:
+    """OC-08: the answer of the first master was lost; the second one must know that it is the same operation."""
+    done = ms.Tables([], as_of=AsOf(0, 77))
+    wire.answers = {
+        "a:1": iter([RpcError(Code.CONNECTION_LOST, "closed"), RpcError(ms.NOT_LEADER, "standby", "b:1")]),
+        "b:1": iter([RpcError(ms.NOT_LEADER, "standby"), done]),
+    }
+    client = MasterClient(["a:1", "b:1"])
+    assert client.ask(ms.DeleteTable("t"), ms.Tables) is done
+    assert [one[0] for one in wire.asked] == ["a:1", "b:1", "a:1", "b:1"]
+    ids = {one[1].request_id for one in wire.asked}
+    assert len(ids) == 1
+    assert "" not in ids
+    assert client.seen_zxid == 77
+
+
+def test_each_operation_has_an_id_of_its_own(wire: Wire) -> None:
+    """Two deletes are two wishes."""
+    wire.answers = {"a:1": forever(ms.Tables([]))}
+    client = MasterClient(["a:1"])
+    for _ in range(2):
+        client.ask(ms.DeleteTable("t"), ms.Tables)
+    assert wire.asked[0][1].request_id != wire.asked[1][1].request_id
+
+
+def test_nobody_leads_within_the_deadline(wire: Wire) -> None:
+    """MF-15: the error names who was asked and what each said."""
+    wire.answers = {
+        "a:1": forever(RpcError(ms.NOT_LEADER, "x")),
+        "b:1": forever(RpcError(Code.UNREACHABLE, "b:1 gone")),
+    }
+    with pytest.raises(NoLeader) as failed:
+        MasterClient(["a:1", "b:1"]).ask(ms.ListTables(), ms.Tables, 5.0)
+    assert str(failed.value) == "a:1 is a standby; b:1 gone"
+    assert wire.now <= 6.0
+
+
+def test_a_frozen_master_does_not_eat_the_deadline(wire: Wire) -> None:
+    """A request waits for an answer for a part of the time only, plus what it asks the master to wait."""
+    wire.answers = {"a:1": forever(ms.Tables([]))}
+    client = MasterClient(["a:1"])
+    client.ask(ms.ListTables(), ms.Tables, 60.0)
+    late = RpcError(ms.TIMED_OUT, "1 of 2 are open; it goes on")
+    wire.answers = {"a:1": iter([late, late, ms.Tables([])])}
+    client.ask(ms.CreateTable("t", wait_ms=20_000), ms.Tables, 60.0)
+    part = module.WAIT_PART_S
+    assert [one[2] for one in wire.asked] == [module.ATTEMPT_S] + 3 * [module.ATTEMPT_S + part]
+    assert len({one[1].request_id for one in wire.asked[1:]}) == 1
+
+
+def test_a_wait_that_is_over_is_told(wire: Wire) -> None:
+    """DD-02: TIMED_OUT after the time that was given, as if it had been sent once."""
+    wire.answers = {"a:1": forever(RpcError(ms.TIMED_OUT, "1 of 2 are open; it goes on"))}
+    with pytest.raises(RpcError, match="it goes on"):
+        MasterClient(["a:1"]).ask(ms.CreateTable("t", wait_ms=5_000), ms.Tables, 60.0)
+    assert 3 <= wire.now <= 7
+
+
+def test_masters_are_looked_up_anew_in_each_round(wire: Wire) -> None:
+    """Found by the store: another master may have become active."""
+    wire.answers = {"a:1": forever(RpcError(ms.NOT_LEADER, "x")), "b:1": forever(ms.Tables([]))}
+    known = iter([["a:1"], ["b:1"]])
+    assert MasterClient(discover=lambda: next(known)).ask(ms.ListTables(), ms.Tables) == ms.Tables([])
+
+
+def test_a_refusal_is_passed_on(wire: Wire) -> None:
+    """It is about the request, not about who was asked."""
+    wire.answers = {"a:1": forever(RpcError(ms.NOT_FOUND, "there is no table 't'"))}
+    with pytest.raises(RpcError, match="there is no table"):
+        MasterClient(["a:1"]).ask(ms.DeleteTable("t"), ms.Tables)

@@ -1,0 +1,253 @@
+"""What a standby keeps: read in batches, handed over up to date, and as old as it says (FW-01, MF-11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from coord.client.session import EVENT_GAP, SessionState
+from coord.errors import ConnectionLoss
+from coord.wire.records import Stat
+from master import feed as module
+from master.feed import Feed
+from regions.layout import Layout, encode
+from regions.model import RegionRecord, RegionState, ReplicaLocation, ServerRecord, TableRecord, TransitionRecord
+from regions.staleness import AsOf, Bound
+from tests.unit.master.fake_store import WatchedStore
+
+LAYOUT = Layout("/rk")
+REGION = LAYOUT.region("t", "t.0")
+
+
+class Heard:
+    """Stands for the auditor."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, str]] = []
+        self.read: list[str] = []
+        self.gaps = 0
+
+    def transition_event(self, event_type: int, path: str) -> None:
+        self.events.append((event_type, path))
+
+    def transition_read(self, path: str, data: bytes, stat: Stat) -> None:
+        self.read.append(path)
+
+    def gap(self) -> None:
+        self.gaps += 1
+
+
+class Bench:
+    """One feed of a standby, over a store with one table; time is the test's."""
+
+    def __init__(self) -> None:
+        store = self.store = WatchedStore()
+        for path in ("/rk", *LAYOUT.parents()):
+            store.put(path)
+        store.put(LAYOUT.server("s1"), encode(ServerRecord("s1", "h", 2, 7)))
+        store.put(LAYOUT.table("t"), encode(TableRecord("t", "orders")))
+        store.put(LAYOUT.table_regions("t"))
+        store.put(REGION, encode(RegionRecord("t", "t.0")))
+        self.clock = Clock()
+        self.heard = Heard()
+        client: Any = store
+        self.feed = Feed(self.clock, client, LAYOUT, lambda: int(self.clock.seconds() * 1000), self.heard)
+        self.feed.start()
+        self.feed.follow()
+
+    def go_on(self, seconds: float = 0.0) -> None:
+        """Time passes, and the store answers all that it is asked."""
+        for _ in range(max(1, round(seconds / 0.05))):
+            self.clock.advance(0.05 if seconds else 0)
+            for _ in range(4):
+                self.store.answer()
+                self.clock.advance(0)
+
+    def opened(self) -> None:
+        """A server ends an open: both records in one write."""
+        location = ReplicaLocation(0, "s1", 7, 1)
+        self.store.change(REGION, encode(RegionRecord("t", "t.0", replicas=(location,))))
+
+    def home(self) -> object:
+        mirror = self.feed.mirror
+        assert mirror is not None
+        return mirror.world.replicas["t.0-0"].home
+
+
+@pytest.fixture
+def bench() -> Bench:
+    found = Bench()
+    found.go_on(1.0)
+    assert found.feed.mirror is not None
+    assert found.feed.mirror.is_complete
+    return found
+
+
+def result_of(waiting: Any) -> Any:
+    """What a coroutine has come to; None if it waits."""
+    results: list[Any] = []
+    ensureDeferred(waiting).addBoth(results.append)
+    return results
+
+
+def test_a_standby_reads_once_and_then_only_what_changes(bench: Bench) -> None:
+    """FW-01: a hundred changes of one znode are one read; the store is left alone in quiet times."""
+    before = bench.store.asked["multi_read"]
+    bench.go_on(5.0)
+    assert bench.store.asked["multi_read"] == before
+    for _ in range(100):
+        bench.opened()
+    bench.go_on(0.5)
+    assert bench.store.asked["multi_read"] == before + 1
+    assert str(bench.home()) == "s1@7"
+
+
+def test_it_is_handed_over_with_what_was_still_to_be_read(bench: Bench) -> None:
+    """MF-11: word of a change is not the change: the takeover waits for it."""
+    bench.opened()
+    results = result_of(bench.feed.hand_over())
+    assert results == [], "it has not been read yet"
+    bench.go_on()
+    [warm] = results
+    assert str(warm.world.replicas["t.0-0"].home) == "s1@7"
+    assert bench.feed.mirror is None
+    watched = [path for path, _ in bench.store.persistent]
+    assert watched == [LAYOUT.unassigned], "who reigns pays for no mirror"
+
+
+def test_what_changes_during_the_handover_is_named(bench: Bench) -> None:
+    """A region that a server opens meanwhile is read again by the reign; waiting for it might never end."""
+    bench.opened()
+    results = result_of(bench.feed.hand_over())
+    bench.opened()
+    bench.go_on()
+    [warm] = results
+    assert warm.regions in ([], [REGION])
+    assert str(warm.world.replicas["t.0-0"].home) == "s1@7"
+
+
+def test_a_cold_mirror_is_not_handed_over() -> None:
+    """The new reign loads the store then."""
+    bench = Bench()
+    results = result_of(bench.feed.hand_over())
+    assert results == [None]
+
+
+def test_a_gap_in_the_middle_of_a_handover_ends_it(bench: Bench) -> None:
+    """Nobody may reign by what may have been missed."""
+    bench.opened()
+    results = result_of(bench.feed.hand_over())
+    bench.feed._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
+    assert isinstance(results[0], Failure)
+    assert isinstance(results[0].value, ConnectionLoss)
+
+
+def test_after_a_gap_it_reads_everything_again(bench: Bench) -> None:
+    """What happened meanwhile is found, and until then it is neither warm nor proves anything."""
+    bench.go_on(2.0)
+    assert bench.feed.as_of(0) is not None
+    del bench.store.nodes[REGION]
+    bench.feed._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
+    assert bench.heard.gaps == 1
+    assert bench.feed.as_of(0) is None
+    mirror = bench.feed.mirror
+    assert mirror is not None
+    assert not mirror.is_complete
+    bench.go_on(1.0)
+    assert mirror.is_complete
+    assert mirror.world.regions == {}
+
+
+def test_watches_that_were_not_set_are_set_when_the_store_is_back() -> None:
+    """A connection that breaks too early leaves nothing to tell of a gap."""
+    bench = Bench()
+    waiting = list(bench.store.waiting)
+    bench.store.waiting.clear()
+    bench.store.persistent.clear()
+    bench.store.become(SessionState.SUSPENDED)
+    for deferred, _ in waiting:
+        deferred.errback(ConnectionLoss(""))
+    bench.store.become(SessionState.CONNECTED)
+    bench.go_on(1.0)
+    assert bench.feed.mirror is not None
+    assert bench.feed.mirror.is_complete
+    assert len(bench.store.persistent) == 6
+
+
+def test_transitions_are_told_to_the_auditor_in_every_role(bench: Bench) -> None:
+    """N5: each event, and what was read because of it; also when nothing is mirrored."""
+    path = LAYOUT.transition("t.0", 0)
+    record = encode(TransitionRecord("t.0", "t", 0, RegionState.OFFLINE))
+    bench.store.change(path, record)
+    bench.go_on(0.2)
+    ensureDeferred(bench.feed.hand_over())
+    bench.go_on(0.2)
+    bench.store.change(path, record)
+    bench.go_on(0.2)
+    bench.store.drop(path)
+    assert bench.heard.events == [(1, path), (3, path), (2, path)]
+    assert bench.heard.read == [path, path]
+
+
+# --- age ---
+
+
+def test_an_age_is_counted_from_when_the_question_left(bench: Bench) -> None:
+    """FW-01: not from when its answer came: what was committed on the way may be missing."""
+    bench.go_on(2.0)
+    now = int(bench.clock.seconds() * 1000)
+    results = result_of(bench.feed.prove(Bound(max_ms=0), now))
+    bench.clock.advance(0.3)
+    bench.store.answer()
+    bench.clock.advance(0)
+    bench.store.answer()
+    assert results == [AsOf(0, bench.store.last_zxid, "standby")]
+    assert bench.feed.as_of(now + 300) == AsOf(300, bench.store.last_zxid, "standby")
+
+
+def test_nothing_is_proved_before_what_is_known_has_been_read(bench: Bench) -> None:
+    """FW-01: the answer to sync says that word of every change is here, not that we have looked."""
+    bench.go_on(2.0)
+    bench.clock.advance(0)
+    results = result_of(bench.feed.prove(Bound(max_ms=0), int(bench.clock.seconds() * 1000)))
+    bench.opened()
+    bench.store.answer(1)
+    assert results == []
+    bench.go_on()
+    assert len(results) == 1
+    assert str(bench.home()) == "s1@7"
+
+
+def test_a_zxid_that_nobody_has_seen_is_not_proved(bench: Bench) -> None:
+    """It is of another store; to ask again and again would not help."""
+    results = result_of(bench.feed.prove(Bound(min_zxid=1 << 40), 0))
+    bench.go_on(1.0)
+    assert results == [None]
+    assert bench.store.asked["sync"] <= 5
+
+
+def test_a_young_enough_proof_costs_no_question(bench: Bench) -> None:
+    """The store is asked once a second, however many callers there are."""
+    bench.go_on(2.0)
+    asked = bench.store.asked["sync"]
+    now = int(bench.clock.seconds() * 1000)
+    for _ in range(100):
+        assert isinstance(result_of(bench.feed.prove(Bound(max_ms=1_100), now))[0], AsOf)
+    assert bench.store.asked["sync"] == asked
+    bench.go_on(10.0)
+    assert bench.store.asked["sync"] - asked <= 10 / module.PROVE_S + 1
+
+
+def test_out_of_sight_of_the_store_nothing_new_is_proved(bench: Bench) -> None:
+    """A standby that is cut off says how old its picture is, or refuses."""
+    bench.go_on(2.0)
+    bench.store.state = SessionState.SUSPENDED
+    bench.clock.advance(60)
+    now = int(bench.clock.seconds() * 1000)
+    assert result_of(bench.feed.prove(Bound(max_ms=1_000), now)) == [None]
+    [as_of] = result_of(bench.feed.prove(Bound(max_ms=100_000), now))
+    assert as_of.stale_ms >= 60_000

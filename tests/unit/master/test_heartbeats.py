@@ -1,0 +1,309 @@
+"""A master's ear and what it does about reports: roles, clusters, and the faults KUDU-1358 and KUDU-1374."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from coord.rpc_wire import RpcError
+from master.heartbeats import Heartbeats
+from regions import messages as ms
+from regions.heartbeat import Heartbeat, ReplicaReport, Report, ServerFigures
+from regions.layout import decode_transition, encode
+from regions.model import (
+    ActiveRecord,
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableRecord,
+    TableState,
+    TransitionRecord,
+)
+from regions.reports import PATIENCE_MS
+from regions.roster import SILENT_MS
+from tests.unit.master.reign_bench import LAYOUT, Bench
+
+S1 = Incarnation("s1", 7)
+
+
+class Reviews:
+    """Stands for the dispatcher: what servers were told to look up."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[tuple[str, int]]]] = []
+
+    def review(self, server: ServerRecord, replicas: list[tuple[str, int]]) -> None:
+        self.sent.append((server.uuid, replicas))
+
+
+class Elected:
+    """An election of which only the outcome matters."""
+
+    active = ActiveRecord("m2", "other", 9, 1, 6)
+
+
+class Standby:
+    """A master that does not reign."""
+
+    uuid, start_code, role, cluster_id, reign = "m", 3, "standby", "c", None
+    election: Any = Elected()
+
+
+class Master(Bench):
+    """The reign of the bench, and the ear that belongs to it."""
+
+    start_code, cluster_id = 3, "c"
+
+    def __init__(self, folder: Path, servers: int = 1) -> None:
+        super().__init__(folder, servers=servers)
+        self.ear = Heartbeats(cast(Any, self), self.now_ms)
+        self.reviews = Reviews()
+        assert self.reign is not None
+        self.reign.strays._dispatcher = cast(Any, self.reviews)
+        self.sequence = self.tokens = 0
+
+    def beat(self, report: Report | None = None, server: Incarnation = S1, **more: Any) -> Any:
+        self.sequence += 1
+        return self.ear.answer(Heartbeat("c", server, self.sequence, report=report, **more))
+
+    def token(self, size: int) -> bytes:
+        self.tokens += 1
+        return self.tokens.to_bytes(size, "big")
+
+    def wait(self, ms_: int) -> None:
+        """Time passes, tick by tick."""
+        for _ in range(ms_ // 500):
+            self.go_on(0.5)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Master:
+    return Master(tmp_path)
+
+
+def full(*keys: str, state: str = "OPEN", version: int = 0) -> Report:
+    found = [key.rpartition("-") for key in keys]
+    replicas = [ReplicaReport(name, name.rpartition(".")[0], int(number), state, version) for name, _, number in found]
+    return Report(replicas, begins=True, ends=True)
+
+
+# --- who answers what ---
+
+
+def test_a_standby_keeps_liveness_registration_and_load_and_nothing_of_the_content() -> None:
+    """HB-08, X14, HB-09: it says that it does not lead and who does; a report to it is ignored."""
+    ear = Heartbeats(cast(Any, Standby()), lambda: 10_000)
+    record = ServerRecord("s1", "h", 2, 7)
+    reply = ear.answer(Heartbeat("c", S1, 1, registration=record, report=full("t.0-0"), figures=ServerFigures(4)))
+    assert (reply.is_leader, reply.leader, reply.epoch, reply.wants_full) == (False, "other:9", 6, False)
+    member = ear.roster.find("s1")
+    assert member is not None
+    assert (member.record, member.figures.open) == (record, 4)
+    assert [(one.server, one.heard_ms) for one in ear.contacts().contacts] == [(S1, 0)]
+
+
+def test_an_unknown_server_is_asked_for_everything(master: Master) -> None:
+    """HB-05: registration and a full report, and no longer once they are there."""
+    reply = master.beat()
+    assert (reply.is_leader, reply.wants_registration, reply.wants_full, reply.epoch) == (True, True, True, 4)
+    reply = master.beat(full("t.0-0"), registration=ServerRecord("s1", "h", 2, 7))
+    assert (reply.wants_registration, reply.wants_full) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"cluster_id": "other"}, ms.WRONG_CLUSTER), ({"cluster_id": ""}, ms.WRONG_CLUSTER),
+     ({"recipient": "m9"}, ms.WRONG_MASTER)],
+)  # fmt: skip
+def test_what_is_not_for_this_master_is_refused_and_changes_nothing(
+    master: Master, change: dict[str, str], code: str
+) -> None:
+    """FN-04, FN-08: a server of another cluster is not even in the roster."""
+    beat = msgspec.structs.replace(Heartbeat("c", S1, 1, report=full("t.7-0")), **change)
+    with pytest.raises(RpcError) as caught:
+        master.ear.answer(beat)
+    assert caught.value.code == code
+    assert (len(master.ear.roster), master.ear.refused) == (0, 1)
+    assert master.reign is not None
+    assert master.reign.reports.count == 0
+
+
+def test_a_late_heartbeat_is_answered_and_not_believed(master: Master) -> None:
+    """One of an earlier start, and one that was overtaken over another connection."""
+    master.beat(full("t.0-0", version=5))
+    master.beat()
+    late = master.ear.answer(Heartbeat("c", S1, 1, report=full("t.0-0", version=1)))
+    assert late.overtaken == 2, "what it told is still to be told"
+    master.ear.answer(Heartbeat("c", Incarnation("s1", 6), 99, report=full()))
+    assert master.reign is not None
+    holding = master.reign.reports.holding(S1)
+    assert holding is not None
+    assert (holding.versions, master.ear.roster.stale) == ({"t.0-0": 5}, 2)
+
+
+def test_a_server_that_knows_a_higher_epoch_makes_the_master_ask_the_store(master: Master) -> None:
+    """FN-05: the store decides; many servers that say so are one question."""
+    master.store.put(LAYOUT.epoch, b"", 5)
+    before = len(master.store.waiting)
+    for _ in range(5):
+        master.beat(epoch=5)
+    assert len(master.store.waiting) == before + 1
+    master.go_on()
+    assert master.ended == ["another master is active"]
+
+
+def test_a_server_that_lives_and_is_not_heard_is_a_problem(master: Master) -> None:
+    """HB-12: connectivity is seen before it is needed; the session alone would not show it."""
+    assert master.ear.problems() == []
+    master.wait(SILENT_MS + 1_000)
+    assert "s1 lives, and has not been heard" in master.ear.problems()[0]
+    master.beat()
+    assert master.ear.problems() == []
+
+
+def test_a_server_that_has_just_registered_is_given_time(master: Master) -> None:
+    """Its first heartbeat is on its way."""
+    master.wait(60_000)
+    master.beat()
+    reign = master.reign
+    assert reign is not None
+    both = [*reign.registry.servers, ServerRecord("s2", "h", 3, 7)]
+    reign.registry.servers = both
+    reign._servers_changed(both, [], [])
+    assert master.ear.problems() == []
+    master.wait(SILENT_MS + 1_000)
+    assert "s2 lives, and has not been heard by the active master for 6 s" in "".join(master.ear.problems())
+
+
+# --- KUDU-1358 ---
+
+
+def test_a_create_right_after_a_failover_uses_all_servers(tmp_path: Path) -> None:
+    """HB-11, DD-10: five servers live and none has sent this leader a heartbeat; nothing fails, nothing piles up."""
+    master = Master(tmp_path, servers=5)
+    assert len(master.ear.roster) == 0
+    for name in "abcdefghijklmnopqrst":  # one by one: together they would be planned, from the same servers
+        assert master.ask(ms.CreateTable(name)).tables[0].regions == 1
+        master.go_on()
+    paths = [path for path in master.store.nodes if LAYOUT.parse_transition(path) is not None]
+    transitions = [decode_transition(master.store.nodes[path][0]) for path in paths]
+    towards = Counter(one.destination.uuid for one in transitions if one.destination is not None)
+    assert sorted(towards.values()) in ([4] * 5, [3, 4, 4, 4, 5]), "s1 had one region before"
+
+
+# --- what is reported and should not be ---
+
+
+def gone_table(master: Master) -> None:
+    """A table that was deleted while s1 had its region open, and whose close was written down by somebody."""
+    master.store.put(LAYOUT.table("old"), encode(TableRecord("old", "old", state=TableState.REMOVED, finished_ms=1)))
+    master.store.put(LAYOUT.table_regions("old"))
+    master.store.put(LAYOUT.region("old", "old.0"), encode(RegionRecord("old", "old.0")))
+
+
+def test_a_lost_order_is_given_again_until_the_report_says_that_it_was_obeyed(master: Master) -> None:
+    """KUDU-1374, DD-09: the message that should have followed the report is lost, twice; nothing hangs on it."""
+    gone_table(master)
+    master.beat(full("t.0-0", "old.0-0"))
+    master.wait(PATIENCE_MS + 11_000)
+    assert len(master.reviews.sent) >= 2
+    assert set(map(repr, master.reviews.sent)) == {repr(("s1", [("old.0", 0)]))}
+    master.beat(Report(gone=["old.0-0"]))
+    count = len(master.reviews.sent)
+    master.wait(12_000)
+    assert len(master.reviews.sent) == count
+
+
+def test_the_next_leader_finds_it_by_itself(tmp_path: Path) -> None:
+    """KUDU-1374: the leader dies after it was told and before it has acted. The full report that the next one gets
+    unasked (HB-10, `test_tie`) is enough; no edge has to be seen twice."""
+    first = Master(tmp_path / "1")
+    gone_table(first)
+    first.beat(full("t.0-0", "old.0-0"))
+    assert first.reign is not None
+    first.reign.end("killed")
+    assert first.reviews.sent == []
+    second = Master(tmp_path / "2")
+    gone_table(second)
+    assert second.beat().wants_full
+    second.beat(full("t.0-0", "old.0-0"))
+    second.wait(PATIENCE_MS + 2_000)
+    assert second.reviews.sent == [("s1", [("old.0", 0)])]
+
+
+def test_a_region_that_the_store_gives_to_another_server_is_not_left_where_it_is(tmp_path: Path) -> None:
+    """FN-02: at worst at the next report."""
+    master = Master(tmp_path, servers=2)
+    master.beat(full("t.0-0"), server=Incarnation("s2", 7))
+    master.wait(PATIENCE_MS + 2_000)
+    assert master.reviews.sent == [("s2", [("t.0", 0)])]
+
+
+def test_an_orphan_is_told_of_and_left_alone(master: Master) -> None:
+    """FN-04: of a region of which the store knows nothing nobody is told to drop anything; it is a problem and an
+    alarm, once."""
+    found: list[str] = []
+    assert master.reign is not None
+    master.reign.strays.orphan_found = lambda one: found.append(one.key)
+    master.beat(full("alien.0-0"))
+    master.wait(70_000)
+    assert (master.reviews.sent, found) == ([], ["alien.0-0"])
+    assert "orphan: server s1@7 serves alien.0-0" in "".join(master.reign.problems(20))
+    master.beat(Report(gone=["alien.0-0"]))
+    assert master.reign.strays.problems() == []
+
+
+@pytest.mark.parametrize("party", ["source", "destination"])
+def test_what_is_under_way_is_nobodys_business_but_its_transitions(master: Master, party: str) -> None:
+    """A report is a moment, and the transition that names the server will settle it."""
+    gone_table(master)
+    record = TransitionRecord("old.0", "old", 0, RegionState.OPENING)
+    record = msgspec.structs.replace(record, **{party: S1})
+    master.store.put(LAYOUT.transition("old.0", 0), encode(record))
+    master.beat(full("old.0-0"))
+    master.wait(PATIENCE_MS + 6_000)
+    assert master.reviews.sent == []
+
+
+def test_a_step_that_the_master_has_not_read_yet_is_no_contradiction(master: Master) -> None:
+    """The report is quicker than the watch; when the picture has caught up nothing is left of the suspicion."""
+    assert master.reign is not None
+    master.beat(full("u.0-0"))
+    master.wait(1_000)
+    region = RegionRecord("u", "u.0", replicas=(ReplicaLocation(0, "s1", 7),))
+    master.store.put(LAYOUT.table("u"), encode(TableRecord("u", "more")))
+    master.store.put(LAYOUT.table_regions("u"))
+    master.store.put(LAYOUT.region("u", "u.0"), encode(region))
+    master.wait(PATIENCE_MS + 3_000)
+    assert (master.reviews.sent, master.reign.reports.orphans) == ([], [])
+
+
+def test_nothing_is_done_for_replicas_of_which_nothing_has_changed(master: Master) -> None:
+    """Heartbeats are batched: a thousand of them without a report touch no replica and ask the store nothing."""
+    assert master.reign is not None
+    master.beat(full("t.0-0"))
+    before = (master.reign.reports.replica_count, len(master.store.waiting), len(master.store.multis))
+    for _ in range(1_000):
+        assert master.beat().is_leader
+    assert (master.reign.reports.replica_count, len(master.store.waiting), len(master.store.multis)) == before
+
+
+def test_loads_follow_their_replica(master: Master) -> None:
+    """For the balancer, as told; a former owner's farewell does not take the new owner's load away."""
+    assert master.reign is not None
+    reports = master.reign.reports
+    busy = ReplicaReport("t.0", "t", 0, "OPEN", 0, 12.5)
+    master.beat(Report([busy], begins=True, ends=True))
+    assert reports.loads == {"t.0-0": 12.5}
+    moved = ReplicaReport("t.0", "t", 0, "OPEN", 0, 10.0)
+    master.beat(Report([moved], begins=True, ends=True), server=Incarnation("s2", 7))
+    master.beat(Report(gone=["t.0-0"]))
+    assert reports.loads == {"t.0-0": 10.0}
+    reports.forget("s2")
+    assert reports.loads == {}

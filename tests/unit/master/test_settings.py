@@ -1,0 +1,54 @@
+"""What a master is told on its command line: bounds that make sense, or one line that names the option."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from coord.errors import ConfigError
+from master.settings import limits_of
+from regions.limits import AssignerConfig
+
+USUAL: dict[str, Any] = {
+    "start_timeout_s": 30.0,
+    "open_timeout_s": 60.0,
+    "attempts_max": 8,
+    "close_timeout_s": 60.0,
+    "fence_after_s": 300.0,
+    "create_timeout_s": 60.0,
+    "replacements_max": 3,
+}
+
+
+def test_the_defaults_of_the_command_line_are_those_of_the_assigner() -> None:
+    """One truth about how long is long."""
+    assert limits_of(**USUAL) == AssignerConfig()
+
+
+def test_bounds_of_making_regions() -> None:
+    """DD-03: how long a region may be CREATING, and how often its range gets another one; 0: never."""
+    found = limits_of(**{**USUAL, "create_timeout_s": 1.5, "replacements_max": 0})
+    assert (found.create_timeout_ms, found.replacements_max) == (1_500, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("start_timeout_s", 0.0),
+        ("open_timeout_s", math.nan),
+        ("close_timeout_s", math.inf),
+        ("create_timeout_s", -1.0),
+        ("create_timeout_s", math.nan),
+        ("attempts_max", 0),
+        ("replacements_max", -1),
+        ("fence_after_s", 0.5),
+        ("fence_after_s", math.nan),
+        ("fence_after_s", math.inf),
+    ],
+)
+def test_a_bound_without_sense_is_refused_by_its_option(name: str, value: float) -> None:
+    """Not a number is not a time either."""
+    with pytest.raises(ConfigError, match="--" + name.replace("_", "-")):
+        limits_of(**{**USUAL, name: value})
