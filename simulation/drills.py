@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
+from simulation.storm import DdlStorm
 from simulation.timeline import SECOND
 from simulation.world import UP_WITHIN_S, World
 
@@ -118,6 +121,23 @@ def master_during_bulk(world: World) -> None:
         world.run_for(chance.between(0, 4))
 
 
+def master_during_apply(world: World) -> None:
+    """The active master dies while an operator's plans are handed over or carried out; the next one goes on (N4)."""
+    chance = world.timeline.chance
+    come_up(world)
+    world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    world.setting.work.slow_open = 0.2
+    world.operator.create(12 + chance.below(20))
+    world.run_for(3)
+    number = 0
+    while world.timeline.now < world.setting.work.until:
+        number += 1
+        world.operator.apply(f"plan-{number}", 1 + chance.below(10))
+        world.run_for(chance.between(0, 1.5))
+        world.faults.kill(world.faults.active() or world.masters[0])
+        world.run_for(chance.between(0, 4))
+
+
 def rolling_restart(world: World) -> None:
     """Every process in turn is stopped in order and started again."""
     come_up(world)
@@ -139,12 +159,78 @@ def kill_everything(world: World) -> None:
         world.run_for(chance.between(0.2, world.options.duration_s / 2))
 
 
+#: What makes masters change in a storm; and what the store does besides, in a part of the runs.
+ELECTIONS: Final = ("kill-active", "freeze-active", "end-active-session", "vacate-active")
+OUTAGES: Final = (
+    "store-pause",
+    "store-leader",
+    "store-node-alone",
+    "break-connection",
+    "slow-network",
+    "kill-while-sending",
+)
+
+
+def ddl_storm(world: World) -> None:
+    """Clients create, alter, rename and delete tables while masters are killed, frozen and deposed (TS-04)."""
+    storm(world, elections=ELECTIONS, outages=OUTAGES)
+
+
+def storm(world: World, *, elections: Sequence[str], outages: Sequence[str]) -> None:
+    """A storm of operations with a part of these faults; the catalogue must equal the model when it is over."""
+    chance = world.timeline.chance
+    come_up(world)
+    clients = DdlStorm(world, 2 + chance.below(3), chance.pick((0.02, 0.1, 0.4)), chance.pick((4, 4, 12)))
+    world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    if chance.happens(0.3):
+        world.setting.work.slow_open = 0.2
+    kinds = [kind for kind in elections if chance.happens(0.7)] or list(elections)
+    kinds += [kind for kind in outages if chance.happens(0.25)]
+    world.faults.choose(kinds)
+    world.faults.pause_s = chance.pick((0.5, 1.0, 2.0))
+    clients.start()
+    world.faults.start()
+    world.run_for(world.options.duration_s)
+    clients.stop()
+    world.at_rest.append(clients.check)
+
+
+def table_creation(world: World) -> None:
+    """Tables are made while opens hang and fail and masters change: regions that cannot be created are replaced."""
+    chance, setting, operator = world.timeline.chance, world.setting, world.operator
+    setting.limits = msgspec.structs.replace(
+        setting.limits,
+        start_timeout_ms=2_000,
+        open_timeout_ms=3_000,
+        create_timeout_ms=chance.pick((1_000, 4_000)),
+        attempts_max=chance.pick((2, 8)),
+    )
+    come_up(world)
+    work = setting.work
+    work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    work.hanging_open, work.failing_open = chance.pick(((0.5, 0.3), (0.9, 0.0), (0.0, 0.9), (0.2, 0.2)))
+    work.locks = chance.happens(0.6)
+    kinds = ("kill-active", "freeze-active", "kill-server", "freeze-server", "break-connection", "store-pause")
+    world.faults.choose([kind for kind in kinds if chance.happens(0.4)])
+    world.faults.pause_s = chance.pick((1.0, 3.0))
+    if world.faults.kinds:
+        world.faults.start()
+    while world.timeline.now < work.until:
+        operator.create(1 + chance.below(8), chance.pick((1, 1, 2)))
+        if chance.happens(0.3):
+            operator.switch()
+        world.run_for(chance.between(0.5, 3.0))
+
+
 DRILLS: Final[dict[str, Callable[[World], None]]] = {
     "random": random,
     "master-failover": master_failover,
     "server-crash": server_crash,
     "server-freeze": server_freeze,
     "master-during-bulk": master_during_bulk,
+    "master-during-apply": master_during_apply,
     "rolling-restart": rolling_restart,
     "kill-everything": kill_everything,
+    "ddl-storm": ddl_storm,
+    "table-creation": table_creation,
 }

@@ -52,10 +52,14 @@ class Faults:
             "kill-everything": self.kill_everything,
         }
 
+    def depositions(self) -> dict[str, Callable[[], None]]:
+        """What takes the reign from a master that lives, by name; only on demand."""
+        return {"end-active-session": self.end_active_session, "vacate-active": self._world.operator.vacate_active}
+
     def choose(self, wanted: list[str] | None = None) -> list[str]:
         """Take a part of the faults for this run, or those that are wanted."""
-        every = self.all()
-        names = wanted if wanted is not None else [name for name in every if self._chance.happens(0.5)]
+        every = {**self.all(), **self.depositions()}
+        names = wanted if wanted is not None else [name for name in self.all() if self._chance.happens(0.5)]
         rare = {"kill-everything": 0.25, "lose-machine": 0.6}
         names = [name for name in names if wanted is not None or self._chance.happens(rare.get(name, 1.0))]
         self.kinds = [(name, every[name]) for name in names]
@@ -215,3 +219,9 @@ class Faults:
         ]
         if sessions:
             self._world.store.end_session(self._chance.pick(sessions))
+
+    def end_active_session(self) -> None:
+        """The same for the master that reigns."""
+        session = self._world.observer.reigning
+        if session in self._world.store.truth.sessions.sessions:
+            self._world.store.end_session(session)

@@ -11,21 +11,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.python.failure import Failure
 
 from coord.env import System
+from coord.rpc import RpcError
 from master.identity import Identity
 from master.planning import Made, Planner
 from master.service import MasterService
 from master.settings import Settings as MasterSettings
 from regions.limits import AssignerConfig
-from regions.messages import CloseRegions, OpenRegions, ServerRequest
+from regions.messages import AlterRegions, CloseRegions, ListTables, OpenRegions, ServerRequest
 from regions.model import Incarnation
 from regions.plan import Params, PlanError, Snapshot, plan
+from regions.staleness import Bound
 from regionserver.config import Settings as ServerSettings
 from regionserver.instance import FORMAT, Instance, InstanceRecord
 from regionserver.service import RegionServer
 from simulation.network import Network
 from simulation.region_work import Holds, Opener, Threads, Work
+from simulation.standbys import Standbys, observed
 from simulation.store import Store
 from simulation.timeline import Process, Timeline
 
@@ -50,6 +54,8 @@ class Setting:
         #: How plans go wrong: probability of failing, and of being late by up to so many seconds.
         self.plan_fails = 0.0
         self.plan_late_s = 0.0
+        #: Holds standbys' claims against the truth.
+        self.standbys: Standbys | None = None
         #: Told of what must never happen.
         self.violated: Callable[[str], None] = _nothing
 
@@ -73,6 +79,8 @@ class Machine:
         self.process: Process | None = None
         self.service: Any = None
         self._former: list[Any] = []
+        #: The process that was asked to stop.
+        self._stopping: Process | None = None
 
     @property
     def is_up(self) -> bool:
@@ -105,6 +113,7 @@ class Machine:
         """SIGTERM: end in order."""
         process = self.process
         if process is not None and not process.is_dead:
+            self._stopping = process
             self.setting.timeline.note(f"{process.name} is asked to stop")
             process.turn(self._stop, process)
 
@@ -163,6 +172,10 @@ class SimulatedPlanner(Planner):
         return Made(placements, "greedy", made.digest)
 
 
+def _refused(failure: Failure) -> None:
+    failure.trap(RpcError)  # type: ignore[no-untyped-call]
+
+
 class MasterMachine(Machine):
     """A machine with a master."""
 
@@ -190,7 +203,27 @@ class MasterMachine(Machine):
             system=System(process, process.chance, process.chance),
             planner=SimulatedPlanner(process, setting),
         )
+        process.on_death.append(lambda: self._dead(process))
+        service, standbys = self.service, setting.standbys
+        assert standbys is not None, "the world sets it"
+        self.service.make_feed = lambda *given: observed(
+            standbys, process, lambda: 0 if service.reign is None else service.reign.fence.epoch, *given
+        )
         process.turn(self.service.start)
+        process.reactor.callLater(process.chance.between(0, 2), self._ask, process, service)
+
+    def _ask(self, process: Process, service: MasterService) -> None:
+        """Somebody asks for the tables, and allows what age he likes; whatever is answered is checked."""
+        process.reactor.callLater(process.chance.between(0.1, 2), self._ask, process, service)
+        if service.reign is None:
+            max_ms = process.chance.pick((0, 100, 1_500, 10_000))
+            asked = ensureDeferred(service.api.dispatch(ListTables(Bound(max_ms))))
+            asked.addErrback(_refused)
+
+    def _dead(self, process: Process) -> None:
+        """MF-14: whatever the store refuses, a master goes on; only an order ends it."""
+        if process.has_ended and self._stopping is not process:
+            self.setting.violated(f"MF-14: {process.name} ended itself")
 
     async def end(self) -> None:
         """See Machine.end."""
@@ -201,11 +234,12 @@ class SimulatedInstance(Instance):
     """A region server's directory: its start codes are the machine's."""
 
     def __init__(self, machine: ServerMachine) -> None:
-        super().__init__(_NOWHERE, -1, InstanceRecord(FORMAT, machine.uuid, machine.start_code))
+        super().__init__(_NOWHERE, -1, InstanceRecord(FORMAT, machine.uuid, machine.start_code, machine.cluster_id))
         self._machine = machine
 
     def _write(self) -> None:
         self._machine.start_code = self._record.start_code
+        self._machine.cluster_id = self._record.cluster_id
 
     def close(self) -> None:
         """Nothing is held."""
@@ -220,7 +254,7 @@ class ObservedServer(RegionServer):
     def dispatch(self, request: ServerRequest) -> Any:
         """See RegionServer.dispatch; FW-11: no order of a master older than one that was obeyed already."""
         answer = super().dispatch(request)
-        if isinstance(request, OpenRegions | CloseRegions):
+        if isinstance(request, OpenRegions | CloseRegions | AlterRegions):
             if request.epoch < self.highest_epoch:
                 self.setting.violated(
                     f"FW-11: server {request.recipient} obeys epoch {request.epoch} after epoch {self.highest_epoch}"
@@ -236,6 +270,7 @@ class ServerMachine(Machine):
     service: ObservedServer
     opener: Opener
     rack = "default"
+    cluster_id = ""
 
     def begin(self, process: Process) -> None:
         """See Machine.begin."""

@@ -37,6 +37,7 @@ from regions.model import (
     TableIntent,
     TableRecord,
     TableState,
+    TabletState,
     TransitionRecord,
     check_ranges,
 )
@@ -48,8 +49,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 MASTER: Final = "m"
 SERVER: Final = "s"
+OPERATOR: Final = "op"
 #: What only the active master writes, and servers where the table of steps says so.
-FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans"))
+FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans", "requests"))
 
 
 class Violation(AssertionError):  # noqa: N818 - what it is about, not a fault of the simulator
@@ -69,6 +71,8 @@ class Shadow:
         self.plans: dict[str, PlanRecord] = {}
         self.epoch = -1
         self.active_session = 0
+        #: Sessions that held /active when an operator took it away.
+        self.robbed: set[int] = set()
 
     def is_alive(self, incarnation: Incarnation | None) -> bool:
         """Whether exactly that start of a server is registered."""
@@ -89,7 +93,9 @@ class Shadow:
     def wants_region(self, region_id: str) -> bool:
         """Whether a region is to be open: its table is, and it was not unassigned by itself."""
         region = self.regions.get(region_id)
-        return region is not None and self.wants_open(region.table_id) and not region.unassigned
+        if region is None or region.unassigned or region.is_replaced:
+            return False
+        return self.wants_open(region.table_id)
 
     def home(self, record: TransitionRecord) -> Incarnation | None:
         """Where the store says that a transition's replica is open."""
@@ -207,7 +213,7 @@ class Observer:
         if node.version <= self.shadow.epoch:
             self.violated(f"FW-11: the epoch went from {self.shadow.epoch} to {node.version}")
         if node.version > 0:
-            if session != self.shadow.active_session:
+            if session != self.shadow.active_session and session not in self.shadow.robbed:
                 self.violated(f"the epoch was raised by {self.hosts.get(session)}, which does not hold /active")
             self.count("reigns")
             self.reigning = session
@@ -238,7 +244,7 @@ class Observer:
         elif new is not None:
             self._check_offline(key, old, new)
         elif old is not None:
-            self._check_delete(key, old)
+            self._check_delete(key, old, changes)
 
     def _check_server_step(
         self,
@@ -281,8 +287,11 @@ class Observer:
         if old is not None and old.state is RegionState.OPENED and shadow.is_alive(old.destination):
             self.violated(f"X5: {key} forced from OPENED to OFFLINE while {old.destination} is alive")
 
-    def _check_delete(self, key: str, old: TransitionRecord) -> None:
+    def _check_delete(self, key: str, old: TransitionRecord, changes: list[tuple[str, str, bytes | None]]) -> None:
         shadow = self.shadow
+        region = self._region_in(changes, old)
+        if region is not None and region.is_replaced and old.state is RegionState.OFFLINE:
+            return  # DD-03; that its successor is written with it is seen at the region's own change
         if old.state is RegionState.OPENED and shadow.home(old) == old.destination:
             return
         is_gone = old.region_id not in shadow.regions
@@ -312,25 +321,58 @@ class Observer:
                 self.violated(f"a server created region {region_id}")
             return
         new = decode_region(data, rest)
+        if new.state is not old.state:
+            self._check_life(actor, old, new, changes)
         if (new.start_key, new.end_key) != (old.start_key, old.end_key):
             self.violated(f"the range of region {region_id} changed")
         steps = {one.partition("/")[2]: value for kind, one, value in changes if kind == "unassigned"}
         for number in {one.replica for one in (*old.replicas, *new.replicas)}:
             was, now = old.location(number).incarnation, new.location(number).incarnation
             key = f"{region_id}-{number}"
-            if was != now and key not in steps:
+            # DD-06: what is left in the records of a removed table names servers that have died.
+            table = self.shadow.tables.get(table_id)
+            is_removed = table is not None and table.state is TableState.REMOVED
+            is_left = is_removed and now is None and not self.shadow.is_alive(was)
+            if was != now and key not in steps and not is_left:
                 self.violated(f"RT-29: {key} moved from {was} to {now} in the catalogue, apart from its transition")
             if was != now and now is None and self.shadow.is_alive(was):
                 transition = self.shadow.transitions.get(key)
                 if transition is None or transition.state not in (RegionState.OFFLINE, RegionState.CLOSED):
                     self.violated(f"{key} is no longer on {was}, which has not closed it")
 
+    def _check_life(
+        self, actor: Actor, old: RegionRecord, new: RegionRecord, changes: list[tuple[str, str, bytes | None]]
+    ) -> None:
+        """DD-01 to DD-06: a region's own steps; REPLACED only together with its successor, of the same range."""
+        steps = {
+            (TabletState.PREPARING, TabletState.RUNNING): Actor.SERVER,
+            (TabletState.PREPARING, TabletState.REPLACED): Actor.MASTER,
+            (TabletState.PREPARING, TabletState.DELETED): Actor.MASTER,
+            (TabletState.RUNNING, TabletState.DELETED): Actor.MASTER,
+        }
+        step = f"{old.region_id} {old.state} -> {new.state}"
+        if steps.get((old.state, new.state)) is not actor:
+            self.violated(f"DD-05: {step} by a {actor.value}")
+        self.count(f"region {old.state} -> {new.state}")
+        if new.state is TabletState.REPLACED:
+            written = [decode_region(value, one) for kind, one, value in changes if kind == "regions" and value]
+            heirs = [one for one in written if one.replaces == old.region_id]
+            if [(one.start_key, one.end_key) for one in heirs] != [(old.start_key, old.end_key)]:
+                self.violated(f"DD-03: {step}, and in its place came {[one.region_id for one in heirs]}")
+            if any(one.start_code is not None for one in old.replicas):
+                self.violated(f"DD-03: {step}, and it was open on {old.replicas}")
+        table = self.shadow.tables.get(old.table_id)
+        if new.state is TabletState.DELETED and (table is None or table.state is not TableState.REMOVED):
+            self.violated(f"DD-06: {step}, and its table is there")
+
     def _check_table(self, table_id: str, data: bytes | None, changes: list[tuple[str, str, bytes | None]]) -> None:
         """OC-01, OC-08: a table exists with all its regions; they cover the key space."""
         if data is None:
             return
         new = decode_table(data, table_id)
-        if table_id in self.shadow.tables:
+        known_table = self.shadow.tables.get(table_id)
+        if known_table is not None:
+            self._check_table_step(known_table, new)
             return
         written = [
             decode_region(value, one)
@@ -340,7 +382,19 @@ class Observer:
         known = [one for one in self.shadow.regions.values() if one.table_id == table_id]
         self._check_cover(new, known + written)
 
+    def _check_table_step(self, old: TableRecord, new: TableRecord) -> None:
+        """DD-06, DD-07: what one write may make of a table."""
+        if old.state is TableState.REMOVED and new.state is not TableState.REMOVED:
+            self.violated(f"DD-06: table {old.name} came back from the dead")
+        if new.schema_version not in (old.schema_version, old.schema_version + 1):
+            self.violated(f"DD-07: schema version of {old.name} from {old.schema_version} to {new.schema_version}")
+        if new.schema_version > old.schema_version and new.state is not TableState.ALTERING:
+            self.violated(f"DD-07: {old.name} has another schema and is {new.state}")
+        if old.state is TableState.ALTERING and new.state is TableState.RUNNING:
+            self.count("alterations finished")
+
     def _check_cover(self, table: TableRecord, regions: list[RegionRecord]) -> None:
+        regions = [one for one in regions if not one.is_replaced]
         regions.sort(key=lambda one: one.start_key)
         if len(regions) != table.regions:
             self.violated(f"table {table.name} has {len(regions)} of its {table.regions} regions")
@@ -376,6 +430,9 @@ class Observer:
                 shadow.names[rest] = data.decode()
         elif kind == "active":
             if data is None:
+                # Who has lost /active to an operator, and not to its session's end, may have the epoch on its way.
+                if self.hosts.get(outcome.session_id) == OPERATOR:
+                    shadow.robbed.add(shadow.active_session)
                 shadow.active_session = 0
             elif decode_active(data).epoch == 0:
                 shadow.active_session = outcome.session_id

@@ -17,7 +17,7 @@ from coord.errors import CoordError, NodeExists, NoNode
 from coord.rpc import RpcClient, RpcError
 from regions import messages as ms
 from regions.layout import Layout
-from regions.model import TableIntent, TableRecord, TransitionRecord
+from regions.model import PlanState, TableIntent, TableRecord, TransitionRecord
 from simulation.machines import RPC_PORT, MasterMachine, ServerMachine
 from simulation.observer import Observer
 from simulation.timeline import Process
@@ -55,6 +55,8 @@ class Operator:
         self._changing: dict[str, int] = {}
         self._unsure: set[str] = set()
         self.what: dict[str, int] = {}
+        #: Where the plans that were applied want each (region, replica), by plan.
+        self.planned: dict[str, dict[tuple[str, int], str]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -92,9 +94,10 @@ class Operator:
                 if self._process.monotonic_s() > until:
                     raise
             at += 1
-            await self._pause(PAUSE_S)
+            await self.pause(PAUSE_S)
 
-    def _pause(self, seconds: float) -> Deferred[None]:
+    def pause(self, seconds: float) -> Deferred[None]:
+        """Done after so long."""
         pause: Deferred[None] = Deferred()
         self._process.reactor.callLater(seconds, pause.callback, None)
         return pause
@@ -191,6 +194,51 @@ class Operator:
             lambda: self.ask(ms.MoveRegion(region.region_id, replica, destination), 3.0),
         )
 
+    def apply(self, plan_id: str, parts: int = 10) -> None:
+        """Carry out a plan of an operator that moves every open replica to the next server."""
+        moves = self._rotation()
+        if moves:
+            self.do(f"apply {plan_id}, {len(moves)} moves", lambda: self._apply(plan_id, moves, parts))
+
+    def _rotation(self) -> list[ms.PlannedMove]:
+        uuids = sorted(server.uuid for server in self._servers)
+        moves = []
+        for region_id, region in sorted(self._observer.shadow.regions.items()):
+            homes = [one for one in region.replicas if one.uuid in uuids and one.start_code is not None]
+            if len(homes) == 1:
+                after = uuids[(uuids.index(homes[0].uuid or "") + 1) % len(uuids)]
+                moves.append(ms.PlannedMove(region_id, homes[0].replica, homes[0].uuid or "", after))
+        return moves
+
+    async def _apply(self, plan_id: str, moves: list[ms.PlannedMove], parts: int) -> None:
+        """As `rk plan apply` hands over: the plan is announced, each part sent until that is certain.
+
+        What `rk plan resume` does is done, too: a plan that ended meanwhile is announced again.
+        """
+        size = -(-len(moves) // parts)
+        pieces = [moves[at : at + size] for at in range(0, len(moves), size)]
+        self.planned[plan_id] = {(one.region_id, one.replica): one.destination for one in moves}
+        done, epoch = -1, 0
+        while done < len(pieces):
+            try:
+                if done < 0:
+                    epoch = self._observer.shadow.epoch
+                    await self.ask(ms.BeginPlan(plan_id, epoch, len(pieces), len(moves), "simulated"))
+                else:
+                    await self.ask(ms.AddPlanMoves(plan_id, done, pieces[done]))
+                done += 1
+                continue
+            except RpcError as error:
+                is_lost = error.is_outcome_unknown or error.code in (ms.NOT_LEADER, ms.BUSY, "unreachable")
+                is_outdated = done < 0 and epoch != self._observer.shadow.epoch
+                if error.code == ms.NOT_FOUND:
+                    if self._observer.shadow.plans[plan_id].state is PlanState.DONE:
+                        return
+                    done = -1
+                elif not (is_lost or is_outdated):
+                    raise
+            await self.pause(PAUSE_S)
+
     def drain(self) -> None:
         """Empty a server, as long as another one is left, or take the mark away."""
         draining = self._observer.shadow.draining
@@ -213,6 +261,16 @@ class Operator:
     async def _unmark(self, uuid: str) -> None:
         try:
             await self._zk.delete(self._layout.draining_mark(uuid))
+        except NoNode:
+            return
+
+    def vacate_active(self) -> None:
+        """Delete the mark of the active master under it: another is elected while it believes that it reigns."""
+        self.do("the mark of the active master is taken away", self._vacate)
+
+    async def _vacate(self) -> None:
+        try:
+            await self._zk.delete(self._layout.active)
         except NoNode:
             return
 

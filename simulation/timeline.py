@@ -124,6 +124,8 @@ class Process:
         self.rate = rate
         self.chance = Chance(f"{self.name} {timeline.chance.below(1 << 62)}")
         self.is_dead = False
+        #: It ended by itself, as by `reactor.stop()`.
+        self.has_ended = False
         self.frozen_until = 0
         self.reactor = Reactor(self)
         #: Dies when it has sent that many more times; None: does not.
@@ -314,6 +316,7 @@ class Reactor:
     def stop(self) -> None:
         """The process ends."""
         self.running = False
+        self._process.has_ended = True
         self._process.timeline.later(0, self._process.kill)
 
 

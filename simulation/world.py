@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from coord.tree.machine import Outcome, StateMachine
+from regions.heartbeat import OPEN
 from regions.layout import Layout
 from regions.limits import AssignerConfig
 from regions.messages import ListOpen
@@ -17,6 +19,7 @@ from simulation.network import Network
 from simulation.observer import Observer, Violation
 from simulation.operator import Operator
 from simulation.region_work import Key, Opener
+from simulation.standbys import Standbys
 from simulation.store import Store
 from simulation.timeline import SECOND, Process, Timeline
 
@@ -52,9 +55,11 @@ class World:
         self.network = Network(timeline)
         self.observer = Observer(timeline, self.layout)
         nodes = options.store_nodes or chance.pick((1, 1, 2, 3))
-        self.store = Store(timeline, self.network, nodes, self.observer.committed)
+        self.standbys = Standbys(timeline, self.layout, self.observer)
+        self.store = Store(timeline, self.network, nodes, self._committed)
         setting = self.setting = Setting(timeline, self.network, self.store, self.layout.root)
         setting.violated = self.observer.violated
+        setting.standbys = self.standbys
         masters = options.masters or chance.pick((1, 2, 2, 3))
         servers = options.servers or chance.pick((2, 3, 4, 5))
         self.masters = [MasterMachine(setting, f"m{number}", self._rate()) for number in range(masters)]
@@ -70,8 +75,14 @@ class World:
         self.regions = options.regions or chance.pick((1, 4, 9, 16))
         timeline.after = self._check_owners
         self.recovered_s = -1.0
+        #: What is asked once everything is healed and at rest.
+        self.at_rest: list[Callable[[], None]] = []
         #: Why the cluster does not count as recovered.
         self.missing = ""
+
+    def _committed(self, machine: StateMachine, outcome: Outcome) -> None:
+        self.standbys.committed(machine, outcome)
+        self.observer.committed(machine, outcome)
 
     def _rate(self) -> float:
         chance = self.timeline.chance
@@ -108,6 +119,8 @@ class World:
         script(self)
         self.heal()
         self.settle()
+        for check in self.at_rest:
+            check()
         self.observer.check_all()
 
     def run_for(self, seconds: float) -> None:
@@ -220,7 +233,7 @@ class World:
                 if home is None or not shadow.is_alive(home):
                     return f"{region.region_id}-{number} is not open: the store names {home}"
                 wanted[region.region_id, number] = home
-        return self._why_not_as_stored(wanted) or self._why_not_empty(wanted)
+        return self._why_not_as_stored(wanted) or self._why_not_empty(wanted) or self._why_not_told(reigning[0])
 
     def _why_not_as_stored(self, wanted: dict[Key, Incarnation]) -> str:
         """Compare the store with what the servers really have open."""
@@ -234,6 +247,25 @@ class World:
                     return f"{key[0]}-{key[1]} is not open on {server.host}, which the store names"
             if not server.may_serve():
                 return f"{server.host} does not serve"
+        return ""
+
+    def _why_not_told(self, leader: MasterMachine) -> str:
+        """HB-03, HB-10: what the servers have told the active master is what they have; every master hears them all."""
+        reports = leader.service.reign.reports if leader.service.reign is not None else None
+        for server in self.servers:
+            for master in self.masters:
+                ear = master.service
+                if not master.is_up or not ear.heartbeats.roster.is_heard(server.incarnation, ear.now_ms()):
+                    return f"{server.host} is not heard by {master.host}"
+            holding = None if reports is None else reports.holding(server.incarnation)
+            if holding is None or not holding.is_complete:
+                return f"{server.host} has not told {leader.host} what it has"
+            found = server.service.dispatch(ListOpen("", 0))
+            serves = {
+                f"{one.region_id}-{one.replica}": one.schema_version for one in found.replicas if one.state == OPEN
+            }
+            if holding.versions != serves:
+                return f"{server.host} serves {serves}, and told {leader.host} {holding.versions}"
         return ""
 
     def _why_not_empty(self, wanted: dict[Key, Incarnation]) -> str:

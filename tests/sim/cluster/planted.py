@@ -13,20 +13,27 @@ from unittest import mock
 from twisted.internet.defer import succeed
 
 from coord.client.ops import Check, Delete, SetData
+from coord.client.session import EVENT_GAP
+from coord.wire.records import EVENT_DATA_CHANGED
 from master import reign as reign_module
 from master.bulk import Bulks
 from master.election import Election
+from master.feed import Feed, Warm
 from master.fence import Fence
 from master.transitions import TransitionWriter
 from regions import recovery, writes
+from regions.mirror import Mirror
 from regions.model import RegionState
 from regions.recovery import Action, Party
+from regions.reports import Reports
 from regions.selection import Selection
 from regions.states import Cause
+from regionserver import tie as tie_module
 from regionserver.lease import Lease
 from regionserver.replicas import Replicas
 from regionserver.service import RegionServer
 from regionserver.steps import StepWriter
+from regionserver.tie import Tie
 from simulation.drills import DRILLS, come_up, operate
 from simulation.run import Options, Verdict, run
 from simulation.timeline import SECOND
@@ -39,6 +46,8 @@ class Bug:
     """One planted bug. `seeds`: among so many, from 1 on, one must find it."""
 
     seeds = 10
+    #: Masters of the cluster; 0: by the seed.
+    masters = 0
 
     def patches(self) -> list[Patch]:
         raise NotImplementedError
@@ -53,7 +62,7 @@ class Bug:
             with ExitStack() as stack:
                 for patch in self.patches():
                     stack.enter_context(patch)
-                verdict = run(Options(seed), script=self.script)
+                verdict = run(Options(seed, masters=self.masters), script=self.script)
             if not verdict.ok:
                 return seed, verdict
         return None
@@ -230,6 +239,8 @@ class X1Literally(Bug):
 class WipeOnFailover(Bug):
     """Every new master takes its start for a cluster startup."""
 
+    seeds = 30
+
     def patches(self) -> list[Patch]:
         return [instead(reign_module, "is_cluster_startup", lambda *_: True)]
 
@@ -273,6 +284,114 @@ class PlanForgotten(Bug):
         DRILLS["master-during-bulk"](world)
 
 
+# --- standbys ---
+
+
+class MirrorMissesAnEvent(Bug):
+    """A standby takes no notice of regions that change: it takes them for being where they were."""
+
+    def patches(self) -> list[Patch]:
+        def event(self: Feed, event_type: int, path: str, zxid: int) -> None:
+            if event_type != EVENT_DATA_CHANGED or not path.startswith(f"{self._layout.regions}/"):
+                real(self, event_type, path, zxid)
+
+        real = Feed._record_event
+        return [instead(Feed, "_record_event", event)]
+
+
+class MirrorKeepsWhatIsGone(Bug):
+    """A standby takes no notice of transitions that end."""
+
+    def patches(self) -> list[Patch]:
+        def gone(self: Mirror, path: str) -> None:
+            if self._layout.parse_transition(path) is None:
+                real(self, path)
+
+        real = Mirror.gone
+        return [instead(Mirror, "gone", gone)]
+
+
+class HandedOverUnread(Bug):
+    """A new reign takes the mirror as it is, without what has changed and is still to be read."""
+
+    seeds = 30
+    masters = 3
+
+    def patches(self) -> list[Patch]:
+        async def hand_over(self: Feed) -> Warm | None:
+            mirror = self.mirror
+            self._release()
+            return None if mirror is None or not mirror.is_complete else Warm(mirror.world, [])
+
+        return [instead(Feed, "hand_over", hand_over)]
+
+    def script(self, world: World) -> None:
+        """Masters die while servers open regions one after the other, so that something was not read yet."""
+        come_up(world)
+        chance = world.timeline.chance
+        world.setting.work.until = world.timeline.now + 15 * SECOND
+        while world.timeline.now < world.setting.work.until:
+            world.operator.create(100)
+            until = world.timeline.now + 2 * SECOND
+            while world.timeline.now < until and len(world.observer.shadow.transitions) < 50:
+                world.run_for(0.01)
+            world.run_for(chance.between(0, 0.1))
+            active = world.faults.active()
+            if active is not None:
+                world.faults.kill(active)
+            world.run_for(3)
+
+
+class ProvedByWordAlone(Bug):
+    """A standby that has word of all changes counts as up to date before it has read them."""
+
+    def patches(self) -> list[Patch]:
+        async def prove(self: Feed) -> None:
+            sent_ms = self._now_ms()
+            await self._client.sync("/")
+            if self.mirror is not None and self.mirror.is_complete:
+                self.proven_ms, self.proven_zxid = sent_ms, self._client.last_zxid
+
+        return [instead(Feed, "_prove_once", prove)]
+
+
+class ProvedByAPing(Bug):
+    """A standby takes any answer of its node of the store for proof, although the node may be behind."""
+
+    seeds = 30
+
+    def patches(self) -> list[Patch]:
+        async def prove(self: Feed) -> None:
+            sent_ms = self._now_ms()
+            await self._client.get(self._layout.cluster)
+            zxid = self._client.last_zxid
+            await self._read_up()
+            if self.mirror is not None and self.mirror.is_complete:
+                self.proven_ms, self.proven_zxid = sent_ms, zxid
+
+        return [instead(Feed, "_prove_once", prove)]
+
+    def script(self, world: World) -> None:
+        trouble(world, ["store-node-alone"], 0.5)
+
+
+class GapIgnored(Bug):
+    """A standby goes on with its mirror after its watches were out of force."""
+
+    seeds = 30
+
+    def patches(self) -> list[Patch]:
+        def event(self: Feed, event_type: int, path: str, zxid: int) -> None:
+            if event_type != EVENT_GAP:
+                real(self, event_type, path, zxid)
+
+        real = Feed._transition_event
+        return [instead(Feed, "_transition_event", event)]
+
+    def script(self, world: World) -> None:
+        trouble(world, ["store-node-restart", "cut-from-store", "break-connection"], 0.3)
+
+
 # --- servers ---
 
 
@@ -303,6 +422,51 @@ class KeepsRegionsOfLostSession(Bug):
 
     def script(self, world: World) -> None:
         trouble(world, ["freeze-server"], 1.0)
+
+
+# --- heartbeats ---
+
+
+class LostReports(Bug):
+    """What a heartbeat that was not answered told of is taken for told (HB-01)."""
+
+    def patches(self) -> list[Patch]:
+        def failed(self: Tie, why: str, **more: Any) -> None:
+            flight = self._flight
+            if flight is not None and not flight.begins and not more.get("is_stranger"):
+                self._flight, self.trouble = None, why
+            else:
+                real(self, why, **more)
+
+        real = Tie.failed
+        return [instead(Tie, "failed", failed)]
+
+    def script(self, world: World) -> None:
+        """Regions come and go, and the connections that servers report over break again and again."""
+        come_up(world)
+        world.setting.work.until = world.timeline.now + 12 * SECOND
+        masters = {master.host for master in world.masters}
+        servers = {server.host for server in world.servers}
+        network, chance = world.network, world.timeline.chance
+        network.heavy = 0.3
+        operate(world, 0.2)
+        while world.timeline.now < world.setting.work.until:
+            for end in [one for one in network.ends if one.host in servers and one.peer.host in masters]:
+                if not end.is_closed and chance.happens(0.3):
+                    network.break_connection(end)
+            world.run_for(chance.between(0.05, 0.3))
+
+
+class NewLeaderNotTold(Bug):
+    """A new leader gets the changes only, and asks for nothing more (HB-10, KUDU-1374)."""
+
+    def patches(self) -> list[Patch]:
+        real = tie_module._STEPS
+        edges = {key: (role, False) for key, (role, _) in real.items()}
+        return [mock.patch.object(tie_module, "_STEPS", edges), instead(Reports, "wants_full", lambda *_: False)]
+
+    def script(self, world: World) -> None:
+        trouble(world, ["kill-active", "master-session-ends"], 1.0)
 
 
 def _all(root: type[Bug]) -> list[type[Bug]]:

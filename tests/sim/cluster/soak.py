@@ -1,7 +1,8 @@
 """Fresh seeds of whole clusters for as long as wanted: `python -m tests.sim.cluster.soak --minutes 60`.
 
 Goes on after a violation and writes the run's file; the exit code is 1 if there was one. Three of four runs are of the
-drill `random`, the fourth is of one of the others; every tenth has a minute of trouble.
+drill `random`, the fourth is of one of the others, unless `--drill` names one for all; every tenth has a minute of
+trouble.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from pathlib import Path
 
@@ -20,11 +22,11 @@ from simulation.run import Options, Verdict, record, run
 FOLDER = Path("rk-simulations")
 
 
-def simulate(seed: int) -> Verdict:
+def simulate(seed: int, drill: str, trouble_s: float) -> Verdict:
     """One run."""
     drills = list(DRILLS)
-    drill = "random" if seed % 4 else drills[seed // 4 % len(drills)]
-    return run(Options(seed, drill, duration_s=60.0 if seed % 10 == 1 else 15.0))
+    drill = drill or ("random" if seed % 4 else drills[seed // 4 % len(drills)])
+    return run(Options(seed, drill, duration_s=trouble_s or (60.0 if seed % 10 == 1 else 15.0)))
 
 
 def _quiet() -> None:
@@ -37,14 +39,19 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--from", type=int, dest="first", help="first seed (default: from the clock)")
+    parser.add_argument("--drill", choices=DRILLS, default="", help="all runs of this one")
+    parser.add_argument("--trouble", type=float, default=0.0, help="seconds of it in each run (default: 15 or 60)")
     args = parser.parse_args()
     seed = args.first if args.first is not None else int(time.time()) * 100
     ends = time.monotonic() + 60 * args.minutes
     said = time.monotonic()
     seeds = failed = 0
     simulated_s = 0.0
+    counts: Counter[str] = Counter()
     with ProcessPoolExecutor(args.processes, initializer=_quiet) as pool:
-        running = {pool.submit(simulate, seed + offset) for offset in range(2 * args.processes)}
+        running = {
+            pool.submit(simulate, seed + offset, args.drill, args.trouble) for offset in range(2 * args.processes)
+        }
         seed += len(running)
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -52,17 +59,22 @@ def main() -> int:
                 verdict = future.result()
                 seeds += 1
                 simulated_s += verdict.simulated_s
+                counts.update(verdict.counts)
                 if not verdict.ok:
                     failed += 1
                     sys.stdout.write(f"VIOLATION {verdict.violation}\n  {record(verdict, FOLDER)}\n")
                 if time.monotonic() < ends:
-                    running.add(pool.submit(simulate, seed))
+                    running.add(pool.submit(simulate, seed, args.drill, args.trouble))
                     seed += 1
             if time.monotonic() - said > 60:
                 said = time.monotonic()
                 sys.stdout.write(f"{seeds} seeds, {simulated_s:.0f} s simulated, {failed} with violations\n")
                 sys.stdout.flush()
-    sys.stdout.write(f"{seeds} seeds, {simulated_s:.0f} s simulated, {failed} with violations\n")
+    asked = sum(count for what, count in counts.items() if what.startswith("storm "))
+    storm = f", {asked} operations on tables" if asked else ""
+    sys.stdout.write(
+        f"{seeds} seeds, {simulated_s:.0f} s simulated, {counts['reigns']} elections{storm}, {failed} with violations\n"
+    )
     return 1 if failed else 0
 
 

@@ -32,7 +32,7 @@ def test_everything_at_once(seeds: range) -> None:
         assert verdict.ok, f"{verdict.violation}; again: python -m cli simulate --seed {seed} --duration 8 --trace"
 
 
-@pytest.mark.parametrize("drill", [drill for drill in DRILLS if drill != "random"])
+@pytest.mark.parametrize("drill", [drill for drill in DRILLS if drill not in ("random", "ddl-storm")])
 def test_drill(drill: str) -> None:
     """N1, N3: every named drill."""
     for seed in (1, 2):
@@ -45,6 +45,7 @@ def test_every_step_of_the_table_is_taken() -> None:
     taken: set[str] = set()
     for seed in range(1, 13):
         taken.update(run(Options(seed)).counts)
+    assert taken >= {"warm takeovers", "answers of standbys"}, "FW-01"
     for step in STEPS:
         if "RT-25" in step.rows or "RF-08" in step.rows or step.cause is Cause.PROGRESS:
             continue  # they need the right moment, or an open of many seconds: more than a dozen seeds

@@ -1,0 +1,182 @@
+"""The faults of Kudu's masters that our seeds name, planted one by one: the storm of operations must find each.
+
+Each is found among the first `seeds` seeds, by the script that stands beside it, on which the sound system holds.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from master import tables
+from master.heartbeats import Heartbeats
+from master.reign import Reign
+from regions.altering import AlterBook
+from regions.assigner import Assigner
+from regions.model import Incarnation, TableState
+from regions.orders import CLOSE, OrderBook
+from regions.selection import Selection
+from simulation.drills import come_up
+from simulation.run import Options, Verdict, run
+from simulation.storm import DdlStorm
+from simulation.timeline import SECOND
+from simulation.world import World
+from tests.sim.cluster.planted import Bug, Patch, instead
+
+
+class DdlBug(Bug):
+    """One that shows in a storm while masters come and go; nothing else is disturbed but the network's delays."""
+
+    seeds = 10
+    elections: tuple[str, ...] = ("kill-active", "freeze-active", "vacate-active")
+    pause_s = 0.8
+    store_nodes = 1
+    duration_s = 8.0
+    #: Weight of the delays' tail; it makes what is on its way meet more of the elections.
+    heavy = 0.1
+
+    def options(self, seed: int) -> Options:
+        """A cluster that has standbys, and servers enough to crowd on."""
+        return Options(
+            seed, "ddl-storm", servers=4, masters=3, store_nodes=self.store_nodes, duration_s=self.duration_s
+        )
+
+    def script(self, world: World) -> None:
+        """Four busy clients, and an election every second or so."""
+        world.setting.limits = msgspec.structs.replace(world.setting.limits, bulk_min=1_000)
+        come_up(world)
+        clients = DdlStorm(world, 4, 0.03, 12, even="freeze-server" not in self.elections)
+        world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+        world.faults.choose(list(self.elections))
+        world.faults.pause_s = self.pause_s
+        world.network.heavy = self.heavy
+        clients.start()
+        world.faults.start()
+        world.run_for(world.options.duration_s)
+        clients.stop()
+        world.at_rest.append(clients.check)
+
+    def try_seed(self, seed: int, *, planted: bool) -> Verdict:
+        """One run, with the bug or without it."""
+        with ExitStack() as stack:
+            for patch in self.patches() if planted else []:
+                stack.enter_context(patch)
+            return run(self.options(seed), script=self.script)
+
+    def hunt(self) -> tuple[int, Verdict] | None:
+        """See Bug.hunt."""
+        for seed in range(1, self.seeds + 1):
+            verdict = self.try_seed(seed, planted=True)
+            if not verdict.ok:
+                return seed, verdict
+        return None
+
+
+class ColdServerList(DdlBug):
+    """KUDU-1358: a new leader places regions on servers that have sent it a heartbeat since it leads, and no others."""
+
+    def patches(self) -> list[Patch]:
+        def answer(self: Heartbeats, beat: Any) -> Any:
+            reply = real_answer(self, beat)
+            reign = self._master.reign
+            if reign is not None and reign.is_open:
+                heard = reign.assigner._selection.__dict__.setdefault("heard", set())
+                if beat.server.uuid not in heard:
+                    heard.add(beat.server.uuid)
+                    reign.assigner._fleet._release(reign._now_ms())
+            return reply
+
+        def choose(self: Selection, replica: Any, **more: Any) -> Incarnation | None:
+            heard = self.__dict__.get("heard", set())
+            everybody = self._world.servers
+            self._world.servers = {uuid: one for uuid, one in everybody.items() if uuid in heard}
+            try:
+                return real_choose(self, replica, **more)
+            finally:
+                self._world.servers = everybody
+
+        real_answer, real_choose = Heartbeats.answer, Selection.choose
+        return [instead(Heartbeats, "answer", answer), instead(Selection, "choose", choose)]
+
+
+class StaleReplicas(DdlBug):
+    """KUDU-1353: a new leader has a stale list of replicas, so what was open before is told of no change, and stays."""
+
+    def patches(self) -> list[Patch]:
+        def begin(self: Assigner, *arguments: Any, **more: Any) -> None:
+            stale = set(self.world.replicas)
+            self._orders.__dict__["stale"] = self._alters.__dict__["stale"] = stale
+            real_begin(self, *arguments, **more)
+
+        def put(self: OrderBook, replica: Any, kind: Any, *rest: Any) -> Any:
+            is_removed = replica.region.table.record.state is TableState.REMOVED
+            if kind == CLOSE and is_removed and replica.key in self.__dict__["stale"]:
+                return None
+            return real_put(self, replica, kind, *rest)
+
+        def look_over(self: AlterBook, table: Any, to_tell: dict[str, list[Any]]) -> None:
+            real_look(self, table, to_tell)
+            stale = self.__dict__["stale"]
+            for uuid, orders in list(to_tell.items()):
+                orders[:] = [one for one in orders if f"{one.region_id}-{one.replica}" not in stale]
+                if not orders:
+                    del to_tell[uuid]
+
+        real_begin, real_put, real_look = Assigner.begin, OrderBook.put, AlterBook._look_over
+        return [
+            instead(Assigner, "begin", begin),
+            instead(OrderBook, "put", put),
+            instead(AlterBook, "_look_over", look_over),
+        ]
+
+
+class LostWithTheLeader(DdlBug):
+    """KUDU-1374: what a former leader was to tell servers counts as told; reports of what is there change nothing."""
+
+    #: Servers that cannot be told for a while, so that tables are ALTERING when the leader dies.
+    elections = ("vacate-active", "freeze-server")
+    duration_s = 15.0
+
+    def patches(self) -> list[Patch]:
+        def table_seen(self: AlterBook, table: Any, former_version: int) -> None:
+            real(self, table, former_version)
+            if former_version < 0:
+                table.behind.clear()
+
+        def reported(self: AlterBook, *_report: Any) -> None:
+            pass
+
+        real = AlterBook.table_seen
+        return [instead(AlterBook, "table_seen", table_seen), instead(AlterBook, "reported", reported)]
+
+
+class RefusedWriteAborts(DdlBug):
+    """KUDU-495: a master whose write is refused, because another one leads, ends its process."""
+
+    def patches(self) -> list[Patch]:
+        def end(self: Reign, reason: str) -> None:
+            if not self.is_over and reason == "another master is active":
+                self._reactor.stop()
+            real(self, reason)
+
+        real = Reign.end
+        return [instead(Reign, "end", end)]
+
+
+class RetryIsNew(DdlBug):
+    """A retry is a request of its own: nobody knows what its first attempt, whose answer was lost, has led to."""
+
+    def patches(self) -> list[Patch]:
+        def entry(*_: Any) -> list[Any]:
+            return []
+
+        async def find_request(*_: Any) -> None:
+            return None
+
+        return [instead(tables, "entry", entry), instead(tables, "find_request", find_request)]
+
+
+KUDU_BUGS: list[type[DdlBug]] = [ColdServerList, StaleReplicas, LostWithTheLeader, RefusedWriteAborts]
+DDL_BUGS: list[type[DdlBug]] = [*KUDU_BUGS, RetryIsNew]

@@ -1,0 +1,147 @@
+"""A master that ends at each tenth of carrying out a plan, on every road that plans take (X8, FW-03, N4).
+
+Two masters and three servers in simulated time; the store takes the plan's writes in small multis, so that there are
+tenths. The strike comes at the commit that completes a tenth: the active master is killed, or stands still until
+another one has raised the epoch and then goes on with what it had in hand, or loses its session while it writes. The
+observer asks after every commit whether a region was doubled or written by a master whose epoch is over; at the end
+nothing may be lost or without an owner, and no plan unfinished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from regions.limits import AssignerConfig
+from regions.model import PlanState
+from simulation.drills import come_up
+from simulation.run import Options, run
+from simulation.timeline import SECOND
+from simulation.world import World
+
+REGIONS = 20
+#: A strike at 0 meets the plan when its record has just been written; at 10, when its last replica has arrived.
+TENTHS = range(11)
+#: Steps of a master by which a plan comes forward, two for each replica.
+STEPS = ("master: (none) -> OFFLINE", "master: CLOSED -> OFFLINE", "master: OPENED -> (deleted)")
+
+
+class Road(NamedTuple):
+    """A way on which plans are carried out: what is there before, and what begins it."""
+
+    name: str
+    before: Callable[[World], None]
+    begin: Callable[[World], None]
+
+
+def _nothing(_: World) -> None:
+    pass
+
+
+def _a_table(world: World) -> None:
+    world.operator.create(REGIONS)
+    world.run_for(8)
+
+
+def _die_and_start(world: World) -> None:
+    for machine in world.machines:
+        if machine.process is not None:
+            machine.process.kill()
+    world.run_for(8)  # all sessions end: only then is it a start
+    for machine in world.machines:
+        world.timeline.later(world.timeline.chance.below(SECOND), machine.start)
+
+
+ROADS = (
+    # RT-06 to RT-08: a table is created, and a bulk plan places it.
+    Road("new table", _nothing, lambda world: world.operator.create(REGIONS)),
+    # X7: everything has died; the wipe, the plan and the OFFLINE znodes of a start.
+    Road("cluster start", _a_table, _die_and_start),
+    # `rk plan apply` in ten parts: every region moves to the next server.
+    Road("operator's plan", _a_table, lambda world: world.operator.apply("plan-1")),
+)
+
+
+def kill(world: World) -> None:
+    """kill -9; it starts again some time later."""
+    world.faults.kill(world.faults.active() or world.masters[0])
+
+
+def freeze(world: World) -> None:
+    """It stands still until its session is over, wakes, and goes on."""
+    active = world.faults.active()
+    if active is not None and active.process is not None:
+        active.process.freeze(int(2.5 * world.setting.master_timeout_ms * 1000))
+
+
+def depose(world: World) -> None:
+    """The store ends its session: the epoch is raised while it writes."""
+    world.store.end_session(world.observer.reigning)
+
+
+STRIKES = (kill, freeze, depose)
+
+
+class Striker:
+    """Strikes once, at the commit by which the plan under way has come far enough."""
+
+    def __init__(self, world: World, tenth: int, strike: Callable[[World], None]) -> None:
+        self._world = world
+        self._strike = strike
+        self._steps_before = self._steps()
+        self._plans_before = set(world.observer.shadow.plans)
+        self._after = 2 * REGIONS * tenth // 10
+        self.has_struck = False
+
+    def _steps(self) -> int:
+        return sum(self._world.observer.counts.get(step, 0) for step in STEPS)
+
+    def changed(self, _path: str) -> None:
+        """A commit has changed the picture."""
+        if self.has_struck or not set(self._world.observer.shadow.plans) - self._plans_before:
+            return
+        if self._steps() - self._steps_before >= self._after:
+            self.has_struck = True
+            self._world.timeline.later(0, self._strike, self._world)
+
+
+def _struck(road: Road, strike: Callable[[World], None], tenth: int) -> World:
+    """A run in which the strike comes at that tenth; whatever the observer has against it fails the test."""
+    lived: list[tuple[World, Striker]] = []
+
+    def script(world: World) -> None:
+        world.setting.limits = AssignerConfig(bulk_min=REGIONS, open_timeout_ms=8_000, reask_ms=1_500)
+        come_up(world)
+        road.before(world)
+        striker = Striker(world, tenth, strike)
+        world.observer.changed = striker.changed
+        lived.append((world, striker))
+        road.begin(world)
+        world.run_for(12)
+
+    verdict = run(Options(100 + tenth, regions=1, servers=3, masters=2, store_nodes=1), script=script)
+    assert verdict.ok, f"tenth {tenth}: {verdict.violation}"
+    world, striker = lived[0]
+    assert striker.has_struck, f"tenth {tenth}: the plan did not come so far"
+    return world
+
+
+@pytest.mark.parametrize("strike", STRIKES, ids=lambda strike: str(strike.__name__))
+@pytest.mark.parametrize("road", ROADS, ids=lambda road: str(road.name))
+def test_a_plan_survives_its_master(
+    road: Road, strike: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No region lost, doubled or without an owner, and an operator's plan ends where it wanted everything."""
+    monkeypatch.setattr("master.transitions.OPS_MAX", 4)
+    for tenth in TENTHS:
+        world = _struck(road, strike, tenth)
+        shadow = world.observer.shadow
+        states = {plan.plan_id: plan.state for plan in shadow.plans.values()}
+        assert set(states.values()) == {PlanState.DONE}, (tenth, states)
+        assert shadow.epoch > 1, f"tenth {tenth}: nobody took over"
+        for plan_id, places in world.operator.planned.items():
+            assert shadow.plans[plan_id].skipped == {}, (tenth, shadow.plans[plan_id])
+            found = {(region, number): shadow.regions[region].location(number).uuid for region, number in places}
+            assert found == places, tenth

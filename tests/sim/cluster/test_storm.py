@@ -1,0 +1,35 @@
+"""The simulated storm of operations on tables (TS-04): it holds, is no idle one, and finds what it is there for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from simulation.run import Options, run
+from tests.sim.cluster.planted_ddl import DDL_BUGS, DdlBug
+
+SEEDS = range(1, 6)
+
+
+def test_the_catalogue_is_what_was_acknowledged() -> None:
+    """TS-04, MF-09 to MF-15, OC-01 to OC-11: whoever reigns meanwhile, each operation has one definite result, and in
+    the end the store, the master and the servers have what the results say, to the last tablet."""
+    seen: Counter[str] = Counter()
+    for seed in SEEDS:
+        verdict = run(Options(seed, "ddl-storm", masters=3, duration_s=8))
+        again = f"python -m cli simulate --drill ddl-storm --masters 3 --duration 8 --seed {seed}"
+        assert verdict.ok, f"{verdict.violation}; again: {again}"
+        seen.update(verdict.counts)
+    for kind in ("create", "add column", "drop column", "replace schema", "rename", "delete"):
+        assert seen[f"storm {kind}: ok"] >= 3, kind
+    assert seen["reigns"] >= 3 * len(SEEDS)
+
+
+@pytest.mark.parametrize("bug", DDL_BUGS, ids=lambda bug: bug.__name__)
+def test_a_planted_fault_is_found_where_the_sound_system_holds(bug: type[DdlBug]) -> None:
+    """KUDU-1358, KUDU-1353, KUDU-1374, KUDU-495, and request ids: found within `seeds` seeds, and only the fault."""
+    found = bug().hunt()
+    assert found is not None, f"{bug.__doc__} not caught by {bug.seeds} seeds"
+    verdict = bug().try_seed(found[0], planted=False)
+    assert verdict.ok, f"seed {found[0]} without the fault: {verdict.violation}"
