@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import shlex
 import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -27,12 +27,14 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.access import connect, kazoo_options, misfit
-from cli.errors import CliError, NotFoundError, UnreachableError
+from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.local import LocalCluster, read_cluster, read_super, require_cluster
-from cli.options import Globals
+from cli.options import DEFAULT_ROOT, Globals
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
-from coord.rpc_wire import Code, RpcError, call_blocking
+from coord.rpc_wire import RpcError, call_blocking
+from master.client import MasterClient, NoLeader
+from master.client import split_address as split_address
 from regions import messages
 from regions.layout import (
     CorruptZnode,
@@ -44,6 +46,7 @@ from regions.layout import (
     decode_transition,
 )
 from regions.model import ActiveRecord, MasterRecord, RegionState, ServerRecord, TableRecord
+from regions.staleness import AsOf, Bound
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -52,11 +55,11 @@ CONNECT_TIMEOUT_S: Final = 10.0
 SESSION_TIMEOUT_S: Final = 10.0
 #: How long a command waits for a master to become active, and for its answer.
 MASTER_TIMEOUT_S: Final = 15.0
+#: How old a list of servers may be that only tells their names.
+_FOR_NAMES: Final = Bound(max_ms=60_000)
 _PROBE_TIMEOUT_S: Final = 1.0
 #: A session that is not there by then makes us look for what does not fit.
 _FIRST_LOOK_S: Final = 1.5
-#: Pause before the next attempt to find an active master, which no single event announces to a standby's caller.
-_RETRY_PAUSE_S: Final = 0.1
 
 
 def store_hosts(given: Globals) -> str:
@@ -80,12 +83,6 @@ def root_of(given: Globals) -> str:
         if local is not None:
             return local.root
     return given.root_path
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` as a pair; the address has been checked before."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def is_answering(address: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
@@ -209,12 +206,20 @@ class Cluster:
         root: str,
         local: LocalCluster | None = None,
         access: StoreAccess = OPEN_ACCESS,
+        masters: Sequence[str] = (),
     ) -> None:
+        """`masters`: whom to ask; else those that the store knows."""
         self.client = client
         self.access = access
         self.hosts = hosts
         self.layout = Layout("" if root == "/" else root)
         self.local = local
+        #: What reads may lack; none: the active master answers. And how old the oldest answer to one was.
+        self.bound = messages.NO_BOUND
+        self.as_of: AsOf | None = None
+        #: Znodes that could not be understood and were left out of what was read: path -> why.
+        self.unreadable: dict[str, str] = {}
+        self._masters = MasterClient(masters, discover=None if masters else self._discover)
 
     def get(self, path: str) -> bytes | None:
         """A znode's value; None when there is no such znode."""
@@ -263,18 +268,28 @@ class Cluster:
 
     def masters(self) -> list[MasterRecord]:
         """Live masters by address."""
-        found = [decode_master(data, name) for name, data in self.get_all(self.layout.masters).items()]
+        found = self._readable(self.layout.masters, decode_master)
         return sorted(found, key=lambda one: (one.host, one.port))
 
     def servers(self) -> list[ServerRecord]:
         """Live region servers by address."""
-        found = [decode_server(data, name) for name, data in self.get_all(self.layout.servers).items()]
+        found = self._readable(self.layout.servers, decode_server)
         return sorted(found, key=lambda one: (one.host, one.port))
 
     def tables(self) -> list[TableRecord]:
         """All tables by name."""
-        found = [decode_table(data, name) for name, data in self.get_all(self.layout.tables).items()]
+        found = self._readable(self.layout.tables, decode_table)
         return sorted(found, key=lambda one: one.name)
+
+    def _readable(self, parent: str, decode: Callable[[bytes, str], T]) -> list[T]:
+        """The records below `parent`. One that cannot be understood is noted and left out: it hides no other."""
+        found = []
+        for name, data in self.get_all(parent).items():
+            try:
+                found.append(decode(data, f"{parent}/{name}"))
+            except CorruptZnode as error:
+                self.unreadable[error.path] = error.reason
+        return found
 
     def transitions_left(self) -> list[str]:
         """Paths of every transition that exists: the regions in transition."""
@@ -292,41 +307,102 @@ class Cluster:
         read = self.get_many({path: path for path in paths})
         return [decode_transition(data, path).state for path, data in read.items()]
 
-    def ask_master(self, message: msgspec.Struct, expect: type[T], timeout_s: float = MASTER_TIMEOUT_S) -> T:
-        """Send a request to the active master, waiting for one to become active (a failover takes seconds).
+    def _discover(self) -> list[str]:
+        """The masters' addresses, by the store: the active one first, or last if a standby will do."""
+        active = self.active()
+        first = [] if active is None else [f"{active.host}:{active.port}"]
+        if self.bound.is_none:
+            return first
+        return [one for one in (f"{one.host}:{one.port}" for one in self.masters()) if one not in first] + first
 
-        A request whose outcome became unknown is not sent again.
+    def ask_master(self, message: msgspec.Struct, expect: type[T], timeout_s: float = MASTER_TIMEOUT_S) -> T:
+        """Send a request to the active master, waiting for one to become active (a failover takes seconds); a read goes
+        to any master within `bound`, if there is one.
+
+        A request whose outcome became unknown is not sent again unless masters recognise it.
 
         Raises CliError with the master's own reason, UnreachableError when none is active in time.
         """
-        deadline = time.monotonic() + timeout_s
-        why = "no master is active"
-        while (remaining_s := deadline - time.monotonic()) > 0:
-            active = self.active()
-            if active is not None:
-                try:
-                    return call_blocking((active.host, active.port), message, remaining_s, expect=expect)
-                except RpcError as error:
-                    if error.code not in (Code.UNREACHABLE, messages.NOT_LEADER, messages.BUSY):
-                        raise refusal(error, message) from error
-                    why = error.message or f"{active.host}:{active.port} is not active"
-            time.sleep(_RETRY_PAUSE_S)
-        raise UnreachableError(
-            f"{why} (waited {timeout_s:g} s)", "`rk status` shows the masters; their logs say why none is active."
+        if not self.bound.is_none and "bound" in message.__struct_fields__:
+            message = msgspec.structs.replace(message, bound=self.bound)
+        try:
+            reply = self._masters.ask(message, expect, timeout_s)
+        except RpcError as error:
+            raise refusal(error, message) from error
+        except NoLeader as error:
+            raise UnreachableError(
+                f"no master is active (waited {timeout_s:g} s): {error}",
+                "`rk status` shows the masters; their logs say why none is active.",
+            ) from error
+        as_of: AsOf | None = getattr(reply, "as_of", None)
+        if as_of is not None and (self.as_of is None or as_of.stale_ms >= self.as_of.stale_ms):
+            self.as_of = as_of
+        return reply
+
+
+class _NoStore:
+    """Stands where a session with the store would."""
+
+    def __getattr__(self, _: str) -> object:
+        raise UsageFaultError(
+            "this command reads the store, and only masters were named", "Give --store (or RK_STORE) as well."
         )
+
+
+class MastersAlone(Cluster):
+    """A cluster of which only masters are known: what they tell has to do."""
+
+    def __init__(self, masters: Sequence[str]) -> None:
+        super().__init__(_NoStore(), "", DEFAULT_ROOT, masters=masters)
+
+    def exists(self) -> bool:
+        """Masters have a cluster."""
+        return True
+
+    def active(self) -> ActiveRecord | None:
+        """The active master, as the masters see it."""
+        found = self.ask_master(messages.ListMasters(), messages.Masters)
+        for one in found.masters:
+            if f"{one.host}:{one.port}" == found.active:
+                return ActiveRecord(one.uuid, one.host, one.port, one.start_code, admin_port=one.admin_port)
+        return None
+
+    def masters(self) -> list[MasterRecord]:
+        """Live masters by address."""
+        return self.ask_master(messages.ListMasters(), messages.Masters).masters
+
+    def servers(self) -> list[ServerRecord]:
+        """Live region servers by address."""
+        found = self.ask_master(messages.ListServers(_FOR_NAMES), messages.Servers).servers
+        return sorted((one.server for one in found), key=lambda one: (one.host, one.port))
 
 
 def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
     """What to tell the user about a call that a master or server refused."""
     text = error.message or error.code
     if error.code == messages.NOT_FOUND:
-        return NotFoundError(text, error.hint)
+        return NotFoundError(text, error.hint or _way_out(error.code, message))
     if error.is_outcome_unknown:
         return CliError(
             f"{type(message).__name__}: {text}",
             error.hint or "It may have been done all the same: look before you repeat it.",
         )
-    return CliError(text, error.hint)
+    return CliError(text, error.hint or _way_out(error.code, message))
+
+
+def _way_out(code: str, message: msgspec.Struct) -> str:
+    """What to do about a refusal of which the master says no more than the reason."""
+    table = getattr(message, "table", "")
+    name = getattr(message, "name", None) or table
+    if code == messages.NOT_FOUND and table:
+        return "`rk table list` shows the tables there are."
+    if code == messages.NOT_FOUND and hasattr(message, "region_id"):
+        return "`rk region list` shows the regions there are."
+    if code == messages.ALREADY_EXISTS:
+        return f"Choose another name; `rk table show {shlex.quote(name)}` shows that one."
+    if code == messages.TIMED_OUT and name:
+        return f"`rk why {shlex.quote(table or name)}` says what it waits for."
+    return ""
 
 
 @contextlib.contextmanager
@@ -343,15 +419,33 @@ def _start_again_hint(given: Globals, hosts: str, local: LocalCluster | None) ->
         raise
 
 
+def knows_masters_alone(given: Globals) -> bool:
+    """Whether masters were named and no store, nor are they those of the local cluster. Raises UsageFaultError."""
+    masters = given.master_addresses()
+    if not masters or given.explicit_store() is not None:
+        return False
+    local = read_cluster(given.data_path)
+    return local is None or not {one.address for one in local.masters}.issuperset(masters)
+
+
 @contextlib.contextmanager
-def open_cluster(given: Globals, *, must_exist: bool = True) -> Iterator[Cluster]:
-    """The cluster that the shared options name. Raises CliError subclasses; see the module."""
+def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = messages.NO_BOUND) -> Iterator[Cluster]:
+    """The cluster that the shared options name; `bound`: what its reads may lack. Raises CliError subclasses; see the
+    module."""
+    masters = given.master_addresses()
+    if knows_masters_alone(given):
+        alone = MastersAlone(masters)
+        alone.bound = bound
+        yield alone
+        return
     hosts = store_hosts(given)
     local = read_cluster(given.data_path)
     access = given.access()
     opened = open_store(hosts, access=access)
     with store_errors(hosts), _start_again_hint(given, hosts, local), opened as client:
-        cluster = Cluster(client, hosts, root_of(given), local if local and local.store == hosts else None, access)
+        local = local if local and local.store == hosts else None
+        cluster = Cluster(client, hosts, root_of(given), local, access, masters)
+        cluster.bound = bound
         if must_exist:
             cluster.require()
         yield cluster

@@ -119,7 +119,7 @@ def coord() -> None:
     metavar="N",
     help=f"0: no bound.  [default: {_DEFAULTS.connections_per_address_max}]",
 )
-@click.option("--max-connections", "connections_max", type=int, metavar="N", help="0: no bound.  [default: 0]")
+@click.option("--max-connections", "connections_max", type=int, metavar="N", help="0: all it can.  [default: 0]")
 @click.option(
     "--max-outstanding",
     "outstanding_max",

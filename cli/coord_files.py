@@ -24,7 +24,7 @@ from coord.offline.directory import Progress, StoppedDirectory
 from coord.offline.directory import ReadOnlyDisk as _Disk
 from coord.offline.verify import Comparison, Report, check, compare
 from coord.raft.membership import decode_configuration
-from coord.storage.snapshot import SnapshotReader
+from coord.storage.snapshot import MAGIC, SnapshotReader
 from coord.storage.wal import BaseItem, HardStateItem, LogItem, LogRecord, SegmentItem
 from coord.tree.machine import StateMachine
 from coord.tree.node import STAT, Node
@@ -86,11 +86,15 @@ def dump_log(given: Globals, directory: Path, first: int, last: int | None) -> N
     \b
     An entry is written term/index. A later entry of the same index replaces it and everything behind it.
     """
+    if last is not None and last < first:
+        raise UsageFaultError(f"--from {first} is behind --to {last}")
     with opened(directory) as found, damage_told():
         log = found.log()
         printer = _LogPrinter(first, last, is_json=given.json)
         for where, record in log.records():
             printer.record(where, record)
+        if not printer.entries:
+            click.echo(f"rk: no such entries: {printer.range_told()}", err=True)
         if log.cut:
             click.echo(f"rk: {log.cut}", err=True)
 
@@ -103,13 +107,21 @@ class _LogPrinter:
         self._last = last
         self._is_json = is_json
         self._where = ""
-        self._last_index = 0
+        self._first_index = self._last_index = 0
+        #: How many were wanted.
+        self.entries = 0
+
+    def range_told(self) -> str:
+        """What the log holds."""
+        return f"the log holds {self._first_index} to {self._last_index}" if self._first_index else "the log holds none"
 
     def record(self, where: str, record: LogRecord) -> None:
         """Print what of it is wanted."""
         for item in record.items:
             if isinstance(item, LogItem):
+                self._first_index = self._first_index or item.index
                 if item.index >= self._first and (self._last is None or item.index <= self._last):
+                    self.entries += 1
                     self._print(where, record, self._entry(item))
                 self._last_index = item.index
             else:
@@ -191,6 +203,9 @@ def _read_state(path: Path) -> tuple[dict[str, Any], StateMachine]:
     if is_backup(path):
         with BackupReader(path) as backup:
             return _load(backup.snapshot(), {"file": str(path), "backup": backup.manifest.fields()})
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise CliError(f"{path} is neither a snapshot nor a backup of a store")
     return _load(SnapshotReader(_Disk(path.parent), path.name), {"file": str(path)})
 
 

@@ -26,6 +26,7 @@ from cli import output
 from cli.connect import open_cluster
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.options import Globals, global_options
+from regions.partitioning import place
 from regionserver.client import Change, DataError, NoSuchTable, Places, RegionClient, Unavailable
 from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX
 
@@ -242,17 +243,17 @@ def read_rows(source: Path, key_column: str | None = None) -> list[Change]:
 
 
 def _by_region(client: RegionClient, table: str, rows: list[Change]) -> list[list[Change]]:
-    """Rows, in order, cut where regions begin and where a request would be too large."""
-    regions = client.places.regions(table)
-    if regions is None:
+    """Rows, in the order of their placed keys, cut where regions begin and where a request would be too large."""
+    regions, record = client.places.regions(table), client.places.table(table)
+    if regions is None or record is None:
         raise NoSuchTable(f"there is no table {table!r}")
     batches: list[list[Change]] = []
     at, size = -1, 0
-    for row in rows:
+    for placed, row in sorted((place(row.key, record.hash_buckets), row) for row in rows):
         begins = False
-        while at < 0 or not regions[at].contains(row.key):
+        while at < 0 or not regions[at].contains(placed):
             at, begins = at + 1, True
-        bytes_of_it = len(row.key.encode()) + len(row.value or b"")
+        bytes_of_it = len(placed.encode()) + len(row.value or b"")
         if begins or len(batches[-1]) == KEYS_MAX or size + bytes_of_it > WRITE_BYTES_MAX:
             batches.append([])
             size = 0

@@ -17,13 +17,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from cli.names import Names
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
-from coord.errors import NoNode, OperationError
+from coord.errors import NoNode, OperationError, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
+from master.aio import gather
 from regions.layout import (
     CorruptZnode,
     Layout,
@@ -39,6 +41,8 @@ from regions.sights import NONE, UNKNOWN, Change, History, Sight, actor_of
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS: Final = 6000
+#: A session that ends while another begins is begun anew after so long.
+AGAIN_S: Final = 0.5
 #: Reason of a transition whose znode was gone before it could be read.
 UNREAD: Final = "too quick to be read"
 
@@ -94,6 +98,7 @@ class Follower:
     def __init__(
         self, reactor: Any, hosts: str, root: str, *, access: StoreAccess = OPEN_ACCESS, wipe_allowed: bool = False
     ) -> None:
+        self._reactor = reactor
         self.client = ZkClient(reactor, hosts, SESSION_TIMEOUT_MS, name="rk-follow", access=access)
         self.layout = Layout("" if root == "/" else root)
         self.history = History(wipe_allowed=wipe_allowed)
@@ -137,8 +142,14 @@ class Follower:
 
     async def _begin_again(self) -> None:
         """The session, and its watches with it, is gone: watch anew, and find out what happened meanwhile."""
-        await self._watch()
-        await self._catch_up()
+        while True:
+            try:
+                await self._watch()
+                await self._catch_up()
+            except RetryableError:  # a watch that was not taken is none, so all of them anew
+                await deferLater(self._reactor, AGAIN_S)
+            else:
+                return
 
     async def stop(self) -> None:
         """End the session."""
@@ -193,12 +204,10 @@ class Follower:
             self.on_change(change)
 
     async def _sights_of_all(self) -> list[Sight]:
-        listings = [(shard, self.client.children(shard)) for shard in self.layout.shard_paths()]
-        looks = []
-        for shard, listing in listings:
-            names = await _or_none(listing)
-            looks += [ensureDeferred(self._sight(f"{shard}/{name}")) for name in names or []]
-        found = [await look for look in looks]
+        shards = self.layout.shard_paths()
+        listings = await gather(ensureDeferred(_or_none(self.client.children(shard))) for shard in shards)
+        paths = [f"{shard}/{name}" for shard, names in zip(shards, listings, strict=True) for name in names or []]
+        found = await gather(ensureDeferred(_sensible(self._sight(path))) for path in paths)
         return [sight for sight in found if sight is not None]
 
     async def _learn_tables(self) -> None:
@@ -256,12 +265,8 @@ class Follower:
 
     async def _read_servers(self) -> None:
         names = await _or_none(self.client.children(self.layout.servers)) or []
-        reads = {name: self.client.get(self.layout.server(name)) for name in names}
-        now: dict[str, ServerRecord] = {}
-        for uuid, read in reads.items():
-            found = await _or_none(read)
-            if found is not None:
-                now[uuid] = decode_server(found[0], uuid)
+        records = await gather(ensureDeferred(_sensible(self._read_server(name))) for name in names)
+        now = {one.uuid: one for one in records if one is not None}
         before, self.servers = self.servers, now
         for one in before.values():
             if one.uuid not in now or now[one.uuid].start_code != one.start_code:
@@ -269,6 +274,10 @@ class Follower:
         for one in now.values():
             if one.uuid not in before or before[one.uuid].start_code != one.start_code:
                 self._note(Membership(self.clock.now_ms(), "server-up", one.uuid, f"{one.host}:{one.port}"))
+
+    async def _read_server(self, uuid: str) -> ServerRecord | None:
+        found = await _or_none(self.client.get(self.layout.server(uuid)))
+        return None if found is None else decode_server(found[0], uuid)
 
     def _note(self, membership: Membership) -> None:
         if self._following:
@@ -278,8 +287,17 @@ class Follower:
     # --- what a line of output needs besides the transition ---
 
     def _prefetch(self, table_id: str, region_id: str) -> None:
-        if (table_id, region_id) not in self._regions:
-            self._regions[table_id, region_id] = ensureDeferred(self._read_region(table_id, region_id))
+        key = (table_id, region_id)
+        if key in self._regions:
+            return
+        self._regions[key] = reading = ensureDeferred(self._read_region(table_id, region_id))
+
+        def failed(failure: Failure) -> None:
+            """Whoever waits for it goes without; the next one reads again."""
+            failure.trap(RetryableError, CorruptZnode)  # type: ignore[no-untyped-call]
+            self._regions.pop(key, None)
+
+        reading.addErrback(failed)
 
     async def _read_region(self, table_id: str, region_id: str) -> RegionRecord | None:
         found = await _or_none(self.client.get(self.layout.region(table_id, region_id)))
@@ -289,17 +307,18 @@ class Follower:
         return None if found is None else decode_region(found[0], region_id)
 
     async def line(self, change: Change, names: Names) -> Line:
-        """The change with everything that people and programs want to see of it."""
+        """The change with everything that people and programs want to see of it, as far as it can be read now."""
         record = change.record
         if not record.table_id:
-            await self._learn_tables()
+            await _readable(self._learn_tables())
             record = msgspec.structs.replace(record, table_id=self._table_of.get(record.region_id, ""))
         self._prefetch(record.table_id, record.region_id)
-        region = await _shared(self._regions, (record.table_id, record.region_id))
+        waiting = self._regions.get((record.table_id, record.region_id))
+        region = None if waiting is None else await _shared(waiting)
         actor = actor_of(change.before, change.after)
         server = record.source if record.state.value in ("CLOSING", "CLOSED") else record.destination
         if record.reason == UNREAD:
-            now = await self._read_region(record.table_id, record.region_id)
+            now = await _readable(self._read_region(record.table_id, record.region_id))
             server = None if now is None else now.location(record.replica).incarnation
         return Line(
             time_ms=change.at_ms,
@@ -322,15 +341,15 @@ class Follower:
         )
 
 
-async def _shared(store: dict[tuple[str, str], Deferred[T]], key: tuple[str, str]) -> T:
-    """The result of a Deferred that several wait for."""
+async def _shared(result_of: Deferred[T]) -> T:
+    """The result of a Deferred that several wait for, and that does not fail."""
     waiting: Deferred[T] = Deferred()
 
     def pass_on(result: T) -> T:
         waiting.callback(result)
         return result
 
-    store[key].addCallback(pass_on)
+    result_of.addCallback(pass_on)
     return await waiting
 
 
@@ -338,6 +357,22 @@ async def _or_none(answer: Awaitable[T]) -> T | None:
     try:
         return await answer
     except NoNode:
+        return None
+
+
+async def _sensible(reading: Awaitable[T | None]) -> T | None:
+    """What was read; None if it makes no sense, of which `rk fsck` tells."""
+    try:
+        return await reading
+    except CorruptZnode:
+        return None
+
+
+async def _readable(reading: Awaitable[T]) -> T | None:
+    """What was read; None if it makes no sense, or if the connection broke: for what can be done without."""
+    try:
+        return await reading
+    except (RetryableError, CorruptZnode):
         return None
 
 

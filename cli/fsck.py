@@ -25,6 +25,7 @@ from regions import messages, states
 from regions.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
 from regions.layout import (
     CorruptZnode,
+    decode_name,
     decode_region,
     decode_server,
     decode_table,
@@ -97,7 +98,9 @@ def look(cluster: Cluster) -> View:
     for path, data, version in _read(cluster, cluster.transitions_left()):
         view.transitions.append(FoundTransition(path, decoded(decode_transition, data, path), version))
     for name, data in cluster.get_all(layout.names).items():
-        view.names[name] = data.decode(errors="replace")
+        named = decoded(decode_name, data, layout.name(name))
+        if named is not None:
+            view.names[name] = named
     for table_id, data in cluster.get_all(layout.tables).items():
         table = decoded(decode_table, data, layout.table(table_id))
         if table is not None:

@@ -85,6 +85,15 @@ class LocalCluster(msgspec.Struct):
     servers: list[Daemon]
     #: Process that supervises the daemons; 0 once it has ended in an orderly way.
     supervisor_pid: int = 0
+    #: Where its masters have bulk plans made; empty: on this machine.
+    spark_master: str = ""
+    spark_conf: list[str] = []
+    #: Seconds for Spark; 0: the masters' own default.
+    plan_deadline_s: float = 0.0
+    #: Bounds on the making of regions (`rk master run --create-timeout-s --replacements-max`); 0 and None: the masters'
+    #: own defaults.
+    create_timeout_s: float = 0.0
+    replacements_max: int | None = None
     #: Whether a start has gone through all its phases: its table is there.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
@@ -113,6 +122,11 @@ class Shape(msgspec.Struct, frozen=True):
     root: str
     plan_engine: str
     opener: str = "kv"
+    spark_master: str = ""
+    spark_conf: tuple[str, ...] = ()
+    plan_deadline_s: float = 0.0
+    create_timeout_s: float = 0.0
+    replacements_max: int | None = None
 
 
 def design(shape: Shape, data_dir: Path) -> LocalCluster:
@@ -144,6 +158,11 @@ def design(shape: Shape, data_dir: Path) -> LocalCluster:
         outside=shape.outside_store is not None,
         base_port=shape.base_port,
         coord=coord,
+        spark_master=shape.spark_master,
+        spark_conf=list(shape.spark_conf),
+        plan_deadline_s=shape.plan_deadline_s,
+        create_timeout_s=shape.create_timeout_s,
+        replacements_max=shape.replacements_max,
         masters=[daemon(MASTER, n, 30, 40) for n in range(1, shape.masters + 1)],
         servers=[
             daemon(SERVER, n, 50, 70, rack=f"rack-{(n - 1) % shape.racks + 1}") for n in range(1, shape.servers + 1)
@@ -183,7 +202,12 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
     place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
     if daemon.role == MASTER:
         plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]
-        return [*start, "master", "run", *place, *common, *plan]
+        plan += ["--spark-master", shape.spark_master] if shape.spark_master else []
+        plan += ["--plan-deadline-s", f"{shape.plan_deadline_s:g}"] if shape.plan_deadline_s else []
+        plan += [word for setting in shape.spark_conf for word in ("--spark-conf", setting)]
+        limits = ["--create-timeout-s", f"{shape.create_timeout_s:g}"] if shape.create_timeout_s else []
+        limits += [] if shape.replacements_max is None else ["--replacements-max", str(shape.replacements_max)]
+        return [*start, "master", "run", *place, *common, *plan, *limits]
     shared = str(Path(daemon.data_dir).parent / "shared")
     return [
         *start,

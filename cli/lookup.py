@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from cli.connect import Cluster
 from cli.errors import CliError, NotFoundError
 from regions.layout import decode_region
-from regions.model import RegionRecord, TableRecord
+from regions.model import RegionRecord, TableRecord, TableState
+from regions.partitioning import place
 
 _HINT: Final = "`rk region list` shows their ids; TABLE:KEY names the region of a key."
 _EXAMPLES: Final = 3
@@ -29,15 +30,16 @@ def region_in_store(cluster: Cluster, text: str) -> Found:
     table_name, colon, key = text.partition(":")
     if colon:
         table = table_of(tables, table_name)
+        placed = place(key, table.hash_buckets)
         for region in regions_of(cluster, table.table_id):
-            if region.contains(key):
+            if region.contains(placed):
                 return Found(region, table)
         raise NotFoundError(f"no region of {table.name} holds {key!r}: there is a hole", "`rk fsck` tells more.")
     fits = region_ids(cluster, text)
     if text in (region_id for _, region_id in fits):
         fits = [one for one in fits if one[1] == text]
     if not fits:
-        raise NotFoundError(f"no region {text!r}", _HINT)
+        raise NotFoundError(f"no region {text!r}, nor a table of that name", _HINT)
     if len(fits) > 1:
         names = ", ".join(region_id for _, region_id in fits[:_EXAMPLES])
         raise CliError(f"{text!r} fits {len(fits)} regions: {names}, …", "Give more of the id, or TABLE:KEY.")
@@ -62,13 +64,25 @@ def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:
 def regions_of(cluster: Cluster, table_id: str) -> list[RegionRecord]:
     """A table's regions by start key."""
     values = cluster.get_all(cluster.layout.table_regions(table_id))
-    return sorted((decode_region(data, name) for name, data in values.items()), key=lambda one: one.start_key)
+    found = (decode_region(data, name) for name, data in values.items())
+    return sorted((one for one in found if not one.is_replaced), key=lambda one: one.start_key)
 
 
 def table_of(tables: dict[str, TableRecord], name: str) -> TableRecord:
     """The table of that name or id. Raises NotFoundError naming those there are."""
-    for one in tables.values():
-        if name in (one.name, one.table_id):
-            return one
-    known = ", ".join(sorted(one.name for one in tables.values())) or "none"
-    raise NotFoundError(f"no table {name!r}", f"Tables: {known}.")
+    found = table_named(tables, name)
+    if found is None:
+        known = ", ".join(sorted(one.name for one in tables.values() if one.state is not TableState.REMOVED))
+        raise NotFoundError(f"no table {name!r}", f"Tables: {known or 'none'}.")
+    return found
+
+
+def table_named(tables: dict[str, TableRecord], name: str) -> TableRecord | None:
+    """The table of that id or name; a name that was used before is that of the table which has it now, or had it last
+    (the records of deleted tables are kept, MD-06)."""
+    fits = [one for one in tables.values() if name in (one.name, one.table_id)]
+    return max(
+        fits,
+        key=lambda one: (one.table_id == name, one.state is not TableState.REMOVED, one.created_ms, one.table_id),
+        default=None,
+    )

@@ -6,6 +6,7 @@ table printing. The short help texts therefore stand here, in the table, and not
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -20,6 +21,8 @@ from cli.options import Globals, global_options
 from coord.compiled import form
 
 DEBUG_VARIABLE: Final = "RK_DEBUG"
+#: New objects between two looks of the collector, in a daemon.
+COLLECT_AFTER: Final = 50_000
 DISTRIBUTION: Final = "regionkeeper"
 
 
@@ -84,6 +87,9 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module_name, _, attribute = entry.target.partition(":")
+        if cmd_name in _DAEMONS:
+            # What is imported from here on stays: walking it again and again is a tenth of a daemon's start.
+            gc.set_threshold(COLLECT_AFTER)
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:

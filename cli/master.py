@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import Globals, access_options
+from cli.options import Globals, access_options, spark_options
 from coord.errors import ConfigError
 from master.settings import ENGINES, Settings, limits_of
 from regions.layout import DEFAULT_ROOT
@@ -35,10 +35,16 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--session-timeout-ms", default=3000, show_default=True, help="Silence after which another takes over.")
 @click.option("--min-servers", default=1, show_default=True, help="Region servers a cluster startup waits for.")
 @click.option(
+    "--mirror/--no-mirror",
+    default=True,
+    show_default=True,
+    help="As a standby keep the catalogue in memory: takes over at once, answers reads.",
+)
+@click.option(
     "--plan-engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Who makes bulk plans."
 )
-@click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then greedy plans instead of Spark.")
-@click.option("--spark-master", default="local[*]", show_default=True, help="Spark master URL for bulk plans.")
+@click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then greedy plans instead.")
+@spark_options("for bulk plans")
 @click.option("--plan-dir", type=click.Path(path_type=Path), help="Where plans lie; a Spark cluster must see it too.")
 @click.option("--start-timeout-s", default=30.0, show_default=True, help="An ordered open must begin within.")
 @click.option("--open-timeout-s", default=60.0, show_default=True, help="An opening region must show progress within.")
@@ -50,7 +56,20 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     show_default=True,
     help="A server that has not closed a region by then loses all it has; 0: never.",
 )
-@click.option("--spark-min", default=20_000, show_default=True, help="Replicas from which on auto uses Spark.")
+@click.option(
+    "--spark-min",
+    default=0,
+    help="Replicas from which on auto uses Spark, and below greedy.  [default: by size, deadline and machine]",
+)
+@click.option(
+    "--create-timeout-s",
+    default=60.0,
+    show_default=True,
+    help="A new region that no server has opened by then is replaced by another one.",
+)
+@click.option(
+    "--replacements-max", default=3, show_default=True, help="So often for one range; the last one is parked."
+)
 @click.option(
     "--balance-period-s", default=30.0, show_default=True, help="Seconds between rounds of the balancer; 0: never."
 )
@@ -65,9 +84,11 @@ def run(
     root: str,
     session_timeout_ms: int,
     min_servers: int,
+    mirror: bool,
     plan_engine: str,
     plan_deadline_s: float,
     spark_master: str,
+    spark_conf: tuple[str, ...],
     plan_dir: Path | None,
     spark_min: int,
     balance_period_s: float,
@@ -76,6 +97,8 @@ def run(
     attempts_max: int,
     close_timeout_s: float,
     fence_after_s: float,
+    create_timeout_s: float,
+    replacements_max: int,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
     from master import service
@@ -91,14 +114,24 @@ def run(
             root=root,
             session_timeout_ms=session_timeout_ms,
             min_servers=min_servers,
+            mirror=mirror,
             plan_engine=plan_engine,
             plan_deadline_s=plan_deadline_s,
             spark_master=spark_master,
+            spark_conf=spark_conf,
             plan_dir=plan_dir,
             spark_min=spark_min,
             balance_period_s=balance_period_s,
             access=given.access(),
-            limits=limits_of(start_timeout_s, open_timeout_s, attempts_max, close_timeout_s, fence_after_s),
+            limits=limits_of(
+                start_timeout_s,
+                open_timeout_s,
+                attempts_max,
+                close_timeout_s,
+                fence_after_s,
+                create_timeout_s,
+                replacements_max,
+            ),
         )
         status = service.run(settings)
     except ConfigError as error:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from coord.client.access import StoreAccess
 
 STORE_VARIABLE: Final = "RK_STORE"
+MASTERS_VARIABLE: Final = "RK_MASTERS"
 DEFAULT_DATA_DIR: Final = "./rk-data"
 DEFAULT_ROOT: Final = "/regionkeeper"
 
@@ -50,6 +51,7 @@ class Globals:
 
     def __init__(self) -> None:
         self.store: str | None = None
+        self.masters: str | None = None
         self.data_dir: str | None = None
         self.root: str | None = None
         self.json: bool = False
@@ -85,6 +87,11 @@ class Globals:
         given = self.store or (os.environ.get(STORE_VARIABLE) if self.data_dir is None else None)
         return parse_hosts(given) if given else None
 
+    def master_addresses(self) -> list[str]:
+        """The masters named by --masters or RK_MASTERS; none: they are found by the store. Raises UsageFaultError."""
+        given = self.masters or (os.environ.get(MASTERS_VARIABLE) if self.data_dir is None else None)
+        return [] if not given else parse_addresses(given, "master", "--masters 127.0.0.1:21831,127.0.0.1:21832")
+
     def for_daemons(self) -> dict[str, object]:
         """The given values as defaults of `rk coord|master|server run`, which declare these options themselves."""
         values = {"store": self.store, "data_dir": self.data_dir, "root": self.root}
@@ -94,13 +101,16 @@ class Globals:
 def parse_hosts(text: str) -> str:
     """`zk://a:1,b:2` or `a:1,b:2` as `a:1,b:2`; raises UsageFaultError that names the part that is wrong."""
     hosts = text.removeprefix(OUTSIDE_PREFIX).strip().rstrip("/")
-    for part in hosts.split(","):
+    return ",".join(parse_addresses(hosts, "store", "--store 127.0.0.1:21801,127.0.0.1:21802"))
+
+
+def parse_addresses(text: str, what: str, example: str) -> list[str]:
+    """`a:1,b:2` as its parts; raises UsageFaultError that names the part that is wrong."""
+    for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
         if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-            raise UsageFaultError(
-                f"store address {part!r} is not host:port", "Write it as --store 127.0.0.1:21801,127.0.0.1:21802."
-            )
-    return ",".join(part.strip() for part in hosts.split(","))
+            raise UsageFaultError(f"{what} address {part!r} is not host:port", f"Write it as {example}.")
+    return [part.strip() for part in text.split(",")]
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
@@ -126,8 +136,51 @@ def access_options(command: _Command) -> _Command:
     return command
 
 
+def _checked_spark(_context: click.Context, parameter: click.Parameter, value: object) -> object:
+    from regions.plan.spark_target import BadTarget, parse_conf, parse_target  # brings NumPy: not for `rk --help`
+
+    try:
+        if isinstance(value, str):
+            parse_target(value)
+        elif isinstance(value, tuple):
+            parse_conf(value)
+    except BadTarget as error:
+        raise click.BadParameter(str(error), param=parameter) from error
+    return value
+
+
+def spark_options(purpose: str, default: str | None = "local[*]") -> Callable[[_Command], _Command]:
+    """Let a command accept --spark-master and --spark-conf; `purpose` ends the sentence that explains them."""
+
+    def decorated(command: _Command) -> _Command:
+        command = click.option(
+            "--spark-conf",
+            multiple=True,
+            metavar="NAME=VALUE",
+            callback=_checked_spark,
+            help="A setting of Spark, as spark.executor.memory=4g; may be given again.",
+        )(command)
+        return click.option(
+            "--spark-master",
+            default=default,
+            show_default=default is not None,
+            metavar="URL",
+            callback=_checked_spark,
+            help=f"Spark {purpose}: local[*], spark://HOST:PORT, yarn, k8s://https://HOST:PORT, sc://HOST:PORT.",
+        )(command)
+
+    return decorated
+
+
 def global_options(command: _Command) -> _Command:
     """Let a command or group accept the shared options; the command itself takes `@click.pass_obj` to read them."""
+    decorate = click.option("--masters", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
+                            help="The masters' addresses. Else RK_MASTERS, else the store knows them.")  # fmt: skip
+    return decorate(own_masters_options(command))
+
+
+def own_masters_options(command: _Command) -> _Command:
+    """The shared options but for `--masters`, which means something else to those who start masters."""
     command = access_options(command)
     decorators = (
         click.option("--store", metavar="HOST:PORT,…", expose_value=False, callback=_remember,

@@ -9,10 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from cli.errors import CliError
 
 #: Width when the output is no terminal: wide enough that nothing a script might look for is cut off.
 _PIPE_WIDTH: Final = 200
@@ -36,6 +39,16 @@ def print_json_line(payload: Any) -> None:
     """One line of NDJSON, flushed: its reader may be waiting for it."""
     sys.stdout.write(msgspec.json.encode(payload).decode() + "\n")
     sys.stdout.flush()
+
+
+def confirm(question: str, if_not: str) -> None:
+    """Ask, and go on if the answer is yes. Raises CliError saying `if_not` when there is nobody to answer."""
+    try:
+        click.confirm(question, abort=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise CliError(f"{if_not}: the answer was not yes", "Give --yes where nobody can be asked.") from None
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -14,17 +14,18 @@ import click
 import numpy as np
 
 from cli import output
-from cli.errors import CliError, NotFoundError
-from cli.options import Globals, global_options
+from cli.errors import CliError, NotFoundError, UsageFaultError
+from cli.options import Globals, global_options, spark_options
 from cli.plan_apply import abort, apply, census_now, list_plans, resume, show_plan
 from cli.plan_files import DEFAULT_DIR, Artefact, open_plan, plan_errors
-from cli.plan_make import ENGINES, Wish, display_on_stderr, make
-from cli.plan_page import page
+from cli.plan_make import ENGINES, Wish, display_on_stderr, located, make
+from cli.plan_page import page, shortcomings
 from regions.plan import Params, Snapshot
 from regions.plan.binding import WORDS, RegionReason, Rule, Standing, explain_region
 from regions.plan.compare import Difference, Shift, compare, former_places, places_of
 from regions.plan.figures import Figures, figures
 from regions.plan.files import MANIFEST, Origin, read_params, read_snapshot
+from regions.plan.locate import read_paths
 
 #: Rows that are shown to people; `--json` has all.
 _SHOWN: Final = 30
@@ -52,8 +53,15 @@ def plan() -> None:
 
 @plan.command()
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Who plans.")
-@click.option("--spark-master", default="local[*]", show_default=True, metavar="URL", help="For the engine spark.")
+@spark_options("for the engine spark")
 @click.option("--input", "source", type=_directory, help="Plan these files.  [default: the running cluster]")
+@click.option(
+    "--path",
+    "paths",
+    multiple=True,
+    metavar="TABLE=URI",
+    help="A table's data lies there, region R in URI/R: Hadoop's file system is asked for its hosts.",
+)
 @click.option("--output", "directory", type=_directory, default=DEFAULT_DIR, show_default=True, help="The new plan.")
 @click.option(
     "--deadline",
@@ -66,7 +74,14 @@ def plan() -> None:
 @global_options
 @click.pass_obj
 def create(
-    given: Globals, engine: str, spark_master: str, source: Path | None, directory: Path, deadline_s: float
+    given: Globals,
+    engine: str,
+    spark_master: str,
+    spark_conf: tuple[str, ...],
+    source: Path | None,
+    paths: tuple[str, ...],
+    directory: Path,
+    deadline_s: float,
 ) -> None:
     """Make a plan for all regions: of files, or of the running cluster (draining servers are emptied)."""
     if (directory / MANIFEST).exists():
@@ -83,7 +98,10 @@ def create(
                 display.begin("read", "input is read")
                 snapshot, params, origin = read_snapshot(source), read_params(source), Origin(origin="files")
             display.end()
-            wish = Wish(engine, spark_master, deadline_s)
+            wish = Wish(engine, spark_master, spark_conf, deadline_s)
+            where = _paths(paths, snapshot, origin.names) + (read_paths(source) if source else [])
+            if where:
+                snapshot = located(snapshot, where, directory, wish, display)
             manifest, verdict = make(snapshot, params, directory, wish, display, origin)
             made = open_plan(directory)
             shown = figures(made.snapshot, made.problem, made.plan.rows)
@@ -96,6 +114,24 @@ def create(
     click.echo(
         f"in {output.shown(directory)}: `rk plan show`, `explain REGION`, `diff`; `rk plan apply` carries it out"
     )
+
+
+def _paths(given: tuple[str, ...], snapshot: Snapshot, names: dict[str, str]) -> list[tuple[str, str]]:
+    """Table ids and where their data lies. Raises CliError."""
+    known = set(snapshot.regions.table_id.tolist())
+    ids = {name: table for table, name in names.items() if table in known}
+    found = []
+    for one in given:
+        table, _, path = one.partition("=")
+        if not table or not path:
+            raise UsageFaultError(f"--path {one!r} is not TABLE=URI", "As --path orders=hdfs://namenode/data/orders.")
+        if table not in ids and table not in known:
+            raise NotFoundError(
+                f"--path {one!r}: there is no table {table!r}",
+                "Give its name or id, as `rk table list` or the input has it.",
+            )
+        found.append((ids.get(table, table), path))
+    return found
 
 
 @plan.command()
@@ -121,11 +157,12 @@ def show(given: Globals, which: str | None, html: Path | None, of_cluster: bool)
         shown = figures(found.snapshot, found.problem, found.plan.rows)
     if html is not None:
         try:
-            html.write_text(page(found.manifest, shown, found.name), encoding="utf-8")
+            html.write_text(page(found.manifest, found.verdict, shown, found.name), encoding="utf-8")
         except OSError as error:
             raise CliError(f"{html} cannot be written: {error.strerror}", "Give another file.") from error
     if given.json:
-        output.print_json({"directory": str(directory), "manifest": found.manifest, "figures": shown})
+        report = {"directory": str(directory), "manifest": found.manifest, "verdict": found.verdict, "figures": shown}
+        output.print_json(report)
         return
     _show_summary(found, shown)
     if html is not None:
@@ -148,12 +185,8 @@ def _show_summary(found: Artefact, shown: Figures) -> None:
     if shown.bound:
         bound = ", ".join(f"{number} by {rule!r}" for rule, number in shown.bound.items())
         click.echo(f"kept from a better place: {bound}")
-    if stats.ignored:
-        click.echo(f"set aside: {', '.join(f'{number} {reason}' for reason, number in stats.ignored.items())}")
-    for group, number in stats.unassignable.items():
-        click.echo(f"without any place: {output.count(number, 'region')} of group {group!r}: it has no server")
-    if stats.violations:
-        click.echo(f"{stats.violations} rules could not be kept: `rk plan show --json` has the figures")
+    for sentence in shortcomings(stats, found.verdict):
+        click.echo(sentence)
     rows = [
         (
             found.name(one.server_id),
@@ -279,6 +312,8 @@ def _show_reason(found: Artefact, reason: RegionReason) -> None:
     for number, server in sorted(former.items()):
         gone = "" if server in fleet else ", which takes no regions now"
         click.echo(f"replica {number} was on {found.name(server)}{gone}")
+    if reason.table_raised:
+        click.echo("its table may exceed its share of a server: the racks of the others are too few for its replicas")
     if not reason.replicas:
         click.echo(f"the plan has no place for it: no server of group {reason.group!r} may take regions")
     for one in reason.replicas:

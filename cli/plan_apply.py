@@ -161,7 +161,7 @@ def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) ->
         raise NotFoundError(f"plan {plan_id} was never applied here", "`rk plan apply` does that.")
     if not again and record is not None and record.state is PlanState.APPLYING:
         raise CliError(f"plan {plan_id} is being applied already", f"Watch it: rk plan show {plan_id}.")
-    rows, note, allowed = found.plan.rows, "", found.manifest.stats.violations
+    rows, note, allowed = found.plan.rows, "", found.verdict.violations
     if rebase:
         made, kept = rebased(now.snapshot, found.params, rows)
         note = f"rebased: {kept} of {len(made.rows)} places are the plan's, greedy chose the others"

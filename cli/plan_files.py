@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from cli.errors import CliError, NotFoundError
-from regions.plan import BadInput, BadPlan, NoServers, Params, Plan, PlanError, Snapshot
+from regions.plan import BadInput, BadPlan, NoServers, Params, Plan, PlanError, Snapshot, Verdict
 from regions.plan.files import MANIFEST, Manifest, read_input, read_plan
 from regions.plan.problem import Problem, encode
+from regions.plan.verify import judge
 
 DEFAULT_DIR: Final = Path("rk-plan")
 #: Characters of a long id that are shown where nothing else is known of a server.
@@ -45,6 +46,7 @@ class Artefact:
         self.snapshot = snapshot
         self.params = params
         self._problem: Problem | None = None
+        self._verdict: Verdict | None = None
 
     @property
     def problem(self) -> Problem:
@@ -52,6 +54,13 @@ class Artefact:
         if self._problem is None:
             self._problem = encode(self.snapshot, self.params, {})
         return self._problem
+
+    @property
+    def verdict(self) -> Verdict:
+        """Which rules the plan breaks on its own input, whatever its manifest says. Raises PlanError."""
+        if self._verdict is None:
+            self._verdict = judge(self.problem, self.plan.rows)
+        return self._verdict
 
     def name(self, server_id: str) -> str:
         """What people call a server."""

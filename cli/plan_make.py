@@ -6,7 +6,7 @@ takes over, and the manifest's note says why.
 
 from __future__ import annotations
 
-import importlib.util
+import csv
 import os
 import shutil
 import subprocess
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,14 +23,31 @@ import msgspec
 from cli import output
 from cli.display import Display, LiveDisplay, PlainDisplay
 from regions.plan import Params, Plan, PlanError, Snapshot, Verdict, plan, verify
-from regions.plan.files import INPUT, Manifest, Origin, keep_input, prepare_output, read_plan, write_plan
+from regions.plan.choice import choose_engine, job_command
+from regions.plan.files import COLUMNS as TABLES
+from regions.plan.files import (
+    INPUT,
+    Manifest,
+    Origin,
+    find_table,
+    keep_input,
+    prepare_output,
+    read_file,
+    read_plan,
+    write_plan,
+)
 from regions.plan.fingerprint import fingerprint
+from regions.plan.locate import COLUMNS, PATHS, with_blocks
+from regions.plan.model import Blocks
+from regions.plan.problem import clean_replicas
+from regions.plan.spark_target import DEFAULT, late_words, missing, parse_target
 
 ENGINES: Final = ("auto", "greedy", "flow", "spark")
-#: Replicas up to which `auto` takes the exact flow in this process; beyond it takes Spark where that is installed.
-FLOW_MAX: Final = 200_000
-#: Spark's last words that are repeated when it fails.
+#: Replicas from which on the exact flow gets a process of its own: only so can it be ended at the deadline.
+FLOW_ALONE: Final = 50_000
+#: Last words of a job that are repeated when it fails.
 _LAST_WORDS: Final = 3
+_LAST_WORDS_S: Final = 2.0
 _JOB: Final = ".job"
 
 
@@ -38,6 +56,7 @@ class Wish(NamedTuple):
 
     engine: str
     spark_master: str = "local[*]"
+    spark_conf: tuple[str, ...] = ()
     deadline_s: float = 600.0
     plan_id: str = ""
 
@@ -52,22 +71,6 @@ def display_on_stderr() -> Display:
     return LiveDisplay(console) if sys.stderr.isatty() else PlainDisplay(console)
 
 
-def choose_engine(replicas: int) -> str:
-    """What `auto` means for so many replicas on this machine."""
-    if replicas > FLOW_MAX and not spark_missing():
-        return "spark"
-    return "flow" if replicas <= FLOW_MAX and importlib.util.find_spec("ortools") else "greedy"
-
-
-def spark_missing() -> str:
-    """Why Spark cannot be used here; empty if it can."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed"
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        return "Java is not installed"
-    return ""
-
-
 def make(
     snapshot: Snapshot, params: Params, directory: Path, wish: Wish, display: Display, origin: Origin
 ) -> tuple[Manifest, Verdict]:
@@ -78,9 +81,9 @@ def make(
     display.end(f"{output.count(len(snapshot.regions), 'region')}, {output.count(len(snapshot.servers), 'server')}")
     engine = wish.engine
     if engine == "auto":
-        engine = choose_engine(int(snapshot.regions.replicas.clip(1).sum()))
+        engine = choose_engine(_replicas(snapshot), parse_target(wish.spark_master), wish.deadline_s)
     made, verdict, note = _planned(snapshot, params, directory, engine, wish, display)
-    made.stats.violations = verdict.violations
+    made.stats.violations, made.stats.racks_shared = verdict.violations, verdict.racks_shared
     display.begin("write", "plan is written")
     seconds = {phase.name: phase.seconds for phase in display.phases}
     origin = msgspec.structs.replace(
@@ -106,7 +109,8 @@ def _planned(
     if engine != "greedy":
         display.begin(engine, f"plan is made by {engine}")
         try:
-            made = _by_spark(directory, wish, display) if engine == "spark" else plan(snapshot, params, engine=engine)
+            alone = engine == "spark" or (engine == "flow" and _replicas(snapshot) >= FLOW_ALONE)
+            made = _by_job(engine, directory, wish, display) if alone else plan(snapshot, params, engine=engine)
             display.end()
             verdict = _verified(snapshot, params, made, display)
             if verdict.ok:
@@ -127,25 +131,68 @@ def _planned(
     return made, verdict, note
 
 
+def _replicas(snapshot: Snapshot) -> int:
+    return int(clean_replicas(snapshot.regions.replicas, {}).sum())
+
+
 def _verified(snapshot: Snapshot, params: Params, made: Plan, display: Display) -> Verdict:
     display.begin("verify", "every rule is checked")
     verdict = verify(snapshot, params, made.rows)
-    display.end("all hold" if verdict.ok else f"{verdict.violations} are broken")
+    display.end("all hold" if verdict.ok else f"{output.count(verdict.violations, 'rule')} broken")
     return verdict
 
 
-def _by_spark(directory: Path, wish: Wish, display: Display) -> Plan:
-    """Have the Spark job plan the copy of the input; its lines move the bar. Raises PlanError."""
-    missing = spark_missing()
-    if missing:
-        raise _EngineFailed(missing)
-    job = directory / _JOB
-    shutil.rmtree(job, ignore_errors=True)
-    words = [sys.executable, "-m", "regions.plan.spark_job", "--input", str(directory / INPUT), "--output", str(job)]
-    words += ["--master", wish.spark_master, "--die-with-parent"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+def located(
+    snapshot: Snapshot, paths: Sequence[tuple[str, str]], directory: Path, wish: Wish, display: Display
+) -> Snapshot:
+    """The snapshot with the blocks of the tables whose data lies at `paths`, (table id, URI). Raises PlanError."""
+    prepare_output(directory)
+    display.begin("blocks", "blocks are located")
+    shutil.rmtree(directory / _JOB, ignore_errors=True)
+    where, found = directory / _JOB / "paths", directory / _JOB / "blocks"
+    where.mkdir(parents=True)
+    with (where / f"{PATHS}.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([tuple(COLUMNS), *paths])
+    command = job_command("spark", where, found, DEFAULT, wish.spark_conf)
+    try:
+        _run_job([*command, "--locate"], directory, wish.deadline_s, display)
+        kind, files = find_table(found, "blocks")
+        blocks = with_blocks(snapshot.blocks, Blocks(*read_file(files[0], kind, TABLES["blocks"])))
+    finally:
+        shutil.rmtree(directory / _JOB, ignore_errors=True)
+    tables = {table for table, _ in paths}
+    asked = [table in tables for table in snapshot.regions.table_id.tolist()]
+    here = set(blocks.region_id.tolist())
+    without = sum(1 for one in snapshot.regions.region_id[asked].tolist() if one not in here)
+    lack = f", {output.count(without, 'region')} without any" if without else ""
+    display.end(f"of {output.count(sum(asked) - without, 'region')}{lack}")
+    return snapshot.with_blocks(blocks)
+
+
+def _by_job(engine: str, directory: Path, wish: Wish, display: Display) -> Plan:
+    """Have a process plan the copy of the input. Raises PlanError."""
+    lack = missing(parse_target(wish.spark_master)) if engine == "spark" else ""
+    if lack:
+        raise _EngineFailed(lack)
+    shutil.rmtree(directory / _JOB, ignore_errors=True)
+    made = directory / _JOB / "out"
+    _run_job(
+        job_command(engine, directory / INPUT, made, wish.spark_master, wish.spark_conf),
+        directory,
+        wish.deadline_s,
+        display,
+    )
+    return read_plan(made)[0]
+
+
+def _run_job(command: list[str], directory: Path, deadline_s: float, display: Display) -> None:
+    """Run a job to its end; its lines move the bar. Raises PlanError: what it said, or that it is late."""
+    scratch = directory / _JOB / "tmp"
+    scratch.mkdir(parents=True, exist_ok=True)
+    # What a killed job leaves is removed with the rest of it.
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(scratch)}
     last: deque[str] = deque(maxlen=_LAST_WORDS)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         listener = threading.Thread(target=last.extend, args=(process.stderr,), daemon=True)
@@ -156,33 +203,34 @@ def _by_spark(directory: Path, wish: Wish, display: Display) -> Plan:
             late.set()
             process.kill()
 
-        timer = threading.Timer(wish.deadline_s, too_late)
+        timer = threading.Timer(deadline_s, too_late)
         timer.start()
-        said = ""
+        stage = said = ""
         try:
             for line in process.stdout:
-                said = _progress(line, display) or said
+                now, failure = _progress(line, display)
+                stage, said = now or stage, failure or said
             process.wait()
-            listener.join()
+            listener.join(_LAST_WORDS_S)  # a JVM that outlives a killed job for a moment holds that pipe
         finally:
             timer.cancel()
             process.kill()
     if late.is_set():
-        raise _EngineFailed(f"no plan within {wish.deadline_s:g} s")
+        raise _EngineFailed(late_words(deadline_s, stage))
     if process.returncode != 0:
         raise _EngineFailed(said or f"the job ended with status {process.returncode}: {' '.join(last).strip()}")
-    return read_plan(job)[0]
 
 
-def _progress(line: str, display: Display) -> str:
-    """Show one line of the job; what it says if it failed."""
+def _progress(line: str, display: Display) -> tuple[str, str]:
+    """Show one line of the job; returns the stage that it has reached, and what it says if it failed."""
     try:
         fields = msgspec.json.decode(line)
     except msgspec.DecodeError:
-        return ""
+        return "", ""
     if not isinstance(fields, dict):
-        return ""
+        return "", ""
     if fields.get("stage") == "failed":
-        return f"{fields.get('error')}: {fields.get('message')}"
-    display.update(int(fields.get("done", 0)), int(fields.get("total", 0)), str(fields.get("stage")))
-    return ""
+        return "", str(fields.get("message"))
+    stage = str(fields.get("stage"))
+    display.update(int(fields.get("done", 0)), int(fields.get("total", 0)), stage)
+    return stage, ""

@@ -5,7 +5,7 @@ Pure: figures in, text out. Whatever comes from outside (names of servers, racks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -13,6 +13,9 @@ from cli.output import count, size
 from regions.plan.binding import WORDS, Rule
 from regions.plan.figures import Figures, ServerFigures
 from regions.plan.files import Manifest
+from regions.plan.model import Stats
+from regions.plan.problem import REASONS
+from regions.plan.verify import Verdict
 
 #: Servers that are drawn, the fullest after the plan first; a table has them all.
 DRAWN_MAX: Final = 200
@@ -30,11 +33,11 @@ th{color:#5b6b7b;font-weight:600}.note{color:#8a4b00}svg text{font:13px system-u
 """
 
 
-def page(manifest: Manifest, figures: Figures, name: Callable[[str], str]) -> str:
+def page(manifest: Manifest, verdict: Verdict, figures: Figures, name: Callable[[str], str]) -> str:
     """The page. `name`: what a server is called."""
     parts = [
         f"<h1>Plan {escape(manifest.plan_id)}</h1>",
-        _summary(manifest, figures),
+        _summary(manifest, verdict, figures),
         "<h2>Replicas of each server, before and after</h2>",
         _legend(),
         _balance(figures.servers, name, lambda one: (one.before, one.after), str, quotas=True),
@@ -57,6 +60,50 @@ def page(manifest: Manifest, figures: Figures, name: Callable[[str], str]) -> st
     )
 
 
+#: What is broken, by the field of a verdict that counts it, in the order of the rules.
+BROKEN: Final[Mapping[str, str]] = {
+    "missing": "without a row",
+    "surplus": "too many, or numbered wrongly",
+    "same_server": "on one server with another of their region",
+    "wrong_server": "on a server that may not take them",
+    "same_rack": "on one rack with another of their region, where racks suffice",
+    "over_ceiling": "above the ceiling of their server's quota",
+    "under_floor": "missing to the floor of their server's quota",
+    "over_table": "above the ceiling of their table's share of the server",
+}
+
+
+def shortcomings(stats: Stats, verdict: Verdict) -> list[str]:
+    """What of the input could not be used, and what of the plan could not be had, in sentences (BULKPLAN §7)."""
+    found = [f"set aside: {number} x {REASONS[reason]}" for reason, number in stats.ignored.items()]
+    if stats.degraded:
+        found.append("degraded: more than a twentieth of the block rows could not be used, so locality is doubtful")
+    found += [
+        f"without any place: {count(number, 'region')} of group {group!r}: it has no server"
+        for group, number in stats.unassignable.items()
+    ]
+    if stats.under_replicated:
+        wanted = "there are fewer servers for them than replicas are wanted"
+        found.append(f"{count(stats.under_replicated, 'replica')} cannot exist: {wanted}")
+    if stats.racks_shared:
+        share = "shares a rack with another of its" if stats.racks_shared == 1 else "share a rack with another of their"
+        found.append(f"{count(stats.racks_shared, 'replica')} {share} region: there are too few racks")
+    if stats.quota_adjusted:
+        found.append(
+            f"the quotas of {count(stats.quota_adjusted, 'server')} are not their weight's share alone: a rack, and a "
+            "server, can hold one replica of a region"
+        )
+    if stats.tables_raised:
+        found.append(
+            f"{count(stats.tables_raised, 'table')} may exceed the share of a server by more than the slack: the racks "
+            "of the others are too few for their replicas"
+        )
+    for field, words in BROKEN.items():
+        if number := getattr(verdict, field):
+            found.append(f"a rule could not be kept: {count(number, 'replica')} {words}")
+    return found
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table; a column whose name begins with `#` is numbers."""
 
@@ -71,7 +118,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f"<table><tr>{top}</tr>{body}</table>"
 
 
-def _summary(manifest: Manifest, figures: Figures) -> str:
+def _summary(manifest: Manifest, verdict: Verdict, figures: Figures) -> str:
     stats = manifest.stats
     rows = [
         ("engine", manifest.engine),
@@ -85,8 +132,7 @@ def _summary(manifest: Manifest, figures: Figures) -> str:
         ("digest", manifest.digest),
         ("input", f"{manifest.origin or 'files'}, fingerprint {manifest.fingerprint[:16] or 'none'}"),
     ]
-    rows += [("set aside", f"{number} x {reason}") for reason, number in stats.ignored.items()]
-    rows += [("without a place", f"{number} of group {group!r}") for group, number in stats.unassignable.items()]
+    rows += [("of the input", sentence) for sentence in shortcomings(stats, verdict)]
     note = f'<p class="note">{escape(manifest.note)}</p>' if manifest.note else ""
     return note + _table(["", " "], rows)
 

@@ -15,8 +15,11 @@ from cli.connect import Cluster, open_cluster
 from cli.errors import CliError, NotFoundError
 from cli.names import Names
 from cli.options import Globals, global_options
+from cli.staleness import print_json, stale_options, tell
 from cli.tables import every_region, regions_table
 from regions import messages
+from regions.partitioning import place
+from regions.staleness import Bound
 
 _GRACE_S: Final = 5.0
 
@@ -30,18 +33,19 @@ def region() -> None:
 @region.command("list")
 @click.option("--table", "table_name", help="Only this table's.")
 @click.option("--server", "server_name", help="Only those on this server (name, host:port or uuid).")
+@stale_options
 @global_options
 @click.pass_obj
-def list_(given: Globals, table_name: str | None, server_name: str | None) -> None:
+def list_(given: Globals, table_name: str | None, server_name: str | None, bound: Bound) -> None:
     """Regions with their key range, size, server, and transition if they are in one."""
-    with open_cluster(given) as cluster:
+    with open_cluster(given, bound=bound) as cluster:
         found = every_region(cluster, table_name)
         names = Names(cluster.servers(), cluster.local)
     if server_name is not None:
         uuid = names.find(server_name).uuid
         found = [_only_on(one, uuid) for one in found]
     if given.json:
-        output.print_json([status for one in found for status in one.regions])
+        print_json([status for one in found for status in one.regions], cluster.as_of, bound, "regions")
         return
     console = output.console()
     for one in found:
@@ -52,6 +56,7 @@ def list_(given: Globals, table_name: str | None, server_name: str | None) -> No
             console.print(regions_table(one, names))
     if not found:
         console.print("no tables yet: rk table create NAME")
+    tell(cluster.as_of, bound)
 
 
 def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:
@@ -150,7 +155,7 @@ def find_region(cluster: Cluster, text: str) -> messages.RegionStatus:
     if colon:
         (found,) = every_region(cluster, table_name)
         for one in found.regions:
-            if one.region.contains(key):
+            if one.region.contains(place(key, one.region.hash_buckets)):
                 return one
         raise NotFoundError(f"no region of {table_name} holds {key!r}: there is a hole", "`rk fsck` tells more.")
     fits = [one for found in every_region(cluster) for one in found.regions if one.region.region_id.startswith(text)]

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from cli import output
+from cli import output, reach
 from cli.connect import open_cluster
 from cli.errors import CliError, NotFoundError
 from cli.names import Names
@@ -34,7 +34,9 @@ def list_(given: Globals) -> None:
     """Live region servers with their load, and those whose drain mark or fence outlives them."""
     with open_cluster(given) as cluster:
         found = cluster.ask_master(messages.ListServers(), messages.Servers).servers
-        names = Names(cluster.servers(), cluster.local)
+        servers = cluster.servers()
+        names = Names(servers, cluster.local)
+        heard = reach.reaches(cluster.masters(), servers, names)
     if given.json:
         output.print_json(found)
         return
@@ -49,11 +51,24 @@ def list_(given: Globals) -> None:
             one.incoming,
             one.outgoing,
             output.size(one.bytes),
+            reach.summary(heard, names.of_uuid(one.server.uuid)),
             one.server.uuid,
         )
         for one in found
     ]
-    columns = ["server", "address", "state", "group", "rack", "#open", "#incoming", "#closing", "#size", "uuid"]
+    columns = [
+        "server",
+        "address",
+        "state",
+        "group",
+        "rack",
+        "#open",
+        "#incoming",
+        "#closing",
+        "#size",
+        "heard by",
+        "uuid",
+    ]
     console = output.console()
     console.print(output.table("", columns, rows) if rows else "no region server is registered: rk server run --help")
 
@@ -115,7 +130,7 @@ def fence(given: Globals, name: str, reason: str, yes: bool) -> None:
         names = Names(cluster.servers(), cluster.local)
         uuid = names.find(name).uuid
         if not yes and not given.json:
-            click.confirm(f"fence {names.of_uuid(uuid)}, which drops all its regions at once?", abort=True)
+            output.confirm(f"fence {names.of_uuid(uuid)}, which drops all its regions at once?", "nothing was fenced")
         answer = cluster.ask_master(messages.FenceServer(uuid, reason), messages.Accepted, timeout_s=15.0)
     _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
 
@@ -169,6 +184,13 @@ def _say(given: Globals, payload: dict[str, object], text: str) -> None:
     show_default=True,
     help="When stopped, hand the regions over for at most this long; 0: close them all at once.",
 )
+@click.option(
+    "--masters",
+    default="",
+    metavar="HOST:PORT,…",
+    help="Masters that get heartbeats whatever the store says; those registered there always do.",
+)
+@click.option("--heartbeat-period-s", default=1.0, show_default=True, help="Seconds between two heartbeats.")
 @access_options
 @click.pass_obj
 def run(
@@ -186,6 +208,8 @@ def run(
     threads: int,
     opener: str,
     handover_s: float,
+    masters: str,
+    heartbeat_period_s: float,
 ) -> int:
     """Open and close regions as the active master orders, until a signal comes.
 
@@ -214,6 +238,8 @@ def run(
             threads=threads,
             opener=opener,
             handover_s=handover_s,
+            masters=tuple(parse_address(one.strip(), "--masters") for one in masters.split(",") if one.strip()),
+            heartbeat_period_s=heartbeat_period_s,
             access=given.access(),
         )
         return service.run(settings)

@@ -13,7 +13,7 @@ import msgspec
 from twisted.logger import globalLogBeginner
 
 from cli.errors import EXIT_REFUSED, CliError, UsageFaultError
-from cli.options import Globals, global_options
+from cli.options import Globals, own_masters_options
 from cli.output import console, count, invocation, print_json, shown
 from simulation.drills import DRILLS
 from simulation.run import BadRecordingError, Recording, Verdict, code_digest, read_recording, record, run
@@ -79,7 +79,7 @@ def _seeds(text: str) -> range:
     show_default=True,
     help="Where the files of failed runs go.",
 )
-@global_options
+@own_masters_options
 @click.pass_context
 def simulate(
     context: click.Context,

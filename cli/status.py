@@ -9,20 +9,34 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from cli import output
+from cli import output, reach
 from cli.audit import read_alarms
-from cli.connect import Cluster, four_letter, is_answering, open_cluster, store_hosts
+from cli.connect import (
+    Cluster,
+    MastersAlone,
+    four_letter,
+    is_answering,
+    knows_masters_alone,
+    open_cluster,
+    split_address,
+    store_hosts,
+)
 from cli.errors import CliError, UnreachableError
 from cli.local import LocalCluster, read_cluster
 from cli.names import Names
 from cli.options import Globals, global_options
+from cli.reach import Reach
+from cli.staleness import stale_options, tell
 from cli.tables import summary
 from coord.client.access import StoreAccess
+from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
 from regions.model import ActiveRecord, MasterRecord
+from regions.staleness import AsOf, Bound
 
 #: How long `rk status` waits for the active master; it says so when there is none rather than wait out a failover.
 _MASTER_TIMEOUT_S = 2.0
+_STANDBY_TIMEOUT_S = 1.0
 _RIT_SHOWN = 20
 
 
@@ -46,6 +60,8 @@ class MasterLine(msgspec.Struct):
     role: str
     epoch: int = 0
     uuid: str = ""
+    #: Of a standby: what it would take over with.
+    mirror: str = ""
 
 
 class ServerLine(msgspec.Struct):
@@ -72,29 +88,39 @@ class Status(msgspec.Struct):
     in_transition: list[messages.TransitionSeen] = []
     rit: int = 0
     problems: list[str] = []
+    #: Which server reaches which master.
+    heartbeats: list[Reach] = []
     note: str = ""
+    #: How old what masters told is at most, where an age was allowed.
+    as_of: AsOf | None = None
 
 
 @click.command()
+@stale_options
 @global_options
 @click.pass_obj
-def status(given: Globals) -> None:
+def status(given: Globals, bound: Bound) -> None:
     """Store nodes, masters, servers, tables and regions in transition. Exit status 3 when the store does not answer."""
-    hosts = store_hosts(given)
     local = read_cluster(given.data_path)
-    if local is not None and local.store != hosts:
-        local = None
-    found = Status(store_nodes(hosts, local, given.access()))
+    if knows_masters_alone(given):
+        local, found = None, Status([])
+    else:
+        hosts = store_hosts(given)
+        if local is not None and local.store != hosts:
+            local = None
+        found = Status(store_nodes(hosts, local, given.access()))
     unreachable: CliError | None = None
     try:
-        with open_cluster(given) as cluster:
+        with open_cluster(given, bound=bound) as cluster:
             names = _fill(found, cluster)
+            found.as_of = None if bound.is_none else cluster.as_of
     except UnreachableError as error:
         unreachable, names = error, Names([], local)
     if given.json:
         output.print_json(found)
     else:
         show(found, names, output.console())
+        tell(found.as_of, bound)
     if unreachable is not None:
         raise unreachable
 
@@ -128,6 +154,9 @@ def _fill(found: Status, cluster: Cluster) -> Names:
     servers = cluster.servers()
     names = Names(servers, cluster.local)
     found.masters = master_lines(cluster.masters(), active, names, cluster.local)
+    for line in found.masters:
+        if line.role == "standby":
+            line.mirror = _mirror_of(line.address)
     found.servers = [
         ServerLine(names.of_uuid(one.uuid), f"{one.host}:{one.port}", "up", one.rack, uuid=one.uuid) for one in servers
     ]
@@ -135,15 +164,38 @@ def _fill(found: Status, cluster: Cluster) -> Names:
         loads = cluster.ask_master(messages.ListServers(), messages.Servers, _MASTER_TIMEOUT_S).servers
         found.tables = cluster.ask_master(messages.ListTables(), messages.Tables).tables
         found.in_transition = cluster.ask_master(messages.ListRit(_RIT_SHOWN), messages.Transitions).transitions
-        figures = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
-        found.rit, found.problems = figures.rit, figures.problems
+        if cluster.bound.is_none:
+            figures = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
+            found.rit, found.problems = figures.rit, figures.problems
+        else:
+            found.rit = sum(one.rit for one in found.tables)
     except UnreachableError as error:
         found.note = f"{error.message}: tables and counts are unknown"
     else:
         found.servers = [_server_line(load, names) for load in loads]
-    found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
+    if not isinstance(cluster, MastersAlone):
+        found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
+    found.problems += [f"{path} cannot be understood: {why} (rk fsck)" for path, why in cluster.unreadable.items()]
     _add_dead(found, cluster.local)
+    found.heartbeats = reach.reaches(cluster.masters(), servers, names)
     return names
+
+
+def _mirror_of(address: str) -> str:
+    """What a standby says of its mirror (FW-01)."""
+    try:
+        told = call_blocking(
+            split_address(address), messages.GetMasterStatus(), _STANDBY_TIMEOUT_S, expect=messages.MasterStatus
+        )
+    except RpcError:
+        return "does not answer"
+    mirror = told.mirror
+    if mirror is None:
+        return ""
+    if not mirror.is_warm:
+        return f"reading, {mirror.behind} to go"
+    age = "" if mirror.stale_ms < 0 else f", {mirror.stale_ms / 1000:.1f} s old"
+    return f"warm: {output.count(mirror.regions, 'region')}{age}"
 
 
 def master_lines(
@@ -197,10 +249,11 @@ def _word(state: str) -> Text:
 def show(found: Status, names: Names, console: Console) -> None:
     """The screen."""
     rows = [(n.name, n.address, _word(n.role), n.zxid, n.connections, n.znodes, n.version) for n in found.store]
-    console.print(output.table("", ["store", "address", "role", "zxid", "#sessions", "#znodes", "version"], rows))
+    if rows:
+        console.print(output.table("", ["store", "address", "role", "zxid", "#sessions", "#znodes", "version"], rows))
     if found.masters:
-        lines = [(m.name, m.address, _word(m.role), m.epoch or "") for m in found.masters]
-        console.print(output.table("", ["master", "address", "role", "#epoch"], lines))
+        lines = [(m.name, m.address, _word(m.role), m.epoch or "", m.mirror) for m in found.masters]
+        console.print(output.table("", ["master", "address", "role", "#epoch", "mirror"], lines))
     if found.servers:
         servers = [
             (s.name, s.address, _word(s.state), s.rack, s.open, output.size(s.bytes), s.incoming, s.outgoing)
@@ -217,8 +270,9 @@ def show(found: Status, names: Names, console: Console) -> None:
         )
     elif found.tables:
         console.print("[green]no region in transition[/green]")
+    reach.show(found.heartbeats, console)
     for problem in found.problems:
-        console.print(f"[red]{problem}[/red]")
+        console.print(f"[red]{names.in_text(problem)}[/red]")
     if found.note:
         console.print(found.note, style="yellow")
 

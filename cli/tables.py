@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +18,16 @@ from cli.errors import NotFoundError, UsageFaultError
 from cli.names import Names
 from cli.options import Globals, global_options
 from cli.splits import read_keys, split_evenly
+from cli.staleness import print_json, stale_options, tell
 from regions import messages
 from regions.layout import check_table_name
-from regions.model import RegionRecord, RegionSpec, TableIntent, split_ranges
+from regions.model import RegionRecord, RegionSpec, TableIntent, TableRecord, TableState, TabletState, split_ranges
+from regions.partitioning import describe_range
+from regions.schema import AddColumn, DropColumn, RenameColumn, Schema, SchemaStep, describe_column, parse_column
+from regions.staleness import Bound
 
-#: On top of the time a request may wait in the master: for its way there and back.
-_GRACE_S: Final = 5.0
+#: On top of the time a request may wait in the master: for its way there and back, over a change of masters.
+ASK_S: Final = 15.0
 #: Regions asked for at a time.
 _PAGE: Final = 10_000
 
@@ -30,38 +38,79 @@ def table() -> None:
     """Create, list, describe, enable, disable, alter and delete tables."""
 
 
+_wait = click.option(
+    "--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait."
+)
+_no_wait = click.option("--no-wait", is_flag=True, help="Return as soon as it is certain to happen: --wait 0.")
+_request_id = click.option(
+    "--request-id", help="Name of this very request: asked again under it, it is done once.  [default: a new one]"
+)
+
+
 @table.command()
 @click.argument("name")
+@click.option("--column", "columns", multiple=True, metavar="SPEC", help="NAME:TYPE[:key][:required][:default=VALUE].")
+@click.option("--hash-buckets", type=click.IntRange(0), default=0, help="Spread keys by hash over so many buckets.")
+@click.option("--split", "split", multiple=True, metavar="KEY", help="Cut at this key, in every bucket; repeatable.")
 @click.option("--splits", type=click.Path(dir_okay=False, path_type=Path), help="File with one split key per line.")
 @click.option("--regions", type=click.IntRange(1), help="Cut the keys of --from into this many regions.")
 @click.option("--from", "source", type=click.Path(dir_okay=False, path_type=Path), help="CSV (.gz) of keys and sizes.")
 @click.option("--key-column", help="Column of the keys.  [default: the first]")
 @click.option("--size-column", help="Column of the sizes.  [default: size_bytes, else every key counts 1]")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@click.option("--schema", default="", help="A schema of your own, as text, instead of columns.")
+@click.option("--replication", type=click.IntRange(1), default=1, help="Replicas of each region.")
+@click.option("--group", default="", help="Servers of this group only.")
+@_wait
+@_no_wait
+@_request_id
 @global_options
 @click.pass_obj
 def create(
     given: Globals,
     name: str,
+    columns: tuple[str, ...],
+    hash_buckets: int,
+    split: tuple[str, ...],
     splits: Path | None,
     regions: int | None,
     source: Path | None,
     key_column: str | None,
     size_column: str | None,
+    schema: str,
+    replication: int,
+    group: str,
     wait_s: float,
+    no_wait: bool,
+    request_id: str | None,
 ) -> None:
     """Create the table NAME and wait until its regions are open.
 
-    One region, unless cut at the keys in --splits, or into --regions of nearly equal size at keys of --from.
+    One region, unless cut at the keys of --split or --splits, or into --regions of nearly equal size at keys of --from.
+    With --hash-buckets every key is put into a bucket by its hash, and each bucket is cut at those keys.
+
+    \b
+    Types: bool int8 int16 int32 int64 float double string binary timestamp
+    rk table create sales --column id:int64:key --column v:string --hash-buckets 4
     """
-    try:
+    with usage_faults():
         check_table_name(name)
-    except ValueError as error:
-        raise UsageFaultError(str(error)) from error
-    specs = region_specs(splits, regions, source, key_column, size_column)
-    message = messages.CreateTable(name=name, regions=specs, wait_ms=int(wait_s * 1000))
-    with open_cluster(given) as cluster:
-        made = cluster.ask_master(message, messages.Tables, timeout_s=wait_s + _GRACE_S).tables[0]
+        specs = [parse_column(text) for text in columns]
+    cuts, cut = where_to_cut(list(split), splits, regions, source, key_column, size_column)
+    if cut and hash_buckets:
+        raise UsageFaultError("--hash-buckets and --from exclude each other", "Cut the buckets by --split.")
+    message = messages.CreateTable(
+        name=name,
+        splits=cuts,
+        regions=cut,
+        replication=replication,
+        schema=schema,
+        group=group,
+        wait_ms=0 if no_wait else int(wait_s * 1000),
+        columns=specs,
+        hash_buckets=hash_buckets,
+        request_id=request_id or new_request_id(),
+    )
+    made = ask(given, message, message.wait_ms)
     if given.json:
         output.print_json(made)
         return
@@ -72,73 +121,161 @@ def create(
 
 @table.command()
 @click.argument("name")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@_wait
+@_no_wait
+@_request_id
 @global_options
 @click.pass_obj
-def enable(given: Globals, name: str, wait_s: float) -> None:
+def enable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: str | None) -> None:
     """Open the regions of the table NAME again, and wait until they are."""
-    wish = messages.SetTableIntent(name, TableIntent.ENABLED, int(wait_s * 1000))
-    _change(given, wish, wait_s, "table {0.table.name} is enabled: {0.open} of {0.replicas} open")
+    wait_ms = 0 if no_wait else int(wait_s * 1000)
+    wish = messages.SetTableIntent(name, TableIntent.ENABLED, wait_ms, request_id or new_request_id())
+    _change(given, wish, wait_ms, "table {0.table.name} is enabled: {0.open} of {0.replicas} open")
 
 
 @table.command()
 @click.argument("name")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@_wait
+@_no_wait
+@_request_id
 @global_options
 @click.pass_obj
-def disable(given: Globals, name: str, wait_s: float) -> None:
+def disable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: str | None) -> None:
     """Close all regions of the table NAME and keep them closed, over failures and restarts, until it is enabled."""
-    wish = messages.SetTableIntent(name, TableIntent.DISABLED, int(wait_s * 1000))
-    _change(given, wish, wait_s, "table {0.table.name} is disabled: {0.open} of {0.replicas} still open")
+    wait_ms = 0 if no_wait else int(wait_s * 1000)
+    wish = messages.SetTableIntent(name, TableIntent.DISABLED, wait_ms, request_id or new_request_id())
+    _change(given, wish, wait_ms, "table {0.table.name} is disabled: {0.open} of {0.replicas} still open")
 
 
 @table.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
+@_wait
+@_no_wait
+@_request_id
 @global_options
 @click.pass_obj
-def delete(given: Globals, name: str, yes: bool, wait_s: float) -> None:
+def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, request_id: str | None) -> None:
     """Delete the table NAME: its name is free at once, its regions are closed. There is no way back."""
     if not yes and not given.json:
-        click.confirm(f"delete table {name}?", abort=True)
-    wish = messages.DeleteTable(name, int(wait_s * 1000))
-    _change(given, wish, wait_s, "table {0.table.name} ({0.table.table_id}) is deleted, {0.open} regions still open")
+        output.confirm(f"delete table {name}?", "nothing was deleted")
+    wait_ms = 0 if no_wait else int(wait_s * 1000)
+    wish = messages.DeleteTable(name, wait_ms, request_id or new_request_id())
+    _change(given, wish, wait_ms, "table {0.table.name} ({0.table.table_id}) is deleted, {0.open} regions still open")
 
 
 @table.command()
 @click.argument("name")
-@click.option("--schema", required=True, help="The new schema, as text; its version is counted up.")
+@click.option("--add-column", "added", multiple=True, metavar="SPEC", help="NAME:TYPE[:required][:default=VALUE].")
+@click.option("--drop-column", "dropped", multiple=True, metavar="COLUMN", help="Drop a column that is no key.")
+@click.option("--rename-column", "renamed", multiple=True, metavar="OLD:NEW", help="Give a column another name.")
+@click.option("--schema", help="The new text of a table that was created without columns.")
+@_wait
+@_no_wait
+@_request_id
 @global_options
 @click.pass_obj
-def alter(given: Globals, name: str, schema: str) -> None:
-    """Give the table NAME a new schema."""
-    wish = messages.AlterTable(name, schema=schema)
-    _change(given, wish, 0.0, "table {0.table.name} has schema version {0.table.schema_version}")
+def alter(
+    given: Globals,
+    name: str,
+    added: tuple[str, ...],
+    dropped: tuple[str, ...],
+    renamed: tuple[str, ...],
+    schema: str | None,
+    wait_s: float,
+    no_wait: bool,
+    request_id: str | None,
+) -> None:
+    """Change the columns of the table NAME, all together or not at all, and wait until all regions follow.
+
+    Columns are dropped first, then renamed, then added. The schema's version goes up by one; until every region that is
+    open has it, the table is ALTERING, which keeps nobody from using it, or from altering it again.
+    """
+    with usage_faults():
+        steps: list[SchemaStep] = [DropColumn(one) for one in dropped]
+        steps += [_renaming(text) for text in renamed]
+        steps += [AddColumn(parse_column(text)) for text in added]
+    if not steps and schema is None:
+        raise UsageFaultError(
+            "nothing to alter",
+            "Give --add-column, --drop-column, --rename-column or --schema; `rk table rename` renames.",
+        )
+    wait_ms = 0 if no_wait else int(wait_s * 1000)
+    wish = messages.AlterTable(
+        name, schema=schema, steps=steps, wait_ms=wait_ms, request_id=request_id or new_request_id()
+    )
+    _change(given, wish, wait_ms, "table {0.table.name} has schema version {0.table.schema_version}, {0.table.state}")
+
+
+def _renaming(text: str) -> RenameColumn:
+    old, colon, new = text.partition(":")
+    if not (colon and old and new):
+        raise ValueError(f"--rename-column {text!r} is not OLD:NEW")
+    return RenameColumn(old, new)
 
 
 @table.command()
 @click.argument("name")
 @click.argument("new_name")
+@_request_id
 @global_options
 @click.pass_obj
-def rename(given: Globals, name: str, new_name: str) -> None:
+def rename(given: Globals, name: str, new_name: str, request_id: str | None) -> None:
     """Call the table NAME NEW_NAME from now on; nothing is moved or closed."""
-    try:
+    with usage_faults():
         check_table_name(new_name)
+    wish = messages.AlterTable(name, name=new_name, request_id=request_id or new_request_id())
+    _change(given, wish, 0, "table {0.table.table_id} is {0.table.name} now")
+
+
+@contextlib.contextmanager
+def usage_faults() -> Iterator[None]:
+    """What the user has written does not make sense: said in one line."""
+    try:
+        yield
     except ValueError as error:
         raise UsageFaultError(str(error)) from error
-    _change(given, messages.AlterTable(name, name=new_name), 0.0, "table {0.table.table_id} is {0.table.name} now")
 
 
-def _change(given: Globals, wish: messages.MasterRequest, wait_s: float, words: str) -> None:
-    """Ask for a change of one table and say what is there then."""
+def new_request_id() -> str:
+    """A name for one request: whatever is lost on the way, it is carried out once."""
+    return str(uuid.uuid4())
+
+
+def ask(given: Globals, wish: messages.MasterRequest, wait_ms: int) -> messages.TableSummary:
+    """Ask for a change of one table; what is there then."""
     with open_cluster(given) as cluster:
-        made = cluster.ask_master(wish, messages.Tables, timeout_s=wait_s + _GRACE_S).tables[0]
+        answer = cluster.ask_master(wish, messages.Tables, timeout_s=wait_ms / 1000 + ASK_S)
+    return answer.tables[0]
+
+
+def _change(given: Globals, wish: messages.MasterRequest, wait_ms: int, words: str) -> None:
+    made = ask(given, wish, wait_ms)
     if given.json:
         output.print_json(made)
     else:
         click.echo(words.format(made))
+
+
+def where_to_cut(
+    split: list[str],
+    splits: Path | None,
+    regions: int | None,
+    source: Path | None,
+    key_column: str | None,
+    size_column: str | None,
+) -> tuple[list[str], list[RegionSpec]]:
+    """Split keys, or whole regions with their sizes. Raises UsageFaultError, NotFoundError."""
+    if split and (splits is not None or source is not None):
+        raise UsageFaultError("--split, --splits and --from exclude each other")
+    if split:
+        with usage_faults():
+            split_ranges(split)
+        return split, []
+    found = region_specs(splits, regions, source, key_column, size_column)
+    if source is not None:
+        return [], found
+    return [one.start_key for one in found[1:]], []
 
 
 def region_specs(
@@ -179,16 +316,18 @@ def _specs_of_file(path: Path) -> list[RegionSpec]:
 
 
 @table.command("list")
+@stale_options
 @global_options
 @click.pass_obj
-def list_(given: Globals) -> None:
+def list_(given: Globals, bound: Bound) -> None:
     """All tables: regions, how many are open, in transition, parked."""
-    with open_cluster(given) as cluster:
+    with open_cluster(given, bound=bound) as cluster:
         found = cluster.ask_master(messages.ListTables(), messages.Tables)
     if given.json:
-        output.print_json(found.tables)
+        print_json(found.tables, cluster.as_of, bound, "tables")
         return
     output.console().print(summary(found) if found.tables else "no tables yet: rk table create NAME")
+    tell(cluster.as_of, bound)
 
 
 def summary(found: messages.Tables) -> Group:
@@ -213,24 +352,57 @@ def summary(found: messages.Tables) -> Group:
 @table.command()
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(0), default=0, help="Show only that many regions.")
-@click.option("--start", "start_key", default="", help="Begin with the region that holds this key.")
+@click.option("--start", "start_key", default="", help="Begin with the region that holds this key, placed as shown.")
+@stale_options
 @global_options
 @click.pass_obj
-def describe(given: Globals, name: str, limit: int, start_key: str) -> None:
-    """The table NAME (or its id): its record, and each region with its range, size and server."""
-    with open_cluster(given) as cluster:
+def show(given: Globals, name: str, limit: int, start_key: str, bound: Bound) -> None:
+    """The table NAME (or its id): its schema, how its keys are spread, and each region with its server.
+
+    While it is ALTERING, how many of its replicas follow the latest schema.
+    """
+    with open_cluster(given, bound=bound) as cluster:
         found = describe_table(cluster, name, start_key, limit)
+        everywhere = cluster.ask_master(messages.ListTables(), messages.Tables).tables
+        counts = [one for one in everywhere if one.table.table_id == found.table.table_id]
         names = Names(cluster.servers(), cluster.local)
     if given.json:
-        output.print_json(found)
+        report = {"table": found.table, "summary": counts[0] if counts else None, "regions": found.regions}
+        output.print_json(report if bound.is_none else {"as_of": cluster.as_of, **report})
         return
-    record = found.table
-    head = (
+    for line in table_lines(found.table, counts[0] if counts else None):
+        output.console().print(line, markup=False)
+    output.console().print(regions_table(found, names))
+    tell(cluster.as_of, bound)
+
+
+#: The former name of `show`.
+_describe = copy.copy(show)
+_describe.hidden = True
+table.add_command(_describe, "describe")
+
+
+def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> list[str]:
+    """A table's record as people read it."""
+    lines = [
         f"{record.name}  id {record.table_id}, {record.state}, {record.intent}, "
         f"{record.regions} regions, replication {record.replication}, schema version {record.schema_version}"
-    )
-    output.console().print(head)
-    output.console().print(regions_table(found, names))
+    ]
+    if record.state is TableState.ALTERING:
+        before = f"version {record.fully_applied_version}" if record.fully_applied_schema is not None else "none"
+        follow = ""
+        if counts is not None and counts.altered >= 0:
+            follow = f"{counts.altered} of {counts.replicas} replicas follow version {record.schema_version}; "
+        lines.append(f"altering: {follow}all follow {before}")
+    if record.hash_buckets:
+        lines.append(
+            f"keys: {record.hash_buckets} hash buckets, {record.regions // record.hash_buckets} ranges in each"
+        )
+    if isinstance(record.schema, Schema):
+        lines += [f"column {one.id}: {describe_column(one)}" for one in record.schema.columns]
+    elif record.schema:
+        lines.append(f"schema: {record.schema}")
+    return lines
 
 
 def regions_table(found: messages.Regions, names: Names) -> Group:
@@ -239,10 +411,11 @@ def regions_table(found: messages.Regions, names: Names) -> Group:
     for status in found.regions:
         for replica in status.replicas:
             region = status.region
+            keys = output.key_range(region.start_key, region.end_key)
             rows.append(
                 (
                     region.region_id,
-                    output.key_range(region.start_key, region.end_key),
+                    describe_range(region.start_key, region.end_key, region.hash_buckets) or keys,
                     output.size(region.size_bytes),
                     replica.replica,
                     replica_state(replica, region),
@@ -259,6 +432,8 @@ def replica_state(replica: messages.ReplicaStatus, region: RegionRecord | None =
         return "PARKED" if replica.transition.parked else replica.transition.state.value
     if replica.server is not None:
         return "open"
+    if region is not None and region.state is TabletState.PREPARING:
+        return "PREPARING"
     return "unassigned" if region is not None and region.unassigned else "not open"
 
 

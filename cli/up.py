@@ -39,11 +39,12 @@ from cli.local import (
     read_cluster,
     write_cluster,
 )
-from cli.options import DEFAULT_DATA_DIR, Globals, global_options, parse_hosts
+from cli.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options
 from cli.ports import holder, is_free
 from cli.supervisor import News, Supervisor
 from cli.tables import specs_of_csv
-from regions.model import RegionSpec
+from master.settings import SECONDS_MAX
+from regions.model import RegionSpec, TableState
 
 DEFAULT_BASE_PORT: Final = 21800
 DEFAULT_TABLE: Final = "packages"
@@ -71,9 +72,25 @@ class StopRequested(BaseException):
 @click.option("--no-table", is_flag=True, help="Make no table.")
 @click.option(
     "--plan-engine",
-    type=click.Choice(["auto", "greedy", "spark"]),
-    help="Who computes bulk plans; auto is Spark from 1000 regions on; without Spark or Java greedy does.  "
+    type=click.Choice(["auto", "greedy", "flow", "spark"]),
+    help="Who computes bulk plans; auto: by size, deadline and what is installed; without Spark or Java greedy does.  "
     "[default: spark at the first start, then auto]",
+)
+@spark_options("for those plans", default=None)
+@click.option(
+    "--plan-deadline-s",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds for the engine; then greedy plans instead.  [default: 120]",
+)
+@click.option(
+    "--create-timeout-s",
+    type=click.FloatRange(0, SECONDS_MAX, min_open=True),
+    help="A new region that no server has opened by then is replaced by another one.  [default: 60]",
+)
+@click.option(
+    "--replacements-max",
+    type=click.IntRange(0),
+    help="So often for one range; the last one is parked.  [default: 3]",
 )
 @click.option(
     "--opener",
@@ -83,7 +100,7 @@ class StopRequested(BaseException):
     help="What a region is: key-value data, an empty directory, or nothing (for benchmarks).",
 )
 @click.option("--restart/--no-restart", default=True, show_default=True, help="Start daemons that die again.")
-@global_options
+@own_masters_options
 @click.pass_obj
 def up(
     given: Globals,
@@ -97,6 +114,11 @@ def up(
     source: Path | None,
     no_table: bool,
     plan_engine: str | None,
+    spark_master: str | None,
+    spark_conf: tuple[str, ...],
+    plan_deadline_s: float | None,
+    create_timeout_s: float | None,
+    replacements_max: int | None,
     opener: str,
     restart: bool,
 ) -> int:
@@ -108,7 +130,9 @@ def up(
     """
     data_dir = given.data_path
     before = read_cluster(data_dir)
-    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener)
+    spark = (spark_master, spark_conf, plan_deadline_s)
+    making = (create_timeout_s, replacements_max)
+    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, making)
     local = design(shape, data_dir)
     local.has_been_up = before is not None and before.has_been_up
     specs = [] if no_table else specs_of_csv(source or example_path(), regions)
@@ -127,6 +151,8 @@ def _shape(
     base_port: int | None,
     plan_engine: str | None,
     opener: str = "kv",
+    spark: tuple[str | None, tuple[str, ...], float | None] = (None, (), None),
+    making: tuple[float | None, int | None] = (None, None),
 ) -> Shape:
     """What was asked for; what was not said stays as it was in this directory, else takes the default."""
     outside = parse_hosts(given.store) if given.store else None
@@ -151,6 +177,11 @@ def _shape(
         # Starts that find their regions placed need no Spark for a few hundred of them.
         plan_engine=plan_engine or ("auto" if before is not None and before.has_been_up else "spark"),
         opener=opener,
+        spark_master=spark[0] or (before.spark_master if before else ""),
+        spark_conf=spark[1] or (tuple(before.spark_conf) if before else ()),
+        plan_deadline_s=spark[2] or (before.plan_deadline_s if before else 0.0),
+        create_timeout_s=making[0] or (before.create_timeout_s if before else 0.0),
+        replacements_max=making[1] if making[1] is not None or before is None else before.replacements_max,
     )
 
 
@@ -295,7 +326,7 @@ def _bring_up(
         bringup.wait_servers(client, cluster)
         existing = {one.name for one in cluster.tables()}
         if again and existing:
-            count = sum(one.regions for one in cluster.tables())
+            count = sum(one.regions for one in cluster.tables() if one.state is not TableState.REMOVED)
             display.say(f"cluster start: {count} regions back to the servers that had them", cluster_start=True)
         if table and table not in existing:
             bringup.create_table(cluster, table, specs)
@@ -307,7 +338,7 @@ def _bring_up(
     if given.json:
         _json_summary(local, display, assigned, leader, active, total)
     else:
-        _summary(local, data_dir, display, assigned, leader, active, total)
+        _summary(local, data_dir, display, assigned, leader, active, total, table)
 
 
 def _follow(local: LocalCluster, data_dir: Path, bringup: BringUp, news: News) -> None:
@@ -347,7 +378,14 @@ def _json_summary(
 
 
 def _summary(
-    local: LocalCluster, data_dir: Path, display: Display, assigned: Assigned, leader: str, active: str, total: float
+    local: LocalCluster,
+    data_dir: Path,
+    display: Display,
+    assigned: Assigned,
+    leader: str,
+    active: str,
+    total: float,
+    table: str,
 ) -> None:
     console = output.console()
     phases = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in display.phases)
@@ -364,15 +402,18 @@ def _summary(
     console.print()
     console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
     console.print("\nTry, in a second terminal:")
-    tips = suggestions(data_dir, has_regions=assigned.regions > 0, own_store=not local.outside)
+    known = table if assigned.regions > 0 else ""
+    tips = suggestions(data_dir, table=known, has_regions=assigned.regions > 0, own_store=not local.outside)
     width = max(len(command) for command, _ in tips)
     for command, what in tips:
         console.print(f"  {command:<{width}}  [dim]{what}[/dim]", soft_wrap=True)
     console.print("\nCtrl-C stops everything; the data stays.")
 
 
-def suggestions(data_dir: Path, *, has_regions: bool, own_store: bool) -> list[tuple[str, str]]:
-    """Commands worth trying, as they can be typed here."""
+def suggestions(
+    data_dir: Path, *, has_regions: bool, own_store: bool, table: str = DEFAULT_TABLE
+) -> list[tuple[str, str]]:
+    """Commands worth trying, as they can be typed here; `table`: the one of the start, "" if it made none."""
     rk = output.invocation()
     where = (
         "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(output.shown(data_dir))}"
@@ -382,11 +423,15 @@ def suggestions(data_dir: Path, *, has_regions: bool, own_store: bool) -> list[t
         (f"{rk} watch{where}", "each transition as it happens"),
     ]
     source = output.shown(Path(__file__).resolve().parent.parent / EXAMPLE)
+    if has_regions and table:
+        name = shlex.quote(table)
+        found += [
+            (f"{rk} load {name} {source}{where}", "fill the table"),
+            (f"{rk} scan {name} --prefix python3.11{where}", "some of its rows"),
+            (f"{rk} region move {shlex.quote(f'{table}:python3')}{where}", "move the region that holds a key"),
+        ]
     if has_regions:
         found += [
-            (f"{rk} load packages {source}{where}", "fill the table"),
-            (f"{rk} scan packages --prefix python3.11{where}", "some of its rows"),
-            (f"{rk} region move packages:python3{where}", "move the region that holds a key"),
             (f"{rk} drill master-failover{where}", "kill the active master while regions move"),
             (f"{rk} drill server-crash{where}", "kill a region server"),
         ]

@@ -1,4 +1,5 @@
-"""`rk why`: one region on one screen: where it stands, who must act next, until when, and what would help.
+"""`rk why`: one region on one screen: where it stands, who must act next, until when, and what would help; or one table
+(`cli/why_table.py`).
 
 With a master that reigns the answer is the master's own; without one it comes from the store alone, and says so.
 `rk unstick` takes the one legal step that would help, if there is one.
@@ -23,6 +24,7 @@ from cli.lookup import Found, region_in_store
 from cli.names import Names
 from cli.options import Globals, global_options
 from cli.record import Step, lines, read_past
+from cli.why_table import show_table, table_answer
 from coord.rpc_wire import Code, RpcError, call_blocking
 from regions import messages
 from regions.assigner import Assigner
@@ -56,18 +58,26 @@ class Answer(msgspec.Struct):
 
 
 @click.command()
-@click.argument("region_name", metavar="REGION")
+@click.argument("region_name", metavar="REGION|TABLE")
 @click.option("--replica", type=click.IntRange(0), help="Only this copy, for replicated tables.")
 @global_options
 @click.pass_obj
 def why(given: Globals, region_name: str, replica: int | None) -> None:
     """Why REGION is where it is: state, who must act next, since when, until when, last error, and what would help.
 
-    REGION is an id, the beginning of one, or TABLE:KEY. Works without an active master, too.
+    REGION is an id, the beginning of one, or TABLE:KEY. Of a TABLE: why it is ALTERING, or not open as a whole, and who
+    holds it up. Works without an active master, too.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
-        answers = _answers(cluster, names, region_name, replica)
+        table = table_answer(cluster, region_name) if replica is None and ":" not in region_name else None
+        answers = [] if table is not None else _answers(cluster, names, region_name, replica)
+    if table is not None:
+        if given.json:
+            output.print_json(table)
+        else:
+            show_table(table, names, output.console())
+        return
     if given.json:
         output.print_json(answers)
         return

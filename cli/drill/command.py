@@ -1,4 +1,4 @@
-"""`rk drill`: seven ways to break a cluster, each under a running load of reads and writes."""
+"""`rk drill`: eight ways to break a cluster, each under a running load of reads and writes."""
 
 from __future__ import annotations
 
@@ -166,6 +166,37 @@ def kill_everything(given: Globals, **wishes: Any) -> int:
     from cli.drill import kill_everything as scenario
 
     return _conduct(given, scenario.run, is_startup=True, **wishes)
+
+
+@drill.command("ddl-storm", epilog=_EPILOG)
+@click.option(
+    "--elections", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many are forced."
+)
+@click.option(
+    "--operations",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="How many the clients carry out, some at each election.",
+)
+@click.option("--clients", type=click.IntRange(1, 64), default=4, show_default=True, help="That ask at once.")
+@click.option(
+    "--server-crashes",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Region servers killed meanwhile, at most one at each election.",
+)
+@_options
+def ddl_storm(given: Globals, elections: int, operations: int, clients: int, server_crashes: int, **wishes: Any) -> int:
+    """Create, alter, rename and delete tables while masters are killed, frozen and deposed.
+
+    Prints operations by kind and result, elections, and the longest wait. The verdict: every operation had a definite
+    result within a minute, and store, master and servers have exactly what the acknowledged operations make.
+    """
+    from cli.drill import ddl_storm as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, elections, operations, clients, server_crashes), **wishes)
 
 
 def _conduct(

@@ -16,6 +16,7 @@ from regions import messages
 from regions.layout import decode_region
 from regions.model import Incarnation, RegionRecord, TableIntent
 from regions.sights import History, epoch_breaches
+from regions.table_states import VISIBLE
 
 #: State of a replica in a server's own list that means: it serves it.
 _OPEN = "OPEN"
@@ -36,11 +37,12 @@ class Observation(msgspec.Struct):
 
 def observe(cluster: Cluster) -> Observation:
     """Ask the store for every region and transition, and every live server for what it has open."""
-    tables = [one for one in cluster.tables() if one.intent is TableIntent.ENABLED]
+    tables = [one for one in cluster.tables() if one.intent is TableIntent.ENABLED and one.state in VISIBLE]
     regions = []
     for table in tables:
         values = cluster.get_all(cluster.layout.table_regions(table.table_id))
-        regions += [decode_region(data, region_id) for region_id, data in values.items()]
+        kept = [decode_region(data, region_id) for region_id, data in values.items()]
+        regions += [one for one in kept if not one.is_replaced]
     lists: dict[str, list[messages.HostedReplica] | None] = {}
     for server in cluster.servers():
         try:

@@ -48,8 +48,8 @@ _PAUSE_S: Final = 0.05
 #: The load runs for so long before the deed, plus up to so much more, as the seed says.
 WARM_UP_S: Final = 1.0
 WARM_UP_MORE_S: Final = 2.0
-#: A move whose steps nobody could read one by one has lasted no longer.
-UNSEEN_MS: Final = 1000
+#: A step is seen that much later at most than it happened, and a move whose steps nobody saw has lasted no longer.
+SEEN_LATE_MS: Final = 1000
 
 
 class Ground:
@@ -78,7 +78,7 @@ class Drill:
         self.victim = ""
         self.deed = "was killed with SIGKILL"
         self.traffic: Running | None = None
-        self._seed = seed
+        self.seed = seed
         self._rate = rate
         self._data_dir: Path = ground.given.data_path
         self._pids: dict[str, int] = {}
@@ -92,8 +92,8 @@ class Drill:
         self._news = threading.Event()
         self._console = output.console(stderr=ground.given.json)
         self._began_s = time.monotonic()
-        follower.on_change = lambda _: self._news.set()
-        follower.on_membership = lambda _: self._news.set()
+        follower.on_change = lambda _: self.news()
+        follower.on_membership = lambda _: self.news()
 
     # --- telling ---
 
@@ -145,18 +145,20 @@ class Drill:
         if not is_quiet:
             self.say(f"started {name} again")
 
-    def freeze(self, name: str) -> int:
+    def freeze(self, name: str, *, is_quiet: bool = False) -> int:
         """SIGSTOP a daemon; returns the time at which it was sent."""
         self._frozen.add(name)
         ask(self._data_dir, ControlRequest("kill", name, signal.SIGSTOP))
-        self.say(f"froze {name} (SIGSTOP)")
+        if not is_quiet:
+            self.say(f"froze {name} (SIGSTOP)")
         return self.now_ms()
 
-    def unfreeze(self, name: str) -> int:
+    def unfreeze(self, name: str, *, is_quiet: bool = False) -> int:
         """SIGCONT."""
         ask(self._data_dir, ControlRequest("kill", name, signal.SIGCONT))
         self._frozen.discard(name)
-        self.say(f"{name} goes on (SIGCONT)")
+        if not is_quiet:
+            self.say(f"{name} goes on (SIGCONT)")
         return self.now_ms()
 
     def at_end(self, work: Callable[[], object]) -> None:
@@ -222,6 +224,10 @@ class Drill:
             self.wait(lambda: not traffic.waiting, "regions do not answer their clients")
 
     # --- waiting ---
+
+    def news(self) -> None:
+        """Something has happened that may be waited for. Any thread."""
+        self._news.set()
 
     def wait(self, look: Callable[[], T | None], what: str, timeout_s: float = DEADLINE_S) -> T:
         """Look whenever the follower has news, until there is an answer. Raises CliError naming `what` when late."""
@@ -346,7 +352,7 @@ class Drill:
             steps_unseen=history.steps_missed,
             notes=self.notes,
             deed=self.deed,
-            seed=self._seed,
+            seed=self.seed,
             seconds=round(self.elapsed_s(), 3),
             phases=self._phases,
             traffic=traffic,
@@ -457,16 +463,16 @@ def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:
 
 
 def moves_of(changes: list[Change]) -> dict[str, list[Span]]:
-    """When each region was moving, in seconds; a move whose steps nobody saw was under way shortly before its end."""
-    found: dict[str, list[Span]] = {}
+    """When each region was moving, in seconds; at the earliest, since a step is seen only after it has happened."""
     seen = [(key, start_ms, end_ms) for key, start_ms, end_ms in spans(changes)]
     unseen = [
-        (change.key, change.at_ms - UNSEEN_MS, change.at_ms)
+        (change.key, change.at_ms, change.at_ms)
         for change in changes
         if change.missed and change.after in ("OPENED", NONE)
     ]
+    found: dict[str, list[Span]] = {}
     for key, start_ms, end_ms in seen + unseen:
-        found.setdefault(key.rpartition("-")[0], []).append((start_ms / 1000, end_ms / 1000))
+        found.setdefault(key.rpartition("-")[0], []).append(((start_ms - SEEN_LATE_MS) / 1000, end_ms / 1000))
     return found
 
 

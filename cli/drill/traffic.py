@@ -19,7 +19,7 @@ from cli.errors import CliError
 from coord.client.access import StoreAccess
 from coord.rpc_wire import Code
 from regions.layout import Layout
-from regions.model import RegionRecord, TableIntent, TableRecord
+from regions.model import RegionRecord, TableIntent, TableRecord, TableState
 from regionserver.client import DataError, Places, Refused, RegionClient
 from regionserver.load import Load, Operation, Outage
 
@@ -189,4 +189,4 @@ def refused_at_rest(
 
 def enabled(tables: Iterable[TableRecord]) -> list[str]:
     """Names of the enabled tables among `tables`."""
-    return [one.name for one in tables if one.intent is TableIntent.ENABLED]
+    return [one.name for one in tables if one.intent is TableIntent.ENABLED and one.state is not TableState.REMOVED]

@@ -132,6 +132,27 @@ def test_kill_everything_loses_nothing(up: LocalUp) -> None:
     assert all(one.pid not in (0, before[one.name]) for one in daemons(up))
 
 
+def test_ddl_storm_leaves_what_was_acknowledged(up: LocalUp) -> None:
+    """TS-04 in a short form: the active master killed, frozen and deposed while clients change tables; the model holds,
+    and nothing of the storm's tables stays."""
+    elections, operations = (3, 45) if RUNS == 1 else (20, 200)
+    counts = ("--elections", str(elections), "--operations", str(operations), "--server-crashes", "1")
+    options = (*counts, "--clients", "4", "--no-load")
+    for report in drill(up, "ddl-storm", *options):
+        found = figures(report)
+        assert (found["elections"], found["operations"]) == (elections, operations)
+        assert found["region servers killed"] == 1
+        assert {f"no active master, {how}, longest" for how in ("killed", "frozen", "deposed")} <= found.keys()
+        assert found["longest wait"] < 60
+        assert found["create: ok"] > 0
+        assert found["asked more than once"] > 0
+        names = check_names(report)
+        assert {"every operation had a definite result", "no tablet left over, missing or in the wrong state"} <= names
+        assert {"the store's tables are those of the model", "the master answers the same"} <= names
+    done = run_rk("table", "list", "--json", "--data-dir", str(up.data_dir))
+    assert "ddl-storm" not in done.stdout, "the tables are deleted in the end"
+
+
 def daemons(up: LocalUp) -> list[DaemonState]:
     """The daemons of the cluster."""
     return ask(up.data_dir, ControlRequest("list"))

@@ -103,7 +103,7 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
     table = sorted(cluster.owners())[0].rpartition(".")[0]
     for words, status, text in (
         (("why", "nothing"), 4, "no region 'nothing'"),
-        (("why", table), 1, "fits 6 regions"),
+        (("why", table[:-1]), 1, "fits 6 regions"),
         (("why", "nosuch:key"), 4, "no table 'nosuch'"),
         (("history", "nothing"), 4, "no region, table or server 'nothing'"),
         (("history", "--since", "soon"), 2, "is no time"),
@@ -112,5 +112,17 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
     ):
         done = run_rk(*words, "--store", cluster.hosts)
         assert (done.returncode, text in done.stderr) == (status, True), f"{words}: {done.returncode} {done.stderr}"
+    said = ask(cluster, "why", "orders")
+    assert (said["explanation"]["standing"], said["from_master"]) == ("RUNNING", True)
+    # Somebody writes rubbish: commands go on with the rest, and say what they could not understand.
+    rubbish = [cluster.layout.server("rubbish"), cluster.layout.table("rubbish")]
+    for path in rubbish:
+        cluster.zk.create(path, b"{")
+    problems = ask(cluster, "status")["problems"]
+    assert [one for one in problems if one.startswith(f"{rubbish[0]} cannot be understood")], problems
+    assert ask(cluster, "why", "orders:a")[0]["explanation"]["standing"] == "OPEN"
+    assert [one["problem"] for one in ask(cluster, "fsck", status=1)["findings"]] == ["unreadable znode"] * 2
+    for path in rubbish:
+        cluster.zk.delete(path)
     nobody = run_rk("why", "x", "--store", "127.0.0.1:1")
     assert (nobody.returncode, "no store answers" in nobody.stderr) == (3, True), nobody.stderr

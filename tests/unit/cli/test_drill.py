@@ -157,6 +157,19 @@ def test_a_move_too_quick_to_be_seen_is_a_move() -> None:
     assert moves_of([]) == {}
 
 
+def test_a_move_whose_steps_were_all_seen_at_its_end_began_before_it() -> None:
+    """The watcher was late, and read only what was there last; a client had met the move meanwhile."""
+    record = TransitionRecord("r1", "t", 0, RegionState.OPENED)
+    way = ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED"]
+    changes = [
+        Change(5000, "r1-0", before, after, record, inferred=after != "OPENED")
+        for before, after in itertools.pairwise(["", *way])
+    ]
+    assert moves_of(changes) == {"r1": [(4.0, 5.0)]}
+    met = Operation("r1", "write", 4.7, 4.75, "ok", 2, "", ("not_serving",))
+    assert refused_at_rest([met], moves_of(changes), 0.0) == ([], 0)
+
+
 def test_slowness_is_no_refusal() -> None:
     """A machine that does other things makes requests slow, and no region unavailable."""
     slow = Operation("r1", "read", 5.0, 5.9, "ok", 1)

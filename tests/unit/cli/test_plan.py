@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import EXIT_NOT_FOUND, EXIT_REFUSED
+from cli import plan_make
+from cli.errors import EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_USAGE
 from cli.main import run
-from cli.plan_make import FLOW_MAX, choose_engine
 from regions.plan import BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot
 from regions.plan.files import write_snapshot
 
@@ -109,6 +109,23 @@ def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]
     assert "the plan is refused" in capsys.readouterr().err
 
 
+def test_a_path_needs_java_and_says_so(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locality was asked for: without it there is no plan, and nothing is left behind."""
+    monkeypatch.setenv("JAVA_HOME", str(source))
+    made = source.parent / "made"
+    words = ["plan", "create", "--input", str(source), "--output", str(made)]
+    for path, status, said in (
+        ("orders=file:///data", EXIT_REFUSED, "asks where the blocks lie: "),
+        ("orders", EXIT_USAGE, "is not TABLE=URI"),
+        ("nosuch=file:///data", EXIT_NOT_FOUND, "there is no table 'nosuch'"),
+    ):
+        assert run([*words, "--path", path]) == status
+        assert said in capsys.readouterr().err
+    assert list(made.iterdir()) == []
+
+
 def test_greedy_takes_over_from_spark_that_is_late(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Or not there at all: there is a plan either way, and its note says why."""
     directory = source.parent / "late"
@@ -119,6 +136,31 @@ def test_greedy_takes_over_from_spark_that_is_late(source: Path, capsys: pytest.
     assert manifest["note"].startswith("spark: ")
 
 
-def test_auto_never_starts_spark_for_little() -> None:
-    """Up to FLOW_MAX replicas one process is quicker than a JVM's start."""
-    assert choose_engine(FLOW_MAX) in ("flow", "greedy")
+@pytest.mark.parametrize("engine", ["flow", "spark"])
+def test_a_process_of_its_own_is_ended_at_the_deadline(
+    engine: str, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can interrupt the exact flow but by ending its process; greedy plans, the note says why."""
+    monkeypatch.setattr(plan_make, "FLOW_ALONE", 1)
+    directory = source.parent / "late"
+    words = ["plan", "create", "--input", str(source), "--output", str(directory), "--engine", engine, "--json"]
+    assert run([*words, "--deadline", "0.05"]) == 0
+    manifest = json.loads(capsys.readouterr().out)["manifest"]
+    assert (manifest["engine"], manifest["note"].startswith(f"{engine}: ")) == ("greedy", True)
+
+
+def test_the_flow_in_its_own_process_makes_the_same_plan(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the copy of the input, with its proof."""
+    pytest.importorskip("ortools")
+    made = []
+    for alone in (1, 10**9):
+        monkeypatch.setattr(plan_make, "FLOW_ALONE", alone)
+        directory = source.parent / f"flow-{alone}"
+        words = ["plan", "create", "--input", str(source), "--output", str(directory), "--engine", "flow", "--json"]
+        assert run(words) == 0
+        manifest = json.loads(capsys.readouterr().out)["manifest"]
+        made.append((manifest["engine"], manifest["note"], manifest["digest"], manifest["stats"]))
+        assert not (directory / ".job").exists()
+    assert made[0] == made[1]

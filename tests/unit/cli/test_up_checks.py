@@ -13,7 +13,7 @@ from cli import output
 from cli.bringup import _settled, _stage
 from cli.display import PlainDisplay
 from cli.errors import CliError, UsageFaultError
-from cli.local import HOST, Shape, design
+from cli.local import HOST, Shape, command_line, design
 from cli.options import Globals
 from cli.ports import holder, is_free
 from cli.up import _check_ports, _hold, _shape, suggestions
@@ -24,7 +24,9 @@ from tests.helpers import free_ports
 def asked(given: Globals, before: object = None, **options: object) -> Shape:
     """The shape of an `rk up` with these options."""
     names = ("store_nodes", "masters", "servers", "racks", "base_port", "plan_engine")
-    return _shape(given, before, *(options.get(name) for name in names))  # type: ignore[arg-type]
+    spark = options.get("spark", (None, (), None))
+    making = options.get("making", (None, None))
+    return _shape(given, before, *(options.get(name) for name in names), spark=spark, making=making)  # type: ignore[arg-type]
 
 
 def test_first_start_takes_the_defaults_and_plans_by_spark() -> None:
@@ -41,6 +43,34 @@ def test_next_start_keeps_the_shape(tmp_path: Path) -> None:
     shape = asked(Globals(), before, masters=3)
     assert (shape.servers, shape.racks, shape.base_port, shape.masters) == (7, 3, 25000, 3)
     assert shape.plan_engine == "auto"
+
+
+def test_masters_are_told_where_spark_is_and_the_next_start_remembers(tmp_path: Path) -> None:
+    """Address, settings and deadline are a part of the shape; without them masters take their own defaults."""
+    here = design(asked(Globals()), tmp_path)
+    assert "--spark-master" not in command_line(here.masters[0], here, asked(Globals()))
+    shape = asked(Globals(), spark=("spark://a:7077", ("spark.executor.memory=4g", "spark.cores.max=8"), 300.0))
+    before = design(shape, tmp_path)
+    words = " ".join(command_line(before.masters[0], before, shape))
+    assert "--spark-master spark://a:7077 --plan-deadline-s 300 --spark-conf spark.executor.memory=4g" in words
+    assert "--spark-conf spark.cores.max=8" in words
+    again = asked(Globals(), before)
+    assert (again.spark_master, again.spark_conf) == ("spark://a:7077", shape.spark_conf)
+    assert again.plan_deadline_s == 300
+    assert asked(Globals(), before, spark=("yarn", (), None)).spark_master == "yarn"
+
+
+def test_masters_are_told_the_bounds_of_making_regions_and_the_next_start_remembers(tmp_path: Path) -> None:
+    """DD-03: 0 replacements is a wish like any other; without one the masters take their own defaults."""
+    here = design(asked(Globals()), tmp_path)
+    assert "--replacements-max" not in command_line(here.masters[0], here, asked(Globals()))
+    shape = asked(Globals(), making=(7.5, 0))
+    before = design(shape, tmp_path)
+    words = " ".join(command_line(before.masters[0], before, shape))
+    assert words.endswith("--create-timeout-s 7.5 --replacements-max 0")
+    again = asked(Globals(), before)
+    assert (again.create_timeout_s, again.replacements_max) == (7.5, 0)
+    assert asked(Globals(), before, making=(None, 2)).replacements_max == 2
 
 
 def test_store_of_a_directory_cannot_change_its_size(tmp_path: Path) -> None:
@@ -94,6 +124,13 @@ def test_suggestions_can_be_pasted(tmp_path: Path) -> None:
     odd = suggestions(tmp_path / "my data", has_regions=True, own_store=False)
     assert all(f"--data-dir '{tmp_path}/my data'" in command for command, _ in odd)
     assert not any("store-leader" in command for command, _ in odd)
+    assert any(
+        "'my table:python3'" in tip
+        for tip, _ in suggestions(tmp_path, has_regions=True, own_store=True, table="my table")
+    )
+    assert not any(
+        "packages" in tip for tip, _ in suggestions(tmp_path, has_regions=True, own_store=True, table="")[:3]
+    )
     plain = suggestions(Path("./rk-data").absolute(), has_regions=True, own_store=True)
     assert any(command.endswith("drill store-leader") for command, _ in plain)
 

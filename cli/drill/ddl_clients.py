@@ -1,0 +1,157 @@
+"""Clients that create, alter, rename and delete tables during a drill, each on a thread of its own, and what they saw.
+
+A client asks one thing after the other, as any tool or service would (`master/client.py`): under one request id, of
+whichever master answers, until there is a definite result or the deadline has passed. What is asked comes from
+`regions/storm`, and what was told goes into its ledger.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from coord.rpc_wire import RpcError
+from master.client import MasterClient, NoLeader
+from regions import messages
+from regions.storm.ledger import Ledger
+from regions.storm.operations import AGAIN, Dice, Operation, Outcome, Storm
+
+#: An operation, with all its attempts, must have a definite result by then.
+DEADLINE_S: Final = 60.0
+#: A client notices so often that the drill is given up.
+PART_S: Final = 5.0
+#: How long those wait in one attempt who want to hear that all is open, altered or closed.
+WAIT_MS: Final = 3_000
+
+
+class Allowance:
+    """How many operations may have begun: the drill lets more of them begin with each election."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._left = 0
+        self._is_over = False
+
+    def grant(self, count: int) -> None:
+        """So many more."""
+        with self._changed:
+            self._left += count
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """No more: whoever waits is sent home."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def take(self) -> bool:
+        """One of them, as soon as there is one; False when it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left > 0 or self._is_over)
+            if self._is_over:
+                return False
+            self._left -= 1
+            return True
+
+    @property
+    def left(self) -> int:
+        """Those that nobody has taken yet."""
+        return self._left
+
+
+class DdlClients:
+    """All clients of one drill. `masters`: their addresses; `told`: hears of each result, on the client's thread."""
+
+    def __init__(self, count: int, masters: Sequence[str], dice: Dice, prefix: str, told: Callable[[], object]) -> None:
+        self.allowance = Allowance()
+        self.clients = count
+        self.ledger = Ledger()
+        self._masters = list(masters)
+        self._storm = Storm(dice, prefix, wait_ms=WAIT_MS)
+        self._told = told
+        #: Guards the storm and the ledger.
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._is_given_up = False
+        #: How many attempts each operation took, by its number.
+        self.attempts: dict[int, int] = {}
+        #: What a client died of: a fault of the drill.
+        self.faults: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"ddl-{number}", daemon=True)
+            for number in range(count)
+        ]
+
+    def start(self) -> None:
+        """They begin, as far as they are allowed to."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """They finish what they are at; returns when they have."""
+        self.allowance.end()
+        for thread in self._threads:
+            thread.join(DEADLINE_S + PART_S)
+
+    def give_up(self) -> None:
+        """The drill ends early: they end as soon as the attempt that each is at has ended."""
+        self._is_given_up = True
+        self.allowance.end()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(PART_S + 1.0)
+
+    @property
+    def done(self) -> int:
+        """Operations that have ended."""
+        return len(self.ledger.deeds) - self._busy
+
+    def has_done(self, count: int) -> bool:
+        """Whether so many have ended."""
+        return self.done >= count
+
+    def is_idle(self) -> bool:
+        """Whether all that was allowed has ended."""
+        return not self._busy and not self.allowance.left
+
+    def _run(self, client: int) -> None:
+        masters = MasterClient(self._masters)
+        try:
+            while self.allowance.take():
+                with self._lock:
+                    operation = self._storm.next(client)
+                    self.ledger.asked(operation, time.monotonic())
+                    self._busy += 1
+                before = masters.sent
+                outcome = self._ask(masters, operation)
+                with self._lock:
+                    self.attempts[operation.number] = masters.sent - before
+                    self.ledger.ended(operation, outcome, time.monotonic())
+                    self._storm.told(operation, outcome)
+                    self._busy -= 1
+                self._told()
+        except BaseException as error:
+            self.faults.append(error)
+            raise
+
+    def _ask(self, masters: MasterClient, operation: Operation) -> Outcome:
+        """Until there is a definite result."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        error = ""
+        while (left_s := deadline_s - time.monotonic()) > 0 and not self._is_given_up:
+            try:
+                answer = masters.ask(operation.request, messages.Tables, min(left_s, PART_S))
+            except NoLeader as nobody:
+                error = str(nobody)
+            except RpcError as refused:
+                if refused.code not in AGAIN:
+                    return Outcome(code=refused.code, error=refused.message)
+                error = str(refused)
+            else:
+                return Outcome(answer.tables[0].table)
+        return Outcome(error=error)
+
+
+__all__ = ["DEADLINE_S", "DdlClients"]

@@ -1,0 +1,280 @@
+"""Drill: clients create, alter, rename and delete tables while the active master is killed, frozen or deposed (TS-04).
+
+One election after the other is forced, and some operations are let loose just before each. In the end the store, the
+active master and the region servers must have what the acknowledged operations make, to the last tablet.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import time
+from collections import Counter
+from functools import partial
+from typing import Final
+
+from kazoo.exceptions import NoNodeError
+
+from cli import output
+from cli.connect import ask_server, is_answering
+from cli.drill.ddl_clients import DEADLINE_S, DdlClients
+from cli.drill.report import Check, Figure, Report, check, percentile, spread
+from cli.drill.run import Drill
+from cli.errors import CliError
+from coord.rpc_wire import RpcError
+from regions import messages
+from regions.ddl import DeleteTable
+from regions.layout import decode_region
+from regions.model import ActiveRecord, Incarnation
+from regions.storm.ledger import Deed
+from regions.storm.picture import Finding, Picture, judge
+
+NAME: Final = "ddl-storm"
+
+#: A strike comes at a random moment of so long after operations were let loose.
+_MOMENT_S: Final = 0.15
+#: How long after the last election the catalogue may still differ from the model.
+_REST_S: Final = 60.0
+#: A line of progress this often.
+_SAY_EVERY_S: Final = 5.0
+
+
+class How(enum.StrEnum):
+    """How the active master loses its place."""
+
+    KILL = "killed"
+    FREEZE = "frozen"
+    DEPOSE = "deposed"
+
+
+class Chance:
+    """`regions.storm.operations.Dice` of the drill's seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def below(self, bound: int) -> int:
+        """See Dice."""
+        return self._random.randrange(bound)
+
+
+class Elections:
+    """Forces them, and notes how long each took."""
+
+    def __init__(self, drill: Drill) -> None:
+        self._drill = drill
+        #: Seconds without an active master, each time.
+        self.gaps_s: dict[How, list[float]] = {how: [] for how in How}
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(len(found) for found in self.gaps_s.values())
+
+    def force(self, how: How) -> None:
+        """Take the place from the active master, wait for the next one, and bring the former one back."""
+        drill = self._drill
+        active = drill.wait(drill.cluster.active, "no master is active")
+        drill.wait(lambda: self._has_standby(active), "there is no standby master")
+        name = drill.daemon_of(active.host, active.port)
+        began_ms = drill.now_ms()
+        if how is How.KILL:
+            drill.kill(name, is_quiet=True)
+        elif how is How.FREEZE:
+            drill.freeze(name, is_quiet=True)
+        else:
+            self._vacate()
+        try:
+            next_ms = drill.wait(lambda: self._taken_over_ms(began_ms, active.epoch), f"no master follows {name}")
+        finally:
+            if how is How.KILL:
+                drill.restart(name, is_quiet=True)
+            elif how is How.FREEZE:
+                drill.unfreeze(name, is_quiet=True)
+        self.gaps_s[how].append((next_ms - began_ms) / 1000)
+
+    def _taken_over_ms(self, since_ms: int, epoch: int) -> int | None:
+        """When a master became active under a later epoch."""
+        for one in list(self._drill.follower.memberships):
+            if one.what == "active" and one.at_ms >= since_ms and one.epoch > epoch:
+                return one.at_ms
+        return None
+
+    def _has_standby(self, active: ActiveRecord) -> bool:
+        """Whether another master is there; the registration of one that was killed lasts a while longer than it."""
+        others = [one for one in self._drill.cluster.masters() if one.uuid != active.uuid]
+        return any(is_answering(f"{one.host}:{one.port}") for one in others)
+
+    def _vacate(self) -> None:
+        """Delete the mark under the master that has it, which goes on believing that it reigns until it is told."""
+        cluster = self._drill.cluster
+        try:
+            cluster.client.delete(cluster.layout.active)
+        except NoNodeError:
+            return
+
+
+class Crashes:
+    """Region servers that die meanwhile, one at a time: tablets are made, told of their schema and closed by those
+    that are left, and what the dead one was told counts for nothing."""
+
+    def __init__(self, drill: Drill, wanted: int, elections: int) -> None:
+        self._drill = drill
+        self._wanted = wanted
+        self._elections = elections
+        self._dead = ""
+        self.count = 0
+
+    def strike(self, number: int) -> None:
+        """Kill one, if it is time for that: so many are spread over the elections, which are counted from 0."""
+        drill = self._drill
+        if self.count >= self._wanted * (number + 1) // self._elections:
+            return
+        running = drill.daemons()
+        names = [one.name for one in drill.local.servers if running[one.name].pid]
+        if len(names) > 1:
+            self._dead = drill.rng.choice(names)
+            drill.kill(self._dead, is_quiet=True)
+            self.count += 1
+
+    def bring_back(self) -> None:
+        """Start the dead one again."""
+        drill, name = self._drill, self._dead
+        if name:
+            # `rk up` starts only what it has seen end.
+            drill.wait(lambda: not drill.daemons()[name].pid, f"{name} did not die")
+            drill.restart(name, is_quiet=True)
+            self._dead = ""
+
+
+def run(drill: Drill, elections: int, operations: int, clients: int, server_crashes: int = 0) -> Report:
+    """Do it, wait until all is at rest, compare, and take the tables away."""
+    before = drill.require_rest(masters=2)
+    drill.victim = "the active master"
+    known = {one.table_id for one in drill.cluster.tables()}
+    drill.say(f"at rest: {before.open} regions open on {before.servers} servers, epoch {before.epoch}")
+    drill.begin()
+    prefix = f"ddl-storm-{drill.now_ms():x}"
+    storm = DdlClients(clients, [one.address for one in drill.local.masters], Chance(drill.seed), prefix, drill.news)
+    drill.at_end(lambda: _take_away(drill, prefix))
+    drill.at_end(storm.give_up)
+    drill.strike("storm")
+    storm.start()
+    forced = Elections(drill)
+    crashes = Crashes(drill, min(server_crashes, elections), elections)
+    _rage(drill, storm, forced, crashes, elections, operations)
+    storm.stop()
+    if storm.faults:
+        raise CliError(f"a client of the drill failed: {storm.faults[0]!r}")
+    for how, gaps in forced.gaps_s.items():
+        drill.figures += spread(f"no active master, {how.value}", gaps, f"{len(gaps)} times") if gaps else []
+    drill.deed = f"lost its place {forced.count} times"
+    drill.phase("rest")
+    findings = _at_rest(drill, storm, known)
+    drill.figures += _figures(storm, forced)
+    if crashes.count:
+        drill.figures.append(Figure("region servers killed", crashes.count, "", "one at a time"))
+    drill.checks += [_as_check(one) for one in findings]
+    _take_away(drill, prefix)
+    return drill.finish(NAME, new_epoch_after=before.epoch + elections - 1)
+
+
+def _rage(
+    drill: Drill, storm: DdlClients, forced: Elections, crashes: Crashes, elections: int, operations: int
+) -> None:
+    """Elections one after the other, each with its share of the operations; all but the last few of which have ended
+    before the next one."""
+    said_s = time.monotonic()
+    granted = 0
+    for number in range(elections):
+        share = operations * (number + 1) // elections - granted
+        granted += share
+        storm.allowance.grant(share)
+        time.sleep(_MOMENT_S * drill.rng.random())
+        # Each way at least once, as far as there are so many.
+        how = list(How)[number] if number < len(How) else drill.rng.choice(list(How))
+        crashes.strike(number)
+        forced.force(how)
+        crashes.bring_back()
+        due = granted - storm.clients
+        drill.wait(partial(storm.has_done, due), "operations do not end", DEADLINE_S + 10)
+        if time.monotonic() - said_s > _SAY_EVERY_S or number + 1 == elections:
+            said_s = time.monotonic()
+            drill.say(f"{forced.count} of {elections} elections, {storm.done} of {operations} operations")
+    drill.wait(storm.is_idle, "operations did not end", DEADLINE_S + 10)
+    drill.say(f"{forced.count} elections, {storm.done} operations")
+
+
+def _at_rest(drill: Drill, storm: DdlClients, known: set[str]) -> list[Finding]:
+    """Wait until nothing moves and the catalogue is what it must be; what is found then, or when the time is over."""
+    drill.settle()
+    began_s = time.monotonic()
+    while True:
+        findings = judge(storm.ledger, take_picture(drill).without(known))
+        late = time.monotonic() - began_s > _REST_S
+        if late or not any(one.breaches for one in findings):
+            return findings
+        if not any(one.breaches for one in findings[3:]):
+            return findings  # what was told will not become right by waiting
+        time.sleep(0.5)
+
+
+def take_picture(drill: Drill) -> Picture:
+    """Ask the store, the active master and every server."""
+    cluster = drill.cluster
+    tables = cluster.tables()
+    regions = []
+    for table_id in cluster.children(cluster.layout.regions):
+        values = cluster.get_all(cluster.layout.table_regions(table_id))
+        regions += [decode_region(data, region_id) for region_id, data in values.items()]
+    names = {name: data.decode() for name, data in cluster.get_all(cluster.layout.names).items()}
+    answered = cluster.ask_master(messages.ListTables(), messages.Tables).tables
+    hosted: dict[str, list[messages.HostedReplica] | None] = {}
+    for server in cluster.servers():
+        try:
+            found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList)
+        except RpcError:
+            hosted[str(server.incarnation)] = None
+        else:
+            hosted[str(Incarnation(found.uuid, found.start_code))] = found.replicas
+    transitions = [path.rpartition("/")[2] for path in cluster.transitions_left()]
+    return Picture(tables, names, regions, transitions, [one.table for one in answered], hosted)
+
+
+def _as_check(finding: Finding) -> Check:
+    return check(finding.what, finding.breaches, finding.detail)
+
+
+def _figures(storm: DdlClients, forced: Elections) -> list[Figure]:
+    """Counts of operations by kind and result, of elections by kind, and how long the operations took."""
+    deeds = storm.ledger.deeds
+    counts = Counter((deed.operation.kind.value, deed.outcome.word) for deed in deeds)
+    found = [
+        Figure(
+            "elections", forced.count, "", ", ".join(f"{len(one)} {how.value}" for how, one in forced.gaps_s.items())
+        ),
+        Figure("operations", len(deeds), "", f"of {len(storm.ledger.lives())} tables"),
+    ]
+    found += [Figure(f"{kind}: {word}", count, "", "") for (kind, word), count in sorted(counts.items())]
+    again = sum(count > 1 for count in storm.attempts.values())
+    found.append(Figure("asked more than once", again, "", "operations whose first attempt brought no definite result"))
+    answered = [deed for deed in deeds if not deed.is_unanswered]
+    waits = [deed.ended - deed.asked for deed in answered]
+    longest: Deed | None = max(answered, key=lambda deed: deed.ended - deed.asked, default=None)
+    found += [
+        Figure("operation, median", round(percentile(waits, 0.5), 3), "s", "from the first attempt to the result"),
+        Figure("operation, p99", round(percentile(waits, 0.99), 3), "s", ""),
+        Figure("longest wait", round(max(waits, default=0.0), 3), "s", "" if longest is None else str(longest)),
+    ]
+    return found
+
+
+def _take_away(drill: Drill, prefix: str) -> None:
+    """The tables that are left are deleted; their records stay, as those of all deleted tables do (MD-06)."""
+    listed = drill.cluster.ask_master(messages.ListTables(), messages.Tables).tables
+    left = [one.table for one in listed if one.table.name.startswith(prefix)]
+    if left:
+        drill.say(f"deleting {output.count(len(left), 'table')}")
+    for table in left:
+        request = DeleteTable(table.table_id, request_id=f"{prefix}.{table.table_id}", wait_ms=30_000)
+        drill.cluster.ask_master(request, messages.Tables)

@@ -1,0 +1,131 @@
+"""`rk table`: what is asked of the master for which words, newcomers' mistakes, and how a table is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cli import tables
+from cli.errors import CliError
+from cli.main import rk
+from regions import messages as ms
+from regions import schema as sc
+from regions.model import TableRecord, TableState
+from regions.schema import AddColumn, DropColumn, RenameColumn
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The requests that would be sent; each is answered."""
+    sent: list[Any] = []
+
+    def ask(_given: object, wish: Any, wait_ms: int) -> ms.TableSummary:
+        assert wait_ms == getattr(wish, "wait_ms", wait_ms)
+        sent.append(wish)
+        return ms.TableSummary(TableRecord("1a2b3c4d", "orders"), 1, 1, 1, 0, 0)
+
+    monkeypatch.setattr(tables, "ask", ask)
+    return sent
+
+
+def run(*words: str) -> Any:
+    """The exit's exception, None for success."""
+    return CliRunner().invoke(rk, ["table", *words], standalone_mode=False).exception
+
+
+def test_a_table_with_columns_in_buckets(asked: list[Any]) -> None:
+    """Every request has an id of its own."""
+    words = [
+        "create",
+        "orders",
+        "--column",
+        "id:int64:key",
+        "--column",
+        "v:string",
+        "--hash-buckets",
+        "4",
+        "--split",
+        "m",
+    ]
+    assert run(*words) is None
+    assert run(*words, "--no-wait", "--request-id", "mine") is None
+    first, second = asked
+    assert (first.columns, first.hash_buckets, first.splits) == (
+        [sc.parse_column("id:int64:key"), sc.parse_column("v:string")],
+        4,
+        ["m"],
+    )
+    assert (first.wait_ms, second.wait_ms) == (60_000, 0)
+    assert len(first.request_id) == 36
+    assert second.request_id == "mine"
+
+
+def test_an_alteration_is_one_request(asked: list[Any]) -> None:
+    """Drop, rename, add, in this order whatever the order of the words."""
+    assert run("alter", "orders", "--add-column", "v:int8", "--rename-column", "a:b", "--drop-column", "v") is None
+    [wish] = asked
+    assert wish.steps == [DropColumn("v"), RenameColumn("a", "b"), AddColumn(sc.parse_column("v:int8"))]
+    assert wish.schema is None
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["create", "orders", "--column", "id"], "no type"),
+        (["create", "orders", "--column", "id:int64:primary"], "none of key"),
+        (["create", "a/b"], "must not have"),
+        (["create", "orders", "--split", "b", "--split", "a"], "increase strictly"),
+        (["create", "orders", "--split", "b", "--splits", "nix"], "exclude each other"),
+        (["create", "orders", "--regions", "3"], "needs --from"),
+        (["alter", "orders"], "nothing to alter"),
+        (["alter", "orders", "--rename-column", "a"], "not OLD:NEW"),
+        (["alter", "orders", "--add-column", "a:text"], "no type"),
+        (["rename", "orders", ".."], "is not a table name"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_sent(asked: list[Any], words: list[str], why: str) -> None:
+    """What was wrong, in one line."""
+    error = run(*words)
+    assert isinstance(error, CliError), error
+    assert why in str(error)
+    assert asked == []
+
+
+def test_buckets_and_a_file_of_sizes_exclude_each_other(asked: list[Any], tmp_path: Path) -> None:
+    """The sizes are of ranges of keys, which buckets do not have."""
+    source = tmp_path / "keys.csv"
+    source.write_text("key,size_bytes\na,1\nb,1\n")
+    error = run("create", "orders", "--from", str(source), "--regions", "2", "--hash-buckets", "2")
+    assert "exclude each other" in str(error)
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("record", "altered", "lines"),
+    [
+        (
+            TableRecord("t", "orders", sc.create([sc.parse_column("id:int64:key")]), 2, regions=8, hash_buckets=4),
+            3,
+            ["keys: 4 hash buckets, 2 ranges in each", "column 0: id:int64:key"],
+        ),
+        (
+            TableRecord("t", "orders", "b", 5, TableState.ALTERING, fully_applied_schema="a", fully_applied_version=3),
+            1,
+            ["altering: 1 of 3 replicas follow version 5; all follow version 3", "schema: b"],
+        ),
+        (
+            TableRecord("t", "orders", "", 5, TableState.ALTERING, fully_applied_schema="", fully_applied_version=4),
+            -1,
+            ["altering: all follow version 4"],
+        ),
+    ],
+)
+def test_a_table_as_people_read_it(record: TableRecord, altered: int, lines: list[str]) -> None:
+    """Schema, partitions, and how far an alteration is; a standby cannot tell how far."""
+    counts = ms.TableSummary(record, 1, 3, 3, 0, 0, altered)
+    shown = tables.table_lines(record, counts)
+    assert shown[1:] == lines
+    assert f"schema version {record.schema_version}" in shown[0]
