@@ -1,6 +1,6 @@
 """What the layer of regions costs, beside what is published for HBase: one table.
 
-    python -m benchmarks.assign [--only start,death,failover,growth] [--full] [--rounds N] [--json]
+    python -m benchmarks.assign [--only PARTS] [--full] [--rounds N] [--json]
 
 Real processes on this machine: a store of three nodes with fsync, two masters, four region servers. Without --full the
 growth is measured at its two smaller sizes. Progress goes to stderr.
@@ -9,6 +9,9 @@ growth is measured at its two smaller sizes. Progress goes to stderr.
     death      kill -9 of a server with 1,000 regions; its detection (the end of its session) apart
     failover   kill -9 of the active master of 10,000 regions, 1,000 of them in transition
     growth     1,000, 10,000 and 100,000 regions: assignment, cost per transition, failover, memory
+    takeover   kill -9 of the active master of 1,000, 10,000 and 100,000 regions at rest: warm and cold, memory
+    ddl        create, alter and delete small tables: so many a second, by 1 and by 8 clients
+    heartbeats 1,000 servers, one heartbeat a second each, and 100,000 regions: the masters' CPU
 
 Regions hold key-value data in `start` and `death`, nothing elsewhere (`--opener` of `rk server run`).
 """
@@ -29,12 +32,15 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.assign import cluster_start
+from benchmarks.assign import cluster_start, ddl, heartbeats, takeover
+from benchmarks.assign.ddl import Ddl
+from benchmarks.assign.heartbeats import Beating
 from benchmarks.assign.lab import say
 from benchmarks.assign.scenes import SIZES, Death, Failover, Growth, death, failover, growth
+from benchmarks.assign.takeover import Takeover
 from coord.compiled import form
 
-PARTS: Final = ("start", "death", "failover", "growth")
+PARTS: Final = ("start", "death", "failover", "growth", "takeover", "ddl", "heartbeats")
 SERVERS: Final = 4
 BASE_PORT: Final = 24_800
 EXIT_TERMINATED: Final = 143
@@ -55,6 +61,9 @@ class Report(msgspec.Struct, omit_defaults=True):
     death: list[Death] = []
     failover: list[Failover] = []
     growth: list[Growth] = []
+    takeover: list[Takeover] = []
+    ddl: list[Ddl] = []
+    heartbeats: list[Beating] = []
 
 
 def measure(options: argparse.Namespace, work: Path) -> Report:
@@ -62,7 +71,7 @@ def measure(options: argparse.Namespace, work: Path) -> Report:
     report = Report(form(), os.cpu_count() or 1)
     for number in range(options.rounds):
         for part in options.only:
-            for size in options.sizes if part == "growth" else (0,):
+            for size in options.sizes if part in ("growth", "takeover") else (0,):
                 began = time.monotonic()
                 name = f"{part}{f' {size}' if size else ''}"
                 say(f"-- round {number + 1} of {options.rounds}: {name}, load of the machine {os.getloadavg()[0]:.1f}")
@@ -83,6 +92,12 @@ def _measure_part(report: Report, part: str, folder: Path, size: int) -> None:
         report.death.append(death(folder, "kv"))
     elif part == "failover":
         report.failover.append(failover(folder, "none"))
+    elif part == "takeover":
+        report.takeover.append(takeover.takeover(folder, size))
+    elif part == "ddl":
+        report.ddl += ddl.ddl(folder)
+    elif part == "heartbeats":
+        report.heartbeats.append(heartbeats.heartbeats(folder, heartbeats.SERVERS, heartbeats.REGIONS))
     else:
         report.growth.append(growth(folder, size))
 
@@ -197,7 +212,16 @@ def main() -> int:
         sys.stdout.write(
             "growth; per region: CPU in microseconds, znode writes, commits, requests, bytes of a master's memory\n\n"
         )
-        sys.stdout.write("\n".join(grown) + "\n")
+        sys.stdout.write("\n".join(grown) + "\n\n")
+    if report.takeover:
+        sys.stdout.write("takeover of regions at rest; seconds from the kill, and of its phases\n\n")
+        sys.stdout.write("\n".join(takeover.table(report.takeover)) + "\n\n")
+    if report.ddl:
+        sys.stdout.write("operations on tables of four regions\n\n")
+        sys.stdout.write("\n".join(ddl.table(report.ddl)) + "\n\n")
+    if report.heartbeats:
+        sys.stdout.write("heartbeats; parts of a core, CPU in microseconds\n\n")
+        sys.stdout.write("\n".join(heartbeats.table(report.heartbeats)) + "\n")
     return 0
 
 

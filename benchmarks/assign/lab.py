@@ -103,6 +103,7 @@ class Daemon:
         self._log = log
         self._running = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
+        self.started = 0.0
 
     @property
     def pid(self) -> int:
@@ -115,9 +116,10 @@ class Daemon:
         """It was started and not killed."""
         return self._process is not None
 
-    def start(self) -> None:
-        """Start it on the data that it has."""
-        self._process = self._running.enter_context(daemon(self._command, log=self._log))
+    def start(self, *more: str) -> None:
+        """Start it on the data that it has, with more options."""
+        self.started = time.monotonic()
+        self._process = self._running.enter_context(daemon([*self._command, *more], log=self._log))
 
     def kill(self) -> None:
         """SIGKILL; returns when it has ended."""
@@ -226,6 +228,19 @@ class Lab:
             pause.wait(look_s)
         raise SystemExit(f"{what}: given up after {DEADLINE_S:.0f} s; logs in {self.folder}")
 
+    def wait_warm(self) -> None:
+        """Wait until every standby has read all that it has word of."""
+
+        def is_warm(master: Daemon) -> bool:
+            status = self.status_of(master)
+            mirror = None if status is None else status.mirror
+            return mirror is not None and mirror.is_warm and mirror.behind == 0 and mirror.stale_ms >= 0
+
+        active = self.active()
+        for master in self.masters:
+            if master.is_running and master is not active:
+                eventually(lambda master=master: is_warm(master), 120, f"{master.name} is warm")
+
     def create_table(self, name: str, regions: int) -> None:
         """Make a table of that many regions; returns when it exists, not when it is open."""
         ranges = ["", *(f"{number:08}" for number in range(1, regions)), ""]
@@ -293,7 +308,7 @@ class Lab:
 
 
 def _master_options(servers: int) -> list[str]:
-    return ["--min-servers", str(servers), "--plan-engine", "greedy", "--balance-period-s", "0"]
+    return ["--min-servers", str(max(1, servers)), "--plan-engine", "greedy", "--balance-period-s", "0"]
 
 
 def all_open(regions: int) -> Callable[[ms.MasterStatus], bool]:

@@ -107,7 +107,7 @@ def failover(folder: Path, opener: str) -> Failover:
 def kill_master(cluster: Lab, regions: int) -> Failover:
     """Kill the active master and follow its successor until everything is open."""
     active = cluster.active()
-    [standby] = [one for one in cluster.masters if one is not active]
+    [standby] = [one for one in cluster.masters if one is not active and one.is_running]
     former = cluster.active_uuid()
     memory = memory_bytes(standby.pid)
     killed = time.monotonic()
@@ -138,6 +138,7 @@ def growth(folder: Path, regions: int) -> Growth:
         before = cluster.cost()
         began = time.monotonic()
         settled, _ = cluster.follow(f"{regions} regions open", all_open(regions), 0.1)
+        cluster.wait_warm()  # what a standby has put off belongs to what it costs
         cost = cluster.cost().since(before)
         say(f"the master of {regions} regions is killed")
         over = kill_master(cluster, regions)

@@ -61,7 +61,7 @@ class SparkMaster:
         }
         main = "org.apache.spark.deploy.master.Master"
         ports = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self.web_port)]
-        self._running.enter_context(daemon(_spark(options, main, *ports), log=self._log, env=_environment()))
+        self._running.enter_context(daemon(spark_daemon(options, main, *ports), log=self._log, env=environment()))
 
     def kill(self) -> None:
         """As kill -9."""
@@ -114,8 +114,8 @@ class SparkCluster:
         main = "org.apache.spark.deploy.worker.Worker"
         size = ["--cores", "1", "--memory", "600m", "--work-dir", str(self.folder / "work")]
         ports = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port)]
-        command = _spark({}, main, *size, *ports, self.url)
-        self._running.enter_context(daemon(command, log=self.folder / "worker.log", env=_environment()))
+        command = spark_daemon({}, main, *size, *ports, self.url)
+        self._running.enter_context(daemon(command, log=self.folder / "worker.log", env=environment()))
         self.active()
 
     @contextlib.contextmanager
@@ -125,7 +125,7 @@ class SparkCluster:
         script = job.folder / "driver.py"
         script.write_text(_DRIVER)
         command = [sys.executable, str(script), self.url, str(job.folder), str(tasks)]
-        with daemon(command, log=job.log, env=_environment()) as driver:
+        with daemon(command, log=job.log, env=environment()) as driver:
             job.driver = driver
             yield job
 
@@ -168,7 +168,7 @@ class SparkJob:
         return self.driver.poll() is not None
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """What Spark's scripts would set; the worker builds the command lines of executors from it."""
     folder = jvm.jars_folder()
     assert folder is not None, jvm.missing()
@@ -181,7 +181,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _spark(options: dict[str, str], main: str, *arguments: str) -> list[str]:
+def spark_daemon(options: dict[str, str], main: str, *arguments: str, heap_mb: int = 256) -> list[str]:
     """A command line of a Spark daemon."""
     folder = jvm.jars_folder()
     assert folder is not None, jvm.missing()
@@ -189,4 +189,4 @@ def _spark(options: dict[str, str], main: str, *arguments: str) -> list[str]:
     # Spark reaches into the platform's own classes; its launcher opens them in the same way.
     opened = ["java.lang", "java.lang.invoke", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch"]
     opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in opened]
-    return jvm.java(*opens, *properties, "-cp", f"{folder}{os.sep}*", main, *arguments)
+    return jvm.java(*opens, *properties, "-cp", f"{folder}{os.sep}*", main, *arguments, heap_mb=heap_mb)

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from benchmarks.assign import __main__ as bench
+from benchmarks.assign import ddl, takeover
+from benchmarks.assign.ddl import Ddl, Rate
 from benchmarks.assign.scenes import Death, Failover, Growth
 
 
@@ -34,6 +36,22 @@ def test_growth_has_a_line_for_each_size() -> None:
     ]
 
 
+def test_operations_on_tables_have_a_line_for_each_number_of_clients() -> None:
+    rounds = [
+        Ddl(clients, waits, 10, [Rate(kind, 1000.0 * clients + at, 1.5, 2.5) for at, kind in enumerate(ddl.KINDS)])
+        for waits in (True, False)
+        for clients in (8, 1)
+    ]
+    lines = ddl.table(rounds)
+    assert lines[2] == "| 1 | when it is durable | 1,000 | 1.5 | 2.5 | 1,001 | 1.5 | 2.5 | 1,002 | 1.5 | 2.5 |"
+    assert [line.split(" | ")[:2] for line in lines[3:]] == [
+        ["| 8", "when it is durable"],
+        ["| 1", "when it is carried out"],
+        ["| 8", "when it is carried out"],
+    ]
+    assert len({line.count("|") for line in lines}) == 1
+
+
 def test_nothing_measured_is_no_table() -> None:
     empty = bench.Report("compiled", 2)
     assert bench.goals_table(empty) == bench.growth_table(empty.growth) == []
@@ -43,7 +61,7 @@ def test_nothing_measured_is_no_table() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--only", "dead"], "start, death, failover, growth"),
+        (["--only", "dead"], "start, death, failover, growth, takeover, ddl, heartbeats"),
         (["--rounds", "0"], "0 is not"),
         (["--sizes", "1,x"], "x is"),
     ],
@@ -55,3 +73,10 @@ def test_wrong_options_are_told_before_anything_starts(
     with pytest.raises(SystemExit):
         bench.main()
     assert told in capsys.readouterr().err
+
+
+def test_takeovers_stand_side_by_side() -> None:
+    one = takeover.Takeover(1_000, _failover(1_000, 0.1), _failover(1_000, 0.4), 900.0, 1.0)
+    other = takeover.Takeover(1_000, _failover(1_000, 0.3), _failover(1_000, 0.6), 1_100.0, 2.0)
+    [line] = takeover.table([one, other])[2:]
+    assert line == "| 1,000 | 0.200 | 0.100 | 0.200 | 0.300 | 0.500 | 0.100 | 0.200 | 0.300 | 1,000 | 1.5 |"

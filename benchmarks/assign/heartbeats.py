@@ -1,0 +1,189 @@
+"""What heartbeats cost a master: a thousand servers, one heartbeat a second each, a hundred thousand regions.
+
+The servers are `benchmarks.assign.beating`, one process with a connection per server and master; masters and store are
+real processes. The catalogue is written before a master starts, so it takes everything over at rest. Measured are the
+masters' CPU while all beat, and then while none does, which is what they use anyway.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.assign.beating import START_CODE, TABLE, region_of, uuid_of
+from benchmarks.assign.lab import Daemon, Lab, say, word
+from benchmarks.assign.open_regions import commit
+from coord.rpc_wire import RpcError, call_blocking
+from regions import layout
+from regions import messages as ms
+from regions.model import ClusterRecord, EpochRecord, RegionRecord, ReplicaLocation, TableRecord
+from tests.helpers import eventually
+
+SERVERS: Final = 1_000
+REGIONS: Final = 100_000
+#: A goal of this project: part of a core that the active master may use for it.
+GOAL_SHARE: Final = 0.5
+#: How long everything is watched, with heartbeats and without.
+WATCH_S: Final = 20.0
+#: A master that uses less than this part of a core for so long has nothing to do but to listen.
+CALM_S: Final = 3.0
+CALM_SHARE: Final = 0.12
+TOLD_WITHIN_S: Final = 120.0
+CLUSTER_ID: Final = "beating"
+
+
+class Beating(msgspec.Struct, frozen=True):
+    """So many servers beat. Shares are parts of a core."""
+
+    servers: int
+    regions: int
+    #: Heartbeats per second that the active master took, and parts of a core that it and the standby used meanwhile.
+    per_s: float
+    active: float
+    standby: float
+    #: The same without any heartbeat.
+    active_idle: float
+    standby_idle: float
+    #: From the start of the active master until every server had told it everything; its CPU seconds until then.
+    told_s: float
+    told_cpu_s: float
+
+    @property
+    def active_us(self) -> float:
+        """CPU of one heartbeat in the active master."""
+        return (self.active - self.active_idle) / self.per_s * 1e6
+
+    @property
+    def standby_us(self) -> float:
+        """CPU of one heartbeat in a standby."""
+        return (self.standby - self.standby_idle) / self.per_s * 1e6
+
+
+def fill(cluster: Lab, servers: int, regions: int) -> None:
+    """Write a catalogue by hand: one table whose regions are open on the servers that `beating` plays."""
+    paths = cluster.layout
+    steps: list[tuple[str, tuple[object, ...]]] = [("create", (path,)) for path in paths.parents()]
+    steps.append(("create", (paths.epoch, layout.encode(EpochRecord("", 0, 0)))))
+    steps.append(("create", (paths.cluster, layout.encode(ClusterRecord(CLUSTER_ID)))))
+    steps.append(("create", (paths.table_regions(TABLE),)))
+    for number in range(regions):
+        start, end = f"{number:06}" if number else "", f"{number + 1:06}" if number + 1 < regions else ""
+        location = ReplicaLocation(0, uuid_of(number % servers), START_CODE, 1)
+        record = RegionRecord(TABLE, region_of(number), start, end, replicas=(location,))
+        steps.append(("create", (paths.region(TABLE, record.region_id), layout.encode(record))))
+    steps.append(("create", (paths.name(TABLE), TABLE.encode())))
+    steps.append(("create", (paths.table(TABLE), layout.encode(TableRecord(TABLE, TABLE, regions=regions)))))
+    at = len(steps) % 5_000
+    commit(cluster.zk, steps[:at])
+    while at < len(steps):
+        commit(cluster.zk, steps[at : at + 5_000])
+        at += 5_000
+
+
+def heard(master: Daemon) -> int:
+    """Heartbeats that a master has taken so far; 0 from one that does not answer yet."""
+    try:
+        found = call_blocking(master.address, ms.ListContacts(), 60.0, expect=ms.Contacts)
+    except RpcError:
+        return 0
+    return sum(one.beats for one in found.contacts)
+
+
+def run_s(pid: int) -> float:
+    """Seconds that the threads of a process have run: to the nanosecond, where the usual account may go by ticks."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((one / "schedstat").read_text().split()[0]) for one in threads) / 1e9
+
+
+def is_calm(master: Daemon) -> bool:
+    """Whether a master has nothing to do but to listen: it takes some seconds to see."""
+    before = run_s(master.pid)
+    threading.Event().wait(CALM_S)
+    return run_s(master.pid) - before < CALM_S * CALM_SHARE
+
+
+def watch(masters: Iterable[Daemon]) -> list[float]:
+    """Parts of a core that each of them uses."""
+    before = [run_s(one.pid) for one in masters]
+    began = time.monotonic()
+    threading.Event().wait(WATCH_S)
+    seconds = time.monotonic() - began
+    return [(run_s(one.pid) - then) / seconds for one, then in zip(masters, before, strict=True)]
+
+
+def heartbeats(folder: Path, servers: int, regions: int) -> Beating:
+    """Measure them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cluster = Lab(folder, masters=2, servers=0, opener="none", session_ms=10_000)
+    load: subprocess.Popen[str] | None = None
+    try:
+        for node in cluster.store:
+            node.start()
+        eventually(lambda: word(cluster.hosts.partition(",")[0], "srvr"), 60, "a node of the store")
+        cluster.zk.start(timeout=60)
+        say(f"the catalogue of {regions} regions is written")
+        fill(cluster, servers, regions)
+        command = [sys.executable, "-m", "benchmarks.assign.beating", "--store", cluster.hosts]
+        command += ["--servers", str(servers), "--regions", str(regions), "--cluster-id", CLUSTER_ID]
+        load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        _expect(load, "registered")
+        began = time.monotonic()
+        cluster.masters[0].start()
+        _expect(load, "told")
+        told_s, told_cpu_s = time.monotonic() - began, run_s(cluster.masters[0].pid)
+        say(f"every server has told the master everything {told_s:.1f} s after its start")
+        cluster.masters[1].start()
+        active, standby = cluster.active(), cluster.masters[1]
+        eventually(lambda: heard(standby) >= servers, 30, "the standby hears all")
+        eventually(lambda: is_calm(standby), 60, "the standby has read the catalogue")
+        before, at = heard(active), time.monotonic()
+        beating = watch([active, standby])
+        per_s = (heard(active) - before) / (time.monotonic() - at)
+        assert load.stdin is not None
+        load.stdin.write("stop\n")
+        load.stdin.flush()
+        _expect(load, "stopped")
+        idle = watch([active, standby])
+        return Beating(servers, regions, per_s, *beating, *idle, told_s, told_cpu_s)
+    finally:
+        if load is not None:
+            load.kill()
+            load.wait()
+        cluster.stop()
+
+
+def _expect(load: subprocess.Popen[str], wanted: str) -> None:
+    """Wait for a word of the load process; it ends if something is wrong."""
+    assert load.stdout is not None
+    timer = threading.Timer(TOLD_WITHIN_S, load.kill)
+    timer.start()
+    try:
+        said = load.stdout.readline().strip()
+    finally:
+        timer.cancel()
+    if said != wanted:
+        raise SystemExit(f"the servers were to say {wanted!r} within {TOLD_WITHIN_S:.0f} s, and said {said!r}")
+
+
+def table(rounds: list[Beating]) -> list[str]:
+    """A line per round."""
+    if not rounds:
+        return []
+    lines = [
+        "| servers | regions | heartbeats/s | active: core | goal | without | us each | per core and s"
+        " | standby: core | us each | all told s | CPU until then s |",
+        "| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for one in rounds:
+        cells = [f"{one.servers:,}", f"{one.regions:,}", f"{one.per_s:,.0f}", f"{one.active:.3f}", f"{GOAL_SHARE:g}"]
+        cells += [f"{one.active_idle:.3f}", f"{one.active_us:.0f}", f"{1e6 / max(one.active_us, 1e-9):,.0f}"]
+        cells += [f"{one.standby:.3f}", f"{one.standby_us:.0f}", f"{one.told_s:.1f}", f"{one.told_cpu_s:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
