@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -107,8 +107,7 @@ def test_a_table_is_deleted_and_another_created_after_the_leader_has_changed(
     former = cluster.ask_active(create, ms.Tables).tables[0].table
     leader = change_leader(cluster, way)
     if waits:
-        heard = beats(cluster, leader)
-        eventually(lambda: all(count > heard[uuid] for uuid, count in beats(cluster, leader).items()), 20, "heartbeats")
+        eventually(all_heard_since(cluster, leader), 20, "a heartbeat of each server")
     delete = ms.DeleteTable(f"a-{name}", wait_ms=20_000, request_id=f"d-{name}")
     deleted = cluster.ask(leader, delete, ms.Tables, 25).tables[0].table
     create = ms.CreateTable(f"b-{name}", SPLITS, wait_ms=20_000, request_id=f"b-{name}")
@@ -126,6 +125,17 @@ def test_a_table_is_deleted_and_another_created_after_the_leader_has_changed(
         return states == [TabletState.DELETED] * (len(SPLITS) + 1)
 
     eventually(ended, 20, "the tablets of A are DELETED, and their records kept (MD-06)")
+
+
+def all_heard_since(cluster: Cluster, master: Process) -> Callable[[], bool]:
+    """Whether a master has had a heartbeat of every server since now; of some it may not have heard at all yet."""
+    before = beats(cluster, master)
+
+    def heard() -> bool:
+        now = beats(cluster, master)
+        return len(now) == SERVERS and all(count > before.get(uuid, 0) for uuid, count in now.items())
+
+    return heard
 
 
 def beats(cluster: Cluster, master: Process) -> dict[str, int]:
