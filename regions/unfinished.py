@@ -33,53 +33,53 @@ class _Wait(NamedTuple):
 
 def explain_table(table: Table, world: World, config: AssignerConfig, now_ms: int) -> TableExplanation:
     """Where the table stands, and what is in the way of its being at rest."""
-    record = table.record
-    what = standing_of(table, world)
-    late = [*_behind(table), *_not_there(table)]
+    astray = list(_not_there(table))
+    what = _standing_of(table, astray, world)
+    late = [*_behind(table), *astray]
     holdups = _grouped(late[:LOOKED_AT_MAX], world, config, now_ms)
-    since_ms = _since_ms(table)
     return TableExplanation(
-        record,
+        table.record,
         what,
         _headline(table, what, len({one.key for one in late})),
         regions=len(table.regions),
         replicas=table.replicas,
         open=table.open_replicas,
-        since_ms=since_ms,
+        since_ms=_since_ms(table, astray),
         waiting=sorted(holdups, key=lambda one: (-one.replicas, one.text)),
         not_looked_at=max(0, len(late) - LOOKED_AT_MAX),
         way_out=_ways_out(table, holdups),
     )
 
 
-def standing_of(table: Table, world: World) -> str:
-    """A word for how the table is: its state, or what it is becoming."""
+def _standing_of(table: Table, astray: list[Replica], world: World) -> str:
+    """A word for how the table is: its state, or what it is becoming. `astray` are those that are not there."""
     record = table.record
     if record.state is TableState.REMOVED:
         return "DELETED" if record.finished_ms else "BEING DELETED"
     if record.state is TableState.ALTERING:
         return record.state.value
-    unborn = [one for one in _not_there(table) if one.region.record.state is TabletState.PREPARING]
+    unborn = [one for one in astray if one.region.record.state is TabletState.PREPARING]
     if unborn and table.wants_open:
         begun = any(one.transition is not None and world.alive(one.transition.destination) for one in unborn)
         return TabletState.CREATING.value if begun else TabletState.PREPARING.value
     if record.intent is TableIntent.DISABLED:
-        return "DISABLED" if next(_not_there(table), None) is None else "CLOSING"
-    return record.state.value if next(_not_there(table), None) is None else "OPENING"
+        return "CLOSING" if astray else "DISABLED"
+    return "OPENING" if astray else record.state.value
 
 
 def late_tables(world: World, stranded: Iterable[Replica], config: AssignerConfig, now_ms: int) -> Iterator[str]:
     """A line for each table that has been ALTERING, or being made, for longer than it should: who holds it up."""
-    unborn: dict[str, Table] = {}
+    unborn: set[str] = set()
     for replica in (*world.active.values(), *stranded):
         region = replica.region
-        if region.record.state is TabletState.PREPARING and region.wants_open:
-            unborn[region.table.record.table_id] = region.table
+        table_id = region.table.record.table_id
+        if table_id not in unborn and region.record.state is TabletState.PREPARING and region.wants_open:
+            unborn.add(table_id)
     for table in world.tables.values():
         is_altering = table.record.state is TableState.ALTERING
         if not is_altering and table.record.table_id not in unborn:
             continue
-        since_ms = _since_ms(table)
+        since_ms = _since_ms(table, _not_there(table))
         if since_ms and now_ms - since_ms >= config.table_late_ms:
             yield _line(explain_table(table, world, config, now_ms), now_ms)
 
@@ -110,11 +110,11 @@ def _not_there(table: Table) -> Iterator[Replica]:
                 yield replica
 
 
-def _since_ms(table: Table) -> int:
+def _since_ms(table: Table, astray: Iterable[Replica]) -> int:
     """Since when, as far as this master saw; 0: it did not."""
     if table.record.state is TableState.ALTERING:
         return table.altering_since_ms
-    begun = [one.region.creating_since_ms or one.seen_ms for one in _not_there(table)]
+    begun = [one.region.creating_since_ms or one.seen_ms for one in astray]
     return min((one for one in begun if one), default=table.record.created_ms if begun else 0)
 
 
