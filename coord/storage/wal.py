@@ -290,12 +290,15 @@ class Wal:
                 log.warn("{path} is not needed any more and cannot be removed: {error}", path=path, error=str(error))
                 break
             del self._segments[0]
-            try:
-                self._disk.sync_folder(self._folder)
-            except OSError as error:
-                raise SyncFailed(self._disk.where(self._folder), error) from error
+            self._sync_names()
             removed += 1
         return removed
+
+    def _sync_names(self) -> None:
+        try:
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            raise SyncFailed(self._disk.where(self._folder), error) from error
 
     def segment_count(self) -> int:
         """How many files the log has."""
@@ -364,11 +367,8 @@ class Wal:
             self._file.close()
             self._file, self._position, self._reserved = old
             raise
-        try:
-            self._disk.sync_folder(self._folder)
-        except OSError as error:
-            # The header is on the disk, so its number is taken; whether its name is nobody knows.
-            raise SyncFailed(self._disk.where(self._folder), error) from error
+        # Should this fail: the header is on the disk, so its number is taken; whether its name is nobody knows.
+        self._sync_names()
         if old[0] is not None:
             old[0].close()
         self._segments.append(segment)
