@@ -207,7 +207,7 @@ class Follower:
         shards = self.layout.shard_paths()
         listings = await gather(ensureDeferred(_or_none(self.client.children(shard))) for shard in shards)
         paths = [f"{shard}/{name}" for shard, names in zip(shards, listings, strict=True) for name in names or []]
-        found = await gather(ensureDeferred(_sensible(self._sight(path))) for path in paths)
+        found = await gather(ensureDeferred(_or_none(self._sight(path), CorruptZnode)) for path in paths)
         return [sight for sight in found if sight is not None]
 
     async def _learn_tables(self) -> None:
@@ -265,7 +265,7 @@ class Follower:
 
     async def _read_servers(self) -> None:
         names = await _or_none(self.client.children(self.layout.servers)) or []
-        records = await gather(ensureDeferred(_sensible(self._read_server(name))) for name in names)
+        records = await gather(ensureDeferred(_or_none(self._read_server(name), CorruptZnode)) for name in names)
         now = {one.uuid: one for one in records if one is not None}
         before, self.servers = self.servers, now
         for one in before.values():
@@ -310,7 +310,7 @@ class Follower:
         """The change with everything that people and programs want to see of it, as far as it can be read now."""
         record = change.record
         if not record.table_id:
-            await _readable(self._learn_tables())
+            await _or_none(self._learn_tables(), RetryableError, CorruptZnode)
             record = msgspec.structs.replace(record, table_id=self._table_of.get(record.region_id, ""))
         self._prefetch(record.table_id, record.region_id)
         waiting = self._regions.get((record.table_id, record.region_id))
@@ -318,7 +318,8 @@ class Follower:
         actor = actor_of(change.before, change.after)
         server = record.source if record.state.value in ("CLOSING", "CLOSED") else record.destination
         if record.reason == UNREAD:
-            now = await _readable(self._read_region(record.table_id, record.region_id))
+            reading = self._read_region(record.table_id, record.region_id)
+            now = await _or_none(reading, RetryableError, CorruptZnode)
             server = None if now is None else now.location(record.replica).incarnation
         return Line(
             time_ms=change.at_ms,
@@ -353,26 +354,12 @@ async def _shared(result_of: Deferred[T]) -> T:
     return await waiting
 
 
-async def _or_none(answer: Awaitable[T]) -> T | None:
-    try:
-        return await answer
-    except NoNode:
-        return None
-
-
-async def _sensible(reading: Awaitable[T | None]) -> T | None:
-    """What was read; None if it makes no sense, of which `rk fsck` tells."""
+async def _or_none(reading: Awaitable[T], *also: type[Exception]) -> T | None:
+    """What was read; None if there is no such znode, or for one of `also`: where it can be done without."""
+    lacks: tuple[type[Exception], ...] = (NoNode, *also)
     try:
         return await reading
-    except CorruptZnode:
-        return None
-
-
-async def _readable(reading: Awaitable[T]) -> T | None:
-    """What was read; None if it makes no sense, or if the connection broke: for what can be done without."""
-    try:
-        return await reading
-    except (RetryableError, CorruptZnode):
+    except lacks:
         return None
 
 
