@@ -18,8 +18,9 @@ from cli.errors import CliError, NotFoundError, UsageFaultError
 from cli.options import Globals, global_options, spark_options
 from cli.plan_apply import abort, apply, census_now, list_plans, resume, show_plan
 from cli.plan_files import DEFAULT_DIR, Artefact, open_plan, plan_errors
-from cli.plan_make import ENGINES, Wish, display_on_stderr, located, make
+from cli.plan_make import Wish, display_on_stderr, located, make
 from cli.plan_page import page, shortcomings
+from master.settings import ENGINES
 from regions.plan import Params, Snapshot
 from regions.plan.binding import WORDS, RegionReason, Rule, Standing, explain_region
 from regions.plan.compare import Difference, Shift, compare, former_places, places_of

@@ -42,7 +42,6 @@ from regions.plan.model import Blocks
 from regions.plan.problem import clean_replicas
 from regions.plan.spark_target import DEFAULT, late_words, missing, parse_target
 
-ENGINES: Final = ("auto", "greedy", "flow", "spark")
 #: Replicas from which on the exact flow gets a process of its own: only so can it be ended at the deadline.
 FLOW_ALONE: Final = 50_000
 #: Last words of a job that are repeated when it fails.

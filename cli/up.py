@@ -43,7 +43,7 @@ from cli.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_ho
 from cli.ports import holder, is_free
 from cli.supervisor import News, Supervisor
 from cli.tables import specs_of_csv
-from master.settings import SECONDS_MAX
+from master.settings import ENGINES, SECONDS_MAX
 from regions.model import RegionSpec, TableState
 
 DEFAULT_BASE_PORT: Final = 21800
@@ -72,7 +72,7 @@ class StopRequested(BaseException):
 @click.option("--no-table", is_flag=True, help="Make no table.")
 @click.option(
     "--plan-engine",
-    type=click.Choice(["auto", "greedy", "flow", "spark"]),
+    type=click.Choice(ENGINES),
     help="Who computes bulk plans; auto: by size, deadline and what is installed; without Spark or Java greedy does.  "
     "[default: spark at the first start, then auto]",
 )
