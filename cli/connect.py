@@ -32,7 +32,7 @@ from cli.local import LocalCluster, read_cluster, read_super, require_cluster
 from cli.options import DEFAULT_ROOT, Globals
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
-from coord.rpc_wire import RpcError, call_blocking
+from coord.rpc_wire import Code, RpcError, call_blocking
 from master.client import MasterClient, NoLeader
 from master.client import split_address as split_address
 from regions import messages
@@ -449,6 +449,29 @@ def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = mess
         if must_exist:
             cluster.require()
         yield cluster
+
+
+def ask_reigning(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeout_s: float = 3.0) -> T:
+    """What the master that reigns now says; nobody is waited for. Raises UnreachableError when there is none that
+    answers, CliError when it refuses."""
+    active = cluster.active()
+    if active is None:
+        raise UnreachableError("no master is active")
+    try:
+        return call_blocking((active.host, active.port), message, timeout_s, expect=expect)
+    except RpcError as error:
+        if error.code in (Code.UNREACHABLE, Code.TIMEOUT, messages.NOT_LEADER, messages.BUSY, messages.NOT_FOUND):
+            raise UnreachableError(f"the active master gives no answer: {error.message or error.code}") from error
+        raise CliError(error.message or error.code, error.hint) from error
+
+
+def is_alive(server: ServerRecord, timeout_s: float = 1.5) -> bool:
+    """Whether a server's process answers now: its session may outlive it by seconds."""
+    try:
+        ask_server(server, messages.GetServerStatus(), messages.ServerStatus, timeout_s)
+    except RpcError:
+        return False
+    return True
 
 
 def ask_server(server: ServerRecord, message: msgspec.Struct, expect: type[T], timeout_s: float = 5.0) -> T:

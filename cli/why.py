@@ -18,24 +18,20 @@ from rich.text import Text
 
 from cli import output
 from cli.audit import read_alarms
-from cli.connect import Cluster, ask_server, open_cluster
+from cli.connect import Cluster, ask_reigning, is_alive, open_cluster
 from cli.errors import EXIT_OK, EXIT_REFUSED, CliError, UnreachableError
 from cli.lookup import Found, region_in_store
 from cli.names import Names
 from cli.options import Globals, global_options
 from cli.record import Step, lines, read_past
 from cli.why_table import show_table, table_answer
-from coord.rpc_wire import Code, RpcError, call_blocking
 from regions import messages
 from regions.assigner import Assigner
 from regions.explain import explain
 from regions.layout import CorruptZnode, decode_region, decode_table, decode_transition
 from regions.messages import Explanation, NextActor
-from regions.model import ServerRecord
 from regions.unstick import Action, Unstick, unstick
 
-_MASTER_TIMEOUT_S: Final = 3.0
-_PROBE_TIMEOUT_S: Final = 1.5
 #: Steps of the history that are shown.
 _STEPS: Final = 6
 
@@ -133,7 +129,8 @@ def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | No
     found = region_in_store(cluster, region_name)
     region = found.region
     try:
-        explanations, note = _from_master(cluster, region.region_id), ""
+        asked = messages.ExplainRegion(region.region_id)
+        explanations, note = ask_reigning(cluster, asked, messages.Explanations).replicas, ""
     except UnreachableError as error:
         explanations, note = _from_store(cluster, found), error.message
     if replica is not None:
@@ -154,24 +151,9 @@ def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | No
         if said.server is not None:
             answer.server_name = names.of(said.server)
             record = servers.get(said.server.uuid)
-            answer.server_answers = record is not None and _is_alive(record)
+            answer.server_answers = record is not None and is_alive(record)
         answers.append(answer)
     return answers
-
-
-def _from_master(cluster: Cluster, region_id: str) -> list[Explanation]:
-    """The reigning master's own words. Raises UnreachableError when there is none that answers."""
-    active = cluster.active()
-    if active is None:
-        raise UnreachableError("no master is active")
-    try:
-        asked = messages.ExplainRegion(region_id)
-        found = call_blocking((active.host, active.port), asked, _MASTER_TIMEOUT_S, expect=messages.Explanations)
-    except RpcError as error:
-        if error.code in (Code.UNREACHABLE, Code.TIMEOUT, messages.NOT_LEADER, messages.BUSY, messages.NOT_FOUND):
-            raise UnreachableError(f"the active master gives no answer: {error.message or error.code}") from error
-        raise CliError(error.message or error.code, error.hint) from error
-    return found.replicas
 
 
 def _from_store(cluster: Cluster, found: Found) -> list[Explanation]:
@@ -206,15 +188,6 @@ def _from_store(cluster: Cluster, found: Found) -> list[Explanation]:
             one = msgspec.structs.replace(one, deadline_ms=transition.deadline_ms, overdue_ms=late_ms)
         said.append(one)
     return said
-
-
-def _is_alive(server: ServerRecord) -> bool:
-    """Whether a server's process answers now: its session may outlive it by seconds."""
-    try:
-        ask_server(server, messages.GetServerStatus(), messages.ServerStatus, _PROBE_TIMEOUT_S)
-    except RpcError:
-        return False
-    return True
 
 
 # --- showing ----------------------------------------------------------------------------------------------------------

@@ -13,20 +13,16 @@ from rich.console import Console
 from rich.text import Text
 
 from cli import output
-from cli.connect import Cluster, ask_server
+from cli.connect import Cluster, ask_reigning, is_alive
 from cli.errors import CliError, UnreachableError
 from cli.lookup import table_named
 from cli.names import Names
-from coord.rpc_wire import Code, RpcError, call_blocking
-from regions import messages
 from regions.assigner import Assigner
 from regions.layout import CorruptZnode, decode_region, decode_transition
-from regions.messages import NextActor, TableExplanation
-from regions.model import ServerRecord, TableRecord, TransitionRecord
+from regions.messages import ExplainTable, NextActor, TableExplanation
+from regions.model import TableRecord, TransitionRecord
 from regions.unfinished import explain_table
 
-_MASTER_TIMEOUT_S: Final = 3.0
-_PROBE_TIMEOUT_S: Final = 1.5
 #: Servers that are asked for a sign of life.
 _PROBED_MAX: Final = 5
 
@@ -48,29 +44,15 @@ def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
     if record is None:
         return None
     try:
-        said, note = _from_master(cluster, record), ""
+        said, note = ask_reigning(cluster, ExplainTable(record.table_id), TableExplanation), ""
     except UnreachableError as error:
         said, note = _from_store(cluster, record), error.message
     if record.finished_ms:
         note = ""  # the store alone knows of it
     live = {one.uuid: one for one in cluster.servers()}
     concerned = dict.fromkeys(one.server for one in said.waiting if one.server)
-    silent = [uuid for uuid in list(concerned)[:_PROBED_MAX] if uuid not in live or not _is_alive(live[uuid])]
+    silent = [uuid for uuid in list(concerned)[:_PROBED_MAX] if uuid not in live or not is_alive(live[uuid])]
     return TableAnswer(said, not note, note, silent)
-
-
-def _from_master(cluster: Cluster, record: TableRecord) -> TableExplanation:
-    """The reigning master's own words. Raises UnreachableError when there is none that answers."""
-    active = cluster.active()
-    if active is None:
-        raise UnreachableError("no master is active")
-    asked = messages.ExplainTable(record.table_id)
-    try:
-        return call_blocking((active.host, active.port), asked, _MASTER_TIMEOUT_S, expect=TableExplanation)
-    except RpcError as error:
-        if error.code in (Code.UNREACHABLE, Code.TIMEOUT, messages.NOT_LEADER, messages.BUSY, messages.NOT_FOUND):
-            raise UnreachableError(f"the active master gives no answer: {error.message or error.code}") from error
-        raise CliError(error.message or error.code, error.hint) from error
 
 
 def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
@@ -92,15 +74,6 @@ def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
     draining = cluster.children(layout.draining)
     assigner.load([(record, 0)], regions, cluster.servers(), transitions, draining, now_ms)
     return explain_table(assigner.world.tables[record.table_id], assigner.world, assigner.config, now_ms)
-
-
-def _is_alive(server: ServerRecord) -> bool:
-    """Whether a server's process answers now: its session may outlive it by seconds."""
-    try:
-        ask_server(server, messages.GetServerStatus(), messages.ServerStatus, _PROBE_TIMEOUT_S)
-    except RpcError:
-        return False
-    return True
 
 
 def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
