@@ -44,11 +44,16 @@ lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
 
 # Two at a time; files whose tests start processes of their own stay whole.
 # Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.
+# What failed is run once more by itself, and both runs are shown: a machine that stands still for seconds is no fault of
+# ours, and a fault of ours seldom spares a test that has the machine to itself. Who fails twice has failed.
 TOGETHER := -n 2 --dist worksteal
+AGAIN := --last-failed --last-failed-no-failures none --maxfail 1 -n 0
+PYTEST = checked() { $(BIN)/python -m pytest "$$@" && return; test $$? -eq 1 || return 1; \
+	echo "== once more, by itself: what failed above"; $(BIN)/python -m pytest "$$@" $(AGAIN); }; checked
 test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled modules also interpreted
-	$(BIN)/python -m pytest $(TOGETHER) tests/unit tests/datadriven tests/sim
-	RK_PURE=1 $(BIN)/python -m pytest $(TOGETHER) tests/unit/coord tests/datadriven tests/sim --ignore tests/sim/cluster
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e
+	$(PYTEST) $(TOGETHER) tests/unit tests/datadriven tests/sim
+	export RK_PURE=1; $(PYTEST) $(TOGETHER) tests/unit/coord tests/datadriven tests/sim --ignore tests/sim/cluster
+	$(PYTEST) -n 2 --dist loadfile tests/e2e
 
 bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)
