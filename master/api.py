@@ -143,9 +143,9 @@ class MasterApi:
             raise self._not_leader()
         if not reign.is_open:
             raise RpcError(ms.BUSY, f"this master is becoming active: {reign.phases.current or 'starting'}")
-        if reign.is_dark or reign.fence.client.left_s <= 0:
+        if reign.sight.is_dark or reign.fence.client.left_s <= 0:
             raise RpcError(ms.BUSY, "this master has lost the store for longer than its session lasts")
-        if reign.is_paused and not isinstance(request, READS):
+        if reign.sight.is_paused and not isinstance(request, READS):
             raise RpcError(ms.BUSY, "this master has no connection with the store at the moment")
         return reign
 

@@ -39,6 +39,7 @@ from master.planning import Planner
 from master.registry import Registry
 from master.runs import Runs
 from master.settings import Settings
+from master.sight import Sight
 from master.strays import Strays
 from master.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
 from master.upkeep import TableUpkeep
@@ -143,11 +144,8 @@ class Reign:
         self.is_warm = False
         self.is_open = False
         self.is_over = False
-        #: The store is out of sight; see the module docstring.
-        self.is_paused = False
-        #: And for so long that another master may be active.
-        self.is_dark = False
-        self._resuming = False
+        #: Whether it sees the store; see the module docstring.
+        self.sight = Sight(reactor, self._client, self._resume, self.end, self._failed)
         #: When it began, and when servers registered that came since.
         self.began_ms = now_ms()
         self.arrivals_ms: dict[Incarnation, int] = {}
@@ -155,14 +153,9 @@ class Reign:
         self.also_problems: Callable[[], list[str]] = list
         #: The store is being asked whether our epoch stands.
         self._doubting = False
-        self.pauses = 0
         self.bulks = Bulks(self, planner, now_ms, token)
         self.operations = TableOperations(self, now_ms, token)
         self.upkeep = TableUpkeep(self, self.operations, now_ms)
-        self._lease_over: IDelayedCall | None = None
-        #: Writes to be done again once the store is in sight, and those who wait for that.
-        self._again: list[Callable[[], Any]] = []
-        self._resumed: list[Deferred[None]] = []
         #: While a shutdown is under way that a former master announced: who was alive, and when it is taken to be off.
         self._stopping: frozenset[Incarnation] | None = None
         self._shutdown_until: IDelayedCall | None = None
@@ -332,14 +325,14 @@ class Reign:
         self._reader.close()
         self._dispatcher.close()
         self.registry.close()
+        self.sight.close()
         self._planner.cancel()
         if self._beginning is not None:
             self._beginning.cancel()
         if self._ticking is not None and self._ticking.active():
             self._ticking.cancel()
-        for timer in (self._lease_over, self._shutdown_until):
-            if timer is not None and timer.active():
-                timer.cancel()
+        if self._shutdown_until is not None and self._shutdown_until.active():
+            self._shutdown_until.cancel()
         if self._stop_listening is not None:
             self._stop_listening()
         if self._client.state is SessionState.CONNECTED:
@@ -347,7 +340,7 @@ class Reign:
             self._client.remove_watch(self._layout.unassigned, self._unassigned_event).addErrback(lambda _: None)
         self.operations.locks.fail(Deposed(reason))
         self._waiters.fail(Deposed(reason))
-        self._release(Deposed(reason))
+        self.sight.fail(Deposed(reason))
         self._ended(reason)
 
     def _failed(self, failure: Failure) -> None:
@@ -360,7 +353,7 @@ class Reign:
         if isinstance(error, Deposed):
             self.end("another master is active")
         elif isinstance(error, RetryableError) and self.is_open:
-            self._pause()
+            self.sight.lose()
         elif isinstance(error, CoordError):
             self.end(f"lost sight of the store: {error}")
         else:
@@ -373,41 +366,16 @@ class Reign:
         if state is SessionState.CONNECTED:
             return  # the gap that the watches report comes after they are in force again
         if state is SessionState.SUSPENDED and self.is_open:
-            self._pause()
+            self.sight.lose()
         else:
             self.end(f"session {state.value}")
-
-    def _pause(self) -> None:
-        """Do nothing any more until the store is in sight; answer nothing either once our session may be over."""
-        if self.is_paused:
-            return
-        self.is_paused = True
-        self.pauses += 1
-        left_s = self._client.left_s
-        log.info("out of sight of the store; our session lives for {left:.1f} s more", left=left_s)
-        self._lease_over = self._reactor.callLater(left_s, self._session_may_be_over)
-
-    def _session_may_be_over(self) -> None:
-        """From here on another master may be active: we are not, unless the store says that the session lives."""
-        self._lease_over = None
-        if self._client.state is SessionState.CONNECTED:
-            if not self._resuming:
-                self.end("the store refused a write, and was in sight")
-            else:  # it takes long to read what may have been missed
-                self._lease_over = self._reactor.callLater(max(self._client.left_s, TICK_S), self._session_may_be_over)
-            return
-        self.is_dark = True
-        log.info("our session may be over: not active before the store has said that it is not")
 
     def _gap(self) -> None:
         """The watches are in force again, and events may have been missed."""
         if not self.is_open:
             self.end("events may have been missed")
             return
-        self._pause()
-        if not self.is_over:
-            self._resuming = True
-            ensureDeferred(self._resume()).addErrback(self._not_resumed)
+        self.sight.look_again()
 
     async def _resume(self) -> None:
         """Is the epoch still ours? Then read what may have changed, and go on."""
@@ -419,48 +387,14 @@ class Reign:
         self._writer.settle_unknown()
         for event in events:
             self._handle(event)
-        self.is_paused = self.is_dark = self._resuming = False
-        if self._lease_over is not None:
-            self._lease_over.cancel()
-            self._lease_over = None
         log.info("the store is in sight again, epoch {epoch} goes on", epoch=self.fence.epoch)
-        again, self._again = self._again, []
-        for write in again:
-            self.persist(write)
-        self._release(None)
+        self.sight.regained()
         self._pump()
         self.persist(partial(self.upkeep.clear, orphans))
 
-    def _not_resumed(self, failure: Failure) -> None:
-        """The connection broke again: the next gap tries again, as long as the session lives."""
-        if isinstance(failure.value, RetryableError) and not self.is_over:
-            self._resuming = False
-            log.info("still out of sight of the store: {error}", error=failure.value)
-        else:
-            self._failed(failure)
-
-    def _release(self, error: Exception | None) -> None:
-        waiting, self._resumed = self._resumed, []
-        for one in waiting:
-            if error is None:
-                one.callback(None)
-            else:
-                one.errback(error)
-
     async def insist(self, write: Callable[[], Any]) -> Any:
         """Do a write that may be repeated, again after each lost connection. Raises Deposed when the reign ends."""
-        while True:
-            if self.is_over:
-                raise Deposed("the reign is over")
-            if self.is_paused:
-                resumed: Deferred[None] = Deferred()
-                self._resumed.append(resumed)
-                await resumed
-            try:
-                return await write()
-            except RetryableError as error:
-                if not self.is_over:
-                    self._failed(Failure(error))  # type: ignore[no-untyped-call]
+        return await self.sight.insist(write)
 
     def persist(self, write: Callable[[], Any]) -> None:
         """`insist` for a write that nobody waits for."""
@@ -468,7 +402,7 @@ class Reign:
 
     def _stale(self, message: str) -> None:
         """A server knows a higher epoch: ask the store, which decides; once, however many say so."""
-        if self._doubting or self.is_paused or self.is_over:
+        if self._doubting or self.sight.is_paused or self.is_over:
             return
         log.info("epoch {epoch} is doubted: {message}", epoch=self.fence.epoch, message=message)
         self._doubting = True
@@ -569,7 +503,7 @@ class Reign:
 
     def _tick(self) -> None:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
-        if self.is_open and not self.is_paused:
+        if self.is_open and not self.sight.is_paused:
             self.assigner.tick(self._now_ms())
             self._reader.due(self._now_ms())
             for move in self.balancing.tick():
@@ -593,7 +527,7 @@ class Reign:
     def _pump(self) -> None:
         """Carry out what the assigner wants, then send what has gathered."""
         self._pump_due = False
-        if not self.is_open or self.is_paused:
+        if not self.is_open or self.sight.is_paused:
             return
         try:
             for effect in self.assigner.take(self._now_ms()):

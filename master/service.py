@@ -150,7 +150,7 @@ class MasterService:
         """standby, activating or active."""
         if self.reign is None:
             return "standby"
-        return "active" if self.reign.is_open and not self.reign.is_dark else "activating"
+        return "active" if self.reign.is_open and not self.reign.sight.is_dark else "activating"
 
     @property
     def address(self) -> str:
@@ -325,7 +325,7 @@ class MasterService:
     def _at_rest(self) -> dict[str, Incarnation] | None:
         """Where replicas at rest are, while this master reigns."""
         reign = self.reign
-        if reign is None or not reign.is_open or reign.is_paused:
+        if reign is None or not reign.is_open or reign.sight.is_paused:
             return None
         return {
             one.key: one.home

@@ -28,13 +28,13 @@ def test_a_short_disconnection_is_ridden_out(bench: Bench) -> None:
     reign = bench.reign
     assert reign is not None
     bench.store.cut()
-    assert reign.is_paused
+    assert reign.sight.is_paused
     assert bench.ask(DISABLE) == ms.BUSY
     assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
     bench.go_on(1.5)
     bench.store.mend()
     bench.go_on()
-    assert (reign.is_paused, reign.is_dark, bench.ended) == (False, False, [])
+    assert (reign.sight.is_paused, reign.sight.is_dark, bench.ended) == (False, False, [])
     answer = bench.ask(DISABLE)
     assert answer.tables[0].table.intent is TableIntent.DISABLED
 
@@ -45,11 +45,11 @@ def test_in_the_dark_it_does_not_answer_as_the_active_one(bench: Bench) -> None:
     assert reign is not None
     bench.store.cut()
     bench.go_on(2.1)
-    assert reign.is_dark
+    assert reign.sight.is_dark
     assert bench.ask(ms.ListTables()) == ms.BUSY
     bench.store.mend()
     bench.go_on()
-    assert (reign.is_dark, bench.ended) == (False, [])
+    assert (reign.sight.is_dark, bench.ended) == (False, [])
     assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
 
 
@@ -75,12 +75,12 @@ def test_a_connection_that_breaks_again_while_it_catches_up(bench: Bench) -> Non
         bench.store.cut()
         bench.store.mend()
         bench.store.answer(2)
-    assert reign.is_paused
+    assert reign.sight.is_paused
     bench.store.cut()
     bench.go_on(5.0)
     bench.store.mend()
     bench.go_on()
-    assert (reign.is_paused, bench.ended) == (False, [])
+    assert (reign.sight.is_paused, bench.ended) == (False, [])
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["it was done", "it was not"])
@@ -121,7 +121,7 @@ def test_a_refusal_that_is_no_disconnection_ends_the_reign_in_time(bench: Bench)
     reign = bench.reign
     assert reign is not None
     reign._failed(Failure(ConnectionLoss("")))
-    assert reign.is_paused
+    assert reign.sight.is_paused
     bench.go_on(2.1)
     assert bench.ended == ["the store refused a write, and was in sight"]
 
