@@ -10,12 +10,12 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from tests.helpers import POLL_S
+from tests.helpers import PATIENCE_S, POLL_S
 
 T = TypeVar("T")
 
 
-def in_reactor(main: Callable[[Any], Coroutine[Any, Any, T]], timeout_s: float = 30.0) -> T:
+def in_reactor(main: Callable[[Any], Coroutine[Any, Any, T]], timeout_s: float = 2 * PATIENCE_S) -> T:
     """Run `main(reactor)` to its end and return what it returns, or raise what it raises.
 
     After `timeout_s` the coroutine is cancelled where it stands, so that the traceback shows what it waited for.
@@ -41,7 +41,7 @@ def in_reactor(main: Callable[[Any], Coroutine[Any, Any, T]], timeout_s: float =
     return answer
 
 
-async def until(reactor: Any, check: Callable[[], object], what: str, timeout_s: float = 20.0) -> Any:
+async def until(reactor: Any, check: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> Any:
     """Wait, without stopping the reactor, until `check` answers something truthy, and return that."""
     for _ in range(int(timeout_s / POLL_S)):
         answer = check()

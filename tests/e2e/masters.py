@@ -6,44 +6,64 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
 
-from coord.rpc import RpcError, call_blocking
+from coord.rpc import Code, RpcError, call_blocking
 from regions import messages as ms
 from regions.layout import Layout, decode_region, decode_transition
 from regions.model import RegionRecord, TransitionRecord
-from tests.helpers import daemon, eventually, free_ports, rk
+from tests.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
 from tests.zookeeper import zookeeper
 
 T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R")
+
+#: For what a busy process takes to answer; what a request itself waits for comes on top.
+ANSWER_S: Final = 30.0
+#: Silence after which a server, or a frozen master, is dead. (A killed master is replaced at once.) Longer than a busy
+#: machine lets a process wait, for whoever dies unasked spoils a test.
+SESSION_MS: Final = 6_000
+#: Refusals that pass: ask again.
+_PASSING: Final = (ms.NOT_LEADER, ms.BUSY, Code.UNREACHABLE, Code.CONNECTION_LOST)
+#: kazoo's retries: without end but for the time, also when a session has expired meanwhile.
+_AGAIN: Final[dict[str, Any]] = {"max_tries": -1, "max_delay": 0.5, "ignore_expire": True}
 
 
 class UpToDate(KazooClient):  # type: ignore[misc]
-    """Its reads see what was acknowledged to anybody before: the node that it asks may be behind the others."""
+    """Its reads see what was acknowledged to anybody before: the node that it asks may be behind the others.
+
+    They go on over a lost connection: whom they ask may be killed, too.
+    """
+
+    def __init__(self, hosts: str) -> None:
+        super().__init__(hosts, timeout=10, connection_retry=_AGAIN, command_retry=_AGAIN)
+
+    def _current(self, read: Callable[[str], R], path: str) -> R:
+        def synced() -> R:
+            self.sync(path)
+            return read(path)
+
+        found: R = self.retry(synced)
+        return found
 
     def get(self, path: str) -> tuple[bytes, ZnodeStat]:
         """See KazooClient."""
-        self.sync(path)
-        found: tuple[bytes, ZnodeStat] = super().get(path)
-        return found
+        return self._current(super().get, path)
 
     def exists(self, path: str) -> ZnodeStat | None:
         """See KazooClient."""
-        self.sync(path)
-        found: ZnodeStat | None = super().exists(path)
-        return found
+        return self._current(super().exists, path)
 
     def get_children(self, path: str) -> list[str]:
         """See KazooClient."""
-        self.sync(path)
-        found: list[str] = super().get_children(path)
-        return found
+        return self._current(super().get_children, path)
 
 
 class Process:
@@ -71,7 +91,7 @@ class Process:
         """SIGTERM, and its exit status."""
         assert self.popen is not None
         self.signal(signal.SIGTERM)
-        status = self.popen.wait(20)
+        status = self.popen.wait(PATIENCE_S)
         self._running.close()
         return status
 
@@ -97,7 +117,7 @@ class Cluster:
             "--address",
             f"127.0.0.1:{port}",
             "--session-timeout-ms",
-            "2000",
+            str(SESSION_MS),
             "--balance-period-s",
             "0",
             *options,
@@ -108,10 +128,12 @@ class Cluster:
         name = f"server{number}"
         arguments = ["server", "run", "--store", self.hosts, "--data-dir", str(self.folder / name)]
         arguments += ["--shared-dir", str(self.folder / "shared"), "--address", f"127.0.0.1:{port}"]
-        return Process([*arguments, "--session-timeout-ms", "2000"], ("127.0.0.1", port), self.folder / f"{name}.log")
+        return Process(
+            [*arguments, "--session-timeout-ms", str(SESSION_MS)], ("127.0.0.1", port), self.folder / f"{name}.log"
+        )
 
     def __enter__(self) -> Cluster:
-        self.zk.start(timeout=30)
+        self.zk.start(timeout=2 * PATIENCE_S)
         for process in [*self.masters, *self.servers]:
             process.start()
         return self
@@ -122,8 +144,20 @@ class Cluster:
         self.zk.stop()
         self.zk.close()
 
-    def ask(self, process: Process, message: msgspec.Struct, expect: type[T], timeout_s: float = 10.0) -> T:
-        return call_blocking(process.address, message, timeout_s, expect=expect)
+    def withdraw(self, server: Process) -> None:
+        """Kill a server that is to come later, and wait until nobody knows it any more."""
+        server.kill()
+        others = len(self.servers) - 1
+
+        def gone() -> bool:
+            known = {one.server.port for one in self.ask_active(ms.ListServers(), ms.Servers).servers}
+            return len(known) == others and server.address[1] not in known
+
+        eventually(gone, 2 * PATIENCE_S, f"{others} servers")
+
+    def ask(self, process: Process, message: msgspec.Struct, expect: type[T], timeout_s: float = ANSWER_S) -> T:
+        """What this process answers; for the time that the message itself waits, there is time besides."""
+        return call_blocking(process.address, message, timeout_s + getattr(message, "wait_ms", 0) / 1000, expect=expect)
 
     def active(self) -> Process | None:
         """The master that says it is active."""
@@ -133,41 +167,58 @@ class Cluster:
                     return master
         return None
 
-    def wait_active(self, timeout_s: float = 40.0) -> Process:
-        return eventually(self.active, timeout_s, "an active master")  # type: ignore[return-value]
+    def wait_active(self) -> Process:
+        return eventually(self.active, 2 * PATIENCE_S, "an active master")  # type: ignore[return-value]
 
-    def ask_active(self, message: msgspec.Struct, expect: type[T], timeout_s: float = 30.0) -> T:
-        """Ask whoever is active, through changes of who that is."""
+    def ask_active(self, message: msgspec.Struct, expect: type[T]) -> T:
+        """Ask whoever is active, through changes of who that is; what is done once is done once all the same."""
+        if getattr(message, "request_id", None) == "":
+            message = msgspec.structs.replace(message, request_id=uuid.uuid4().hex)
 
-        def asked() -> T | None:
+        def asked() -> T | RpcError | None:
             master = self.active()
-            if master is None:
-                return None
             try:
-                return self.ask(master, message, expect, timeout_s)
+                return None if master is None else self.ask(master, message, expect)
             except RpcError as error:
-                if error.code in (ms.NOT_LEADER, ms.BUSY, "unreachable", "connection_lost"):
-                    return None
-                raise
+                return None if error.code in _PASSING else error
 
-        return eventually(asked, timeout_s + 30, type(message).__name__)  # type: ignore[return-value]
+        answer = eventually(asked, what=type(message).__name__)
+        if isinstance(answer, RpcError):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    def _status(self) -> ms.MasterStatus:
+        """The active master's status. AssertionError: there is none now."""
+        for master in self.masters:
+            with contextlib.suppress(RpcError):
+                status = self.ask(master, ms.GetMasterStatus(), ms.MasterStatus, 3.0)
+                if status.role == "active":
+                    return status
+        raise AssertionError("no master is active")
 
     def status(self) -> ms.MasterStatus:
-        return self.ask_active(ms.GetMasterStatus(), ms.MasterStatus)
+        """The active master's status, as soon as there is an active master."""
+        return eventually(self._status, 2 * PATIENCE_S, "an active master")
 
-    def wait_settled(self, timeout_s: float = 60.0) -> ms.MasterStatus:
-        """Until every replica is open and nothing is in transition."""
+    def wait_servers(self, count: int) -> None:
+        """Until so many region servers live, as the active master has it."""
+        eventually(lambda: self._status().servers == count, 2 * PATIENCE_S, f"{count} servers")
 
-        def settled() -> ms.MasterStatus | None:
-            master = self.active()
-            if master is None:
-                return None
-            status = self.ask(master, ms.GetMasterStatus(), ms.MasterStatus)
+    def wait_masters(self, count: int) -> None:
+        """Until so many masters live, as the active one has it."""
+        eventually(lambda: self._status().masters == count, 2 * PATIENCE_S, f"{count} masters")
+
+    def wait_settled(self) -> ms.MasterStatus:
+        """Until every replica is open, nothing is in transition, and no accepted move has yet to begin."""
+
+        def settled() -> ms.MasterStatus:
+            assert self.zk.get_children(self.layout.moves) == []
+            status = self._status()
             assert status.open == status.replicas, f"{status.open} of {status.replicas}, rit {status.rit}"
             assert status.rit == 0
             return status
 
-        return eventually(settled, timeout_s, "all regions open")  # type: ignore[return-value]
+        return eventually(settled, 2 * PATIENCE_S, "all regions open")
 
     # --- the store's view -------------------------------------------------------------------------------------------
 
@@ -199,12 +250,20 @@ class Cluster:
         return held
 
     def check_owners(self) -> dict[str, str]:
-        """Servers and store agree on where every region is, and none is in transition; returns region id -> uuid."""
-        held = self.owners()
-        stored = {region.region_id: region.location(0).uuid or "" for region in self.regions()}
-        assert held == stored
-        assert self.transitions() == []
-        return held
+        """Servers and store come to agree on where every region is, with none in transition: region id -> uuid.
+
+        Not at once, even when the master has seen the end of everything: a server may hear of it after the master. But
+        no region may be open twice for a moment, so this is for a cluster at rest; else it belongs in `eventually`.
+        """
+        self.owners()
+
+        def agreed() -> dict[str, str]:
+            held = self.owners()
+            assert held == {region.region_id: region.location(0).uuid or "" for region in self.regions()}
+            assert self.transitions() == []
+            return held
+
+        return eventually(agreed, 2 * PATIENCE_S, "servers and store agree")
 
     def uuid_of(self, server: Process) -> str:
         """The uuid of a running server."""

@@ -21,12 +21,12 @@ def test_a_new_server_gets_its_share_and_the_switch_survives(store: str, tmp_pat
     options = ["--balance-period-s", "0.5"]
     with any_store(store, tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "c", options=options) as cluster:
         late = cluster.servers[2]
-        late.kill()
+        cluster.withdraw(late)
         active = cluster.wait_active()
-        eventually(lambda: len(cluster.ask(active, ms.ListServers(), ms.Servers).servers) == 2, 20, "two servers")
-        cluster.ask(active, ms.CreateTable("orders", SPLITS, wait_ms=30_000), ms.Tables, 40)
+        cluster.wait_servers(2)
+        cluster.ask(active, ms.CreateTable("orders", SPLITS, wait_ms=60_000), ms.Tables)
         late.start()
-        counts = eventually(lambda: _even(cluster.owners()), 40, "twenty regions each")
+        counts = eventually(lambda: _even(cluster.owners()), what="twenty regions each")
         assert counts == [20, 20, 20]
         report = cluster.ask(active, ms.Balance(), ms.BalanceReport)
         assert report.enabled
@@ -36,12 +36,12 @@ def test_a_new_server_gets_its_share_and_the_switch_survives(store: str, tmp_pat
         assert not cluster.ask(active, ms.Balance(switch=False), ms.BalanceReport).enabled
         active.kill()
         standby = next(one for one in cluster.masters if one is not active)
-        eventually(lambda: cluster.active() is standby, 30, "the standby is active")
+        eventually(lambda: cluster.active() is standby, what="the standby is active")
         cluster.wait_settled()
         gone = cluster.uuid_of(late)
         for region, uuid in sorted(cluster.owners().items()):
             if uuid == gone:
-                cluster.ask(standby, ms.MoveRegion(region, wait_ms=10_000), ms.Accepted, 20)
+                cluster.ask(standby, ms.MoveRegion(region, wait_ms=60_000), ms.Accepted)
                 break
         cluster.wait_settled()
         report = cluster.ask(standby, ms.Balance(run=True, dry_run=True), ms.BalanceReport)
@@ -49,8 +49,9 @@ def test_a_new_server_gets_its_share_and_the_switch_survives(store: str, tmp_pat
         assert report.last is None
         moved = cluster.ask(standby, ms.Balance(run=True), ms.BalanceReport)
         assert moved.moves == report.moves
-        eventually(lambda: _even(cluster.owners()), 20, "twenty regions each again")
-        eventually(cluster.check_owners, 20, "servers and store agree")
+        eventually(lambda: _even(cluster.owners()), what="twenty regions each again")
+        cluster.wait_settled()
+        cluster.check_owners()
 
 
 def _even(owners: dict[str, str]) -> list[int] | None:

@@ -33,14 +33,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("elections")
     with any_store("one", folder / "store") as hosts, cluster_on(hosts, folder / "cluster", servers=SERVERS) as running:
         running.wait_active()
-        eventually(lambda: running.status().servers == SERVERS, 20, "three servers")
+        running.wait_servers(SERVERS)
         yield running
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
     """How the leader is changed; both masters are there before and after."""
-    eventually(lambda: [role(cluster, one) for one in cluster.masters].count("standby") == 1, 20, "a standby")
+    eventually(lambda: [role(cluster, one) for one in cluster.masters].count("standby") == 1, what="a standby")
     yield request.param
     for master in cluster.masters:
         if master.popen is None or master.popen.poll() is not None:
@@ -71,14 +71,14 @@ def change_leader(cluster: Cluster, way: str) -> Process:
                     return master
         return None
 
-    return eventually(reigns, 20, "another reign")  # type: ignore[return-value]
+    return eventually(reigns, what="another reign")  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["open", "just made"])
 def test_a_table_is_scanned_right_after_the_leader_has_changed(cluster: Cluster, way: str, waits: bool) -> None:
     """TS-01: create a table, change the leader master, scan at once: also one whose regions were not open yet."""
     name = f"scanned-{way}-{waits}"
-    create = ms.CreateTable(name, SPLITS, wait_ms=20_000 if waits else 0, request_id=f"create-{name}")
+    create = ms.CreateTable(name, SPLITS, wait_ms=60_000 if waits else 0, request_id=f"create-{name}")
     made = cluster.ask_active(create, ms.Tables).tables[0].table
     with connect(cluster.hosts, timeout_s=20.0) as client:
         if waits:
@@ -88,7 +88,7 @@ def test_a_table_is_scanned_right_after_the_leader_has_changed(cluster: Cluster,
         client.put(name, "k0x", b"later")
         assert client.get(name, "k0x") == b"later"
     # KUDU-1353: the new leader says where the regions are, and the schema can be changed under it.
-    alter = ms.AlterTable(name, schema="x", wait_ms=20_000, request_id=f"alter-{name}")
+    alter = ms.AlterTable(name, schema="x", wait_ms=60_000, request_id=f"alter-{name}")
     altered = cluster.ask_active(alter, ms.Tables).tables[0].table
     assert (altered.table_id, altered.state, altered.schema_version) == (made.table_id, TableState.RUNNING, 1)
     described = cluster.ask_active(ms.DescribeTable(name), ms.Regions).regions
@@ -103,15 +103,15 @@ def test_a_table_is_deleted_and_another_created_after_the_leader_has_changed(
     """TS-02: create A, change the leader, wait for a heartbeat of each server, delete A, create B; TS-03: without the
     wait. Nothing of A stays, and B does not crowd onto few servers (KUDU-1353, KUDU-1358)."""
     name = f"{way}-{waits}"
-    create = ms.CreateTable(f"a-{name}", SPLITS, wait_ms=20_000, request_id=f"a-{name}")
+    create = ms.CreateTable(f"a-{name}", SPLITS, wait_ms=60_000, request_id=f"a-{name}")
     former = cluster.ask_active(create, ms.Tables).tables[0].table
     leader = change_leader(cluster, way)
     if waits:
-        eventually(all_heard_since(cluster, leader), 20, "a heartbeat of each server")
-    delete = ms.DeleteTable(f"a-{name}", wait_ms=20_000, request_id=f"d-{name}")
-    deleted = cluster.ask(leader, delete, ms.Tables, 25).tables[0].table
-    create = ms.CreateTable(f"b-{name}", SPLITS, wait_ms=20_000, request_id=f"b-{name}")
-    made = cluster.ask(leader, create, ms.Tables, 25).tables[0].table
+        eventually(all_heard_since(cluster, leader), what="a heartbeat of each server")
+    delete = ms.DeleteTable(f"a-{name}", wait_ms=60_000, request_id=f"d-{name}")
+    deleted = cluster.ask(leader, delete, ms.Tables).tables[0].table
+    create = ms.CreateTable(f"b-{name}", SPLITS, wait_ms=60_000, request_id=f"b-{name}")
+    made = cluster.ask(leader, create, ms.Tables).tables[0].table
     assert (deleted.table_id, deleted.state) == (former.table_id, TableState.REMOVED)
     hosted = [(server, one) for server in cluster.servers for one in listed(cluster, server)]
     assert not [one for _, one in hosted if one.table_id == former.table_id]
@@ -124,7 +124,7 @@ def test_a_table_is_deleted_and_another_created_after_the_leader_has_changed(
         states = [decode_region(cluster.zk.get(f"{path}/{one}")[0]).state for one in cluster.zk.get_children(path)]
         return states == [TabletState.DELETED] * (len(SPLITS) + 1)
 
-    eventually(ended, 20, "the tablets of A are DELETED, and their records kept (MD-06)")
+    eventually(ended, what="the tablets of A are DELETED, and their records kept (MD-06)")
 
 
 def all_heard_since(cluster: Cluster, master: Process) -> Callable[[], bool]:
@@ -152,7 +152,7 @@ def listed(cluster: Cluster, server: Process) -> list[ms.HostedReplica]:
 def test_a_tablet_that_no_master_knows_is_told_of_and_stays(cluster: Cluster) -> None:
     """FN-04: whoever wipes the catalogue loses no row by it. The server goes on serving what it has, the new leader
     tells of the orphan, an auditor raises an alarm, and nothing is closed or deleted."""
-    made = cluster.ask_active(ms.CreateTable("orphaned", wait_ms=20_000), ms.Tables).tables[0].table
+    made = cluster.ask_active(ms.CreateTable("orphaned", wait_ms=60_000), ms.Tables).tables[0].table
     with connect(cluster.hosts, timeout_s=20.0) as client:
         client.put("orphaned", "k", b"v")
     layout, region_id = cluster.layout, f"{made.table_id}.0000"
@@ -169,9 +169,9 @@ def test_a_tablet_that_no_master_knows_is_told_of_and_stays(cluster: Cluster) ->
             status = cluster.ask(leader, ms.GetMasterStatus(), ms.MasterStatus)
             return [one for one in status.problems if region_id in one]
 
-        [told] = eventually(problems, 20, "a problem that names the orphan")
+        [told] = eventually(problems, what="a problem that names the orphan")
         assert told.startswith("orphan")
-        eventually(lambda: cluster.zk.get_children(layout.alarms), 20, "an alarm")
+        eventually(lambda: cluster.zk.get_children(layout.alarms), what="an alarm")
         assert [(one.region_id, one.state) for one in listed(cluster, home) if one.table_id == made.table_id] == [
             (region_id, "OPEN")
         ]
@@ -179,5 +179,5 @@ def test_a_tablet_that_no_master_knows_is_told_of_and_stays(cluster: Cluster) ->
     finally:
         home.kill()
         home.start()
-        eventually(lambda: cluster.status().servers == SERVERS, 20, "three servers")
+        cluster.wait_servers(SERVERS)
     assert list((cluster.folder / "shared").rglob(f"*{region_id}*")), "nor does the server clear it away"

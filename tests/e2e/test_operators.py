@@ -24,8 +24,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Two masters and three servers with one table of six regions, all open."""
     with any_store("one", tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "cluster") as running:
         active = running.wait_active()
-        eventually(lambda: len(running.ask(active, ms.ListServers(), ms.Servers).servers) == 3, 20, "three servers")
-        running.ask(active, ms.CreateTable("orders", list("bcdef"), wait_ms=30_000), ms.Tables, 40)
+        running.wait_servers(3)
+        running.ask(active, ms.CreateTable("orders", list("bcdef"), wait_ms=60_000), ms.Tables)
         yield running
 
 
@@ -48,7 +48,7 @@ def plant(cluster: Cluster, region_id: str, state: str) -> None:
 def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> None:
     """N5, N6: the issue's own words, in one cluster, for each start of one costs seconds."""
     region = sorted(cluster.owners())[0]
-    first = eventually(lambda: ask(cluster, "history", region)["steps"], 10, "the history of its opening")
+    first = eventually(lambda: ask(cluster, "history", region)["steps"], what="the history of its opening")
     assert [one["after"] for one in first] == ["OFFLINE", "OPENING", "OPENED", ""]
     assert ask(cluster, "audit") == {"alarms": [], "auditors": 2}
     assert ask(cluster, "fsck")["findings"] == []
@@ -58,7 +58,7 @@ def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> Non
     assert (well["from_master"], well["server_answers"]) == (True, True)
 
     plant(cluster, region, "OPENED")
-    [alarm] = eventually(lambda: ask(cluster, "audit", status=1)["alarms"], 10, "the alarm of an illegal write")
+    [alarm] = eventually(lambda: ask(cluster, "audit", status=1)["alarms"], what="the alarm of an illegal write")
     assert alarm["rule"] == "illegal step"
     assert [one["after"] for one in alarm["steps"]][-1] == "OPENED"
     assert ask(cluster, "audit", "--ack", "all") == {"acknowledged": [alarm["alarm_id"]]}
@@ -75,7 +75,7 @@ def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> Non
         assert steps[-1] == ""
         return steps
 
-    steps = eventually(told, 10, "the end of the move in the history")
+    steps = eventually(told, what="the end of the move in the history")
     assert steps[:4] == ["OFFLINE", "OPENING", "OPENED", ""]
     # The move may have been lost with the master before it began; and the balancer may move it again.
     move = ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""]
@@ -86,7 +86,7 @@ def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> Non
     # Nobody reigns: the store alone answers, and an orphan is ended by a legal step.
     for master in cluster.masters:
         master.kill()
-    eventually(lambda: not cluster.zk.exists(cluster.layout.active), 20, "no master is active")
+    eventually(lambda: not cluster.zk.exists(cluster.layout.active), what="no master is active")
     [alone] = ask(cluster, "why", moved)
     assert (alone["from_master"], alone["explanation"]["standing"]) == (False, "OPEN")
     orphan = TransitionRecord("dead.0001", "dead", 0, RegionState.OFFLINE)

@@ -48,8 +48,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("data")
     with own_store(folder / "store", 1) as hosts, cluster_on(hosts, folder / "cluster", masters=1) as running:
         active = running.wait_active()
-        eventually(lambda: len(running.ask(active, ms.ListServers(), ms.Servers).servers) == 3, 20, "three servers")
-        running.ask(active, ms.CreateTable(TABLE, SPLITS, wait_ms=30_000), ms.Tables, 40)
+        running.wait_servers(3)
+        running.ask(active, ms.CreateTable(TABLE, SPLITS, wait_ms=60_000), ms.Tables)
         yield running
 
 
@@ -67,7 +67,7 @@ def place_of(client: RegionClient, key: str) -> Place:
         assert region is not None
         return Place.of(client.places.refresh(TABLE, region.region_id) or region)
 
-    return eventually(found, 20, "the region open")  # type: ignore[return-value]
+    return eventually(found, what="the region open")  # type: ignore[return-value]
 
 
 def owner_of(cluster: Cluster, client: RegionClient, key: str) -> Process:
@@ -77,8 +77,7 @@ def owner_of(cluster: Cluster, client: RegionClient, key: str) -> Process:
 
 def whole(cluster: Cluster) -> None:
     """Three servers again, every region open."""
-    active = cluster.wait_active()
-    eventually(lambda: len(cluster.ask(active, ms.ListServers(), ms.Servers).servers) == 3, 30, "three servers")
+    cluster.wait_servers(3)
     cluster.wait_settled()
 
 
@@ -87,7 +86,7 @@ def test_rows_follow_their_regions(cluster: Cluster, client: RegionClient) -> No
     rows = {f"k{number:03d}": f"value {number}".encode() for number in range(120)}
     assert client.write(TABLE, [Change(key, value) for key, value in rows.items()]) == 120
     for region in sorted(cluster.owners()):
-        cluster.ask_active(ms.MoveRegion(region, wait_ms=10_000), ms.Accepted)
+        cluster.ask_active(ms.MoveRegion(region, wait_ms=60_000), ms.Accepted)
     assert dict(client.scan(TABLE)) == rows
     client.put(TABLE, "k050", b"new")
     client.delete(TABLE, "k051")
@@ -103,7 +102,7 @@ def test_a_killed_owner_loses_no_acknowledged_write(cluster: Cluster, client: Re
     load.start()
     victim = owner_of(cluster, client, "k05")
     victim.kill()
-    eventually(lambda: load.counts["write ok"] > 300 and not load.busy, 60, "writes everywhere again")
+    eventually(lambda: load.counts["write ok"] > 300 and not load.busy, what="writes everywhere again")
     report = load.stop()
     victim.start()
     assert report.is_sound, report.violations
@@ -148,12 +147,12 @@ def test_a_frozen_owner_serves_nothing_of_its_old_lease(cluster: Cluster, client
         assert not isinstance(made.answers(1)[0], Failed)
         return owner, place, made
 
-    victim, place, waiting = eventually(connected, 20, "an owner that answers")
+    victim, place, waiting = eventually(connected, what="an owner that answers")
     victim.signal(signal.SIGSTOP)
     try:
         waiting.send(2, KvRead(place, [key]))
         waiting.send(3, KvWrite(place, [KvChange(key, b"from the grave")], "w", 1))
-        eventually(lambda: place_of(client, key).server != place.server, 30, "the region is open elsewhere")
+        eventually(lambda: place_of(client, key).server != place.server, what="the region is open elsewhere")
         client.put(TABLE, key, b"after")
     finally:
         victim.signal(signal.SIGCONT)
@@ -175,7 +174,7 @@ def test_a_request_for_an_earlier_opening_is_refused(cluster: Cluster, client: R
     home = owner_of(cluster, client, key)
     for destination in ("", before.server):
         region_id = place_of(client, key).region_id
-        cluster.ask_active(ms.MoveRegion(region_id, destination=destination, wait_ms=15_000), ms.Accepted)
+        cluster.ask_active(ms.MoveRegion(region_id, destination=destination, wait_ms=60_000), ms.Accepted)
         cluster.wait_settled()
     assert place_of(client, key).server == before.server
     with pytest.raises(RpcError) as caught:
@@ -202,11 +201,11 @@ def test_a_server_cut_off_from_the_store_stops_before_its_regions_can_go(
                 servers = cluster.ask(active, ms.ListServers(), ms.Servers).servers
                 return next((one.server for one in servers if one.server.port == port), None)
 
-            mine = eventually(fourth, 30, "the fourth server")
+            mine = eventually(fourth, what="the fourth server")
             assert mine is not None
             key = "k09x"
             place = place_of(client, key)
-            cluster.ask_active(ms.MoveRegion(place.region_id, destination=mine.uuid, wait_ms=15_000), ms.Accepted)
+            cluster.ask_active(ms.MoveRegion(place.region_id, destination=mine.uuid, wait_ms=60_000), ms.Accepted)
             cluster.wait_settled()
             place = place_of(client, key)
             assert place.server == mine.uuid
@@ -214,13 +213,13 @@ def test_a_server_cut_off_from_the_store_stops_before_its_regions_can_go(
             assert call_blocking(address, KvRead(place, [key]), expect=KvValues).values == [None]
             link.cut()
             path = cluster.layout.server(mine.uuid)
-            eventually(lambda: cluster.zk.exists(path) is None, 20, "the store has dropped it")
+            eventually(lambda: cluster.zk.exists(path) is None, what="the store has dropped it")
             with pytest.raises(RpcError) as caught:
                 call_blocking(address, KvRead(place, [key]), expect=KvValues)
             assert caught.value.code == ms.NO_LEASE
             client.put(TABLE, key, b"elsewhere")
             assert place_of(client, key).server != mine.uuid
-    eventually(cluster.wait_settled, 30, "settled")
+    cluster.wait_settled()
 
 
 class _Link:
@@ -324,8 +323,8 @@ def test_the_example_service_counts_through_the_death_of_a_server(tmp_path: Path
             log = tmp_path / f"counters{number}.log"
             processes.append(running.enter_context(daemon(command, log=log, cwd=ROOT, env=_ENVIRONMENT)))
         active = cluster.wait_active()
-        eventually(lambda: len(cluster.ask(active, ms.ListServers(), ms.Servers).servers) == 2, 20, "two servers")
-        cluster.ask(active, ms.CreateTable("hits", ["m"], wait_ms=30_000), ms.Tables, 40)
+        cluster.wait_servers(2)
+        cluster.ask(active, ms.CreateTable("hits", ["m"], wait_ms=60_000), ms.Tables)
         assert [add(hosts, "apple", 1), add(hosts, "apple", 2), add(hosts, "zebra", 5)] == [1, 3, 5]
         processes[0].kill()
         processes[0].wait()

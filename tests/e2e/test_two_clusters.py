@@ -32,7 +32,7 @@ def test_a_server_that_comes_to_the_wrong_cluster_is_refused_and_loses_nothing(t
             server.kill()
             server.arguments += ["--masters", f"127.0.0.1:{port}"]
             server.start()
-            cluster.ask_active(ms.CreateTable("orders", splits=["5"], wait_ms=20_000), ms.Tables)
+            cluster.ask_active(ms.CreateTable("orders", splits=["5"], wait_ms=60_000), ms.Tables)
             before = cluster.check_owners()
             _refused_by_master_and_server(cluster, foreign, server)
             _refused_by_itself(cluster, server)
@@ -50,7 +50,9 @@ def _refused_by_master_and_server(cluster: Cluster, foreign: Process, server: Pr
         status = cluster.ask(server, ms.GetServerStatus(), ms.ServerStatus)
         return {one.role: one.trouble for one in status.masters}
 
-    eventually(lambda: "leader" in reach() and ms.WRONG_CLUSTER in reach().get("unknown", ""), 20, "both have answered")
+    eventually(
+        lambda: "leader" in reach() and ms.WRONG_CLUSTER in reach().get("unknown", ""), what="both have answered"
+    )
     assert cluster.ask(foreign, ms.ListContacts(), ms.Contacts).contacts == []
     mine = cluster.ask(server, ms.GetServerStatus(), ms.ServerStatus)
     theirs = decode_cluster(cluster.zk.get(OTHER.cluster)[0]).cluster_id
@@ -74,7 +76,7 @@ def _refused_by_itself(cluster: Cluster, server: Process) -> None:
     lost = Process([*server.arguments, "--root", "/other"], server.address, cluster.folder / "lost.log")
     lost.start()
     assert lost.popen is not None
-    assert lost.popen.wait(20) == 1
+    assert lost.popen.wait(60) == 1
     lost.kill()
     said = lost.log.read_text()
     assert "belongs to a server of cluster" in said
