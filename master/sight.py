@@ -27,8 +27,8 @@ LEASE_AGAIN_S: Final = 0.5
 class Sight:
     """Whether a reign sees the store.
 
-    `resume()` finds out what was missed and calls `regained`; `end(reason)` ends the reign, which then calls `close` and
-    `fail`; `failed` judges whatever else went wrong.
+    `resume()` finds out what was missed and calls `regained`; `end(reason)` ends the reign, which then calls `close`
+    and `fail`; `failed` judges whatever else went wrong.
     """
 
     def __init__(
