@@ -456,7 +456,7 @@ def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:
     """(replica, from, to) in ms of each time that it was not open: from leaving its server to being OPENED again."""
     began: dict[str, int] = {}
     for change in changes:
-        if change.after in ("CLOSING", "CLOSED", "OFFLINE"):
+        if change.after in ("CLOSING", "CLOSED", "OFFLINE", "OPENING"):
             began.setdefault(change.key, change.at_ms)
         elif change.after in ("OPENED", NONE) and change.key in began:
             yield change.key, began.pop(change.key), change.at_ms

@@ -170,6 +170,16 @@ def test_a_move_whose_steps_were_all_seen_at_its_end_began_before_it() -> None:
     assert refused_at_rest([met], moves_of(changes), 0.0) == ([], 0)
 
 
+def test_a_move_first_seen_when_it_opens_again_is_a_move() -> None:
+    """Several legal ways lead from nothing to OPENING in so many steps, so what was not seen is not told."""
+    opening, opened = (TransitionRecord("r1", "t", 0, state) for state in (RegionState.OPENING, RegionState.OPENED))
+    history = History()
+    history.see(Sight(5000, "r1-0", opening, 3, czxid=1, mzxid=4))
+    history.see(Sight(5200, "r1-0", opened, 4, czxid=1, mzxid=5))
+    assert [(one.after, one.missed) for one in history.changes] == [("OPENING", 3), ("OPENED", 0)]
+    assert moves_of(history.changes) == {"r1": [(4.0, 5.2)]}
+
+
 def test_slowness_is_no_refusal() -> None:
     """A machine that does other things makes requests slow, and no region unavailable."""
     slow = Operation("r1", "read", 5.0, 5.9, "ok", 1)
