@@ -11,7 +11,7 @@ from coord.wire import records as r
 class RawClient:
     """One TCP connection. Nothing is sent that the test did not ask for: no pings, no close."""
 
-    def __init__(self, address: str, *, timeout_s: float = 10) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 60) -> None:
         host, _, port = address.partition(":")
         self.sock = socket.create_connection((host, int(port)), timeout_s)
         self.sock.settimeout(timeout_s)

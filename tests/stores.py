@@ -90,8 +90,8 @@ class OurStore(Store):
 
     def word(self, node: int, word: bytes) -> bytes:
         """A node's answer to a four-letter word."""
-        with socket.create_connection(("127.0.0.1", self._client[node]), 5) as sock:
-            sock.settimeout(5)
+        with socket.create_connection(("127.0.0.1", self._client[node]), 10) as sock:
+            sock.settimeout(10)
             sock.sendall(word)
             answer = b""
             while chunk := sock.recv(65536):
@@ -106,6 +106,16 @@ class OurStore(Store):
                     if b"Mode: leader" in self.word(node, b"srvr"):
                         return node
         return None
+
+    def wait_leader(self) -> int:
+        """Which node leads, as soon as one does."""
+
+        def leads() -> list[int]:
+            leader = self.leader()
+            return [] if leader is None else [leader]
+
+        [leader] = eventually(leads, what="a leader")
+        return leader
 
     def wait_ready(self, timeout_s: float = 30) -> None:
         """Wait until every running node serves and one of them leads."""

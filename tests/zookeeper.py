@@ -99,7 +99,7 @@ class ZooKeeper:
 
     def word(self, word: bytes) -> bytes:
         """Its answer to a four-letter word."""
-        with socket.create_connection(("127.0.0.1", self.port), 5) as sock:
+        with socket.create_connection(("127.0.0.1", self.port), 10) as sock:
             sock.sendall(word)
             answer = b""
             while chunk := sock.recv(65536):

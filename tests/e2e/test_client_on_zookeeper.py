@@ -69,7 +69,7 @@ def with_client(store: Store, body: Callable[..., Any], *, clients: int = 1, tim
         finally:
             await gatherResults([session.close() for session in (*sessions, root)])
 
-    in_reactor(main, 60)
+    in_reactor(main)
 
 
 def test_znodes_from_birth_to_death(store: Store) -> None:

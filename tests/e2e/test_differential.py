@@ -79,7 +79,7 @@ class Side:
     def _session(self, which: int) -> KazooClient:
         """A connected session."""
         client = KazooClient(self.store.addresses[which % len(self.store.addresses)], timeout=10, randomize_hosts=False)
-        client.start(30)
+        client.start(60)
         client.add_listener(self._note_state)
         if which == 0:
             client.add_auth("digest", "bob:pw")
@@ -112,7 +112,7 @@ class Side:
         for client in self.sessions:
             ran = threading.Event()
             client.handler.dispatch_callback(Callback("watch", ran.set, ()))
-            assert ran.wait(30), "kazoo runs no callbacks"
+            assert ran.wait(60), "kazoo runs no callbacks"
 
     def take_events(self) -> list[list[tuple[str, str]]]:
         """The events of each session since the last time, in order."""

@@ -241,4 +241,4 @@ def test_random_run_gives_the_same_answers_and_events(tmp_path: Path) -> None:
 
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(open_store(kind, tmp_path / kind)) for kind in (ZOOKEEPER, STORE)]
-        in_reactor(main, 60 + STEPS / 10)
+        in_reactor(main, 120 + STEPS / 4)

@@ -34,7 +34,7 @@ STEPS = (
 
 def _answers(hosts: str) -> list[object]:
     client = KazooClient(hosts)
-    client.start(10)
+    client.start(60)
     try:
         client.create("/q", b"")
         client.create(BOOK)

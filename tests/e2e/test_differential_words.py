@@ -49,7 +49,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[byt
 
 def _ask(hosts: str, word: object) -> dict[bytes, str]:
     client = KazooClient(hosts)
-    client.start(10)
+    client.start(60)
     try:
         client.create("/a", b"12345")
         client.create("/a/e", b"", ephemeral=True)

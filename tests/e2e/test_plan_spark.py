@@ -91,7 +91,7 @@ def _run(module: str, *arguments: str, env: dict[str, str] | None = None) -> tup
         [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         cwd=ROOT,
         env={**os.environ, **(env or {})},

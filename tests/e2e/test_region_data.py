@@ -115,7 +115,7 @@ class _Socket:
     """A connection over which requests wait: sent while their server is frozen."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address, timeout=20)
+        self.socket = socket.create_connection(address, timeout=60)
         self.socket.sendall(PREAMBLE)
         self.reader = FrameReader()
         self.received: list[Payload] = []
@@ -268,7 +268,7 @@ class _Link:
 
 def _rk(cluster: Cluster, *arguments: str, status: int = 0, given: bytes | None = None) -> str:
     done = subprocess.run(
-        rk(*arguments, "--store", cluster.hosts), input=given, capture_output=True, timeout=90, check=False
+        rk(*arguments, "--store", cluster.hosts), input=given, capture_output=True, timeout=300, check=False
     )
     assert done.returncode == status, done.stderr.decode()
     assert b"Traceback" not in done.stderr
@@ -307,7 +307,7 @@ def test_the_example_service_counts_through_the_death_of_a_server(tmp_path: Path
     def add(hosts: str, key: str, amount: int) -> int:
         done = subprocess.run(
             [*counters, "add", "--store", hosts, "hits", key, str(amount)],
-            capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=_ENVIRONMENT,
+            capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=_ENVIRONMENT,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return int(done.stdout)

@@ -38,7 +38,7 @@ class Secured:
         known = {**self.settings(), **{name.replace("_", "-"): value for name, value in settings.items()}}
         env = {"PATH": "/usr/bin:/bin", "RK_STORE": known.pop("store", self.store)}
         env |= {variable_of(name): value for name, value in known.items() if value}
-        return subprocess.run(rk(*words), capture_output=True, text=True, timeout=60, check=False, env=env)
+        return subprocess.run(rk(*words), capture_output=True, text=True, timeout=120, check=False, env=env)
 
     def settings(self) -> dict[str, str]:
         """By option, as `cli.access` knows them; the credential is in a file."""
@@ -116,7 +116,7 @@ def test_whole_cluster_on_tls_and_a_credential(cluster: Secured) -> None:
 def test_what_the_cluster_made_is_for_its_credential_alone(cluster: Secured) -> None:
     """Somebody without it reads nothing and deletes nothing, also at the port without TLS."""
     client = KazooClient(cluster.plain)
-    client.start(10)
+    client.start(60)
     try:
         for refused in (lambda: client.get("/regionkeeper/epoch"), lambda: client.delete("/regionkeeper/epoch")):
             with pytest.raises(NoAuthError):

@@ -23,7 +23,7 @@ PER_MULTI = 250
 
 def run_rk(*arguments: object, status: int = 0) -> str:
     """Output of one `rk` command that must end with `status`."""
-    done = subprocess.run(rk(*map(str, arguments)), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(rk(*map(str, arguments)), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout if status == 0 else done.stderr + done.stdout
 
@@ -55,7 +55,7 @@ class Writing:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(60)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -78,7 +78,7 @@ def without_ephemerals(tree: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
 
 def http_backup(address: str, **headers: str) -> int:
     """Status of POST /backup."""
-    connection = http.client.HTTPConnection(address, timeout=10)
+    connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.request("POST", "/backup", headers=headers)
         return connection.getresponse().status
@@ -101,8 +101,8 @@ def test_ten_thousand_znodes_backed_up_under_writes_and_restored(tmp_path: Path)
     """The new ensemble has every znode of the backup, none of the old sessions, and takes in the old clients."""
     backup = tmp_path / "backup"
     with our_store(tmp_path / "old") as old:
-        client = KazooClient(old.hosts, timeout=5)
-        client.start()
+        client = KazooClient(old.hosts, timeout=10)
+        client.start(60)
         load(client)
         with Writing(client) as writing:
             client.set("/count", b"0")
@@ -129,9 +129,9 @@ def test_ten_thousand_znodes_backed_up_under_writes_and_restored(tmp_path: Path)
         for node in range(3):
             new.start(node)
         new.wait_ready()
-        again = KazooClient(new.hosts, timeout=5)
+        again = KazooClient(new.hosts, timeout=10)
         again.last_zxid = seen_by_node  # as a client of the old ensemble has it
-        again.start()
+        again.start(60)
         assert len(again.get_children("/load")) == ZNODES
         assert again.get("/load/007-049")[0] == b"49" * 49
         assert again.exists("/mark") is None
@@ -157,8 +157,8 @@ def test_verify_refuses_a_running_node_and_compares_killed_ones(tmp_path: Path) 
     """Exit status 2 while it runs, 0 when all is well, 1 with file and offset of damage."""
     folder = tmp_path / "store"
     with our_store(folder) as store:
-        client = KazooClient(store.hosts, timeout=5)
-        client.start()
+        client = KazooClient(store.hosts, timeout=10)
+        client.start(60)
         for number in range(50):
             client.create(f"/n{number}", b"x" * 100)
         assert "in use by a running node" in run_rk("coord", "verify", folder / "node1", status=2)

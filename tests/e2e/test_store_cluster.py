@@ -67,11 +67,11 @@ class Cluster:
         chosen = nodes or tuple(self.processes)
         for node in chosen:
             self.processes[node].send_signal(signal.SIGTERM)
-        return [self.processes.pop(node).wait(timeout=20) for node in chosen]
+        return [self.processes.pop(node).wait(timeout=60) for node in chosen]
 
     def status(self, node: int) -> dict[str, Any]:
         """The status page of one node."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_ports[node]}/status", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_ports[node]}/status", timeout=10) as answer:
             status: dict[str, Any] = json.load(answer)
             return status
 
@@ -88,7 +88,7 @@ class Cluster:
 
     def word(self, node: int, word: bytes) -> str:
         """The answer to a four-letter word."""
-        with socket.create_connection(("127.0.0.1", self.client_ports[node]), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", self.client_ports[node]), timeout=30) as sock:
             sock.sendall(word)
             return b"".join(iter(lambda: sock.recv(65536), b"")).decode()
 
@@ -99,7 +99,7 @@ class Cluster:
     @contextlib.contextmanager
     def client(self, *nodes: int) -> Iterator[KazooClient]:
         """A kazoo client of these nodes, or of all."""
-        client = KazooClient(hosts=self.hosts(*nodes), timeout=6.0)
+        client = KazooClient(hosts=self.hosts(*nodes), timeout=10.0)
 
         def started() -> bool:
             try:
@@ -138,7 +138,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def run_once(arguments: list[str]) -> tuple[int, str]:
     """Run a command that should end by itself: status and stderr."""
-    done = subprocess.run(arguments, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(arguments, capture_output=True, timeout=120, check=False)
     return done.returncode, done.stderr.decode()
 
 
@@ -178,7 +178,7 @@ def test_clients_ride_over_the_death_of_the_leader(cluster: Cluster) -> None:
         pending = [client.create_async("/before-", sequence=True) for _ in range(50)]
         cluster.kill(leader)
         pending += [client.create_async("/after-", sequence=True) for _ in range(50)]
-        made = [p.get(timeout=10) for p in pending]
+        made = [p.get(timeout=60) for p in pending]
         assert len(set(made)) == 100
         assert client.client_id[0] == session_id
         assert client.exists("/ephemeral")
@@ -214,7 +214,7 @@ def test_kill_9_of_all_keeps_every_acknowledged_write(cluster: Cluster) -> None:
         with cluster.client() as client:
             flying = [(f"/r{round_}-{n}", client.create_async(f"/r{round_}-{n}", b"x")) for n in range(400)]
             for _, request in flying[:200]:
-                request.wait(10)
+                request.wait(60)
             cluster.kill()
             expected += [path for path, request in flying if request.successful()]
         cluster.start()
@@ -273,9 +273,9 @@ def test_words_and_admin_pages(cluster: Cluster) -> None:
     assert cluster.word(1, b"ruok") == "imok"
     assert "zk_server_state\tleader" in cluster.word(leader, b"mntr")
     assert "not in the whitelist" in cluster.word(1, b"dump")
-    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[1]}/metrics", timeout=5) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[1]}/metrics", timeout=30) as page:
         assert b"rk_coord_applied_index" in page.read()
-    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[1]}/ready", timeout=5) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[1]}/ready", timeout=30) as page:
         assert page.status == 200
 
 
@@ -342,15 +342,15 @@ def test_zoo_cfg_starts_a_single_node(tmp_path: Path) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "cli", "coord", "run", "--config", str(config)], stderr=out, stdout=out
         )
-    client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=6.0)
+    client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=10.0)
     try:
-        client.start(timeout=15)
+        client.start(timeout=60)
         client.create("/a", b"1")
         with pytest.raises(NoNodeError):
             client.get("/b")
         client.stop()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
         assert "zoo.cfg:4: fancy.key is not known" in log.read_text()
     finally:
         client.close()

@@ -59,7 +59,7 @@ def flip(path: Path, offset: int) -> None:
 
 def health(cluster: Cluster, node: int) -> dict[str, object]:
     """The health page."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[node]}/health", timeout=2) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[node]}/health", timeout=10) as answer:
         found: dict[str, object] = json.load(answer)
         return found
 
@@ -82,7 +82,7 @@ def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None
                 assert "zk_disk_full\t1\n" in cluster.word(1, b"mntr")
                 assert not all(each.ready() for each in waiting)
                 filler.unlink()
-                assert [each.get(timeout=20) for each in waiting] == [f"/big{number}" for number in range(6)]
+                assert [each.get(timeout=60) for each in waiting] == [f"/big{number}" for number in range(6)]
             assert not cluster.status(1)["disk_full"]
             assert "disk full" in (tmp_path / "1.log").read_text()
             assert "the disk has room again" in (tmp_path / "1.log").read_text()
@@ -137,7 +137,7 @@ def test_replica_with_another_state_stops_and_says_so(tmp_path: Path) -> None:
         snapshots.write(changed, machine.snapshot_chunks())
         cluster.start(victim)
         process = cluster.processes.pop(victim)
-        assert process.wait(timeout=30) == 1
+        assert process.wait(timeout=60) == 1
         text = (tmp_path / f"{victim}.log").read_text()
         assert "its state is not that of the others: behind entry" in text
         assert "Traceback" not in text

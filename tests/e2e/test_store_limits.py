@@ -40,7 +40,7 @@ class Raw:
     """A client that does what it likes."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", cluster.client_ports[1]), timeout=10)
+        self.sock = socket.create_connection(("127.0.0.1", cluster.client_ports[1]), timeout=60)
 
     def connect(self, timeout_ms: int = 10_000) -> Raw:
         """Open a session."""
@@ -93,7 +93,7 @@ def test_connections_per_address_are_bounded(node: Cluster) -> None:
         open_[0].close()
 
         def admitted() -> bool:
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.client_ports[1]), timeout=5))
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.client_ports[1]), timeout=30))
             sock.sendall(b"ruok")
             return sock.recv(10) == b"imok"
 
@@ -135,7 +135,7 @@ def test_crowd_does_not_take_the_last_descriptor(tmp_path: Path) -> None:
         made.leader()
         with made.client() as client, contextlib.ExitStack() as crowd:
             for _ in range(200):
-                crowd.enter_context(socket.create_connection(("127.0.0.1", made.client_ports[1]), timeout=5))
+                crowd.enter_context(socket.create_connection(("127.0.0.1", made.client_ports[1]), timeout=30))
             for number in range(60):
                 client.create(f"/{number}", b"x")
             eventually(lambda: made.status(1)["snapshot_index"] >= 20, 10, "a snapshot")
@@ -344,7 +344,7 @@ def test_commands_of_the_admin_server(node: Cluster) -> None:
     Raw(node).connect()
 
     def ask(path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_ports[1]}/commands{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.admin_ports[1]}/commands{path}", timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 

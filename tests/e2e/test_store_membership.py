@@ -71,7 +71,7 @@ class Nodes:
     def tool(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`rk coord …` with super's credential."""
         command = rk("coord", *words, "--store", self.hosts, "--auth", AUTH)
-        return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     def do(self, *words: str) -> str:
         """The same, where it has to work."""
@@ -99,7 +99,7 @@ class Nodes:
 
     def ended(self, node: int) -> int:
         """The exit status of a node that ends by itself."""
-        status = self.processes[node].wait(20)
+        status = self.processes[node].wait(60)
         self.kill(node)
         return status
 
@@ -113,7 +113,7 @@ class Writer:
 
     def __init__(self, hosts: str) -> None:
         self.client = KazooClient(hosts=hosts, timeout=4)
-        self.client.start(timeout=30)
+        self.client.start(timeout=60)
         self.client.ensure_path("/w")
         self.acknowledged: list[int] = []
         self.failed = 0
@@ -160,7 +160,7 @@ def writing(nodes: Nodes) -> Iterator[Writer]:
     wanted = {str(number) for number in writer.acknowledged}
     for node in nodes.ids():
         client = KazooClient(hosts=nodes.clients[node], timeout=10)
-        client.start(timeout=30)
+        client.start(timeout=60)
         client.sync("/w")
         missing = wanted - set(client.get_children("/w"))
         client.stop()
@@ -223,7 +223,7 @@ def test_remove_and_hand_over_the_leader(nodes: Nodes) -> None:
         assert heir not in nodes.ids()
     # The two that are left agree with /zookeeper/config.
     client = KazooClient(hosts=nodes.hosts)
-    client.start(timeout=30)
+    client.start(timeout=60)
     text = client.get("/zookeeper/config")[0].decode()
     client.stop()
     client.close()
@@ -235,7 +235,7 @@ def test_a_removed_node_may_be_added_again_at_once(nodes: Nodes) -> None:
     nodes.first(1, 2, 3)
     again = next(i for i in (1, 2, 3) if i != nodes.leader())
     client = KazooClient(hosts=nodes.clients[again], timeout=10)
-    client.start(timeout=30)
+    client.start(timeout=60)
     client.create("/here")
     nodes.do("remove", str(again))
     eventually(lambda: "serves nobody" in (nodes.folder / f"{again}.log").read_text(), 10, "it knows")
@@ -267,7 +267,7 @@ def test_observer_and_linearizable_reads_in_zoo_cfg(nodes: Nodes) -> None:
     observing = KazooClient(hosts=nodes.clients[3], timeout=10)
     voting = KazooClient(hosts=nodes.clients[1], timeout=10)
     for client in (observing, voting):
-        client.start(timeout=30)
+        client.start(timeout=60)
     for k in range(50):
         voting.create(f"/n{k}")
         assert observing.exists(f"/n{k}"), "a linearizable read is never stale"
@@ -286,7 +286,7 @@ def test_what_is_refused_says_why(nodes: Nodes) -> None:
     assert refused.returncode == 4
     assert "node 9 is not a member" in refused.stderr
     nobody = rk("coord", "remove", "1", "--store", nodes.hosts)
-    told = subprocess.run(nobody, capture_output=True, text=True, timeout=60, check=False)
+    told = subprocess.run(nobody, capture_output=True, text=True, timeout=120, check=False)
     assert told.returncode == 1
     assert "--store-auth" in told.stderr
     nodes.do("add", "4", "--peer", nodes.peers[4], "--no-wait")
@@ -303,6 +303,6 @@ def test_what_is_refused_says_why(nodes: Nodes) -> None:
     alone = rk(
         "coord", "run", "--id", "6", "--data-dir", str(nodes.folder / "n6"), "--client-address", nodes.clients[6]
     )
-    told = subprocess.run([*alone, "--join", "127.0.0.1:1"], capture_output=True, text=True, timeout=60, check=False)
+    told = subprocess.run([*alone, "--join", "127.0.0.1:1"], capture_output=True, text=True, timeout=120, check=False)
     assert told.returncode == 2
     assert "peer address" in told.stderr

@@ -53,8 +53,8 @@ def said(cluster: Cluster, node: int) -> str:
 
 def stranger(cluster: Cluster, *frames: bytes) -> bytes:
     """What node 1 answers at its peer port before it closes."""
-    with socket.create_connection(("127.0.0.1", cluster.peer_ports[1]), 10) as sock:
-        sock.settimeout(10)
+    with socket.create_connection(("127.0.0.1", cluster.peer_ports[1]), 60) as sock:
+        sock.settimeout(60)
         answer = b""
         with contextlib.suppress(ConnectionError):
             sock.sendall(b"".join(frames))

@@ -21,7 +21,7 @@ from coord.wire.sasl import SaslClient
 from coord.wire.values import ConnectRequest
 from tests.certificates import Authority
 from tests.e2e.test_store_cluster import Cluster
-from tests.helpers import eventually, free_ports
+from tests.helpers import PATIENCE_S, eventually, free_ports
 from tests.rawclient import RawClient
 
 pytestmark = pytest.mark.e2e
@@ -60,11 +60,11 @@ def tls_options(authority: Authority, port: int) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def client(hosts: str, **options: Any) -> Iterator[KazooClient]:
+def client(hosts: str, *, wait_s: float = PATIENCE_S, **options: Any) -> Iterator[KazooClient]:
     """A connected kazoo client."""
-    found = KazooClient(hosts, timeout=5, **options)
+    found = KazooClient(hosts, timeout=10, **options)
     try:
-        found.start(10)
+        found.start(wait_s)
         yield found
     finally:
         found.stop()
@@ -91,7 +91,7 @@ def test_client_certificate_is_an_identity(tmp_path: Path, authority: Authority)
             for i in range(5):
                 bob.create(f"/big{i}", b"x" * 900_000)
             answers = [bob.get_async(f"/big{i % 5}") for i in range(50)]
-            assert all(len(answer.get(30)[0]) == 900_000 for answer in answers)
+            assert all(len(answer.get(60)[0]) == 900_000 for answer in answers)
             seen: list[Any] = []
             bob.get("/big0", watch=seen.append)
             nobody.set("/big0", b"new")
@@ -110,7 +110,7 @@ def test_clients_without_certificate_are_refused(tmp_path: Path, authority: Auth
     with running(tmp_path, *tls_options(authority, port)):
         with (
             pytest.raises(KazooTimeoutError),
-            client(f"127.0.0.1:{port}", connection_retry={"max_tries": 2}, **options),
+            client(f"127.0.0.1:{port}", wait_s=10, connection_retry={"max_tries": 2}, **options),
         ):
             pass
         with client(f"127.0.0.1:{port}", **secure(authority)) as good:

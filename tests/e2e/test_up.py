@@ -24,7 +24,7 @@ def cluster_id(up: LocalUp) -> str:
     """The id that the cluster gave itself."""
     with_store = up.event("up")["cluster"]["store"]
     client = KazooClient(hosts=with_store)
-    client.start()
+    client.start(60)
     try:
         found: str = json.loads(client.get("/regionkeeper/cluster")[0])["cluster_id"]
     finally:
@@ -71,7 +71,7 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         assert cluster_id(up) == name
         assert places(data_dir) == before
         client = KazooClient(hosts=again["cluster"]["store"])
-        client.start()
+        client.start(60)
         for number in range(ACKNOWLEDGED):
             client.create(f"/acknowledged-{number:03d}", b"kept")
         client.stop()
@@ -82,7 +82,7 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         third = up.event("up")
         assert (third["open"], third["kept"]) == (40, 40), up.said()
         client = KazooClient(hosts=third["cluster"]["store"])
-        client.start()
+        client.start(60)
         kept = [name for name in client.get_children("/") if name.startswith("acknowledged-")]
         client.stop()
         client.close()
@@ -103,7 +103,7 @@ def test_masters_and_servers_run_unchanged_on_apache_zookeeper(tmp_path: Path) -
             moved = run_rk("region", "move", "packages:python3", "--data-dir", str(data_dir))
             assert moved.returncode == 0, moved.stderr
             assert " -> server-" in moved.stdout
-            drilled = run_rk("drill", "server-crash", "--json", "--data-dir", str(data_dir), timeout_s=120)
+            drilled = run_rk("drill", "server-crash", "--json", "--data-dir", str(data_dir), timeout_s=300)
             assert drilled.returncode == 0, f"{drilled.stdout}\n{drilled.stderr}"
             assert up.stop() == 0, up.said()
 

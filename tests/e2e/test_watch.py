@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[KazooClient]:
     """A ZooKeeper that holds a cluster of one table with one region, and a client of it."""
     with zookeeper(tmp_path) as server:
         client = KazooClient(hosts=server.hosts)
-        client.start()
+        client.start(60)
         try:
             for path in LAYOUT.parents():
                 client.ensure_path(path)
@@ -52,7 +52,7 @@ def watching(client: KazooClient, *options: str) -> Iterator[IO[str]]:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["event"] == "watching"
         yield process.stdout
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     finally:
         process.kill()
         process.communicate()
@@ -114,7 +114,7 @@ def test_status_without_a_master_still_says_what_it_can(store: KazooClient) -> N
     """The store and the servers are known; tables are not, and it says why."""
     host, port = store.hosts[0]
     words = rk("status", "--json", "--store", f"{host}:{port}")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["store"][0]["role"] == "standalone"
