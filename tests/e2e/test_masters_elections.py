@@ -17,7 +17,7 @@ from regions.layout import decode_region
 from regions.model import TableState, TabletState
 from regionserver.client import Change, connect
 from tests.e2e.masters import Cluster, Process, any_store, cluster_on
-from tests.helpers import eventually
+from tests.helpers import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -80,7 +80,7 @@ def test_a_table_is_scanned_right_after_the_leader_has_changed(cluster: Cluster,
     name = f"scanned-{way}-{waits}"
     create = ms.CreateTable(name, SPLITS, wait_ms=60_000 if waits else 0, request_id=f"create-{name}")
     made = cluster.ask_active(create, ms.Tables).tables[0].table
-    with connect(cluster.hosts, timeout_s=20.0) as client:
+    with connect(cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as client:
         if waits:
             client.write(name, [Change(key, value) for key, value in ROWS.items()])
         change_leader(cluster, way)
@@ -153,7 +153,7 @@ def test_a_tablet_that_no_master_knows_is_told_of_and_stays(cluster: Cluster) ->
     """FN-04: whoever wipes the catalogue loses no row by it. The server goes on serving what it has, the new leader
     tells of the orphan, an auditor raises an alarm, and nothing is closed or deleted."""
     made = cluster.ask_active(ms.CreateTable("orphaned", wait_ms=60_000), ms.Tables).tables[0].table
-    with connect(cluster.hosts, timeout_s=20.0) as client:
+    with connect(cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as client:
         client.put("orphaned", "k", b"v")
     layout, region_id = cluster.layout, f"{made.table_id}.0000"
     wipe = cluster.zk.transaction()

@@ -25,6 +25,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with any_store("one", tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "cluster") as running:
         active = running.wait_active()
         running.wait_servers(3)
+        running.wait_masters(2)
         running.ask(active, ms.CreateTable("orders", list("bcdef"), wait_ms=60_000), ms.Tables)
         yield running
 
@@ -45,11 +46,16 @@ def plant(cluster: Cluster, region_id: str, state: str) -> None:
     cluster.zk.create(cluster.layout.transition(region_id, 0), encode(record))
 
 
+def steps_of(cluster: Cluster, region: str) -> list[str]:
+    """The states into which its history says that a region has gone; "" at the end of a transition."""
+    return [one["after"] for one in ask(cluster, "history", region)["steps"]]
+
+
 def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> None:
     """N5, N6: the issue's own words, in one cluster, for each start of one costs seconds."""
     region = sorted(cluster.owners())[0]
-    first = eventually(lambda: ask(cluster, "history", region)["steps"], what="the history of its opening")
-    assert [one["after"] for one in first] == ["OFFLINE", "OPENING", "OPENED", ""]
+    opening = ["OFFLINE", "OPENING", "OPENED", ""]
+    eventually(lambda: steps_of(cluster, region) == opening, what="the history of its opening")
     assert ask(cluster, "audit") == {"alarms": [], "auditors": 2}
     assert ask(cluster, "fsck")["findings"] == []
 
@@ -70,16 +76,13 @@ def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> Non
     active.kill()
     cluster.wait_settled()
 
-    def told() -> list[str]:
-        steps = [one["after"] for one in ask(cluster, "history", moved)["steps"]]
-        assert steps[-1] == ""
-        return steps
-
-    steps = eventually(told, what="the end of the move in the history")
-    assert steps[:4] == ["OFFLINE", "OPENING", "OPENED", ""]
+    eventually(lambda: steps_of(cluster, moved)[-1] == "", what="the end of the move in the history")
+    steps = steps_of(cluster, moved)
+    assert steps[:4] == opening
     # The move may have been lost with the master before it began; and the balancer may move it again.
     move = ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""]
     assert steps[4:] == move * ((len(steps) - 4) // len(move))
+    eventually(lambda: len(ask(cluster, "runs")) == 2, what="the new reign's beginning is told of")
     assert [run["path"] for run in ask(cluster, "runs")] == ["failover", "startup"]
     assert ask(cluster, "audit")["alarms"] == []
 

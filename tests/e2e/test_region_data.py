@@ -31,8 +31,8 @@ from regionserver.client import Change, RegionClient, connect
 from regionserver.kv.messages import KvChange, KvRead, KvValues, KvWrite
 from regionserver.load import Load
 from regionserver.serving import Place
-from tests.e2e.masters import Cluster, Process, cluster_on, own_store
-from tests.helpers import daemon, eventually, free_ports, rk
+from tests.e2e.masters import SESSION_MS, Cluster, Process, cluster_on, own_store
+from tests.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
 
 pytestmark = pytest.mark.e2e
 
@@ -55,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[RegionClient]:
-    with connect(cluster.hosts) as made:
+    with connect(cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as made:
         yield made
 
 
@@ -71,8 +71,12 @@ def place_of(client: RegionClient, key: str) -> Place:
 
 
 def owner_of(cluster: Cluster, client: RegionClient, key: str) -> Process:
-    uuid = place_of(client, key).server
-    return next(one for one in cluster.servers if cluster.uuid_of(one) == uuid)
+    def found() -> list[Process]:
+        uuid = place_of(client, key).server
+        return [one for one in cluster.servers if cluster.uuid_of(one) == uuid]
+
+    [owner] = eventually(found, what="the server that has the region open")
+    return owner
 
 
 def whole(cluster: Cluster) -> None:
@@ -101,8 +105,11 @@ def test_a_killed_owner_loses_no_acknowledged_write(cluster: Cluster, client: Re
     load = Load(client, TABLE, rate_per_s=150)
     load.start()
     victim = owner_of(cluster, client, "k05")
+    former = place_of(client, "k05").server
     victim.kill()
-    eventually(lambda: load.counts["write ok"] > 300 and not load.busy, what="writes everywhere again")
+    eventually(lambda: place_of(client, "k05").server != former, what="the region is open elsewhere")
+    before = load.counts["write ok"]
+    eventually(lambda: load.counts["write ok"] > before + 300 and not load.busy, what="writes everywhere again")
     report = load.stop()
     victim.start()
     assert report.is_sound, report.violations
@@ -193,7 +200,7 @@ def test_a_server_cut_off_from_the_store_stops_before_its_regions_can_go(
         (port,) = free_ports(1)
         command = rk("server", "run", "--store", link.address, "--data-dir", str(folder),
                      "--shared-dir", str(cluster.folder / "shared"), "--address", f"127.0.0.1:{port}",
-                     "--session-timeout-ms", "2000")  # fmt: skip
+                     "--session-timeout-ms", str(SESSION_MS))  # fmt: skip
         with daemon(command, log=cluster.folder / "cut.log"):
             active = cluster.wait_active()
 

@@ -20,6 +20,7 @@ from coord.rpc_wire import RpcError, call_blocking
 from regions import layout, messages
 from regions.messages import CloseOrder, CloseRegions, ListOpen, OpenList, OpenOrder, OpenRegions, OrderResults, Outcome
 from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from tests.e2e.masters import SESSION_MS, UpToDate
 from tests.helpers import daemon, eventually, free_ports, rk
 from tests.stores import Store, open_store, our_store, store_kinds
 from tests.zookeeper import zookeeper
@@ -38,7 +39,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def master(store: Store) -> Iterator[KazooClient]:
     """The store as a master finds it: its directories there, nothing in them."""
-    client = KazooClient(store.hosts, timeout=10)
+    client = UpToDate(store.hosts)
     client.start(60)
     if client.exists(layout.DEFAULT_ROOT):
         client.delete(layout.DEFAULT_ROOT, recursive=True)
@@ -63,18 +64,20 @@ class Server:
     def record(self) -> ServerRecord:
         """The one registration, once it is there."""
 
-        def registered() -> list[str]:
+        def registered() -> ServerRecord:
             assert self.process.poll() is None, self.log.read_text()
-            return list(self.master.get_children(PATHS.servers))
+            found = self.master.get_children(PATHS.servers)
+            assert found, "nobody"
+            [uuid] = found
+            return layout.decode_server(self.master.get(PATHS.server(uuid))[0])
 
-        (uuid,) = eventually(registered, 20, "a registration")
-        return layout.decode_server(self.master.get(PATHS.server(uuid))[0])
+        return eventually(registered, what="a registration")
 
-    def call(self, message: Any, timeout_s: float = 10.0) -> Any:
+    def call(self, message: Any, timeout_s: float = 90.0) -> Any:
         record = self.record
         return call_blocking((record.host, record.port), message, timeout_s, replies=messages.ServerReply)
 
-    def order(self, kind: Any, orders: list[Any], *, epoch: int = EPOCH, wait_ms: int = 8000) -> list[Any]:
+    def order(self, kind: Any, orders: list[Any], *, epoch: int = EPOCH, wait_ms: int = 60_000) -> list[Any]:
         record = self.record
         command = kind(epoch, record.uuid, record.start_code, orders, wait_ms)
         reply: OrderResults = self.call(command)
@@ -92,7 +95,8 @@ def _command(hosts: str, folder: Path, port: int = 0, admin_port: int = 0, name:
     return rk(
         "server", "run", "--store", hosts,
         "--data-dir", str(folder / name), "--shared-dir", str(folder / "shared"),
-        "--address", f"127.0.0.1:{port}", "--admin-address", f"127.0.0.1:{admin_port}", "--session-timeout-ms", "2000",
+        "--address", f"127.0.0.1:{port}", "--admin-address", f"127.0.0.1:{admin_port}",
+        "--session-timeout-ms", str(SESSION_MS),
     )  # fmt: skip
 
 
@@ -101,7 +105,7 @@ def server(store: Store, master: KazooClient, tmp_path: Path) -> Iterator[Server
     (admin_port,) = free_ports(1)
     with daemon(_command(store.hosts, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
         running = Server(process, tmp_path / "log", master, admin_port)
-        eventually(running.ready, 20, "the server ready")
+        eventually(running.ready, what="the server ready")
         yield running
 
 
@@ -198,8 +202,10 @@ def test_the_epoch_of_the_store_is_known_from_the_start(store: Store, master: Ka
     """A server that has just started refuses an old master all the same."""
     for _ in range(3):
         master.set(PATHS.epoch, b"{}")
-    with daemon(_command(store.hosts, tmp_path), log=tmp_path / "log") as process:
-        server = Server(process, tmp_path / "log", master, 0)
+    (admin_port,) = free_ports(1)
+    with daemon(_command(store.hosts, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
+        server = Server(process, tmp_path / "log", master, admin_port)
+        eventually(server.ready, what="a lease: without one it refuses everybody")
         with pytest.raises(RpcError) as caught:
             server.order(OpenRegions, [], epoch=2)
         assert caught.value.code == messages.STALE_EPOCH
@@ -234,7 +240,7 @@ def test_a_restart_takes_its_own_place_at_once_under_a_new_start_code(
         first = Server(process, tmp_path / "log", master, 0).record
     with daemon(_command(store.hosts, tmp_path), log=tmp_path / "log2") as process:
         server = Server(process, tmp_path / "log2", master, 0)
-        eventually(lambda: server.record.start_code > first.start_code, 10, "the new start registered")
+        eventually(lambda: server.record.start_code > first.start_code, what="the new start registered")
         assert server.record.uuid == first.uuid
 
 
@@ -243,10 +249,10 @@ def test_an_expired_session_closes_everything_and_rejoins_under_a_new_start_code
     before = server.record
     server.order(OpenRegions, offline(server.master, 5, before.incarnation))
     server.process.send_signal(signal.SIGSTOP)
-    eventually(lambda: not server.master.get_children(PATHS.servers), 20, "the session expired")
+    eventually(lambda: not server.master.get_children(PATHS.servers), what="the session expired")
     server.process.send_signal(signal.SIGCONT)
-    eventually(lambda: server.record.start_code > before.start_code, 20, "rejoined")
-    eventually(server.ready, 20, "ready again")
+    eventually(lambda: server.record.start_code > before.start_code, what="rejoined")
+    eventually(server.ready, what="ready again")
     reply: OpenList = server.call(ListOpen())
     assert reply.replicas == []
 
@@ -256,7 +262,7 @@ def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, 
     first = server.record
     server.order(OpenRegions, offline(server.master, 1, first.incarnation))
     with daemon(_command(store.hosts, tmp_path, name="second"), log=tmp_path / "log2") as process:
-        eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, 20, "two servers")
+        eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, what="two servers")
         (uuid,) = set(server.master.get_children(PATHS.servers)) - {first.uuid}
         second = layout.decode_server(server.master.get(PATHS.server(uuid))[0])
 
@@ -266,8 +272,8 @@ def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, 
             stat = server.master.set(PATHS.transition("r0000", 0), layout.encode(record), version)
             data, region_stat = server.master.get(PATHS.region("t", "r0000"))
             order = OpenOrder(record, stat.version, layout.decode_region(data), region_stat.version)
-            command = OpenRegions(EPOCH, second.uuid, second.start_code, [order], 8000)
-            reply = call_blocking((second.host, second.port), command, 10.0, expect=OrderResults)
+            command = OpenRegions(EPOCH, second.uuid, second.start_code, [order], 60_000)
+            reply = call_blocking((second.host, second.port), command, 90.0, expect=OrderResults)
             return reply.results[0]
 
         result = open_at_second(2, 1)
@@ -275,10 +281,10 @@ def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, 
         assert str(first.incarnation) in result.error
 
         server.process.send_signal(signal.SIGSTOP)
-        eventually(lambda: server.master.get_children(PATHS.servers) == [second.uuid], 20, "the first one expired")
+        eventually(lambda: server.master.get_children(PATHS.servers) == [second.uuid], what="the first one expired")
         assert open_at_second(4, 2).outcome is Outcome.DONE
         server.process.send_signal(signal.SIGCONT)
-        eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, 20, "the first one is back")
+        eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, what="the first one is back")
         assert owner(tmp_path / "shared" / "regions" / "t" / "r0000")["uuid"] == second.uuid
         assert process.poll() is None
 
@@ -288,7 +294,7 @@ def test_a_deleted_registration_fences_the_server(server: Server) -> None:
     before = server.record
     server.order(OpenRegions, offline(server.master, 3, before.incarnation))
     server.master.delete(PATHS.server(before.uuid))
-    eventually(lambda: server.record.start_code > before.start_code, 20, "rejoined")
+    eventually(lambda: server.record.start_code > before.start_code, what="rejoined")
     reply: OpenList = server.call(ListOpen())
     assert reply.replicas == []
 
@@ -296,17 +302,17 @@ def test_a_deleted_registration_fences_the_server(server: Server) -> None:
 def test_without_the_store_the_lease_ends_and_comes_back(tmp_path: Path) -> None:
     """The store is away for longer than the lease but not for longer than the session: stop serving, then go on."""
     with zookeeper(tmp_path, options={"maxSessionTimeout": "60000"}) as store:
-        client = KazooClient(store.hosts, timeout=10)
+        client = UpToDate(store.hosts)
         client.start(60)
         (admin_port,) = free_ports(1)
         with daemon(_command(store.hosts, tmp_path, admin_port=admin_port), log=tmp_path / "log") as process:
             server = Server(process, tmp_path / "log", client, admin_port)
-            eventually(server.ready, 20, "ready")
+            eventually(server.ready, what="ready")
             store.stop()
-            eventually(lambda: not server.ready(), 20, "not serving")
+            eventually(lambda: not server.ready(), what="not serving")
             assert process.poll() is None
             store.start()
-            eventually(server.ready, 30, "serving again")
+            eventually(server.ready, what="serving again")
         client.stop()
         client.close()
 
@@ -314,17 +320,16 @@ def test_without_the_store_the_lease_ends_and_comes_back(tmp_path: Path) -> None
 def test_opens_survive_the_death_of_the_stores_leader(tmp_path: Path) -> None:
     """Orders under way when the leader dies come to their end; the server keeps its session and its start code."""
     with our_store(tmp_path / "store") as store:
-        client = KazooClient(store.hosts, timeout=10)
+        client = UpToDate(store.hosts)
         client.start(60)
         for path in PATHS.parents():
             client.ensure_path(path)
         client.create(PATHS.epoch, b"{}")
         (admin_port,) = free_ports(1)
         command = _command(store.hosts, tmp_path, admin_port=admin_port)
-        command[command.index("--session-timeout-ms") + 1] = "4000"
         with daemon(command, log=tmp_path / "log") as process:
             server = Server(process, tmp_path / "log", client, admin_port)
-            eventually(server.ready, 20, "ready")
+            eventually(server.ready, what="ready")
             before = server.record
             orders = offline(client, 400, before.incarnation)
             started = server.order(OpenRegions, orders, wait_ms=1)
@@ -336,7 +341,7 @@ def test_opens_survive_the_death_of_the_stores_leader(tmp_path: Path) -> None:
                 assert {result.outcome for result in results} <= {Outcome.DONE, Outcome.STARTED}
                 return {result.outcome for result in results} == {Outcome.DONE}
 
-            eventually(all_open, 30, "all opened")
+            eventually(all_open, what="all opened")
             assert server.record == before
         client.stop()
         client.close()
@@ -381,7 +386,7 @@ class TestRefusesToStart:
                      "--shared-dir", str(tmp_path / "shared"), "--address", "127.0.0.1:0")  # fmt: skip
         log = tmp_path / "log"
         with daemon(command, log=log) as process:
-            eventually(lambda: "; trying on" in log.read_text(), 20, "the complaint")
+            eventually(lambda: "; trying on" in log.read_text(), what="the complaint")
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
 

@@ -83,6 +83,7 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         assert (third["open"], third["kept"]) == (40, 40), up.said()
         client = KazooClient(hosts=third["cluster"]["store"])
         client.start(60)
+        client.sync("/")
         kept = [name for name in client.get_children("/") if name.startswith("acknowledged-")]
         client.stop()
         client.close()
