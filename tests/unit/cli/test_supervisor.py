@@ -20,7 +20,7 @@ from cli.local import Daemon
 from cli.supervisor import Ended, News, Restarted, Supervisor, describe_end, last_lines
 from tests.helpers import eventually
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 SLEEPER = "import signal; print('ready', flush=True); signal.pause()"
 STUBBORN = """

@@ -346,7 +346,7 @@ class _OnePeer:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._thread.join(10)
+        self._thread.join(60)
         self._listener.close()
 
 
@@ -362,7 +362,7 @@ class TestCallBlocking:
             connection.sendall(PREAMBLE + encode_frame(Reply(request.id, encode_body(Answer(7)))))
 
         with _OnePeer(behave) as peer:
-            assert call_blocking(peer.address, Ask(7), 5.0, expect=Answer) == Answer(7)
+            assert call_blocking(peer.address, Ask(7), 60.0, expect=Answer) == Answer(7)
 
     @pytest.mark.parametrize(
         ("answer", "code"),
@@ -381,13 +381,13 @@ class TestCallBlocking:
             connection.sendall(answer)
 
         with _OnePeer(behave) as peer, pytest.raises(RpcError) as caught:
-            call_blocking(peer.address, Ask(1), 5.0, expect=Answer)
+            call_blocking(peer.address, Ask(1), 60.0, expect=Answer)
         assert caught.value.code == code
 
     def test_silence_is_a_timeout(self) -> None:
         """A peer that accepts and says nothing."""
         done = threading.Event()
-        with _OnePeer(lambda _connection: done.wait(10)) as peer:
+        with _OnePeer(lambda _connection: done.wait(60)) as peer:
             with pytest.raises(RpcError) as caught:
                 call_blocking(peer.address, Ask(1), 0.2, expect=Answer)
             done.set()
@@ -398,6 +398,6 @@ class TestCallBlocking:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             address = listener.getsockname()
         with pytest.raises(RpcError) as caught:
-            call_blocking(address, Ask(1), 1.0, expect=Answer)
+            call_blocking(address, Ask(1), 60.0, expect=Answer)
         assert caught.value.code == Code.UNREACHABLE
         assert not caught.value.is_outcome_unknown

@@ -54,7 +54,7 @@ def begun(tmp_path: Path) -> tuple[subprocess.Popen[str], int]:
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    eventually((tmp_path / "begun").exists, 10, "the child to write")
+    eventually((tmp_path / "begun").exists, what="the child to write")
     return parent, child
 
 
@@ -71,7 +71,7 @@ def test_child_does_not_outlive_a_killed_parent(begun: tuple[subprocess.Popen[st
     parent, child = begun
     parent.kill()
     parent.wait()
-    eventually(lambda: is_gone(child), 10, "the child to end")
+    eventually(lambda: is_gone(child), what="the child to end")
 
 
 def test_signals_of_the_whole_group_are_the_parents(begun: tuple[subprocess.Popen[str], int], tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_signals_of_the_whole_group_are_the_parents(begun: tuple[subprocess.Pope
         os.kill(child, signal.SIGTERM)
         os.kill(child, signal.SIGINT)
         (tmp_path / "enough").write_text("")
-        eventually(lambda: is_gone(child), 10, "the child to end")
+        eventually(lambda: is_gone(child), what="the child to end")
         assert not (tmp_path / "handled").exists()
         assert [path.name for path in (tmp_path / "snap").iterdir()] == ["0000000000000005-0000000000000001.snap"]
     finally:

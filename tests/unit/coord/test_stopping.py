@@ -39,7 +39,7 @@ def test_however_often_it_is_told_a_daemon_stops_once_and_without_a_traceback(si
         [sys.executable, "-c", DAEMON.replace("{signals}", signals)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr

@@ -13,7 +13,7 @@ import pytest
 from coord.storage.wal import Batch, open_wal
 from coord.storage.writer import FAST_IN_A_ROW, FAST_S, InlineWriter, ThreadWriter
 from tests.disks import MemoryDisk
-from tests.helpers import eventually
+from tests.helpers import PATIENCE_S, eventually
 
 
 class Told:
@@ -64,7 +64,7 @@ class Bench:
                 self.writer.flush()
             return bool(is_so(self.told))
 
-        eventually(look, 10)
+        eventually(look)
 
     def last_index(self) -> int:
         """What a restart would find."""
@@ -133,13 +133,13 @@ def test_what_waits_during_a_sync_shares_the_next() -> None:
     def slow(name: str) -> None:
         if name == "sync":
             began.set()
-            go_on.wait(10)
+            go_on.wait(PATIENCE_S)
 
     before = bench.disk.syncs
     bench.disk.on_call = slow
     bench.writer.submit(entry(1))
     bench.writer.flush()
-    assert began.wait(10)
+    assert began.wait(PATIENCE_S)
     for index in range(2, 50):
         bench.writer.submit(entry(index))
         bench.writer.flush()
@@ -158,7 +158,7 @@ def test_pruning_happens_in_the_thread() -> None:
         bench.writer.flush()
         bench.wait(lambda told: told.persisted == bench.submitted)
     bench.writer.prune(3)
-    eventually(lambda: bench.writer._wal.segment_count() <= 3, 10, "pruning")
+    eventually(lambda: bench.writer._wal.segment_count() <= 3, what="pruning")
     bench.writer.close()
 
 
@@ -192,10 +192,10 @@ def test_slow_disk_is_left_to_the_thread() -> None:
     bench.writer.flush()
     assert bench.told.persisted == 1
     began.clear()
-    bench.disk.on_call = lambda name: (began.set(), go_on.wait(10)) if name == "sync" else None
+    bench.disk.on_call = lambda name: (began.set(), go_on.wait(PATIENCE_S)) if name == "sync" else None
     bench.writer.submit(entry(2))
     bench.writer.flush()
-    assert began.wait(10)
+    assert began.wait(PATIENCE_S)
     assert bench.told.persisted == 1
     bench.writer.submit(entry(3))
     bench.writer.flush()
@@ -241,13 +241,13 @@ def test_a_caller_whose_batch_the_thread_has_taken_writes_nothing(monkeypatch: p
     def slow(name: str) -> None:
         if name == "sync" and threading.current_thread() is not threading.main_thread():
             began.set()
-            go_on.wait(10)
+            go_on.wait(PATIENCE_S)
 
     bench.disk.on_call = slow
     monkeypatch.setattr(writer, "_may_wait", lambda: False)
     writer.submit(entry(last - 1))
     writer.flush()
-    assert began.wait(10)
+    assert began.wait(PATIENCE_S)
     writer.submit(entry(last))
     go_on.set()
     bench.wait(lambda told: told.persisted == last)

@@ -88,7 +88,7 @@ def test_history_is_the_same_under_two_hash_seeds() -> None:
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=120,
         ).stdout
         for seed in ("1", "4242")
     ]

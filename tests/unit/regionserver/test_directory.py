@@ -218,7 +218,8 @@ def test_of_many_at_once_at_most_one_gets_the_region(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
+        assert not thread.is_alive()
     assert len(won) <= 1
     for number in won:
         openers[number].close(REGION, 0)

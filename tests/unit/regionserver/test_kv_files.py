@@ -117,7 +117,7 @@ def test_growth_waits_for_readers_and_holds_none_up(folder: Path) -> None:
     def read() -> None:
         with file.reading() as snapshot:
             reading.set()
-            assert finished.wait(10)
+            assert finished.wait(60)
             assert snapshot.values([b"a"]) == [b"1"]
 
     def write() -> None:
@@ -126,11 +126,11 @@ def test_growth_waits_for_readers_and_holds_none_up(folder: Path) -> None:
 
     reader, writer = threading.Thread(target=read), threading.Thread(target=write)
     reader.start()
-    assert reading.wait(10)
+    assert reading.wait(60)
     writer.start()
     finished.set()
     for thread in (reader, writer):
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     closed(file)
 
@@ -298,7 +298,7 @@ def test_what_an_old_owner_acknowledged_is_there_and_nothing_of_it_comes_later(
         if is_frozen:
             process.send_signal(signal.SIGCONT)
         rest = process.stdout.read().split()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert rest[-1] in (NOT_SERVING, FENCED)
         last = max([last, *map(int, rest[:-1])])
         assert last <= found <= last + 1

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import regionserver.load as load_module
 from regions.model import RegionRecord
 from regionserver.client import DataError, NoSuchTable, RegionClient, Unavailable
 from regionserver.load import KEYS, Load, Operation, outages_of
@@ -86,12 +87,13 @@ def made(rows: Rows, **options: Any) -> Load:
 def running(rows: Rows) -> Load:
     load = made(rows)
     load.start()
-    eventually(lambda: load.counts["write ok"] > 60 and load.counts["read ok"] > 30, 20, "operations")
+    eventually(lambda: load.counts["write ok"] > 60 and load.counts["read ok"] > 30, what="operations")
     return load
 
 
-def test_a_sound_cluster_gives_a_sound_report(rows: Rows) -> None:
+def test_a_sound_cluster_gives_a_sound_report(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts agree, keys lie in their regions and are cleared away."""
+    monkeypatch.setattr(load_module, "SLOW_S", 60.0)  # a machine that stands still for a moment is not what is asked
     load = running(rows)
     assert len(rows.rows) == 3 * KEYS
     for region in Regions().regions("rows") or []:
@@ -126,13 +128,17 @@ def test_a_write_without_an_answer_may_be_there_or_not(rows: Rows) -> None:
     """Unknown is neither lost nor done."""
     load = running(rows)
     rows.failing = Unavailable("silence", may_have_been_done=True)
-    eventually(lambda: load.counts["write unknown"] > 3 and load.counts["read failed"] > 3, 20, "failures")
+
+    def disturbed() -> set[str]:
+        return {one.region_id for one in list(load.operations) if one.outcome == "unknown"}
+
+    eventually(lambda: len(disturbed()) == 3 and load.counts["read failed"] > 3, what="failures everywhere")
     rows.failing = None
     seen = load.counts["write ok"]
-    eventually(lambda: load.counts["write ok"] > seen + 30, 20, "success again")
+    eventually(lambda: load.counts["write ok"] > seen + 30, what="success again")
     report = load.stop()
     assert report.is_sound, report.violations
-    assert report.unknown_writes > 3
+    assert report.unknown_writes >= 3
     assert report.regions_disturbed == 3
     assert report.outage_longest_s >= report.outage_p50_s > 0
 
