@@ -54,7 +54,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield running
 
 
-def with_client(store: Store, body: Callable[..., Any], *, clients: int = 1, timeout_ms: int = 4000) -> None:
+def with_client(store: Store, body: Callable[..., Any], *, clients: int = 1, timeout_ms: int = 10_000) -> None:
     """Run `body(reactor, client, ...)` with connected clients whose chroot is a fresh znode; closed after it."""
 
     async def main(reactor: Any) -> None:
@@ -349,7 +349,7 @@ def test_expired_session_is_told_and_a_new_one_can_begin(store: Store) -> None:
         # Somebody with the same id and password closes it, as an expiry would.
         assert zk._connection is not None
         zk._connection.drop("cut by the test")
-        thief2 = ZkClient(reactor, store.hosts, 4000, name="thief")
+        thief2 = ZkClient(reactor, store.hosts, 10_000, name="thief")
         thief2.session_id, thief2._passwd = zk.session_id, zk._passwd
         thief2._become(SessionState.SUSPENDED)
         await zk.when_connected()
@@ -378,7 +378,7 @@ def test_contact_proves_that_the_server_heard_us(store: Store) -> None:
         assert second >= first
         await until(reactor, lambda: zk.last_contact_s > second, "a ping answered")
 
-    with_client(store, body, timeout_ms=1500)
+    with_client(store, body, timeout_ms=3000)
 
 
 def test_thousands_of_pipelined_requests(store: Store) -> None:

@@ -47,11 +47,11 @@ class Side:
         """Connect both."""
         for which in range(2):
             address = self.store.addresses[which % len(self.store.addresses)]
-            client = ZkClient(self.reactor, address + ROOT, 6000, name=f"{self.store.kind}-{which}")
+            client = ZkClient(self.reactor, address + ROOT, 10_000, name=f"{self.store.kind}-{which}")
             await client.connect()
             if which == 0:
                 await client.add_auth("digest", b"bob:pw")
-                root = ZkClient(self.reactor, address, 6000, name="root")
+                root = ZkClient(self.reactor, address, 10_000, name="root")
                 await root.connect()
                 await root.create(ROOT)
                 await root.close()

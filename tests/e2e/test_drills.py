@@ -169,7 +169,7 @@ def test_interrupted_drill_puts_everything_back(up: LocalUp) -> None:
         preexec_fn=_heed_ctrl_c,  # noqa: PLW1509 - sets one handler
     )
     try:
-        eventually(lambda: any(is_stopped(one.pid) for one in daemons(up)), 60.0, "a server is frozen")
+        eventually(lambda: any(is_stopped(one.pid) for one in daemons(up)), what="a server is frozen")
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=120.0)
     finally:
@@ -193,7 +193,7 @@ def is_stopped(pid: int) -> bool:
 def test_drill_of_a_sick_cluster_is_refused(up: LocalUp) -> None:
     """A daemon that stays down is named, and nothing is touched."""
     ask(up.data_dir, ControlRequest("kill", "master-2", signal.SIGTERM))
-    eventually(lambda: any(not one.pid for one in daemons(up)), 30.0, "master-2 has stopped")
+    eventually(lambda: any(not one.pid for one in daemons(up)), what="master-2 has stopped")
     done = run_rk("drill", "server-crash", "--data-dir", str(up.data_dir), timeout_s=180.0)
     ask(up.data_dir, ControlRequest("start", "master-2"))
     assert done.returncode == 1

@@ -368,7 +368,7 @@ def test_everything_acknowledged_survives_the_death_of_all_nodes(store: OurStore
         for node in NODES:
             store.start(node)
         store.wait_ready()
-        eventually(lambda: client.connected, 30, "kazoo reconnected")
+        eventually(lambda: client.connected, what="kazoo reconnected")
         assert client.retry(client.get, "/a") == before
         assert client.client_id[0] == session
         assert client.retry(client.exists, "/e").ephemeralOwner == session
@@ -382,8 +382,8 @@ def test_minority_serves_nobody(store: OurStore) -> None:
         client.add_listener(states.append)
         for node in (1, 2):
             store.freeze(node)
-        eventually(lambda: KazooState.SUSPENDED in states, 30, "connection dropped")
+        eventually(lambda: KazooState.SUSPENDED in states, what="connection dropped")
         for node in (1, 2):
             store.freeze(node, False)
-        eventually(lambda: client.connected, 30, "served again")
+        eventually(lambda: client.connected, what="served again")
         client.retry(client.set, "/a", b"1")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -65,10 +66,12 @@ def secured(folder: Path) -> Iterator[Secured]:
     node = ["coord", "run", "--id", "1", "--data-dir", str(folder / "store"), "--secure-client-address", store]
     node += ["--tls-cert", str(authority.folder / "server.pem"), "--tls-key", str(authority.folder / "server.key")]
     node += ["--tls-ca", str(authority.cert), "--super-digest", digest_of(SUPER)]
-    node += ["--sasl-users", str(folder / "users"), "--client-address", plain, "--tick-ms", "200"]
+    node += ["--sasl-users", str(folder / "users"), "--client-address", plain, "--tick-ms", "500"]
     options = [word for name, value in cluster.settings().items() for word in (f"--{name}", value)]
     ruling = ["master", "run", "--store", store, "--data-dir", str(folder / "master"), "--address", master, *options]
+    ruling += ["--session-timeout-ms", "6000"]
     serving = ["server", "run", "--data-dir", str(folder / "server"), "--shared-dir", str(folder / "shared")]
+    serving += ["--session-timeout-ms", "6000"]
     env = {"RK_STORE": store, **{variable_of(name): value for name, value in cluster.settings().items()}}
     with ExitStack() as running:
         running.enter_context(daemon(rk(*node), log=folder / "store.log"))
@@ -91,7 +94,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             found = running.command("status", "--json")
             return found.returncode == 0 and '"role": "active"' in found.stdout and '"state": "up"' in found.stdout
 
-        eventually(is_up, 60, "a cluster")
+        eventually(is_up, what="a cluster")
         made = running.command("table", "create", "t", "--splits", str(_splits(running.folder)))
         assert made.returncode == 0, made.stderr
         yield running
@@ -105,9 +108,15 @@ def _splits(folder: Path) -> Path:
 
 def test_whole_cluster_on_tls_and_a_credential(cluster: Secured) -> None:
     """RELIABILITY §4: master, server and commands work; the four regions are open, and status sees the store."""
-    status = json.loads(cluster.command("status", "--json").stdout)
-    assert status["store"][0]["role"] == "standalone"
-    assert [(table["table"]["name"], table["open"]) for table in status["tables"]] == [("t", 4)]
+
+    def status() -> Any:
+        return json.loads(cluster.command("status", "--json").stdout)
+
+    def is_open() -> bool:
+        return [(table["table"]["name"], table["open"]) for table in status()["tables"]] == [("t", 4)]
+
+    eventually(is_open, what="four open regions")
+    assert status()["store"][0]["role"] == "standalone"
     shown = cluster.command("watch", "--count", "1", "--json", "--table", "nothing", store_auth="")
     assert shown.returncode == 1, shown
     assert "access lists are for somebody else" in shown.stderr
@@ -171,7 +180,7 @@ def test_name_in_the_certificate_counts_unless_told(cluster: Secured) -> None:
                  "--secure-client-address", f"127.0.0.1:{port}", *options)  # fmt: skip
     with daemon(command, log=cluster.folder / "elsewhere.log"):
         node = ["coord", "list", "--store", f"127.0.0.1:{port}"]
-        eventually(lambda: "is for another host" in cluster.command(*node).stderr, 30, "the refusal")
+        eventually(lambda: "is for another host" in cluster.command(*node).stderr, what="the refusal")
         found = cluster.command(*node, store_tls_host_check="no")
         assert found.returncode == 0, found
 
@@ -200,12 +209,12 @@ def test_refused_daemons_say_why(cluster: Secured, tmp_path: Path) -> None:
     wrong = [word for name, value in settings.items() for word in (f"--{name}", value)]
     log = tmp_path / "log"
     with daemon(rk(*common, "--data-dir", str(tmp_path / "a"), *wrong), log=log):
-        eventually(lambda: "--store-auth names the credential" in log.read_text(), 20, "the complaint")
+        eventually(lambda: "--store-auth names the credential" in log.read_text(), what="the complaint")
     by_sasl = {**cluster.settings(), "store-auth": "", "store-sasl": "ops:sasl-secret"}
     right = [word for name, value in by_sasl.items() if value for word in (f"--{name}", value)]
     log = tmp_path / "sasl.log"
     with daemon(rk(*common, "--data-dir", str(tmp_path / "s"), "--root", "/sasl", *right), log=log):
-        eventually(lambda: "is active, epoch 1" in log.read_text(), 20, "a master that SASL let in")
+        eventually(lambda: "is active, epoch 1" in log.read_text(), what="a master that SASL let in")
     refused = [*common, "--data-dir", str(tmp_path / "b"), "--store-sasl", "ops:wrong"]
     ended = cluster.command(*refused)
     assert ended.returncode == 1

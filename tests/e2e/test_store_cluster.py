@@ -84,7 +84,7 @@ class Cluster:
             assert len(leaders) == 1, states
             return int(leaders.pop())
 
-        return eventually(found, 20, "one leader")
+        return eventually(found, what="one leader")
 
     def word(self, node: int, word: bytes) -> str:
         """The answer to a four-letter word."""
@@ -108,7 +108,7 @@ class Cluster:
                 raise AssertionError("not connected") from error
             return True
 
-        eventually(started, 20, "a session")
+        eventually(started, what="a session")
         try:
             yield client
         finally:
@@ -122,7 +122,7 @@ class Cluster:
 
     def assert_agreed(self) -> None:
         """All replicas come to hold the same."""
-        eventually(lambda: len(self.digests()) == 1, 20, "equal digests")
+        eventually(lambda: len(self.digests()) == 1, what="equal digests")
 
 
 @pytest.fixture
@@ -198,9 +198,9 @@ def test_lagging_node_catches_up_by_snapshot(tmp_path: Path) -> None:
         with cluster.client(leader) as client:
             for number in range(300):
                 client.create(f"/k{number}", b"x" * 500)
-        eventually(lambda: cluster.status(leader)["snapshot_index"] > 100, 10, "a snapshot")
+        eventually(lambda: cluster.status(leader)["snapshot_index"] > 100, what="a snapshot")
         cluster.start(away)
-        eventually(lambda: cluster.status(away)["snapshot_index"] > 0, 20, "the snapshot's arrival")
+        eventually(lambda: cluster.status(away)["snapshot_index"] > 0, what="the snapshot's arrival")
         cluster.assert_agreed()
     finally:
         cluster.kill()
@@ -256,7 +256,7 @@ def test_minority_serves_nobody(cluster: Cluster) -> None:
     with cluster.client(1) as client:
         client.create("/a")
     cluster.kill(2, 3)
-    eventually(lambda: not cluster.status(1)["serving"], 10, "the end of service")
+    eventually(lambda: not cluster.status(1)["serving"], what="the end of service")
     assert cluster.word(1, b"isro") == "ro"
     assert "not currently serving" in cluster.word(1, b"srvr")
     cluster.start(2, 3)

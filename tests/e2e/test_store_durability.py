@@ -76,7 +76,7 @@ def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None
                 client.create("/before", b"x")
                 filler = fill(folder)
                 waiting = [client.create_async(f"/big{number}", bytes(400_000)) for number in range(6)]
-                eventually(lambda: cluster.status(1)["disk_full"], 10, "the disk to be found full")
+                eventually(lambda: cluster.status(1)["disk_full"], what="the disk to be found full")
                 assert reader.get("/before")[0] == b"x"
                 assert health(cluster, 1)["problem"] == "disk full: no writes until there is room"
                 assert "zk_disk_full\t1\n" in cluster.word(1, b"mntr")
@@ -104,7 +104,7 @@ def test_log_damaged_in_the_middle_is_brought_by_the_others(tmp_path: Path) -> N
         [segment] = (tmp_path / f"n{victim}" / "wal").iterdir()
         flip(segment, 300)
         cluster.start(victim)
-        eventually(lambda: not cluster.status(victim)["joining"], 20, "the node to have caught up")
+        eventually(lambda: not cluster.status(victim)["joining"], what="the node to have caught up")
         cluster.assert_agreed()
         text = (tmp_path / f"{victim}.log").read_text()
         assert f"the log is set aside in {tmp_path / f'n{victim}' / 'damaged'}: {segment}: record at byte " in text
@@ -124,7 +124,7 @@ def test_replica_with_another_state_stops_and_says_so(tmp_path: Path) -> None:
             for number in range(60):
                 client.create(f"/k{number}", b"x")
         victim = next(node for node in cluster.ids if node != leader)
-        eventually(lambda: cluster.status(victim)["snapshot_index"] > 20, 10, "a snapshot")
+        eventually(lambda: cluster.status(victim)["snapshot_index"] > 20, what="a snapshot")
         cluster.kill(victim)
         disk = OsDisk(tmp_path / f"n{victim}")
         snapshots = Snapshots(disk, "snap")

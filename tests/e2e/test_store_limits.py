@@ -97,14 +97,14 @@ def test_connections_per_address_are_bounded(node: Cluster) -> None:
             sock.sendall(b"ruok")
             return sock.recv(10) == b"imok"
 
-        eventually(admitted, 10, "room for one more")
+        eventually(admitted, what="room for one more")
 
 
 @pytest.fixture
 def narrow(tmp_path: Path) -> Iterator[Cluster]:
     """One node with the narrowest bounds."""
-    options = ("--max-connections", "4", "--max-sessions", "3", "--max-frame-bytes", "1000", "--words", "*",
-               "--connect-timeout-ms", "500", "--stall-timeout-ms", "1500", "--max-output-bytes", "100000")  # fmt: skip
+    options = ("--max-connections", "4", "--max-sessions", "3", "--max-frame-bytes", "1000", "--words", "*")
+    options += ("--connect-timeout-ms", "5000", "--stall-timeout-ms", "1500", "--max-output-bytes", "100000")
     made = Cluster(tmp_path, 1, options)
     made.start()
     try:
@@ -138,7 +138,7 @@ def test_crowd_does_not_take_the_last_descriptor(tmp_path: Path) -> None:
                 crowd.enter_context(socket.create_connection(("127.0.0.1", made.client_ports[1]), timeout=30))
             for number in range(60):
                 client.create(f"/{number}", b"x")
-            eventually(lambda: made.status(1)["snapshot_index"] >= 20, 10, "a snapshot")
+            eventually(lambda: made.status(1)["snapshot_index"] >= 20, what="a snapshot")
         with made.client() as client:
             assert len(client.get_children("/")) == 61
     finally:
@@ -184,7 +184,7 @@ def test_client_that_stops_reading_is_closed(narrow: Cluster) -> None:
     with contextlib.suppress(OSError):
         for _ in range(200):
             client.sock.sendall(request)
-    eventually(lambda: "zk_num_alive_connections\t1\n" in narrow.word(1, b"mntr"), 10, "the stalled one is closed")
+    eventually(lambda: "zk_num_alive_connections\t1\n" in narrow.word(1, b"mntr"), what="the stalled one is closed")
     assert "zk_global_sessions\t1\n" in narrow.word(1, b"mntr")
 
 

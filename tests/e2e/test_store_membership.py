@@ -58,7 +58,7 @@ class Nodes:
         peers = ",".join(f"{i}={self.peers[i]}" for i in ids)
         for i in ids:
             self.start(i, *(("--peers", peers) if len(ids) > 1 else ()))
-        eventually(lambda: len(self.members()) == len(ids), 30, "the store tells its members")
+        eventually(lambda: len(self.members()) == len(ids), what="the store tells its members")
 
     def join(self, node: int, member: int) -> None:
         """Start an empty node that knows one member."""
@@ -95,7 +95,7 @@ class Nodes:
 
     def leader(self) -> int:
         """Who leads."""
-        return next(int(node["id"]) for node in self.members() if node["is_leader"])
+        return int(eventually(lambda: [n["id"] for n in self.members() if n["is_leader"]], what="a leader")[0])
 
     def ended(self, node: int) -> int:
         """The exit status of a node that ends by itself."""
@@ -176,7 +176,7 @@ def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
             nodes.join(node, 1)
             nodes.add(node)
             before = len(writer.acknowledged)
-            eventually(lambda at=before: len(writer.acknowledged) > at + 5, 20, "writes go on")
+            eventually(lambda at=before: len(writer.acknowledged) > at + 5, what="writes go on")
         assert nodes.ids() == [1, 2, 3, 4, 5]
         for node in (1, 2):
             nodes.do("remove", str(node))
@@ -185,7 +185,7 @@ def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
             assert f"node {node} is no member of this store any more" in (nodes.folder / f"{node}.log").read_text()
         assert nodes.ids() == [3, 4, 5]
         before = len(writer.acknowledged)
-        eventually(lambda: len(writer.acknowledged) > before + 20, 20, "writes go on")
+        eventually(lambda: len(writer.acknowledged) > before + 20, what="writes go on")
     # Everybody restarts: the members are in the log, whatever the command lines say.
     for node in (3, 4, 5):
         nodes.processes[node].send_signal(signal.SIGTERM)
@@ -193,7 +193,7 @@ def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
         assert nodes.ended(node) == 0
     for node in (3, 4, 5):
         nodes.join(node, 1)
-    eventually(lambda: nodes.ids() == [3, 4, 5], 30, "the three are a store again")
+    eventually(lambda: nodes.ids() == [3, 4, 5], what="the three are a store again")
 
 
 def test_replace_a_dead_node(nodes: Nodes) -> None:
@@ -206,9 +206,9 @@ def test_replace_a_dead_node(nodes: Nodes) -> None:
         nodes.add(4)
         assert nodes.ids() == [1, 3, 4]
         nodes.kill(3)
-        eventually(lambda: 4 in nodes.ids() and nodes.leader() in (1, 4), 30, "the new node counts")
+        eventually(lambda: 4 in nodes.ids() and nodes.leader() in (1, 4), what="the new node counts")
         nodes.start(3, "--join", nodes.peers[1])
-        eventually(lambda: all(node["is_up"] for node in nodes.members()), 30, "all are up")
+        eventually(lambda: all(node["is_up"] for node in nodes.members()), what="all are up")
 
 
 def test_remove_and_hand_over_the_leader(nodes: Nodes) -> None:
@@ -238,13 +238,13 @@ def test_a_removed_node_may_be_added_again_at_once(nodes: Nodes) -> None:
     client.start(timeout=60)
     client.create("/here")
     nodes.do("remove", str(again))
-    eventually(lambda: "serves nobody" in (nodes.folder / f"{again}.log").read_text(), 10, "it knows")
+    eventually(lambda: "serves nobody" in (nodes.folder / f"{again}.log").read_text(), what="it knows")
     nodes.add(again)
     assert nodes.ids() == [1, 2, 3]
-    eventually(lambda: client.connected and client.exists("/here"), 30, "its client is back")
+    eventually(lambda: client.connected and client.exists("/here"), what="its client is back")
     client.stop()
     client.close()
-    eventually(lambda: "is a member again" in (nodes.folder / f"{again}.log").read_text(), 20, "it stays")
+    eventually(lambda: "is a member again" in (nodes.folder / f"{again}.log").read_text(), what="it stays")
     assert nodes.processes[again].poll() is None
 
 
@@ -263,7 +263,7 @@ def test_observer_and_linearizable_reads_in_zoo_cfg(nodes: Nodes) -> None:
         stack = nodes.running[i] = contextlib.ExitStack()
         command = rk("coord", "run", "--config", str(nodes.folder / f"{i}.cfg"))
         nodes.processes[i] = stack.enter_context(daemon(command, log=nodes.folder / f"{i}.log"))
-    eventually(lambda: [node["role"] for node in nodes.members()] == list(roles.values()), 30, "all are there")
+    eventually(lambda: [node["role"] for node in nodes.members()] == list(roles.values()), what="all are there")
     observing = KazooClient(hosts=nodes.clients[3], timeout=10)
     voting = KazooClient(hosts=nodes.clients[1], timeout=10)
     for client in (observing, voting):
@@ -299,7 +299,7 @@ def test_what_is_refused_says_why(nodes: Nodes) -> None:
     def loses() -> bool:
         return "lose its majority" in nodes.tool("remove", str(other)).stderr
 
-    eventually(loses, 20, "the leader notices")
+    eventually(loses, what="the leader notices")
     alone = rk(
         "coord", "run", "--id", "6", "--data-dir", str(nodes.folder / "n6"), "--client-address", nodes.clients[6]
     )

@@ -44,7 +44,7 @@ def test_traces_over_kills_hold(tmp_path: Path) -> None:
                     cluster.leader()
                 cluster.start(*nodes)
             cluster.leader()
-            eventually(lambda: client.retry(client.set, "/x", b"end"), 20, "a write after everything")
+            eventually(lambda: client.retry(client.set, "/x", b"end"), what="a write after everything")
     finally:
         with contextlib.suppress(Exception):
             cluster.kill()
