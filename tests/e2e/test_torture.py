@@ -27,4 +27,5 @@ def test_a_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found.run()
     assert not found.violations, "\n".join([str(plan), *said, *found.violations])
     assert found.done > 100
-    assert sum(found.counts.values()) > 2
+    # On a slow machine those are passed over whose time has gone by meanwhile.
+    assert sum(found.counts.values()) >= 1

@@ -38,7 +38,7 @@ def kazoo(hosts: list[str], timeout_s: float) -> KazooClient:
 
 
 @contextlib.contextmanager
-def session(hosts: list[str], timeout_s: float, *, wait_s: float = 30.0) -> Iterator[KazooClient]:
+def session(hosts: list[str], timeout_s: float, *, wait_s: float = 60.0) -> Iterator[KazooClient]:
     """A session that is closed afterwards, if that works."""
     client = kazoo(hosts, timeout_s)
     try:

@@ -25,7 +25,7 @@ from tests.torture.plan import FORGETFUL, Fault, Plan
 AUTH: Final = "super:secret"
 DIGEST: Final = "super:" + base64.b64encode(hashlib.sha1(AUTH.encode(), usedforsecurity=False).digest()).decode()
 #: Before its loop runs a node dies of SIGTERM, as every program does.
-YOUNG_S: Final = 5.0
+YOUNG_S: Final = 30.0
 #: Room for one node's directory.
 DISK: Final = "48m"
 
@@ -134,7 +134,7 @@ class Ensemble:
             process.kill()
             process.wait()
 
-    def stop(self, node: int, *, timeout_s: float = 30.0) -> None:
+    def stop(self, node: int, *, timeout_s: float = 90.0) -> None:
         """SIGTERM, and a good end."""
         with self._lock:
             process = self.processes.get(node)
@@ -197,7 +197,7 @@ class Ensemble:
 
     def status(self, node: int) -> dict[str, Any]:
         """The status page; OSError if there is none."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_ports[node]}/status", timeout=1) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_ports[node]}/status", timeout=5) as answer:
             return dict(json.load(answer))
 
     def statuses(self) -> dict[int, dict[str, Any]]:

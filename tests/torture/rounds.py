@@ -33,7 +33,7 @@ from tests.torture.ensemble import Ensemble
 from tests.torture.plan import FORGETFUL, Plan
 
 #: After the last fault is mended everything works again within this.
-RECOVERY_S: Final = 30.0
+RECOVERY_S: Final = 90.0
 #: What no node may ever print.
 FORBIDDEN: Final = re.compile(r"Traceback|AssertionError|Unhandled|InvalidTransition|StateDiverged|fault (at|while)")
 #: Only where somebody damaged something.
@@ -156,7 +156,7 @@ class Round:
 
     def _agree(self) -> None:
         """All replicas come to hold the same."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + RECOVERY_S
         states: set[tuple[int, str]] = set()
         while time.monotonic() < deadline:
             found = self._ensemble.statuses()
@@ -230,7 +230,7 @@ class Round:
             deadline = time.monotonic() + RECOVERY_S
             while time.monotonic() < deadline:
                 try:
-                    with session([host], 4, wait_s=10) as client:
+                    with session([host], 4, wait_s=30) as client:
                         client.set("/watch/0", b"served")
                         client.sync("/watch/0")
                     error = None
