@@ -4,11 +4,12 @@
 
     server.N=host:peerPort:electionPort[:role][;[clientHost:]clientPort]
 
-The election port is not used: one port carries everything between nodes. The role is participant or observer; where
-`peerType` says something else than the node's own line, the line counts. initLimit and syncLimit are accepted; only
-syncLimit means something (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
-properties, is taken off. What else is unknown is named in a
-warning and ignored, so that an existing file works as it is.
+The server lines may be in a file of their own, `dynamicConfigFile`, where ZooKeeper itself moves them once `reconfig`
+is on. The election port is not used: one port carries everything between nodes. The role is participant or observer;
+where `peerType` says something else than the node's own line, the line counts. initLimit and syncLimit are accepted;
+only syncLimit means something (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
+properties, is taken off. What else is unknown is named in a warning and ignored, so that an existing file works as it
+is; but not what keeps somebody out there and would let him in here: that ends the start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,31 @@ from coord.tls.context import NEED, NONE, TlsFiles
 
 #: Where ZooKeeper keeps its log and snapshots below dataDir.
 _ZOOKEEPERS_DATA: Final = "version-2"
+#: What keeps somebody out and is not done here, by the one value that asks for nothing. Whoever has set another one
+#: must hear of it before anybody is let in.
+_PROTECTIONS: Final = {
+    **dict.fromkeys(
+        (
+            "enforce.auth.enabled",
+            "sessionRequireClientSASLAuth",
+            "quorum.auth.enableSasl",
+            "quorum.auth.learnerRequireSasl",
+            "quorum.auth.serverRequireSasl",
+            "ssl.clientHostnameVerification",
+            "ssl.crl",
+            "ssl.ocsp",
+            "ssl.quorum.clientHostnameVerification",
+            "ssl.quorum.crl",
+            "ssl.quorum.ocsp",
+        ),
+        "false",
+    ),
+    "DigestAuthenticationProvider.enabled": "true",
+    "DigestAuthenticationProvider.digestAlg": "sha1",
+}
+#: Where the members are when they are not in the file itself.
+_DYNAMIC: Final = "dynamicConfigFile"
+_MEMBERS: Final = ("server.", "group.", "weight.")
 #: Known, though not always with effect here; no warning.
 _SILENT: Final = frozenset(
     {
@@ -52,20 +78,40 @@ _SILENT: Final = frozenset(
 )
 
 
+#: key -> (value, the place that says so: file and line)
+_Values = dict[str, tuple[str, str]]
+
+
 def read_zoo_cfg(path: Path) -> Settings:
     """The settings of the file. Raises ConfigError with file and line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    return parse_zoo_cfg(path, text)
+    return parse_zoo_cfg(path, _read(path))
 
 
 def parse_zoo_cfg(path: Path, content: str) -> Settings:
     """The settings of a file's content; names of other files are relative to `path`. Raises ConfigError."""
+    values = _parse_lines(path, content)
+    if _DYNAMIC in values:
+        text, place = values.pop(_DYNAMIC)
+        misplaced = [key for key in values if key.startswith(_MEMBERS)]
+        if misplaced:
+            raise ConfigError(f"{values[misplaced[0]][1]}: {misplaced[0]} belongs into {text}: {place}")
+        moved = path.parent / text
+        values.update(_parse_lines(moved, _read(moved)))
+    return _Reader(path, values).settings()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _parse_lines(path: Path, content: str) -> _Values:
+    """Each key with its value and place. Raises ConfigError."""
     if "\0" in content:
         raise ConfigError(f"{path}: holds a null byte: this is no text")
-    values: dict[str, tuple[str, int]] = {}
+    values: _Values = {}
     for number, line in enumerate(content.splitlines(), 1):
         text = line.strip()
         if not text or text.startswith(("#", "!")):
@@ -74,12 +120,12 @@ def parse_zoo_cfg(path: Path, content: str) -> Settings:
         if not equals or not key.strip():
             raise ConfigError(f"{path}:{number}: {text!r} is not key=value")
         # What is a property of ZooKeeper's virtual machine stands in the file with its prefix or without.
-        values[key.strip().removeprefix("zookeeper.")] = (value.strip(), number)
-    return _Reader(path, values).settings()
+        values[key.strip().removeprefix("zookeeper.")] = (value.strip(), f"{path}:{number}")
+    return values
 
 
 class _Reader:
-    def __init__(self, path: Path, values: dict[str, tuple[str, int]]) -> None:
+    def __init__(self, path: Path, values: _Values) -> None:
         self._path = path
         self._values = values
         self._used: set[str] = set()
@@ -148,8 +194,12 @@ class _Reader:
         if secret is not None:
             options["peer_secret"] = read_peer_secret(secret)
             opened += warn_if_open(secret)
-        unknown = sorted(set(self._values) - self._used - _SILENT, key=lambda key: self._values[key][1])
-        warnings = tuple(f"{self._path}:{self._values[key][1]}: {key} is not known and ignored" for key in unknown)
+        self._check_protections()
+        warnings = tuple(
+            f"{place}: {key} is not known and ignored"
+            for key, (_, place) in self._values.items()
+            if key not in self._used and key not in _SILENT
+        )
         warnings += opened
         try:
             return Settings(**options, warnings=warnings)
@@ -160,11 +210,19 @@ class _Reader:
         self._used.add(key)
         if key not in self._values:
             return default
-        text, number = self._values[key]
+        text, place = self._values[key]
         try:
             return read(text)
         except ValueError as error:
-            raise ConfigError(f"{self._path}:{number}: {key}={text!r} is not a number") from error
+            raise ConfigError(f"{place}: {key}={text!r} is not a number") from error
+
+    def _check_protections(self) -> None:
+        """Nobody may believe to be protected by what is not done here."""
+        for key, harmless in _PROTECTIONS.items():
+            self._used.add(key)
+            text, place = self._values.get(key, (harmless, ""))
+            if text.lower().replace("-", "") != harmless:
+                raise ConfigError(f"{place}: {key}={text}: there is nothing like it here, and nobody would be kept out")
 
     def _client_addresses(self, server: Member | None) -> dict[str, Any]:
         """The plain address, the one with TLS and its files, whichever there are."""
@@ -202,16 +260,16 @@ class _Reader:
     def _flag(self, key: str) -> bool:
         """true or false, false by default."""
         self._used.add(key)
-        text, number = self._values.get(key, ("false", 0))
+        text, place = self._values.get(key, ("false", ""))
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{self._path}:{number}: {key}={text!r} is neither true nor false")
+            raise ConfigError(f"{place}: {key}={text!r} is neither true nor false")
         return text.lower() == "true"
 
     def _servers(self) -> tuple[Members, frozenset[int]]:
         """The server lines, and whose role is observer."""
         servers: Members = {}
         observers: set[int] = set()
-        for key, (text, number) in self._values.items():
+        for key, (text, place) in self._values.items():
             name, _, digits = key.partition(".")
             if name != "server" or not digits.isdecimal():
                 continue
@@ -219,7 +277,7 @@ class _Reader:
             try:
                 servers[int(digits)], role = parse_member(int(digits), text)
             except ValueError as error:
-                raise ConfigError(f"{self._path}:{number}: {key}: {error}") from error
+                raise ConfigError(f"{place}: {key}: {error}") from error
             if role == OBSERVER:
                 observers.add(int(digits))
         return servers, frozenset(observers)

@@ -110,6 +110,48 @@ def test_zoo_cfg_of_three_servers(tmp_path: Path) -> None:
     assert settings.warnings == ()
 
 
+def test_members_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """ZooKeeper moves the members there once reconfig is on; a node that did not look there would be alone."""
+    (tmp_path / "zoo.cfg.dynamic.100000000").write_text(
+        "server.1=zoo1:2888:3888:participant;0.0.0.0:2181\nserver.2=zoo2:2888:3888:observer;0.0.0.0:2182\n"
+    )
+    text = "reconfigEnabled=true\ndynamicConfigFile=zoo.cfg.dynamic.100000000\n"
+    settings = read_zoo_cfg(zoo_cfg(tmp_path, text))
+    assert (settings.node_id, settings.client_address) == (2, ("0.0.0.0", 2182))
+    assert (settings.peers, settings.observers) == ({1: ("zoo1", 2888), 2: ("zoo2", 2888)}, frozenset({2}))
+    assert settings.warnings == ()
+    with pytest.raises(ConfigError, match=r"zoo.cfg:4: server.3 belongs into zoo.cfg.dynamic.100000000"):
+        read_zoo_cfg(zoo_cfg(tmp_path, text + "server.3=zoo3:2888:3888;2183\n"))
+    (tmp_path / "zoo.cfg.dynamic.100000000").write_text("server.1=zoo1\n")
+    with pytest.raises(ConfigError, match=r"zoo.cfg.dynamic.100000000:1: server.1"):
+        read_zoo_cfg(zoo_cfg(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "enforce.auth.enabled=true",
+        "sessionRequireClientSASLAuth=true",
+        "quorum.auth.enableSasl=true",
+        "ssl.crl=true",
+        "zookeeper.DigestAuthenticationProvider.enabled=false",
+        "DigestAuthenticationProvider.digestAlg=SHA-256",
+    ],
+)
+def test_what_would_keep_nobody_out_is_not_ignored(tmp_path: Path, line: str) -> None:
+    """A store that starts without it would be open to those it was set against."""
+    key = line.removeprefix("zookeeper.").partition("=")[0]
+    with pytest.raises(ConfigError, match=f"zoo.cfg:3: {key}"):
+        read_zoo_cfg(zoo_cfg(tmp_path, f"clientPort=2181\n{line}\n", None))
+
+
+def test_protection_that_is_off_is_no_fault(tmp_path: Path) -> None:
+    """What ZooKeeper does without being asked."""
+    text = "clientPort=2181\nssl.crl=false\nDigestAuthenticationProvider.enabled=true\n"
+    text += "DigestAuthenticationProvider.digestAlg=SHA1\nquorum.auth.enableSasl=False\n"
+    assert read_zoo_cfg(zoo_cfg(tmp_path, text, None)).warnings == ()
+
+
 def test_zoo_cfg_of_a_fresh_install(tmp_path: Path) -> None:
     """The sample of ZooKeeper 3.9 with its comments: no warning, and what it says."""
     sample = (
