@@ -80,6 +80,7 @@ class ClientStream(Stream, Transport):
         self.address = address[0]
         now_ms = listener.clock.monotonic_ms()
         self.connection: Connection = listener.node.pipeline.connect(self, address[0], address[1], now_ms)
+        self.connection.is_secure = tls is not None
         self.output = self.connection.output
         self.is_dirty = False
         self._has_begun = False

@@ -10,15 +10,17 @@ from typing import Final
 
 from coord.server.changes import addresses_of
 from coord.server.config import Settings
-from coord.server.members import config_text
+from coord.server.connection import Connection
+from coord.server.members import Member, config_text, decode_members, role_of, shown
 from coord.server.node import Node
-from coord.server.words import VERSION, Words
+from coord.server.words import VERSION, Words, began_ms, operation_of
 
 PREFIX: Final = b"/commands/"
 #: ZooKeeper's other names for the same, and those of the four-letter words.
 _ALSO: Final = {
     "monitor": ("mntr",),
     "configuration": ("conf", "config"),
+    "connections": ("cons",),
     "server_stats": ("srvr",),
     "is_read_only": ("isro",),
     "leader": ("lead",),
@@ -50,11 +52,12 @@ def command_pages(settings: Settings, node: Node, words: Words) -> dict[bytes, C
         "ruok": dict,
         "monitor": lambda: dict(words.monitor()),
         "configuration": lambda: _configuration(settings, node),
+        "connections": lambda: _connections(words),
         "server_stats": lambda: _server_stats(node, words),
         "is_read_only": lambda: {"read_only": words.mode() == "read-only"},
         "leader": leader,
         "watch_summary": watch_summary,
-        "voting_view": lambda: {"current_config": config_text(node.core.configs.current).decode().splitlines()},
+        "voting_view": lambda: {"current_config": _voting_view(node)},
     }
     pages: dict[bytes, Callable[[], object]] = {}
     for name, answer in answers.items():
@@ -82,6 +85,52 @@ def _configuration(settings: Settings, node: Node) -> Mapping[str, object]:
         "server_id": settings.node_id,
         "peer_port": settings.peer_address[1] if settings.peer_address else -1,
         "quorum_peers": config_text(node.core.configs.current).decode().splitlines(),
+    }
+
+
+def _voting_view(node: Node) -> Mapping[str, object]:
+    """Who votes, by id; nobody where there is no ensemble."""
+    config = node.core.configs.current
+    members = decode_members(config.attachment)
+    return {
+        str(i): {
+            "server_addresses": [shown(members[i].peer)],
+            "election_addresses": [shown((members[i].peer[0], members[i].election_port))],
+            "client_address": _client_address(members[i]),
+            "learner_type": role_of(config, i),
+        }
+        for i in config.voters
+        if i in members
+    }
+
+
+def _client_address(member: Member) -> str:
+    return shown(member.client) if member.client is not None else ""
+
+
+def _connections(words: Words) -> Mapping[str, object]:
+    found = words.connections()
+    return {
+        "connections": [_connection(c) for c in found if not c.is_secure],
+        "secure_connections": [_connection(c) for c in found if c.is_secure],
+    }
+
+
+def _connection(c: Connection) -> Mapping[str, object]:
+    """Single connections have no latencies here, as in `cons`."""
+    latencies = dict.fromkeys(("last_latency", "min_latency", "avg_latency", "max_latency"), 0)
+    return {
+        "remote_socket_address": shown((c.address, c.port)),
+        "outstanding_requests": len(c.pending),
+        "packets_received": c.received,
+        "packets_sent": c.sent,
+        "session_id": c.session_id,
+        "last_operation": operation_of(c),
+        "established": began_ms(c),
+        "session_timeout": c.timeout_ms,
+        "last_cxid": c.last_xid,
+        "last_response_time": c.heard_ms,
+        **latencies,
     }
 
 

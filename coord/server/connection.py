@@ -106,6 +106,8 @@ class Connection:
         self.has_read_only = False
         #: Its requests cannot go into the log (`coord.server.read_only`).
         self.is_read_only = False
+        #: It came in by TLS.
+        self.is_secure = False
         #: Subject of the client's TLS certificate, b"" without one.
         self.certificate = b""
         #: The SASL exchange that was begun last.
@@ -159,5 +161,5 @@ class Latency:
         self.total_ms += span_ms
 
     def mean_ms(self) -> float:
-        """Their mean, 0 without any."""
-        return self.total_ms / self.count if self.count else 0.0
+        """Their mean to four places, 0 without any."""
+        return round(self.total_ms / self.count, 4) if self.count else 0.0

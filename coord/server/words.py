@@ -71,7 +71,7 @@ class Words:
             "mntr": self._mntr,
             "conf": self._conf,
             "envi": self._envi,
-            "cons": lambda: _lines(_describe(c) for c in self._connections()) + "\n",
+            "cons": lambda: _lines(_describe(c) for c in self.connections()) + "\n",
             "dump": self._dump,
             "wchs": self._wchs,
             "wchc": self._wchc,
@@ -105,14 +105,15 @@ class Words:
             return "leader"
         return "follower" if config.is_voter(self._settings.node_id) else "observer"
 
-    def _connections(self) -> list[Connection]:
+    def connections(self) -> list[Connection]:
+        """The clients' connections, not more than LINES_MAX."""
         return list(islice(self._node.pipeline.connections.values(), LINES_MAX))
 
     def _srvr(self) -> str:
         return f"Zookeeper version: {VERSION}\n" + self._figures()
 
     def _stat(self) -> str:
-        clients = "".join(f"{_head(c)})\n" for c in self._connections())
+        clients = "".join(f"{_head(c)})\n" for c in self.connections())
         return f"Zookeeper version: {VERSION}\nClients:\n{clients}\n" + self._figures()
 
     def _figures(self) -> str:
@@ -120,7 +121,7 @@ class Words:
         pipeline = node.pipeline
         latency = pipeline.latency
         return (
-            f"Latency min/avg/max: {latency.min_ms}/{latency.mean_ms():.4f}/{latency.max_ms}\n"
+            f"Latency min/avg/max: {latency.min_ms}/{latency.mean_ms()}/{latency.max_ms}\n"
             f"Received: {pipeline.received}\n"
             f"Sent: {pipeline.sent()}\n"
             f"Connections: {len(pipeline.connections)}\n"
@@ -138,7 +139,7 @@ class Words:
         figures: list[tuple[str, object]] = [
             ("version", VERSION),
             ("server_state", self.mode()),
-            ("avg_latency", f"{pipeline.latency.mean_ms():.4f}"),
+            ("avg_latency", pipeline.latency.mean_ms()),
             ("max_latency", pipeline.latency.max_ms),
             ("min_latency", pipeline.latency.min_ms),
             ("packets_received", pipeline.received),
@@ -262,15 +263,23 @@ def _head(c: Connection) -> str:
     return f" /{c.address}:{c.port}[{1 if c.session else 0}](queued={len(c.pending)},recved={c.received},sent={c.sent}"
 
 
+def operation_of(c: Connection) -> str:
+    """What a connection asked for last, in ZooKeeper's abbreviation."""
+    return _SHORT.get(c.last_opcode, "NA")
+
+
+def began_ms(c: Connection) -> int:
+    """When a connection began, by the wall clock; ZooKeeper tells by the other when it was last heard of."""
+    return c.established_ms + int((time.time() - time.monotonic()) * 1000)
+
+
 def _describe(c: Connection) -> str:
     """One connection as `cons` shows it; without a session only the counters are there."""
     head = _head(c)
     if c.session is None:
         return head + ")"
-    # When it began is told by the wall clock, as in ZooKeeper; when it was last heard of by the monotonic one.
-    began_ms = c.established_ms + int((time.time() - time.monotonic()) * 1000)
     return head + (
-        f",sid={c.session_id:#x},lop={_SHORT.get(c.last_opcode, 'NA')},est={began_ms}"
+        f",sid={c.session_id:#x},lop={operation_of(c)},est={began_ms(c)}"
         f",to={c.timeout_ms},lcxid={c.last_xid & 0xFFFFFFFF:#x},lzxid=0xffffffffffffffff,lresp={c.heard_ms}"
         ",llat=0,minlat=0,avglat=0,maxlat=0)"
     )
