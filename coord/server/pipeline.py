@@ -346,7 +346,7 @@ class Pipeline:
             connection.syncs += 1
             self._ask_read_index(connection, waiting)
         elif opcode == op.OP_AUTH:
-            self._receive_auth(connection, block, at, end)
+            self._receive_auth(connection, xid, block, at, end)
         elif opcode == op.OP_SASL:
             self._receive_sasl(connection, xid, block, at, end)
         elif opcode == op.OP_RECONFIG or opcode == op.OP_MEMBERSHIP:
@@ -365,20 +365,20 @@ class Pipeline:
         connection.syncs += 1
         self._ask_read_index(connection, barrier)
 
-    def _receive_auth(self, connection: Connection, block: bytes, at: int, end: int) -> None:
+    def _receive_auth(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
         """Turn a credential into an identity; only that goes into the log, never the secret."""
         try:
             _, scheme, credential = decode_auth(block, at, end)
         except RemoteProtocolError:
-            self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, MARSHALLING_ERROR, closes=True)
+            self._answer_now(connection, xid, op.OP_AUTH, MARSHALLING_ERROR, closes=True)
             return
         proved = self.authenticator.auth(connection, scheme, credential)
         if proved is None:
-            self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, AUTH_FAILED, closes=True)
+            self._answer_now(connection, xid, op.OP_AUTH, AUTH_FAILED, closes=True)
         elif proved:
-            self._propose_identities(connection, Pending(op.XID_AUTH, op.OP_AUTH, end - at), proved)
+            self._propose_identities(connection, Pending(xid, op.OP_AUTH, end - at), proved)
         else:
-            self._answer_now(connection, op.XID_AUTH, op.OP_AUTH, OK, closes=False)
+            self._answer_now(connection, xid, op.OP_AUTH, OK, closes=False)
 
     def _receive_sasl(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
         """A step of a SASL exchange; the last one is answered when the log has the identity."""
@@ -596,8 +596,6 @@ class Pipeline:
                 self.events_sent += 1
             # Whoever would believe in watches that are not there must notice.
             waiting.closes = err == QUOTA_EXCEEDED
-        elif waiting.opcode == op.OP_SYNC:
-            err, body = OK, waiting.body
         else:
             err, body = machine.read(waiting.opcode, waiting.body, session, self.watches)
         connection.send_reply(waiting.xid, machine.last_zxid, err, body)

@@ -384,8 +384,8 @@ class StateMachine:
         """Answer a read from this replica: (error code, reply record). Never raises.
 
         The request record is `body[at:end]`, to the end of `body` by default. Covers getData, exists, getChildren,
-        getChildren2, getACL, getEphemerals, getAllChildrenNumber, multiRead, whoAmI, addWatch, checkWatches and
-        removeWatches; anything else is UNIMPLEMENTED. Watches are left in `watches` under the session's id.
+        getChildren2, getACL, getEphemerals, getAllChildrenNumber, multiRead, whoAmI, sync, addWatch, checkWatches
+        and removeWatches; anything else is UNIMPLEMENTED. Watches are left in `watches` under the session's id.
         """
         try:
             return answer_read(self.tree, opcode, body, at, len(body) if end < 0 else end, session, watches)

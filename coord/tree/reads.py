@@ -35,7 +35,7 @@ from coord.wire.codec import (
     decode_set_watches,
     encode_who_am_i_reply,
 )
-from coord.wire.jute import I32, IS_COMPILED, NATIVE_BYTES_MAX, NULL, i32, read_buffer, strings
+from coord.wire.jute import I32, IS_COMPILED, NATIVE_BYTES_MAX, NULL, buffer, i32, read_buffer, strings
 from coord.wire.opcodes import (
     EVENT_CHILDREN_CHANGED,
     EVENT_CREATED,
@@ -53,6 +53,7 @@ from coord.wire.opcodes import (
     OP_GET_EPHEMERALS,
     OP_MULTI_READ,
     OP_REMOVE_WATCHES,
+    OP_SYNC,
     OP_WHO_AM_I,
     PERM_ADMIN,
     PERM_READ,
@@ -133,9 +134,10 @@ def get_acl(tree: DataTree, path: bytes, session: Session) -> Answer:
 
 
 def get_ephemerals(tree: DataTree, prefix: bytes, session: Session) -> Answer:
-    """getEphemerals: the session's own, sorted, that begin with `prefix`."""
+    """getEphemerals: the session's own, sorted, that begin with `prefix`; a blank one is that of all."""
     own = tree.ephemerals_of(session.session_id)
-    prefix = prefix.strip()
+    if prefix.strip() in (b"", ROOT):
+        return OK, strings(own)
     return OK, strings([path for path in own if path.startswith(prefix)])
 
 
@@ -300,4 +302,7 @@ def answer_read(
         return get_ephemerals(tree, read_buffer(body, at, end)[0] or b"", session)
     if opcode == OP_WHO_AM_I:
         return who_am_i(session)
+    if opcode == OP_SYNC:
+        # Its path, whether there is such a znode or not; what makes it a sync has happened before.
+        return OK, buffer(read_buffer(body, at, end)[0])
     return UNIMPLEMENTED, b""

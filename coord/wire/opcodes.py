@@ -105,7 +105,7 @@ OPCODE_NAMES: Final[dict[int, str]] = {
     OP_EXPIRE: "expire",
 }
 
-# Request ids that are no request numbers. The server forces PING and AUTH ids onto those two operations.
+# Request ids that are no request numbers. The server forces its id onto a ping.
 XID_NOTIFICATION: Final = -1
 XID_PING: Final = -2
 XID_AUTH: Final = -4

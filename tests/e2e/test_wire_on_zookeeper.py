@@ -22,7 +22,7 @@ from coord.errors import (
     UNIMPLEMENTED,
 )
 from coord.wire import records as r
-from coord.wire.jute import NULL
+from coord.wire.jute import NULL, strings
 from tests.rawclient import RawClient
 from tests.stores import STORE, Store, open_store, store_is_built, store_kinds
 
@@ -222,12 +222,51 @@ def test_operations_between_servers_are_not_for_clients(
     assert answer is None or answer[0] in (UNIMPLEMENTED, MARSHALLING_ERROR)
 
 
-def test_auth_is_answered_with_its_own_id_and_an_unknown_scheme_closes(session: RawClient) -> None:
+def test_auth_with_an_unknown_scheme_closes(session: RawClient) -> None:
     """digest without a colon succeeds."""
     assert session.ask(r.OP_AUTH, r.encode_auth(b"digest", b"nocolon")) == (OK, b"")
     assert session.ask(r.OP_AUTH, r.encode_auth(b"ip", b"")) == (OK, b"")
     assert session.ask(r.OP_AUTH, r.encode_auth(b"nonsense", b"x")) == (AUTH_FAILED, b"")
     assert session.is_closed()
+
+
+@pytest.mark.parametrize("xid", [r.XID_AUTH, 77])
+def test_auth_is_answered_with_the_id_it_came_with(session: RawClient, xid: int) -> None:
+    """Whatever clients agree on."""
+    for scheme in (b"digest", b"ip", b"nonsense"):
+        session.sock.sendall(r.encode_request_frame(xid, r.OP_AUTH, r.encode_auth(scheme, b"bob:pw")))
+        frame = session.frame()
+        assert frame is not None
+        assert r.decode_reply_header(frame, 0, len(frame))[0] == xid
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (r.encode_path(b"/nope"), (OK, r.encode_path(b"/nope"))),
+        (r.encode_path(b""), (OK, r.encode_path(b""))),
+        (NULL, (OK, NULL)),
+        (r.encode_path(b"/") + b"more", (OK, r.encode_path(b"/"))),
+        (b"", (MARSHALLING_ERROR, b"")),
+        (b"\0\0\0\x09/", (MARSHALLING_ERROR, b"")),
+    ],
+)
+def test_sync_is_answered_with_its_path(session: RawClient, body: bytes, answer: tuple[int, bytes]) -> None:
+    """Whether there is such a znode or not; an unreadable one is refused."""
+    assert session.ask(r.OP_SYNC, body) == answer
+    assert alive(session)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_found"), [(b"", True), (b" / ", True), (b"/eph", True), (b" /eph", False), (b"/eph-x ", False)]
+)
+def test_ephemerals_by_prefix(session: RawClient, prefix: bytes, is_found: bool) -> None:
+    """Blanks count, unless there is nothing else."""
+    created = r.CreateRequest(r.OP_CREATE, b"/eph-x", b"", r.OPEN_ACL, r.CREATE_EPHEMERAL)
+    assert session.ask(r.OP_CREATE, r.encode_create(created)) == (OK, r.encode_path(b"/eph-x"))
+    found = strings([b"/eph-x"] if is_found else [])
+    assert session.ask(r.OP_GET_EPHEMERALS, r.encode_path(prefix)) == (OK, found)
+    assert session.ask(r.OP_CLOSE_SESSION, b"") == (OK, b"")
 
 
 @pytest.mark.parametrize(
