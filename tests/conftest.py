@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A busy machine may stop a test for any time: tests do not judge by the clock.
-settings.register_profile("regionkeeper", deadline=None)
+settings.register_profile("regionkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("regionkeeper")
 
 
