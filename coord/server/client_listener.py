@@ -287,13 +287,14 @@ class ClientListener:
                 self.reactor.rewatch(door.fileno(), readable=False, writable=False)
                 self.reactor.callLater(SWEEP_S, self._accept_again, door)
                 return
-            if self._is_too_many(address[0]):
+            host = _plain(address[0])
+            if self._is_too_many(host):
                 self.refused += 1
                 sock.close()
                 continue
             tune(sock, give_up_ms=self.limits.stall_ms)
             tls = None if context is None else Engine(context, is_server=True)
-            stream = ClientStream(self, sock, (address[0], address[1]), tls)
+            stream = ClientStream(self, sock, (host, address[1]), tls)
             self.streams[stream] = None
             self._per_address[stream.address] = self._per_address.get(stream.address, 0) + 1
 
@@ -316,3 +317,8 @@ class ClientListener:
             stream.sweep(now_ms)
         if self._listening:
             self.reactor.callLater(SWEEP_S, self._sweep)
+
+
+def _plain(host: str) -> str:
+    """A client's address. At a door to both worlds IPv4 comes in IPv6's clothes, which no access list knows it by."""
+    return host.removeprefix("::ffff:") if "." in host else host

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,13 +10,21 @@ from typing import Any
 import pytest
 
 from coord.server.client_listener import ClientLimits, ClientListener, ClientStream
+from coord.server.reactor import READABLE
+from coord.server.stream import listening_socket
 from tests.store_nodes import StoreNodes
 
 
 class Doors:
-    """A reactor that is asked for nothing but descriptors to watch."""
+    """A reactor that is asked for nothing but descriptors to watch; the test says when something happens."""
 
-    def watch(self, fd: int, function: Callable[[int], None]) -> None: ...
+    def __init__(self) -> None:
+        self.functions: dict[int, Callable[[int], None]] = {}
+
+    def watch(self, fd: int, function: Callable[[int], None]) -> None:
+        self.functions[fd] = function
+
+    def callLater(self, delay: float, function: Callable[[], None]) -> None: ...
     def rewatch(self, fd: int, *, readable: bool, writable: bool) -> None: ...
     def unwatch(self, fd: int) -> None: ...
 
@@ -134,3 +143,22 @@ def test_stop_leaves_nobody_out(clients: Clients) -> None:
         clients.say(who, b"event")
     clients.listener.stop()
     assert clients.heard() == [b"event"] * 6
+
+
+def test_ipv4_client_of_a_door_to_both_worlds_keeps_its_address() -> None:
+    """Access lists of scheme ip and the bound per address go by it."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    store = StoreNodes(1)
+    doors: Any = Doors()
+    limits = ClientLimits(connections_per_address_max=1)
+    listener = ClientListener(doors, store.leader(), store.clock, limits, lambda word: word)
+    with contextlib.closing(listening_socket("::", 0)) as door, contextlib.ExitStack() as ends:
+        listener.start({door: None})
+        for host in ("127.0.0.1", "::1", "127.0.0.1"):
+            ends.enter_context(socket.create_connection((host, door.getsockname()[1])))
+        doors.functions[door.fileno()](READABLE)
+        assert [stream.address for stream in listener.streams] == ["127.0.0.1", "::1"]
+        assert listener.refused == 1
+        for stream in listener.streams:
+            ends.enter_context(stream.sock)
