@@ -24,6 +24,7 @@ from master.reads import READS, find_region, find_replica
 from master.reign import Reign
 from regions import effects as fx
 from regions import messages as ms
+from regions.layout import CorruptZnode
 from regions.limits import AssignerConfig
 from regions.model import (
     MasterRecord,
@@ -32,6 +33,7 @@ from regions.model import (
 )
 from regions.placement import objection
 
+_FSCK: Final = "`rk fsck` names every znode that is so."
 #: Nobody waits longer for a table or a move in one request.
 WAIT_MS_MAX: Final = 3_600_000
 REPLICATION_MAX: Final = 7
@@ -103,6 +105,8 @@ class MasterApi:
             raise self._not_leader() from error
         except MultiFailed as error:
             raise RpcError(ms.BUSY, f"it has changed meanwhile: {error.error}") from error
+        except CorruptZnode as error:
+            raise RpcError(ms.BAD_REQUEST, f"a znode cannot be understood: {error}", _FSCK) from error
         except CoordError as error:
             if isinstance(error, RpcError):
                 raise
@@ -304,7 +308,7 @@ class MasterApi:
     async def _balance(reign: Reign, request: ms.Balance) -> ms.BalanceReport:
         """The switch, a round made now, or only what it would be."""
         balancing = reign.balancing
-        if request.switch is not None and request.switch != balancing.record.enabled:
+        if request.switch is not None:
             await balancing.switch(enabled=request.switch)
         if not request.run:
             return balancing.report()

@@ -18,7 +18,7 @@ from regions import effects as fx
 from regions import messages as ms
 from regions.assigner import Assigner
 from regions.balancer import Proposal, gate, propose
-from regions.layout import decode_balancer, encode
+from regions.layout import CorruptZnode, decode_balancer, encode
 from regions.limits import BalancerConfig
 from regions.model import BalancerRecord
 
@@ -48,20 +48,29 @@ class Balancing:
         self.hold = hold
         self.record = BalancerRecord()
         self._version = -1
+        #: Why nobody knows what the operator wants: the switch cannot be read, and counts as off.
+        self._unreadable = ""
         self._next_ms = now_ms() + period_ms
         self.last: ms.BalanceRound | None = None
         #: Since when, and by what, a due round is held up.
         self._held: list[str] = []
 
     async def load(self) -> None:
-        """Read the switch."""
+        """Read the switch. Where it cannot be understood nothing is moved: an operator may have forbidden it."""
         client, path = self._fence.client, self._fence.layout.balancer
         if await client.exists(path) is not None:
             data, stat = await client.get(path)
-            self.record, self._version = decode_balancer(data, path), stat.version
+            self._version, self._unreadable = stat.version, ""
+            try:
+                self.record = decode_balancer(data, path)
+            except CorruptZnode as error:
+                log.error("the balancer is off: {error}", error=error)
+                self.record, self._unreadable = BalancerRecord(enabled=False), str(error)
 
     async def switch(self, *, enabled: bool) -> None:
         """Turn balancing on or off, durably. Raises MultiFailed when somebody else did so at the same time."""
+        if enabled == self.record.enabled and not self._unreadable:
+            return
         record = BalancerRecord(enabled, self._now_ms(), self._fence.epoch)
         path, data = self._fence.layout.balancer, encode(record)
         op: WriteOp = Create(path, data) if self._version < 0 else SetData(path, data, self._version)
@@ -71,7 +80,7 @@ class Balancing:
             await self.load()
             raise
         self._version += 1
-        self.record = record
+        self.record, self._unreadable = record, ""
         self._next_ms = self._now_ms()
 
     def tick(self) -> list[fx.MoveRequested]:
@@ -122,6 +131,10 @@ class Balancing:
 
     def problems(self) -> list[str]:
         """Why a due round does not begin."""
+        if self._unreadable:
+            return [
+                f"the balancer is off, since its switch cannot be understood: {self._unreadable} (rk balance on|off)"
+            ]
         late_ms = self._now_ms() - self._next_ms
         if not self._held or not self.record.enabled or late_ms < self._config.stuck_ms:
             return []

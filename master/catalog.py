@@ -82,11 +82,16 @@ class Loaded:
 
 
 async def lay_ground(
-    client: ZkClient, layout: Layout, now_ms: int, token: Callable[[int], bytes] = secrets.token_bytes
+    client: ZkClient,
+    layout: Layout,
+    now_ms: int,
+    token: Callable[[int], bytes] = secrets.token_bytes,
+    known_id: str = "",
 ) -> ClusterRecord:
     """Create every directory of the layout, the epoch and the cluster's record, unless they exist; returns the last.
 
-    Several masters may do it at once. Raises ConfigError for a cluster of a newer format.
+    Several masters may do it at once. `known_id`: the cluster's, if this master has read it before. Raises ConfigError
+    for a cluster of a newer format, CorruptZnode where nobody can tell which cluster this is.
     """
     if await client.exists(layout.cluster) is None:
         await gather(ensureDeferred(_create_if_missing(client, path)) for path in layout.parents())
@@ -97,12 +102,26 @@ async def lay_ground(
     else:
         await gather(ensureDeferred(_create_if_missing(client, path)) for path in layout.records())
     data, _ = await client.get(layout.cluster)
-    record = decode_cluster(data, layout.cluster)
+    record = _cluster_of(data, layout.cluster, known_id)
     if record.format_version > FORMAT_VERSION:
         raise ConfigError(
             f"{layout.cluster} has format {record.format_version}; this program knows formats up to {FORMAT_VERSION}"
         )
     return record
+
+
+def _cluster_of(data: bytes, path: str, known_id: str) -> ClusterRecord:
+    """The cluster's record; where somebody has written over it, one with the id that is known all the same.
+
+    Raises CorruptZnode if none is known.
+    """
+    try:
+        return decode_cluster(data, path)
+    except CorruptZnode as error:
+        if not known_id:
+            raise
+        log.error("{error}; this master has known the cluster before and goes on", error=error)
+        return ClusterRecord(known_id, FORMAT_VERSION)
 
 
 async def _create_if_missing(client: ZkClient, path: str, data: bytes = b"") -> None:
@@ -140,11 +159,11 @@ async def list_all(client: ZkClient, parents: list[str]) -> list[str]:
     return found
 
 
-async def load(client: ZkClient, layout: Layout, world: World | None = None) -> Loaded:
+async def load(client: ZkClient, layout: Layout, world: World | None = None, *, cluster_id: str = "") -> Loaded:
     """Read everything that a new reign starts from (MF-02, MF-11); what `world` holds already is taken from there."""
     loaded = Loaded()
     data, _ = await client.get(layout.cluster)
-    loaded.cluster = decode_cluster(data, layout.cluster)
+    loaded.cluster = _cluster_of(data, layout.cluster, cluster_id)
     loaded.world = world
     if world is None:
         loaded.transitions = await load_transitions(client, layout)
@@ -262,7 +281,7 @@ async def fence_server(fence: Fence, mark: FenceRecord) -> bool:
     layout, server = fence.layout, mark.server
     path = layout.server(server.uuid)
     found = await read_all(fence.client, [path])
-    if not found or decode_server(found[0][1], path).incarnation != server.incarnation:
+    if [one.incarnation for one, _ in decoded(found, decode_server)] != [server.incarnation]:
         return False
     marked = await fence.client.exists(layout.fence_mark(server.uuid))
     put = layout.fence_mark(server.uuid)
@@ -293,11 +312,14 @@ async def delete_if_there(fence: Fence, path: str) -> None:
 
 
 async def mark_run(fence: Fence, *, clean: bool, now_ms: int) -> None:
-    """Write or take away the clean-shutdown mark (X7); may be repeated. From here on the format is this program's."""
+    """Write or take away the clean-shutdown mark (X7); may be repeated. From here on the format is this program's.
+
+    A record that somebody has written over is a whole one again after this.
+    """
     path = fence.layout.cluster
     data, stat = await fence.client.get(path)
     record = msgspec.structs.replace(
-        decode_cluster(data, path),
+        _cluster_of(data, path, fence.cluster_id),
         format_version=FORMAT_VERSION,
         clean_shutdown=clean,
         epoch=fence.epoch,

@@ -300,15 +300,14 @@ class TableOperations:
         """Read a table anew: what is known of it may be out of date, or nothing is."""
         fence = self._reign.fence
         path = fence.layout.table(table_id)
-        for _, data, stat in await catalog.read_all(fence.client, [path]):
-            record = decode_table(data, path)
+        for record, version in catalog.decoded(await catalog.read_all(fence.client, [path]), decode_table):
             known = self._reign.world.tables.get(table_id)
             if known is not None:
-                if known.version != stat.version:
-                    self._reign.observe(fx.TableSeen(record, stat.version))
+                if known.version != version:
+                    self._reign.observe(fx.TableSeen(record, version))
             elif not record.finished_ms:
                 regions = await catalog.load_regions(fence.client, fence.layout, table_id)
-                self._reign.observe(fx.TableSeen(record, stat.version, regions))
+                self._reign.observe(fx.TableSeen(record, version, regions))
 
     # --- answers ------------------------------------------------------------------------------------------------------
 

@@ -84,11 +84,15 @@ class Registry:
 
     async def _read(self) -> Found:
         uuids, draining, fenced = await gather(self._client.children(path) for path in self._watched())
-        servers = await self._records([self._layout.server(uuid) for uuid in sorted(uuids)], decode_server)
-        fences = await self._records([self._layout.fence_mark(uuid) for uuid in sorted(fenced)], decode_fence)
+        lived = {self._layout.server(one.uuid): one for one in self.servers}
+        servers = await self._records([self._layout.server(uuid) for uuid in sorted(uuids)], decode_server, lived)
+        marks = {self._layout.fence_mark(one.server.uuid): one for one in self.fences}
+        fences = await self._records([self._layout.fence_mark(uuid) for uuid in sorted(fenced)], decode_fence, marks)
         return servers, sorted(draining), fences
 
-    async def _records(self, paths: list[str], decode: Callable[[bytes, str], T]) -> list[T]:
+    async def _records(self, paths: list[str], decode: Callable[[bytes, str], T], known: dict[str, T]) -> list[T]:
+        """What stands at `paths`. Of a znode that somebody has written over, what was `known` of it still holds: it is
+        its end that would tell of a death."""
         records: list[T] = []
         if not paths:
             return records
@@ -96,5 +100,7 @@ class Registry:
             try:
                 records.append(decode(data, path))
             except CorruptZnode as error:
-                log.error("ignored: {error}", error=error)
+                former = known.get(path)
+                log.error("{what}: {error}", what="ignored" if former is None else "taken as it was", error=error)
+                records += [] if former is None else [former]
         return records

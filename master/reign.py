@@ -184,14 +184,15 @@ class Reign:
         await self.registry.start()
         await self.balancing.load()
         warm = await self._hand_over()
-        loaded = await catalog.load(self._client, self._layout, None if warm is None else warm.world)
+        known = self.fence.cluster_id
+        loaded = await catalog.load(self._client, self._layout, None if warm is None else warm.world, cluster_id=known)
         alive = [one.incarnation for one in self.registry.servers]
         # A fenced server may still be serving: as long as its lease may last, this is no startup.
         alive += [fence.server.incarnation for fence in self.registry.fences]
         startup = is_cluster_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
         self.is_warm = warm is not None and not startup
         if startup and warm is not None:  # there is no hurry, and nothing that a mirror would be needed for
-            loaded = await catalog.load(self._client, self._layout)
+            loaded = await catalog.load(self._client, self._layout, cluster_id=known)
         self.path = "startup" if startup else "failover"
         self.bulks.load([plan for plan in loaded.plans if not plan.by_moves])
         self.applying.load(loaded.plans)
@@ -579,8 +580,8 @@ class Reign:
         await self._read_regions([self._layout.region(table_id, region_id)])
 
     async def _read_regions(self, paths: list[str]) -> None:
-        for path, data, stat in await catalog.read_all(self._client, paths):
-            self._handle(fx.RegionSeen(decode_region(data, path), stat.version))
+        for record, version in catalog.decoded(await catalog.read_all(self._client, paths), decode_region):
+            self._handle(fx.RegionSeen(record, version))
         self._schedule()
 
     @property

@@ -48,7 +48,7 @@ from master.planning import Planner
 from master.reign import Reign
 from master.settings import Settings
 from regions.heartbeat import Heartbeat
-from regions.layout import Layout, decode_master
+from regions.layout import CorruptZnode, Layout, decode_master
 from regions.limits import AssignerConfig
 from regions.messages import ListContacts, MasterRequest
 from regions.model import Incarnation, MasterRecord
@@ -264,7 +264,8 @@ class MasterService:
 
     async def _elect(self) -> None:
         now = self.now_ms
-        self.cluster_id = (await catalog.lay_ground(self.client, self._layout, now(), self.token)).cluster_id
+        ground = await catalog.lay_ground(self.client, self._layout, now(), self.token, self.cluster_id)
+        self.cluster_id = ground.cluster_id
         self._begin_session()
         assert self.feed is not None, "every session has its feed"
         if self._settings.mirror:
@@ -353,6 +354,12 @@ class MasterService:
             log.error(
                 "the store does not let this master do its work ({error}): access lists there are for somebody else;"
                 " --store-auth names the credential (a wrong password looks the same)",
+                error=error,
+            )
+        elif isinstance(error, CorruptZnode):
+            log.error(
+                "this master cannot stand for election: {error}; a backup has the value (rk coord backup, restore), and"
+                " a master that runs since before puts it right",
                 error=error,
             )
         elif not isinstance(error, CoordError | CancelledError):

@@ -118,8 +118,8 @@ class TableUpkeep:
 
     async def _is_replaced(self, region: RegionRecord) -> bool:
         path = self._reign.fence.layout.region(region.table_id, region.region_id)
-        found = await catalog.read_all(self._reign.fence.client, [path])
-        return bool(found) and decode_region(found[0][1], path).state is TabletState.REPLACED
+        found = catalog.decoded(await catalog.read_all(self._reign.fence.client, [path]), decode_region)
+        return any(record.state is TabletState.REPLACED for record, _ in found)
 
     async def clear(self, orphans: Iterable[tuple[str, str]]) -> None:
         """Remove what is left of tables whose creation was not finished; never one that is being created now."""

@@ -153,7 +153,7 @@ def unpack(data: bytes) -> list[Entry]:
         inflater = zlib.decompressobj()
         raw = inflater.decompress(data[len(_MAGIC) :], RAW_BYTES_MAX)
         return _unpacker.decode(raw)
-    except (zlib.error, msgspec.DecodeError) as error:
+    except (zlib.error, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptSegment(str(error)) from error
 
 

@@ -17,6 +17,7 @@ write, is the result for whoever asks again.
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import Final, TypeVar
 
@@ -41,6 +42,10 @@ from regions.model import (
 )
 
 T = TypeVar("T")
+
+_TABLE_ID: Final = re.compile(rb"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+#: Bytes of a value that is not understood that a message repeats.
+_SHOWN: Final = 40
 
 #: Version of this layout; a cluster with a higher one is refused, one with a lower one is taken over: its records are
 #: read as they are, and the first master of this version that becomes active writes this number.
@@ -86,7 +91,8 @@ def encode(record: msgspec.Struct) -> bytes:
 def _decode(decoder: msgspec.json.Decoder[T], data: bytes, path: str) -> T:
     try:
         return decoder.decode(data)
-    except msgspec.DecodeError as error:
+    # ValueError: text in it that is not UTF-8; RecursionError: it is nested too deeply.
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptZnode(path, str(error)) from error
 
 
@@ -117,13 +123,9 @@ def decode_server(data: bytes, path: str = "/servers") -> ServerRecord:
 
 def decode_name(data: bytes, path: str = "/names") -> str:
     """Value of /names/<name>: a table's id, which is a znode's name itself."""
-    try:
-        table_id = data.decode("ascii")
-    except UnicodeDecodeError as error:
-        raise CorruptZnode(path, f"no table id: {error.reason}") from error
-    if not table_id or "/" in table_id or not table_id.isprintable():
-        raise CorruptZnode(path, f"{table_id!r} is no table id")
-    return table_id
+    if _TABLE_ID.fullmatch(data) is None:
+        raise CorruptZnode(path, f"{data[:_SHOWN]!r} is no table id")
+    return data.decode("ascii")
 
 
 def decode_table(data: bytes, path: str = "/tables") -> TableRecord:

@@ -89,6 +89,7 @@ class Membership:
         self._changed = changed
         self._adopt = adopt
         self._belongs = belongs
+        self._record: ServerRecord | None = None
         self._held = False
         #: Our registration may be gone: nothing renews the lease until a look has shown that it is not.
         self._in_doubt = False
@@ -109,6 +110,7 @@ class Membership:
             ConfigError: this is another cluster than ours; nothing was written.
             ConnectionLoss: the membership is over before it began.
         """
+        self._record = record
         self._lease.begin(self.client.timeout_ms)
         self._renew()
         while not self._is_over:
@@ -180,7 +182,8 @@ class Membership:
                 return False
             if looks % LOOKS_PER_LINE == 0:
                 log.warn(
-                    "there is no cluster below {root} of this store, and this server belongs to one; waiting for it",
+                    "there is no cluster (that can be read) below {root} of this store, and this server belongs to one;"
+                    " waiting for it",
                     root=self._paths.root or "/",
                 )
             looks += 1
@@ -196,7 +199,10 @@ class Membership:
         try:
             self._adopt(layout.decode_cluster(data, path).cluster_id)
         except CorruptZnode as error:
-            raise ConfigError(f"this store's cluster cannot be told: {error}") from error
+            log.error(
+                "nobody can tell which cluster this is: {error}; waiting for its master to put it right", error=error
+            )
+            return False
         return True
 
     async def _await_cluster(self) -> None:
@@ -253,8 +259,21 @@ class Membership:
         if self._is_over:
             return
         self._in_doubt = True
-        looking = self.client.exists(path, self._registration_event)
+        looking = ensureDeferred(self._look(path))
         looking.addCallbacks(self._looked, self._not_looked, errbackArgs=(path,))
+
+    async def _look(self, path: str) -> Stat | None:
+        """Our registration's Stat. Should somebody have written over it we write it again: a master that takes over
+        would count us as dead, and open elsewhere what we serve."""
+        stat = await self.client.exists(path, self._registration_event)
+        if stat is not None and stat.ephemeral_owner == self.client.session_id and self._record is not None:
+            data, _ = await self.client.get(path)
+            try:
+                layout.decode_server(data, path)
+            except CorruptZnode as error:
+                log.error("our registration is written again: {error}", error=error)
+                await self.client.set(path, layout.encode(self._record), stat.version)
+        return stat
 
     def _looked(self, stat: Stat | None) -> None:
         if stat is None or stat.ephemeral_owner != self.client.session_id:

@@ -14,7 +14,7 @@ import threading
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from regions.layout import Layout, decode_region, decode_server, decode_table
+from regions.layout import CorruptZnode, Layout, decode_name, decode_region, decode_server, decode_table
 from regions.model import RegionRecord, ServerRecord, TableRecord
 from regions.partitioning import place
 
@@ -123,7 +123,8 @@ class Places:
         if known is not None:
             return known
         try:
-            table_id = self._client.get(self._layout.name(name))[0].decode()
+            entry = self._layout.name(name)
+            table_id = decode_name(self._client.get(entry)[0], entry)
         except NoNodeError:
             table_id = name
         try:
@@ -151,11 +152,18 @@ class Places:
             table.regions[record.region_id] = record
 
     def _search(self, table: _Table, key: str) -> RegionRecord | None:
-        """By halves over the names; should they not be in the order of the keys, one after the other."""
+        """By halves over the names; should they not be in the order of the keys, one after the other.
+
+        Raises CorruptZnode if the key may be in a region whose record somebody has written over.
+        """
+        corrupt: CorruptZnode | None = None
         low, high = 0, len(table.names) - 1
         while low <= high:
             middle = (low + high) // 2
-            record = table.regions.get(table.names[middle]) or self._read(table, table.names[middle])
+            try:
+                record = table.regions.get(table.names[middle]) or self._read(table, table.names[middle])
+            except CorruptZnode:
+                break
             if record is None:
                 break
             if record.contains(key) and not record.is_replaced:
@@ -165,7 +173,13 @@ class Places:
             else:
                 low = middle + 1
         for name in table.names:
-            record = table.regions.get(name) or self._read(table, name)
+            try:
+                record = table.regions.get(name) or self._read(table, name)
+            except CorruptZnode as error:
+                corrupt = error
+                continue
             if record is not None and record.contains(key) and not record.is_replaced:
                 return record
+        if corrupt is not None:
+            raise corrupt
         return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import zlib
 
+import msgspec
 import pytest
 
 from regions import history as module
@@ -51,7 +53,11 @@ def test_a_segment_survives_its_znode() -> None:
     assert unpack(pack(entries)) == entries
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"RKH1", b"RKH1nonsense", b"RKH1" + bytes(10)])
+#: A whole segment with an entry whose key is no text.
+NO_TEXT = b"RKH1" + zlib.compress(msgspec.msgpack.encode([[1, "x", "m", "", "", ""]]).replace(b"x", b"\xff"))
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"RKH1", b"RKH1nonsense", b"RKH1" + bytes(10), NO_TEXT])
 def test_what_is_no_segment_is_said_to_be_none(data: bytes) -> None:
     """Somebody may write anything into a znode."""
     with pytest.raises(CorruptSegment):

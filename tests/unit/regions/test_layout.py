@@ -11,6 +11,7 @@ from regions.layout import (
     CorruptZnode,
     Layout,
     check_table_name,
+    decode_cluster,
     decode_name,
     decode_region,
     decode_transition,
@@ -85,7 +86,14 @@ def test_ranges() -> None:
             check_ranges(specs)
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"a/b", b"a\n", "\u00e9".encode()])
+@pytest.mark.parametrize("data", [b'{"cluster_id":"\xff"}', b'{"x":' * 20_000, b'["c"]', b'{"cluster_id":3}', b"null"])
+def test_whatever_stands_there_is_understood_or_corrupt(data: bytes) -> None:
+    """Text that is not UTF-8 and lists too deep to read are told in other ways by the decoder."""
+    with pytest.raises(CorruptZnode, match="/cluster"):
+        decode_cluster(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"a/b", b"a\n", b'{"a":1}', b"..", "\u00e9".encode()])
 def test_a_name_that_stands_for_no_table_id_is_corrupt(data: bytes) -> None:
     """Somebody wrote over it; it must not be taken for the remains of a table that was not finished."""
     assert decode_name(b"3f2a11c0") == "3f2a11c0"

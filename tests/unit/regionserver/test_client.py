@@ -10,7 +10,7 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from coord.rpc_wire import Code, RpcError
 from regions import layout, partitioning
-from regions.layout import Layout
+from regions.layout import CorruptZnode, Layout
 from regions.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord, TabletState
 from regionserver.client import Attempt, Change, NoSuchTable, OutcomeUnknown, Places, Refused, RegionClient, Unavailable
 from regionserver.client import client as client_module
@@ -266,3 +266,20 @@ def test_a_region_that_was_replaced_is_nobodys(cluster: Cluster) -> None:
     assert cluster.client.get("rows", "n") == b"1"
     assert cluster.asked[0][1].place.region_id == "t1.2r1"
     assert [one.region_id for one in cluster.client.places.regions("rows") or []] == ["t1.0", "t1.1", "t1.2r1", "t1.3"]
+
+
+def test_rubbish_in_one_region_hides_no_other(cluster: Cluster) -> None:
+    """Somebody has written over the record at which the search by halves begins: the keys of others are found."""
+    path = PATHS.region("t1", "t1.1")
+    cluster.store.znodes[path] = b"rubbish"
+    for key, number in (("a", 0), ("n", 2), ("z", 3)):
+        found = Places(cluster.store, PATHS).region_of("rows", key)
+        assert found is not None
+        assert found.region_id == f"t1.{number}"
+    with pytest.raises(CorruptZnode, match=path):
+        Places(cluster.store, PATHS).region_of("rows", "g")
+    with pytest.raises(CorruptZnode, match=path):
+        Places(cluster.store, PATHS).regions("rows")
+    cluster.store.znodes[PATHS.name("rows")] = b"\xff"
+    with pytest.raises(CorruptZnode, match=PATHS.name("rows")):
+        Places(cluster.store, PATHS).table("rows")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -90,6 +91,14 @@ class ScriptedClient:
         return self._answer(
             f"get {path}", lambda: (self.znodes[path][0] if path in self.znodes else b"", self._stat(path))
         )
+
+    def set(self, path: str, data: bytes, version: int) -> Deferred[None]:
+        def work() -> None:
+            if self._stat(path).version != version:
+                raise BadVersion(path)
+            self.znodes[path] = (data, version + 1, self.znodes[path][2])
+
+        return self._answer(f"set {path}", work)
 
     def exists(self, path: str, watch: Callable[[int, str, int], None]) -> Deferred[Any]:
         self.watches.append(watch)
@@ -224,6 +233,18 @@ class MembershipTests(SynchronousTestCase):
         self.reactor.advance(report.AGAIN_S)
         self.successResultOf(self.member.over)
 
+    def test_a_registration_that_somebody_has_written_over_is_written_again(self) -> None:
+        """Else a master that takes over would count this server as dead, and open elsewhere what it serves."""
+        self.joined()
+        self.client.znodes[self.path] = (b"rubbish", 1, MY_SESSION)
+        self.client.watches.pop()(3, self.path, 0)
+        assert self.client.znodes[self.path] == (layout.encode(RECORD), 2, MY_SESSION)
+        leaving = layout.encode(msgspec.structs.replace(RECORD, leaving=True))
+        self.client.znodes[self.path] = (leaving, 3, MY_SESSION)
+        self.client.watches.pop()(3, self.path, 0)
+        assert self.client.znodes[self.path][0] == leaving
+        self.assertNoResult(self.member.over)
+
     def test_a_registration_in_doubt_renews_no_lease(self) -> None:
         """X10: the master counts the lease from the deletion, so nothing may prolong it once that was told."""
         self.joined()
@@ -284,6 +305,24 @@ class MembershipTests(SynchronousTestCase):
         self.member = self.membership(refuse, belongs=True)
         self.failureResultOf(self.join(), ConfigError)
         assert self.client.znodes == before
+
+    def test_a_cluster_that_nobody_can_read_is_waited_for(self) -> None:
+        """Somebody has written over `/cluster`: the server waits, and joins when a master has put it right."""
+        cluster = self.client.znodes[PATHS.cluster]
+        for belongs in (True, False):
+            self.setUp()
+            self.client.znodes[PATHS.cluster] = (b"rubbish", 1, 0)
+            self.member = self.membership(belongs=belongs)
+            joining = self.join()
+            self.reactor.advance(report.LOOK_S)
+            self.assertNoResult(self.member.over)
+            assert (self.adopted, self.path in self.client.znodes) == ([], not belongs)
+            self.client.znodes[PATHS.cluster] = cluster
+            self.reactor.advance(report.LOOK_S)
+            if not belongs:
+                self.client.watches.pop()(3, PATHS.cluster, 0)
+            self.successResultOf(joining)
+            assert self.adopted == ["c1"]
 
     def test_a_server_that_has_a_cluster_makes_no_other(self) -> None:
         """Where there is none it waits: the store may be the wrong one, or its first master still to come."""

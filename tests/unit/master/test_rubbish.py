@@ -1,0 +1,270 @@
+"""Somebody writes over a znode: masters go on with the rest, and name the one that they cannot understand.
+
+A whole master, from laying the ground to its reign, on a store in memory; time and answers are the test's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred, succeed
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
+
+from coord.rpc import RpcError
+from master.identity import Identity
+from master.service import MasterService
+from master.settings import Settings
+from regions import messages as ms
+from regions.audit import Alarm
+from regions.history import Segment, pack
+from regions.layout import Layout, decode_balancer, decode_cluster, encode
+from regions.model import (
+    BalancerRecord,
+    ClusterRecord,
+    EpochRecord,
+    FenceRecord,
+    Incarnation,
+    MasterRecord,
+    Move,
+    MoveBatch,
+    PlanRecord,
+    PlanState,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    RequestRecord,
+    RunRecord,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TransitionRecord,
+)
+from tests.unit.master.fake_store import WatchedStore
+
+LAYOUT = Layout("/rk")
+SEGMENT = Segment(3, 0, 0, 1).name
+
+SERVERS = [ServerRecord(f"s{number}", "h", number + 1, 7) for number in (1, 2, 3)]
+TABLE = TableRecord("t", "orders")
+GONE = ServerRecord("s4", "h", 9, 7)
+
+#: Every kind of znode that has a value, by its path: one of each, as a cluster at work has them.
+VALUES: dict[str, bytes] = {
+    LAYOUT.cluster: encode(ClusterRecord("c")),
+    LAYOUT.epoch: encode(EpochRecord("former", 1, 1)),
+    LAYOUT.balancer: encode(BalancerRecord()),
+    LAYOUT.master("other"): encode(MasterRecord("other", "h", 100, 1)),
+    LAYOUT.server("s3"): encode(SERVERS[2]),
+    LAYOUT.draining_mark("s3"): b"",
+    LAYOUT.fence_mark("s4"): encode(FenceRecord(GONE, 3_000)),
+    LAYOUT.table("u"): encode(TableRecord("u", "more")),
+    LAYOUT.name("more"): b"u",
+    LAYOUT.table_regions("u"): b"",
+    LAYOUT.region("u", "u.0"): encode(RegionRecord("u", "u.0", replicas=(ReplicaLocation(0, "s3", 7),))),
+    LAYOUT.transition("t.1", 0): encode(
+        TransitionRecord("t.1", "t", 0, RegionState.CLOSING, Incarnation("s2", 7), Incarnation("s1", 7), epoch=3)
+    ),
+    LAYOUT.plan("p1"): encode(PlanRecord("p1", 3, "create", PlanState.APPLYING)),
+    LAYOUT.plan("p2"): encode(PlanRecord("p2", 3, "apply", PlanState.APPLYING, by_moves=True, parts=1, parts_done=1)),
+    LAYOUT.move_batch("m1"): encode(MoveBatch("m1", (Move("t.0-0", Incarnation("s1", 7)),), plan_id="p2")),
+    LAYOUT.request("r1"): encode(RequestRecord("r1", "CreateTable", "d", TABLE, 3, 1)),
+    LAYOUT.segment(SEGMENT): pack([]),
+    LAYOUT.alarm("a1"): encode(Alarm("a1", 1, "illegal step", "t.0-0", "text")),
+    LAYOUT.run(3): encode(RunRecord(3, "former", "h:1", "startup", 1, (("load", 0.1),))),
+}
+#: Whose values masters never look at: what stands there is all the same to them.
+UNREAD = {
+    LAYOUT.epoch,
+    LAYOUT.draining_mark("s3"),
+    LAYOUT.table_regions("u"),
+    LAYOUT.segment(SEGMENT),
+    LAYOUT.alarm("a1"),
+    LAYOUT.run(3),
+    LAYOUT.request("r1"),  # until somebody asks again, or it is old enough to be forgotten
+}
+RUBBISH = {
+    "nothing": lambda _: b"",
+    "rubbish": lambda _: b"\xff\x00rubbish",
+    "cut off": lambda value: value[: len(value) // 2],
+    "of another shape": lambda _: b'[{"some":"thing"}]',
+}
+
+
+class Store(WatchedStore):
+    """A session with what `MasterService` asks of it."""
+
+    def connect(self) -> Any:
+        return succeed(None)
+
+    def close(self) -> Any:
+        return succeed(None)
+
+
+class Cluster:
+    """A store with one of each znode, and the masters that reign over it one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = Store()
+        for path in ("/rk", *LAYOUT.parents()):
+            self.store.put(path)
+        for server in SERVERS:
+            self.store.put(LAYOUT.server(server.uuid), encode(server))
+        self.store.put(LAYOUT.table("t"), encode(TABLE))
+        self.store.put(LAYOUT.name("orders"), b"t")
+        self.store.put(LAYOUT.table_regions("t"))
+        for number in (0, 1):
+            region = RegionRecord("t", f"t.{number}", replicas=(ReplicaLocation(0, f"s{number + 1}", 7),))
+            self.store.put(LAYOUT.region("t", region.region_id), encode(region))
+        for path, value in VALUES.items():
+            self.store.put(path, value, 3 if path == LAYOUT.epoch else 0)
+        self.begin("first")
+
+    def begin(self, name: str, *, cluster_id: str = "") -> None:
+        """A master starts; it has time enough to become active, if nobody else is."""
+        self.clock = MemoryReactorClock()
+        self.clock.connectTCP = lambda *_args, **_kwargs: None  # type: ignore[method-assign, assignment]
+        settings = Settings(
+            store="x:1", data_dir=self.folder / name, host="h", port=1, root="/rk", plan_engine="greedy"
+        )
+        self.master = MasterService(self.clock, settings, Identity(settings.data_dir))
+        self.master.now_ms = lambda: int(self.clock.seconds() * 1000) + 1_000
+        self.master.cluster_id = cluster_id
+        self.master.client = self.store  # type: ignore[assignment]
+        self.master._stand()
+        self.go_on(4)
+
+    def reigns(self) -> int:
+        """The epoch under which the master reigns, and serves the table that nobody touched."""
+        assert self.master.role == "active"
+        reign = self.master.reign
+        assert reign is not None
+        assert reign.world.names["orders"].open_replicas
+        return reign.fence.epoch
+
+    def ask(self, request: ms.MasterRequest) -> Any:
+        """What the master answers; or why it refuses."""
+        results: list[Any] = []
+        ensureDeferred(self.master.api.dispatch(request)).addBoth(results.append)
+        self.go_on(1)
+        found = results[0]
+        return found.value if isinstance(found, Failure) else found
+
+    def fail_over(self, cluster_id: str = "c") -> None:
+        """The active master's session ends, and a standby, which knows the cluster from before, becomes active."""
+        former = self.store
+        self.store = Store()
+        self.store.session_id = former.session_id + 1
+        self.store.nodes = {path: node for path, node in former.nodes.items() if node[2] != former.session_id}
+        self.begin(f"next-{self.store.session_id}", cluster_id=cluster_id)
+
+    def go_on(self, seconds: float) -> None:
+        """Time passes; the store answers everything."""
+        for _ in range(round(seconds * 2)):
+            self.clock.advance(0.5)
+            for _ in range(3):
+                self.store.answer()
+                self.clock.advance(0)
+
+
+@pytest.fixture
+def logged() -> Iterator[list[LogEvent]]:
+    """All that is logged."""
+    found: list[LogEvent] = []
+    globalLogPublisher.addObserver(found.append)
+    yield found
+    globalLogPublisher.removeObserver(found.append)
+
+
+def words(logged: list[LogEvent]) -> list[str]:
+    return [formatEvent(one) for one in logged if one["log_level"] >= LogLevel.warn]
+
+
+def tracebacks(logged: list[LogEvent]) -> list[str]:
+    return [one["log_failure"].getTraceback() for one in logged if "log_failure" in one]
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH)
+@pytest.mark.parametrize("path", VALUES)
+def test_the_rest_goes_on(tmp_path: Path, logged: list[LogEvent], path: str, rubbish: str) -> None:
+    """The master that reigns goes on, and so does its successor, which also finds it so."""
+    cluster = Cluster(tmp_path)
+    epoch = cluster.reigns()
+    cluster.store.change(path, RUBBISH[rubbish](VALUES[path]))
+    cluster.go_on(6)
+    assert cluster.reigns() == epoch
+    cluster.fail_over()
+    written = epoch + (1 if path == LAYOUT.epoch else 0)  # the version is the epoch, whatever the value says
+    assert cluster.reigns() == written + 1, words(logged)
+    cluster.go_on(6)
+    assert cluster.reigns() == written + 1
+    assert tracebacks(logged) == []
+    assert path in UNREAD or [one for one in words(logged) if path in one], words(logged)
+
+
+def test_the_cluster_s_record_is_put_right_by_a_master_that_knows_it(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.store.change(LAYOUT.cluster, b"rubbish")
+    cluster.fail_over()
+    assert decode_cluster(cluster.store.nodes[LAYOUT.cluster][0]).cluster_id == "c"
+
+
+def test_a_master_that_does_not_know_the_cluster_says_so_and_waits(tmp_path: Path, logged: list[LogEvent]) -> None:
+    """All masters have been started anew: none may guess which cluster this is. It goes on once the value is back."""
+    cluster = Cluster(tmp_path)
+    cluster.store.change(LAYOUT.cluster, b"rubbish")
+    cluster.fail_over(cluster_id="")
+    assert (cluster.master.role, tracebacks(logged)) == ("standby", [])
+    assert [one for one in words(logged) if f"cannot stand for election: {LAYOUT.cluster}: " in one]
+    cluster.store.put(LAYOUT.cluster, VALUES[LAYOUT.cluster])
+    cluster.go_on(6)
+    cluster.reigns()
+
+
+def test_a_balancer_whose_switch_cannot_be_read_is_off_until_it_is_switched(tmp_path: Path) -> None:
+    """An operator may have forbidden it. `rk status` says so, and either word of an operator puts it right."""
+    for wanted in (False, True):
+        cluster = Cluster(tmp_path / str(wanted))
+        cluster.store.change(LAYOUT.balancer, b"rubbish")
+        cluster.fail_over()
+        assert not cluster.ask(ms.Balance()).enabled
+        [problem] = [one for one in cluster.master.api.status().problems if LAYOUT.balancer in one]
+        assert "the balancer is off" in problem
+        assert cluster.ask(ms.Balance(switch=wanted)).enabled is wanted
+        assert decode_balancer(cluster.store.nodes[LAYOUT.balancer][0]).enabled is wanted
+        assert not [one for one in cluster.master.api.status().problems if LAYOUT.balancer in one]
+
+
+def test_what_needs_the_znode_is_refused_by_its_name(tmp_path: Path, logged: list[LogEvent]) -> None:
+    """A region that is to be closed; a request that was carried out already, with a result that nobody can read."""
+    cluster = Cluster(tmp_path)
+    epoch = cluster.reigns()
+    for path, request in (
+        (LAYOUT.region("u", "u.0"), ms.SetRegionIntent("u.0", False)),
+        (LAYOUT.request("r1"), ms.SetTableIntent("more", TableIntent.DISABLED, request_id="r1")),
+    ):
+        cluster.store.put(path, b"rubbish")
+        refused = cluster.ask(request)
+        assert isinstance(refused, RpcError)
+        assert (refused.code, path in refused.message) == (ms.BAD_REQUEST, True)
+    assert (cluster.reigns(), tracebacks(logged)) == (epoch, [])
+
+
+def test_a_server_lives_until_its_registration_is_gone(tmp_path: Path) -> None:
+    """Somebody writes over the registration of a server that lives: to take it for dead would be to open its regions
+    elsewhere, while it serves them."""
+    cluster = Cluster(tmp_path)
+    reign = cluster.master.reign
+    assert reign is not None
+    cluster.store.change(LAYOUT.server("s3"), b"rubbish")
+    cluster.go_on(6)
+    assert "s3" in reign.world.servers
+    assert reign.world.replicas["u.0-0"].transition is None
+    cluster.store.drop(LAYOUT.server("s3"))
+    cluster.go_on(6)
+    assert "s3" not in reign.world.servers
