@@ -1,6 +1,7 @@
 """The cluster as a command sees it: its znodes, through kazoo, and its masters and servers, through RPC.
 
-Whatever does not answer becomes one `CliError` that names the address and the way out. Nothing is printed here.
+Whatever does not answer becomes one `CliError` that names the address and the way out. Nothing is printed here but
+which znodes could not be understood and were left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
+import click
 import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -192,7 +194,8 @@ def store_errors(hosts: str) -> Iterator[None]:
         ) from error
     except CorruptZnode as error:
         raise CliError(
-            f"cannot understand a znode: {error}", "It was written by something else, or by a newer version."
+            f"cannot understand a znode: {error}",
+            "It was written by something else, or by a newer version. `rk fsck` names all of them.",
         ) from error
 
 
@@ -262,31 +265,39 @@ class Cluster:
             )
 
     def active(self) -> ActiveRecord | None:
-        """The active master; None while there is none."""
+        """The active master; None while there is none. Where its mark cannot be understood, whoever says that it is."""
         data = self.get(self.layout.active)
-        return None if data is None else decode_active(data, self.layout.active)
+        try:
+            return None if data is None else decode_active(data, self.layout.active)
+        except CorruptZnode as error:
+            self.unreadable[error.path] = error.reason
+            return next((found for one in self.masters() if (found := _if_active(one)) is not None), None)
 
     def masters(self) -> list[MasterRecord]:
         """Live masters by address."""
-        found = self._readable(self.layout.masters, decode_master)
+        found = self.records(self.layout.masters, decode_master).values()
         return sorted(found, key=lambda one: (one.host, one.port))
 
     def servers(self) -> list[ServerRecord]:
         """Live region servers by address."""
-        found = self._readable(self.layout.servers, decode_server)
+        found = self.records(self.layout.servers, decode_server).values()
         return sorted(found, key=lambda one: (one.host, one.port))
 
     def tables(self) -> list[TableRecord]:
         """All tables by name."""
-        found = self._readable(self.layout.tables, decode_table)
+        found = self.records(self.layout.tables, decode_table).values()
         return sorted(found, key=lambda one: one.name)
 
-    def _readable(self, parent: str, decode: Callable[[bytes, str], T]) -> list[T]:
-        """The records below `parent`. One that cannot be understood is noted and left out: it hides no other."""
-        found = []
-        for name, data in self.get_all(parent).items():
+    def records(self, parent: str, decode: Callable[[bytes, str], T]) -> dict[str, T]:
+        """The records below `parent`, by name. One that cannot be understood is noted, left out, and hides no other."""
+        return self.understood({f"{parent}/{name}": data for name, data in self.get_all(parent).items()}, decode)
+
+    def understood(self, values: dict[str, bytes], decode: Callable[[bytes, str], T]) -> dict[str, T]:
+        """What the values of the znodes at these paths say, by the last name of the path; likewise."""
+        found = {}
+        for path, data in values.items():
             try:
-                found.append(decode(data, f"{parent}/{name}"))
+                found[path.rpartition("/")[2]] = decode(data, path)
             except CorruptZnode as error:
                 self.unreadable[error.path] = error.reason
         return found
@@ -305,7 +316,7 @@ class Cluster:
         """The state of every transition that exists, read now."""
         paths = self.transitions_left()
         read = self.get_many({path: path for path in paths})
-        return [decode_transition(data, path).state for path, data in read.items()]
+        return [one.state for one in self.understood(read, decode_transition).values()]
 
     def _discover(self) -> list[str]:
         """The masters' addresses, by the store: the active one first, or last if a standby will do."""
@@ -377,6 +388,18 @@ class MastersAlone(Cluster):
         return sorted((one.server for one in found), key=lambda one: (one.host, one.port))
 
 
+def _if_active(master: MasterRecord) -> ActiveRecord | None:
+    """The active master, if this is the one, as it says itself."""
+    address = (master.host, master.port)
+    try:
+        said = call_blocking(address, messages.GetMasterStatus(), _PROBE_TIMEOUT_S, expect=messages.MasterStatus)
+    except RpcError:
+        return None
+    if said.role == "standby":
+        return None
+    return ActiveRecord(said.uuid, *address, master.start_code, said.epoch, master.admin_port)
+
+
 def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
     """What to tell the user about a call that a master or server refused."""
     text = error.message or error.code
@@ -398,6 +421,8 @@ def _way_out(code: str, message: msgspec.Struct) -> str:
         return "`rk table list` shows the tables there are."
     if code == messages.NOT_FOUND and hasattr(message, "region_id"):
         return "`rk region list` shows the regions there are."
+    if code == messages.BAD_REQUEST and hasattr(message, "region_id"):
+        return f"`rk why {message.region_id}` says where it is, and what would help."
     if code == messages.ALREADY_EXISTS:
         return f"Choose another name; `rk table show {shlex.quote(name)}` shows that one."
     if code == messages.TIMED_OUT and name:
@@ -449,6 +474,8 @@ def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = mess
         if must_exist:
             cluster.require()
         yield cluster
+        for path, why in cluster.unreadable.items():
+            click.echo(f"rk: {path} cannot be understood, and is left out: {why} (rk fsck)", err=True)
 
 
 def ask_reigning(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeout_s: float = 3.0) -> T:

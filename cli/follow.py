@@ -133,7 +133,7 @@ class Follower:
         await self.client.add_watch(self.layout.epoch, self._epoch_event, recursive=False)
         await self.client.add_watch(self.layout.servers, self._servers_event, recursive=True)
         await self._read_epoch()
-        await self._read_active()
+        await _or_none(self._read_active(), CorruptZnode)
         await self._read_servers()
 
     def _state_changed(self, state: SessionState) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -23,10 +23,22 @@ from cli.options import Globals, global_options
 from coord.rpc_wire import RpcError
 from regions import messages, states
 from regions.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
+from regions.history import CorruptSegment, unpack
 from regions.layout import (
     CorruptZnode,
+    decode_active,
+    decode_alarm,
+    decode_balancer,
+    decode_cluster,
+    decode_epoch,
+    decode_fence,
+    decode_master,
+    decode_moves,
     decode_name,
+    decode_plan,
     decode_region,
+    decode_request,
+    decode_run,
     decode_server,
     decode_table,
     decode_transition,
@@ -72,6 +84,7 @@ def fsck(given: Globals, fix: bool, yes: bool) -> int:
         view = look(cluster) if first else None
         findings = confirmed(first, check(view)) if view is not None else []
         names = Names(cluster.servers(), cluster.local)
+        cluster.unreadable.clear()  # they are findings
         if not given.json:
             _show(findings, names, output.console())
         done: list[Done] = []
@@ -88,9 +101,9 @@ def look(cluster: Cluster) -> View:
     layout = cluster.layout
     view = View(has_master=_has_master(cluster), root=layout.root, now_ms=int(time.time() * 1000))
 
-    def decoded(decode: Callable[[bytes, str], T], data: bytes, path: str) -> T | None:
+    def decoded(read: Callable[[bytes, str], T], data: bytes, path: str) -> T | None:
         try:
-            return decode(data, path)
+            return read(data, path)
         except CorruptZnode as error:
             view.unreadable.append((path, error.reason))
             return None
@@ -113,10 +126,44 @@ def look(cluster: Cluster) -> View:
         server = decoded(decode_server, data, layout.server(uuid))
         if server is not None:
             view.servers.append(server)
+    for path, data, decode in _others(cluster):
+        decoded(decode, data, path)
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         answers = pool.map(_list_of, view.servers)
         view.lists = {server.uuid: found for server, found in zip(view.servers, answers, strict=True)}
     return view
+
+
+def _others(cluster: Cluster) -> Iterator[tuple[str, bytes, Callable[[bytes, str], object]]]:
+    """Each znode that is compared with nothing, with its value and how to read it: it must be understood, no more."""
+    layout = cluster.layout
+    decoders: dict[str, Callable[[bytes, str], object]] = {
+        layout.cluster: decode_cluster,
+        layout.epoch: decode_epoch,
+        layout.active: decode_active,
+        layout.balancer: decode_balancer,
+    }
+    below: dict[str, Callable[[bytes, str], object]] = {
+        layout.masters: decode_master,
+        layout.fenced: decode_fence,
+        layout.moves: decode_moves,
+        layout.plans: decode_plan,
+        layout.requests: decode_request,
+        layout.alarms: decode_alarm,
+        layout.runs: decode_run,
+        layout.history: _decode_segment,
+    }
+    for parent, decode in below.items():
+        decoders |= {f"{parent}/{name}": decode for name in cluster.children(parent)}
+    for path, data in cluster.get_many({path: path for path in decoders}).items():
+        yield path, data, decoders[path]
+
+
+def _decode_segment(data: bytes, path: str) -> object:
+    try:
+        return unpack(data)
+    except CorruptSegment as error:
+        raise CorruptZnode(path, str(error)) from error
 
 
 def _has_master(cluster: Cluster) -> bool:

@@ -44,10 +44,11 @@ def region_in_store(cluster: Cluster, text: str) -> Found:
         names = ", ".join(region_id for _, region_id in fits[:_EXAMPLES])
         raise CliError(f"{text!r} fits {len(fits)} regions: {names}, …", "Give more of the id, or TABLE:KEY.")
     [(table_id, region_id)] = fits
-    data = cluster.get(cluster.layout.region(table_id, region_id))
+    path = cluster.layout.region(table_id, region_id)
+    data = cluster.get(path)
     if data is None:
         raise NotFoundError(f"region {region_id} is gone", _HINT)
-    return Found(decode_region(data, region_id), tables.get(table_id))
+    return Found(decode_region(data, path), tables.get(table_id))
 
 
 def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:
@@ -63,9 +64,8 @@ def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:
 
 def regions_of(cluster: Cluster, table_id: str) -> list[RegionRecord]:
     """A table's regions by start key."""
-    values = cluster.get_all(cluster.layout.table_regions(table_id))
-    found = (decode_region(data, name) for name, data in values.items())
-    return sorted((one for one in found if not one.is_replaced), key=lambda one: one.start_key)
+    found = cluster.records(cluster.layout.table_regions(table_id), decode_region)
+    return sorted((one for one in found.values() if not one.is_replaced), key=lambda one: one.start_key)
 
 
 def table_of(tables: dict[str, TableRecord], name: str) -> TableRecord:

@@ -61,8 +61,8 @@ def census_of(cluster: Cluster) -> Now:
     names = Names([one.server for one in servers], cluster.local)
     called = {one.server.uuid: names.of_uuid(one.server.uuid) for one in servers}
     called |= {one.table.table_id: one.table.name for one in tables}
-    data = cluster.get(cluster.layout.cluster) or b""
-    return Now(census(servers, tables), decode_cluster(data).cluster_id, status.epoch, called)
+    path = cluster.layout.cluster
+    return Now(census(servers, tables), decode_cluster(cluster.get(path) or b"", path).cluster_id, status.epoch, called)
 
 
 def census_now(given: Globals) -> Now:
@@ -252,8 +252,9 @@ def _insist(cluster: Cluster, part: messages.AddPlanMoves) -> messages.PlanRepor
 
 
 def _record(cluster: Cluster, plan_id: str) -> PlanRecord | None:
-    data = cluster.get(cluster.layout.plan(plan_id))
-    return None if data is None else decode_plan(data, plan_id)
+    path = cluster.layout.plan(plan_id)
+    data = cluster.get(path)
+    return None if data is None else decode_plan(data, path)
 
 
 def _follow(cluster: Cluster, record: PlanRecord, display: Display) -> PlanRecord:
@@ -298,8 +299,8 @@ def _say_end(record: PlanRecord, difference: Difference, elsewhere: int) -> None
 @contextlib.contextmanager
 def _records(given: Globals) -> Iterator[list[PlanRecord]]:
     with open_cluster(given) as cluster:
-        found = [decode_plan(data, name) for name, data in cluster.get_all(cluster.layout.plans).items()]
-        yield sorted(found, key=lambda one: -one.created_ms)
+        found = cluster.records(cluster.layout.plans, decode_plan)
+        yield sorted(found.values(), key=lambda one: -one.created_ms)
 
 
 def list_plans(given: Globals) -> None:

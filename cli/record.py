@@ -120,7 +120,7 @@ def read_past(cluster: Cluster, names: Names) -> Past:
             try:
                 entries += unpack(values[one.name])
             except CorruptSegment as error:
-                unreadable.append(f"segment {one.name}: {error}")
+                unreadable.append(f"{layout.segment(one.name)}: {error}")
     return Past(entries, names, unreadable)
 
 
@@ -231,8 +231,7 @@ def runs(given: Globals) -> None:
     """How long each master took to become active, phase by phase, and a bulk assignment after it; newest first."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
-        values = cluster.get_all(cluster.layout.runs)
-        found = [decode_run(data, name) for name, data in sorted(values.items(), reverse=True)]
+        found = [run for _, run in sorted(cluster.records(cluster.layout.runs, decode_run).items(), reverse=True)]
     if given.json:
         output.print_json(found)
         return

@@ -175,9 +175,10 @@ def _fill(found: Status, cluster: Cluster) -> Names:
         found.servers = [_server_line(load, names) for load in loads]
     if not isinstance(cluster, MastersAlone):
         found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
-    found.problems += [f"{path} cannot be understood: {why} (rk fsck)" for path, why in cluster.unreadable.items()]
     _add_dead(found, cluster.local)
     found.heartbeats = reach.reaches(cluster.masters(), servers, names)
+    found.problems += [f"{path} cannot be understood: {why} (rk fsck)" for path, why in cluster.unreadable.items()]
+    cluster.unreadable.clear()
     return names
 
 

@@ -161,10 +161,11 @@ def _from_store(cluster: Cluster, found: Found) -> list[Explanation]:
     layout, region = cluster.layout, found.region
     now_ms = int(time.time() * 1000)
     assigner = Assigner(0)
-    table = cluster.get(layout.table(region.table_id))
+    path = layout.table(region.table_id)
+    table = cluster.get(path)
     if table is None:
         return []
-    record = decode_table(table, region.table_id)
+    record = decode_table(table, path)
     transitions = []
     for number in range(record.replication):
         path = layout.transition(region.region_id, number)
@@ -174,8 +175,9 @@ def _from_store(cluster: Cluster, found: Found) -> list[Explanation]:
                 transitions.append((decode_transition(data, path), 0))
             except CorruptZnode as error:
                 raise CliError(f"its transition cannot be understood: {error}", "`rk fsck` tells more.") from error
-    data = cluster.get(layout.region(region.table_id, region.region_id))
-    latest = region if data is None else decode_region(data, region.region_id)
+    path = layout.region(region.table_id, region.region_id)
+    data = cluster.get(path)
+    latest = region if data is None else decode_region(data, path)
     draining = cluster.children(layout.draining)
     assigner.load([(record, 0)], [(latest, 0)], cluster.servers(), transitions, draining, now_ms)
     written = {one.key: one for one, _ in transitions}

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from cli import output
 from cli.connect import Cluster, ask_reigning, is_alive
-from cli.errors import CliError, UnreachableError
+from cli.errors import UnreachableError
 from cli.lookup import table_named
 from cli.names import Names
 from regions.assigner import Assigner
-from regions.layout import CorruptZnode, decode_region, decode_transition
+from regions.layout import decode_region, decode_transition
 from regions.messages import ExplainTable, NextActor, TableExplanation
-from regions.model import TableRecord, TransitionRecord
+from regions.model import TableRecord
 from regions.unfinished import explain_table
 
 #: Servers that are asked for a sign of life.
@@ -58,17 +58,12 @@ def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
 def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
     """The same explanation from what stands in the store."""
     layout = cluster.layout
-    values = cluster.get_all(layout.table_regions(record.table_id))
-    regions = [(decode_region(data, name), 0) for name, data in values.items()]
+    found = cluster.records(layout.table_regions(record.table_id), decode_region)
+    regions = [(region, 0) for region in found.values()]
     mine = {one.region_id for one, _ in regions}
-    transitions: list[tuple[TransitionRecord, int]] = []
-    for path in cluster.transitions_left():
-        data = cluster.get(path) if path.rpartition("/")[2].rpartition("-")[0] in mine else None
-        if data is not None:
-            try:
-                transitions.append((decode_transition(data, path), 0))
-            except CorruptZnode as error:
-                raise CliError(f"a transition cannot be understood: {error}", "`rk fsck` tells more.") from error
+    paths = [path for path in cluster.transitions_left() if path.rpartition("/")[2].rpartition("-")[0] in mine]
+    read = cluster.understood(cluster.get_many({path: path for path in paths}), decode_transition)
+    transitions = [(transition, 0) for transition in read.values()]
     assigner = Assigner(0)
     now_ms = int(time.time() * 1000)
     draining = cluster.children(layout.draining)

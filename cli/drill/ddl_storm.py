@@ -225,8 +225,8 @@ def take_picture(drill: Drill) -> Picture:
     tables = cluster.tables()
     regions = []
     for table_id in cluster.children(cluster.layout.regions):
-        values = cluster.get_all(cluster.layout.table_regions(table_id))
-        regions += [decode_region(data, region_id) for region_id, data in values.items()]
+        folder = cluster.layout.table_regions(table_id)
+        regions += [decode_region(data, f"{folder}/{name}") for name, data in cluster.get_all(folder).items()]
     names = {name: data.decode() for name, data in cluster.get_all(cluster.layout.names).items()}
     answered = cluster.ask_master(messages.ListTables(), messages.Tables).tables
     hosted: dict[str, list[messages.HostedReplica] | None] = {}

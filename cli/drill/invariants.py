@@ -40,8 +40,8 @@ def observe(cluster: Cluster) -> Observation:
     tables = [one for one in cluster.tables() if one.intent is TableIntent.ENABLED and one.state in VISIBLE]
     regions = []
     for table in tables:
-        values = cluster.get_all(cluster.layout.table_regions(table.table_id))
-        kept = [decode_region(data, region_id) for region_id, data in values.items()]
+        folder = cluster.layout.table_regions(table.table_id)
+        kept = [decode_region(data, f"{folder}/{name}") for name, data in cluster.get_all(folder).items()]
         regions += [one for one in kept if not one.is_replaced]
     lists: dict[str, list[messages.HostedReplica] | None] = {}
     for server in cluster.servers():

@@ -129,3 +129,42 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
         cluster.zk.delete(path)
     nobody = run_rk("why", "x", "--store", "127.0.0.1:1")
     assert (nobody.returncode, "no store answers" in nobody.stderr) == (3, True), nobody.stderr
+
+
+def test_rubbish_everywhere(cluster: Cluster) -> None:
+    """Somebody writes over one znode of every kind that nobody compares, and the active master dies: its successor
+    reigns, every command shows the rest, `rk fsck` names each. `tests/unit/master/test_rubbish.py` has all the ways."""
+    layout, zk = cluster.layout, cluster.zk
+    spare = {
+        layout.fence_mark("x"),
+        layout.move_batch("x"),
+        layout.plan("x"),
+        layout.request("x"),
+        layout.alarm("x"),
+        layout.run(0),
+        layout.balancer,
+    }
+    for path in spare:
+        zk.create(path, b"{")
+    [standby] = set(zk.get_children(layout.masters)) - {cluster.status().uuid}
+    lasting = {layout.master(standby), f"{layout.history}/{sorted(zk.get_children(layout.history))[0]}"}
+    for path in lasting | {layout.active, layout.cluster}:
+        zk.set(path, b"\xff\x00rubbish")
+    assert ask(cluster, "status")["note"] == ""  # the active master is found although its mark tells nothing
+    before = cluster.status().epoch
+    cluster.wait_active().kill()
+    eventually(lambda: cluster.active() is not None, 40, "a successor")
+    assert cluster.status().epoch == before + 1
+
+    problems = ask(cluster, "status")["problems"]
+    assert [one for one in problems if layout.balancer in one and "the balancer is off" in one], problems
+    findings = [one for one in ask(cluster, "fsck", status=1)["findings"] if one["problem"] == "unreadable znode"]
+    assert {one["subject"] for one in findings} == spare | lasting  # `/cluster` was put right
+    assert [one["rule"] for one in ask(cluster, "audit", status=1)["alarms"]] == ["unreadable"]
+    assert ask(cluster, "history")["unreadable"]
+    assert [one["epoch"] for one in ask(cluster, "runs")] == [before + 1, before]
+    assert ask(cluster, "plan", "show", "--cluster") == []
+    assert ask(cluster, "why", "orders:a")[0]["explanation"]["standing"] == "OPEN"
+    assert ask(cluster, "balance", "on")["enabled"]
+    for process in [*cluster.masters, *cluster.servers]:
+        assert "Traceback" not in process.log.read_text()

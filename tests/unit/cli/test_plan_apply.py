@@ -46,6 +46,9 @@ class MemoryCluster:
             path.rpartition("/")[2]: one[0] for path, one in self.store.nodes.items() if path.startswith(f"{parent}/")
         }
 
+    def records(self, parent: str, decode: Any) -> dict[str, Any]:
+        return {name: decode(data, f"{parent}/{name}") for name, data in self.get_all(parent).items()}
+
     def ask_master(self, message: Any, expect: type) -> Any:
         self.asked.append(message)
         try:
