@@ -159,7 +159,7 @@ class JsonDisplay(Display):
         pass
 
     def _show_end(self, _seconds: float, _detail: str) -> None:
-        output.print_json_line({"event": "phase", **msgspec.to_builtins(self.phases[-1])})
+        output.print_json_line({"event": "phase", **output.whole(self.phases[-1])})
 
 
 def choose(*, as_json: bool) -> Display:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -29,20 +29,38 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, soft_wrap=False)
 
 
+def whole(payload: Any) -> Any:
+    """What is to become JSON with every field of every struct: between processes, and in znodes, those that have their
+    default are left out; who reads a report need not know the defaults."""
+    if isinstance(payload, msgspec.Struct):
+        config = payload.__struct_config__
+        tag = {} if config.tag is None else {config.tag_field: config.tag}
+        fields = zip(payload.__struct_encode_fields__, payload.__struct_fields__, strict=True)
+        return {**tag, **{name: whole(getattr(payload, field)) for name, field in fields}}
+    if isinstance(payload, Mapping):
+        return {key: whole(value) for key, value in payload.items()}
+    if isinstance(payload, list | tuple | set | frozenset):
+        return [whole(one) for one in payload]
+    return payload
+
+
 def print_json(payload: Any) -> None:
-    """One JSON document, indented. Structs, dicts and lists of them."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(payload), indent=2).decode() + "\n")
+    """One JSON document, indented. Structs, dicts and lists of them; every field is there."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(whole(payload)), indent=2).decode() + "\n")
     sys.stdout.flush()
 
 
 def print_json_line(payload: Any) -> None:
     """One line of NDJSON, flushed: its reader may be waiting for it."""
-    sys.stdout.write(msgspec.json.encode(payload).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(whole(payload)).decode() + "\n")
     sys.stdout.flush()
 
 
-def confirm(question: str, if_not: str) -> None:
-    """Ask, and go on if the answer is yes. Raises CliError saying `if_not` when there is nobody to answer."""
+def confirm(question: str, if_not: str, *, as_json: bool) -> None:
+    """Ask, and go on if the answer is yes. Raises CliError saying `if_not` when there is nobody to answer, as where
+    the output is for a program."""
+    if as_json:
+        raise CliError(f"{if_not}: this is not done without being asked", "Give --yes as well.")
     try:
         click.confirm(question, abort=True)
     except click.Abort:

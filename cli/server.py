@@ -37,6 +37,7 @@ def list_(given: Globals) -> None:
         servers = cluster.servers()
         names = Names(servers, cluster.local)
         heard = reach.reaches(cluster.masters(), servers, names)
+    found = sorted(found, key=lambda one: names.of_uuid(one.server.uuid))
     if given.json:
         output.print_json(found)
         return
@@ -129,8 +130,9 @@ def fence(given: Globals, name: str, reason: str, yes: bool) -> None:
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         uuid = names.find(name).uuid
-        if not yes and not given.json:
-            output.confirm(f"fence {names.of_uuid(uuid)}, which drops all its regions at once?", "nothing was fenced")
+        if not yes:
+            question = f"fence {names.of_uuid(uuid)}, which drops all its regions at once?"
+            output.confirm(question, "nothing was fenced", as_json=given.json)
         answer = cluster.ask_master(messages.FenceServer(uuid, reason), messages.Accepted, timeout_s=15.0)
     _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
 

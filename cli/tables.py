@@ -157,8 +157,8 @@ def disable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id:
 @click.pass_obj
 def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, request_id: str | None) -> None:
     """Delete the table NAME: its name is free at once, its regions are closed. There is no way back."""
-    if not yes and not given.json:
-        output.confirm(f"delete table {name}?", "nothing was deleted")
+    if not yes:
+        output.confirm(f"delete table {name}?", "nothing was deleted", as_json=given.json)
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     wish = messages.DeleteTable(name, wait_ms, request_id or new_request_id())
     _change(given, wish, wait_ms, "table {0.table.name} ({0.table.table_id}) is deleted, {0.open} regions still open")

@@ -167,7 +167,7 @@ def summary(reports: Sequence[Report]) -> list[Spread]:
 
 def as_json(report: Report) -> dict[str, Any]:
     """The report with its verdict."""
-    return {**msgspec.to_builtins(report), "held": report.held}
+    return {**output.whole(report), "held": report.held}
 
 
 def print_json(reports: Sequence[Report], asked: int) -> None:
@@ -180,7 +180,7 @@ def print_json(reports: Sequence[Report], asked: int) -> None:
             "drill": reports[0].drill,
             "held": len(reports) == asked and all(report.held for report in reports),
             "runs_wanted": asked,
-            "summary": msgspec.to_builtins(summary(reports)),
+            "summary": summary(reports),
             "runs": [as_json(report) for report in reports],
         }
     )
