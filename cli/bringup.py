@@ -7,42 +7,53 @@ for the display and for news of daemons that died.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
+from kazoo.handlers.threading import KazooTimeoutError
 
 from cli import output
-from cli.connect import Cluster, ask_server, four_letter, is_answering, refusal, split_address
+from cli.connect import Cluster, ask_server, four_letter, is_answering, open_store, refusal, split_address
 from cli.display import Display
 from cli.errors import CliError, UnreachableError
 from cli.local import MASTER, SERVER, STORE, LocalCluster
 from cli.supervisor import Ended, News, Restarted, Supervisor, last_lines
+from cli.tables import new_request_id
+from coord.client.access import StoreAccess
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
 from regions.layout import decode_region
 from regions.model import ActiveRecord, PlanState, RegionSpec, ServerRecord
 
-#: Longest time for one phase before `rk up` gives up; all are far above what a loaded laptop needs.
-STORE_TIMEOUT_S: Final = 45.0
-MASTER_TIMEOUT_S: Final = 45.0
-SERVERS_TIMEOUT_S: Final = 45.0
-#: Without any progress of the plan or the transitions.
+#: Time without any progress, while all that is needed lives, before `rk up` gives up: a machine that is busy with other
+#: work may need a good part of it.
+PATIENCE_S: Final = 60.0
+#: The same for the plan and the transitions: Spark says little while it starts.
 ASSIGN_STALL_S: Final = 150.0
+#: What is waited for is told this often.
+TELL_EVERY_S: Final = 10.0
 
 #: Longest time between two looks while nothing announces itself.
 _PAUSE_S: Final = 0.1
-_STATUS_TIMEOUT_S: Final = 1.0
+_STATUS_TIMEOUT_S: Final = 3.0
+#: How long a store that has a leader may take to give a session, before it is asked anew.
+_SESSION_TIMEOUT_S: Final = 20.0
+#: The store is out of sight for a moment; kazoo finds it again by itself.
+_AWAY: Final = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooTimeoutError, UnreachableError)
 _MARK_TIMEOUT_S: Final = 3.0
 #: How long each kind of daemon may take to stop before it is killed.
 _STOP_TIMEOUT_S: Final = {MASTER: 8.0, SERVER: 10.0, STORE: 8.0}
 
 Watch = Callable[..., None]
+T = TypeVar("T")
 
 
 class Assigned:
@@ -62,11 +73,22 @@ class Assigned:
 class BringUp:
     """One start of one local cluster; all methods are for the main thread."""
 
-    def __init__(self, local: LocalCluster, supervisor: Supervisor, display: Display, news: queue.Queue[News]) -> None:
+    def __init__(
+        self,
+        local: LocalCluster,
+        supervisor: Supervisor,
+        display: Display,
+        news: queue.Queue[News],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._local = local
         self._supervisor = supervisor
         self._display = display
         self._news = news
+        self._now_s = now_s
+        #: How far the present phase has come, and when it last came any further.
+        self._count = 0
+        self._moved_at = now_s()
         #: Where each region was before this start, by region id.
         self._before: dict[str, str] = {}
 
@@ -84,33 +106,51 @@ class BringUp:
         )
         if not self._local.coord:
             hosts = self._local.store.split(",")
-            self._until(
-                lambda _: any(is_answering(host) for host in hosts),
-                STORE_TIMEOUT_S,
-                f"no store answers at {self._local.store}",
-            )
+            self._until(lambda _: any(is_answering(host) for host in hosts), f"no store answers at {self._local.store}")
             self._display.end()
             return ""
         leader = ""
 
         def elected(_: Watch) -> bool:
             nonlocal leader
-            leader = next(
-                (node.name for node in self._local.coord if store_role(node.address) in ("leader", "standalone")), ""
-            )
+            roles = {node.name: store_role(node.address, _STATUS_TIMEOUT_S) for node in self._local.coord}
+            leader = next((name for name, role in roles.items() if role in ("leader", "standalone")), "")
             return bool(leader)
 
-        self._until(elected, STORE_TIMEOUT_S, "the store elected no leader")
+        self._until(elected, "the store elected no leader")
         self._display.end(leader)
         return leader
+
+    def connect(self, stack: contextlib.ExitStack, access: StoreAccess) -> KazooClient:
+        """A session with the store, which ends with `stack`."""
+        found: list[KazooClient] = []
+
+        def given(_: Watch) -> bool:
+            found.append(stack.enter_context(open_store(self._local.store, _SESSION_TIMEOUT_S, access)))
+            return True
+
+        self._until(given, "the store gave no session")
+        return found[0]
+
+    def surely(self, work: Callable[[], T], what: str) -> T:
+        """Do what may be done twice, again if store or masters are out of reach meanwhile."""
+        found: list[T] = []
+
+        def done(_: Watch) -> bool:
+            found.append(work())
+            return True
+
+        self._until(done, what)
+        return found[-1]
 
     def remember_places(self, cluster: Cluster) -> bool:
         """Read where the regions were; returns whether a cluster has lived in this store before."""
         if not cluster.exists():
             return False
         for table in cluster.tables():
-            for region_id, data in cluster.get_all(cluster.layout.table_regions(table.table_id)).items():
-                for place in decode_region(data, region_id).replicas:
+            folder = cluster.layout.table_regions(table.table_id)
+            for region_id, region in cluster.records(folder, decode_region).items():
+                for place in region.replicas:
                     if place.uuid is not None:
                         self._before[f"{region_id}-{place.replica}"] = place.uuid
         return True
@@ -129,7 +169,7 @@ class BringUp:
             address = f"{found.host}:{found.port}" if found is not None and _rules(found) else ""
             return bool(address)
 
-        self._until(active, MASTER_TIMEOUT_S, "no master became active")
+        self._until(active, "no master became active")
         self._display.end(self._named(address))
         return address
 
@@ -144,15 +184,17 @@ class BringUp:
             client.get_children(cluster.layout.servers, watch=watch)
             found = sum(1 for server in cluster.servers() if _is_itself(server))
             self._display.update(found, wanted)
+            self._come_to(found)
             return found >= self._running(SERVER)
 
-        self._until(registered, SERVERS_TIMEOUT_S, "the region servers did not register")
+        self._until(registered, "the region servers did not register")
         self._display.end(output.count(wanted, "server"))
 
     def create_table(self, cluster: Cluster, name: str, specs: list[RegionSpec]) -> None:
         """Create the table; its regions open in the phases that follow."""
         self._display.begin("table", f"table {name} is created")
-        cluster.ask_master(messages.CreateTable(name=name, regions=specs), messages.Tables, timeout_s=MASTER_TIMEOUT_S)
+        wish = messages.CreateTable(name=name, regions=specs, request_id=new_request_id())
+        self.surely(lambda: cluster.ask_master(wish, messages.Tables), f"table {name} was not created")
         self._display.end(output.count(len(specs), "region"))
 
     def follow_assignment(self, cluster: Cluster) -> Assigned:
@@ -173,7 +215,8 @@ class BringUp:
         status = self._progress(cluster, _settled, result, planning=False)
         result.regions, result.open, result.parked = status.replicas, status.open, status.parked
         result.master_phases = status.phases
-        result.kept = self._count_kept(cluster) if self._before else None
+        if self._before:
+            result.kept = self.surely(lambda: self._count_kept(cluster), "where regions are could not be read")
         kept = "" if result.kept is None else f"{result.kept} of {len(self._before)} where they had been"
         self._display.end(kept)
         for problem in status.problems:
@@ -187,7 +230,10 @@ class BringUp:
         last: object = None
         pause = threading.Event()
         while True:
-            status = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus, timeout_s=MASTER_TIMEOUT_S)
+            status = self.surely(
+                lambda: cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus),
+                "no master told its status",
+            )
             plan = status.plan
             if plan is not None and plan.engine:
                 result.engine, result.plan_seconds = plan.engine, plan.seconds
@@ -211,30 +257,50 @@ class BringUp:
     def _count_kept(self, cluster: Cluster) -> int:
         kept = 0
         for table in cluster.tables():
-            for region_id, data in cluster.get_all(cluster.layout.table_regions(table.table_id)).items():
-                for place in decode_region(data, region_id).replicas:
+            folder = cluster.layout.table_regions(table.table_id)
+            for region_id, region in cluster.records(folder, decode_region).items():
+                for place in region.replicas:
                     kept += self._before.get(f"{region_id}-{place.replica}") == place.uuid is not None
         return kept
 
     # --- waiting ---
 
-    def _until(self, look: Callable[[Watch], bool], timeout_s: float, what: str) -> None:
-        """Look again whenever a watch fires or a short time has passed. Raises CliError that names the logs."""
+    def _until(self, look: Callable[[Watch], bool], what: str) -> None:
+        """Look again whenever a watch fires or a short time has passed, as long as there is progress.
+
+        Raises CliError that names the logs after PATIENCE_S without any, or as soon as too few processes live.
+        """
         wake = threading.Event()
 
         def fired(*_: Any) -> None:
             wake.set()
 
-        deadline = time.monotonic() + timeout_s
+        self._count = 0
+        began = told = self._moved_at = self._now_s()
         while True:
             wake.clear()
-            if look(fired):
-                return
+            away = ""
+            try:
+                if look(fired):
+                    return
+            except _AWAY as error:
+                away = f" ({error or type(error).__name__})"
             self._heed_news()
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                raise UnreachableError(f"{what} within {timeout_s:.0f} s", f"The logs say why: {self._log_directory()}")
-            wake.wait(min(remaining_s, _PAUSE_S))
+            now = self._now_s()
+            if now - self._moved_at > PATIENCE_S:
+                hint = f"The logs say why: {self._log_directory()}"
+                raise UnreachableError(f"{what} within {now - began:.0f} s{away}", hint)
+            if now - told >= TELL_EVERY_S:
+                told = now
+                seconds = round(now - began)
+                self._display.say(f"  {what} in {seconds} s{away}: still waiting", waiting=what, seconds=seconds)
+            wake.wait(_PAUSE_S)
+
+    def _come_to(self, count: int) -> None:
+        """What is waited for has come this far: more than before is progress, and patience begins anew."""
+        if count > self._count:
+            self._moved_at = self._now_s()
+        self._count = count
 
     def _heed_news(self) -> None:
         """Show daemons that ended; raises CliError when the cluster cannot come up without them."""
@@ -334,9 +400,9 @@ def _now() -> str:
     return output.clock(int(time.time() * 1000))
 
 
-def store_role(address: str) -> str:
+def store_role(address: str, timeout_s: float = 1.0) -> str:
     """`leader`, `follower`, `standalone` as a store node's `srvr` says; "" when it does not serve."""
-    for line in four_letter(address, "srvr").splitlines():
+    for line in four_letter(address, "srvr", timeout_s).splitlines():
         if line.startswith("Mode:"):
             return line.partition(":")[2].strip()
     return ""

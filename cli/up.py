@@ -6,6 +6,7 @@ Nothing starts before everything has been checked: the shape, the data directory
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import queue
@@ -17,12 +18,11 @@ from types import FrameType
 from typing import IO, Final
 
 import click
-import msgspec
 
 from cli import output
 from cli.access import as_variables
 from cli.bringup import Assigned, BringUp
-from cli.connect import Cluster, open_store, store_errors
+from cli.connect import Cluster, store_errors
 from cli.control import listen
 from cli.display import Display, choose
 from cli.errors import CliError, UsageFaultError
@@ -314,19 +314,21 @@ def _bring_up(
 ) -> None:
     """All phases, then the summary."""
     began = time.monotonic()
-    display.say(f"RegionKeeper: {_counts(local)}; data in {data_dir}", data_dir=str(data_dir))
+    display.say(f"RegionKeeper: {_counts(local)}; data in {output.shown(data_dir)}", data_dir=str(data_dir))
     write_cluster(local, data_dir)  # first: whatever happens from here on, the directory is known as a cluster's
     bringup.start_daemons()
     write_cluster(local, data_dir)
     leader = bringup.wait_store()
-    with store_errors(local.store), open_store(local.store, access=given.access()) as client:
+    with store_errors(local.store), contextlib.ExitStack() as stack:
+        client = bringup.connect(stack, given.access())
         cluster = Cluster(client, local.store, local.root, local, given.access())
-        again = bringup.remember_places(cluster)
+        again = bringup.surely(lambda: bringup.remember_places(cluster), "where regions were could not be read")
         active = bringup.wait_master(client, cluster)
         bringup.wait_servers(client, cluster)
-        existing = {one.name for one in cluster.tables()}
+        tables = bringup.surely(cluster.tables, "the tables could not be read")
+        existing = {one.name for one in tables}
         if again and existing:
-            count = sum(one.regions for one in cluster.tables() if one.state is not TableState.REMOVED)
+            count = sum(one.regions for one in tables if one.state is not TableState.REMOVED)
             display.say(f"cluster start: {count} regions back to the servers that had them", cluster_start=True)
         if table and table not in existing:
             bringup.create_table(cluster, table, specs)
@@ -363,8 +365,8 @@ def _json_summary(
         {
             "event": "up",
             "seconds": round(total, 3),
-            "phases": msgspec.to_builtins(display.phases),
-            "master_phases": msgspec.to_builtins(assigned.master_phases),
+            "phases": display.phases,
+            "master_phases": assigned.master_phases,
             "regions": assigned.regions,
             "open": assigned.open,
             "parked": assigned.parked,
@@ -372,7 +374,7 @@ def _json_summary(
             "plan": {"engine": assigned.engine, "seconds": assigned.plan_seconds},
             "leader": leader,
             "active": active,
-            "cluster": msgspec.to_builtins(local),
+            "cluster": local,
         }
     )
 

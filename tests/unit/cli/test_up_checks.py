@@ -3,22 +3,95 @@
 from __future__ import annotations
 
 import io
+import queue
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 from rich.console import Console
 
 from cli import output
-from cli.bringup import _settled, _stage
+from cli.bringup import BringUp, _settled, _stage
 from cli.display import PlainDisplay
-from cli.errors import CliError, UsageFaultError
+from cli.errors import CliError, UnreachableError, UsageFaultError
 from cli.local import HOST, Shape, command_line, design
 from cli.options import Globals
 from cli.ports import holder, is_free
 from cli.up import _check_ports, _hold, _shape, suggestions
 from regions.messages import MasterStatus, PlanProgress
 from tests.helpers import free_ports
+
+
+class Recorded(PlainDisplay):
+    """What is said."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(file=io.StringIO()))
+        self.said: list[str] = []
+
+    def say(self, text: str, **_fields: object) -> None:
+        self.said.append(text)
+
+
+class Waiting:
+    """A start of which only the waiting is looked at: each look takes five seconds of the test's own time."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.time = 0.0
+        self.looks = 0
+        self.display = Recorded()
+        nobody: Any = None
+        local = design(asked(Globals()), tmp_path)
+        self.bringup = BringUp(local, nobody, self.display, queue.Queue(), lambda: self.time)
+
+    def look(self) -> int:
+        self.time += 5.0
+        self.looks += 1
+        return self.looks
+
+
+def test_a_busy_machine_is_waited_for(tmp_path: Path) -> None:
+    """A store that gives no session for most of a minute, while its processes live, is no reason to give up; what is
+    waited for is told."""
+    waiting = Waiting(tmp_path)
+
+    def session() -> str:
+        if waiting.look() < 12:
+            raise UnreachableError("gave no session")
+        return "a session"
+
+    assert waiting.bringup.surely(session, "the store gave no session") == "a session"
+    assert len(waiting.display.said) >= 4
+    assert "the store gave no session in 10 s (gave no session): still waiting" in waiting.display.said[0]
+
+
+@pytest.mark.parametrize("error", [ConnectionLoss(), SessionExpiredError(), UnreachableError("nobody")])
+def test_what_does_not_come_at_all_is_given_up(tmp_path: Path, error: Exception) -> None:
+    waiting = Waiting(tmp_path)
+
+    def fails() -> None:
+        waiting.look()
+        raise error
+
+    with pytest.raises(UnreachableError, match="no luck within 65 s") as given_up:
+        waiting.bringup.surely(fails, "no luck")
+    assert "logs" in given_up.value.hint
+    assert waiting.looks == 13
+
+
+def test_progress_is_waited_for_without_end(tmp_path: Path) -> None:
+    """One server more every 50 s."""
+    waiting = Waiting(tmp_path)
+
+    def registered(_: object) -> bool:
+        looks = waiting.look()
+        waiting.bringup._come_to(looks // 10)
+        return looks == 40
+
+    waiting.bringup._until(registered, "the region servers did not register")
+    assert waiting.time == 200.0
 
 
 def asked(given: Globals, before: object = None, **options: object) -> Shape:
