@@ -143,7 +143,8 @@ class Settings:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
         not_negative = ("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "keep_bytes")
-        for name in ("connections_per_address_max", "connections_max", "leader_absence_ms", *not_negative):
+        times = ("leader_absence_ms", "session_timeout_min_ms", "session_timeout_max_ms")
+        for name in ("connections_per_address_max", "connections_max", *times, *not_negative):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
         if self.super_digest and not is_digest(self.super_digest):

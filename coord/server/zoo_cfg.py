@@ -49,6 +49,9 @@ _PROTECTIONS: Final = {
     "DigestAuthenticationProvider.enabled": "true",
     "DigestAuthenticationProvider.digestAlg": "sha1",
 }
+_WORDS: Final = "4lw.commands.whitelist"
+#: Addresses to listen on, and nobody's to be reached at.
+_ANYWHERE: Final = ("0.0.0.0", "::")
 #: Where the members are when they are not in the file itself.
 _DYNAMIC: Final = "dynamicConfigFile"
 _MEMBERS: Final = ("server.", "group.", "weight.")
@@ -64,7 +67,6 @@ _SILENT: Final = frozenset(
         "standaloneEnabled",
         "peerType",
         "electionAlg",
-        "quorumListenOnAllIPs",
         "admin.enableServer",
         "admin.serverPort",
         "admin.serverAddress",
@@ -98,6 +100,11 @@ def parse_zoo_cfg(path: Path, content: str) -> Settings:
         moved = path.parent / text
         values.update(_parse_lines(moved, _read(moved)))
     return _Reader(path, values).settings()
+
+
+def _timeout(text: str) -> int:
+    """A bound of session timeouts; -1 is ZooKeeper's way to say: the usual one."""
+    return 0 if text == "-1" else int(text)
 
 
 def _read(path: Path) -> str:
@@ -152,7 +159,7 @@ class _Reader:
             "node_id": node_id,
             "data_dir": data_dir,
             **self._client_addresses(servers.get(node_id)),
-            "peer_address": servers[node_id].peer if node_id in servers else None,
+            "peer_address": self._peer_address(servers.get(node_id)),
             "peers": {i: member.peer for i, member in servers.items()},
             "observers": observers,
             "members": servers,
@@ -167,8 +174,8 @@ class _Reader:
             "admin_address": self._admin_address(),
             "tick_ms": tick_ms,
             "leader_absence_ms": max(2000, sync_limit * tick_ms),
-            "session_timeout_min_ms": self._get("minSessionTimeout", 0, int),
-            "session_timeout_max_ms": self._get("maxSessionTimeout", 0, int),
+            "session_timeout_min_ms": self._get("minSessionTimeout", 0, _timeout),
+            "session_timeout_max_ms": self._get("maxSessionTimeout", 0, _timeout),
             "connections_per_address_max": self._get("maxClientCnxns", 60, int),
             "connections_max": self._get("maxCnxns", 0, int),
             "frame_bytes_max": self._get("jute.maxbuffer", 0xFFFFF, int),
@@ -178,8 +185,11 @@ class _Reader:
             "stall_timeout_ms": self._get("stallTimeout", 15_000, int),
             "snapshot_entries": self._get("snapCount", 100_000, int),
         }
-        if "4lw.commands.whitelist" in self._values:
-            options["words"] = self._get("4lw.commands.whitelist", frozenset(), parse_words)
+        strange: frozenset[str] = frozenset()
+        if _WORDS in self._values:
+            asked = self._get(_WORDS, frozenset(), parse_words)
+            options["words"] = asked & parse_words("*")
+            strange = asked - options["words"]
         options["super_digest"] = self._get("DigestAuthenticationProvider.superDigest", "", str)
         jaas = self._path_of("jaasConfig")
         opened: tuple[str, ...] = ()
@@ -200,6 +210,7 @@ class _Reader:
             for key, (_, place) in self._values.items()
             if key not in self._used and key not in _SILENT
         )
+        warnings += tuple(f"{self._values[_WORDS][1]}: there is no word {word!r} here" for word in sorted(strange))
         warnings += opened
         try:
             return Settings(**options, warnings=warnings)
@@ -280,7 +291,18 @@ class _Reader:
                 raise ConfigError(f"{place}: {key}: {error}") from error
             if role == OBSERVER:
                 observers.add(int(digits))
+            if servers[int(digits)].peer[0] in _ANYWHERE:
+                raise ConfigError(
+                    f"{place}: {key}: no other node could reach this address. Write the node's name, as in the files of"
+                    " the others; quorumListenOnAllIPs=true listens on all addresses of the machine"
+                )
         return servers, frozenset(observers)
+
+    def _peer_address(self, own: Member | None) -> Address | None:
+        """Where to listen for peers: their name for this node may be that of a NAT, which is no address of its own."""
+        if own is None:
+            return None
+        return ("0.0.0.0", own.peer[1]) if self._flag("quorumListenOnAllIPs") else own.peer
 
     def _my_id(self, data_dir: Path, servers: Members) -> int:
         if not servers:

@@ -33,6 +33,7 @@ def made(**options: Any) -> Settings:
         ({"peers": {**PEERS, 4: ("a", 1)}}, "same address"),
         ({"tick_ms": 10}, "tick of 10 ms"),
         ({"session_timeout_min_ms": 5000, "session_timeout_max_ms": 100}, "above the largest"),
+        ({"session_timeout_min_ms": -2}, "session_timeout_min_ms must not be negative"),
         ({"fsync": "never"}, "fsync"),
         ({"outstanding_max": 0}, "outstanding_max"),
         ({"words": frozenset({"evil"})}, "four-letter word"),
@@ -110,6 +111,16 @@ def test_zoo_cfg_of_three_servers(tmp_path: Path) -> None:
     assert settings.warnings == ()
 
 
+def test_peers_are_listened_for_on_all_addresses_if_told(tmp_path: Path) -> None:
+    """The others' name for this node may be that of a NAT or a service, which nobody can bind to."""
+    text = "clientPort=2181\nserver.1=zoo1:2888:3888\nserver.2=zoo2:2889:3888\n"
+    for line, host in (("quorumListenOnAllIPs=true\n", "0.0.0.0"), ("quorumListenOnAllIPs=false\n", "zoo2")):
+        settings = read_zoo_cfg(zoo_cfg(tmp_path, text + line))
+        assert settings.peer_address == (host, 2889)
+        assert settings.first_members()[2].peer == ("zoo2", 2889)
+        assert settings.warnings == ()
+
+
 def test_members_in_a_file_of_their_own(tmp_path: Path) -> None:
     """ZooKeeper moves the members there once reconfig is on; a node that did not look there would be alone."""
     (tmp_path / "zoo.cfg.dynamic.100000000").write_text(
@@ -150,6 +161,16 @@ def test_protection_that_is_off_is_no_fault(tmp_path: Path) -> None:
     text = "clientPort=2181\nssl.crl=false\nDigestAuthenticationProvider.enabled=true\n"
     text += "DigestAuthenticationProvider.digestAlg=SHA1\nquorum.auth.enableSasl=False\n"
     assert read_zoo_cfg(zoo_cfg(tmp_path, text, None)).warnings == ()
+
+
+def test_what_zookeeper_takes_is_no_fault(tmp_path: Path) -> None:
+    """-1 for the usual bounds of session timeouts, and words that there are not here."""
+    text = "clientPort=2181\ntickTime=2000\nminSessionTimeout=-1\nmaxSessionTimeout=-1\n"
+    settings = read_zoo_cfg(zoo_cfg(tmp_path, text + "4lw.commands.whitelist=stat, hash, ruok\n", None))
+    assert (settings.timeout_min_ms(), settings.timeout_max_ms()) == (4000, 40_000)
+    assert settings.words == {"stat", "ruok"}
+    [warning] = settings.warnings
+    assert warning.endswith("zoo.cfg:6: there is no word 'hash' here")
 
 
 def test_zoo_cfg_of_a_fresh_install(tmp_path: Path) -> None:
@@ -205,6 +226,7 @@ def test_zoo_cfg_without_servers_is_a_single_node(tmp_path: Path) -> None:
         ("clientPort=x\n", "1", r"zoo.cfg:2: clientPort='x' is not a number"),
         ("nonsense\n", "1", r"zoo.cfg:2: 'nonsense' is not key=value"),
         ("clientPort=1\nserver.1=a\n", "1", r"zoo.cfg:3: server.1"),
+        ("clientPort=1\nserver.1=0.0.0.0:1:2\nserver.2=b:1:2\n", "1", r"zoo.cfg:3: server.1: no other node"),
         ("clientPort=1\nserver.1=a:1:2:observer\n", "1", r"zoo.cfg: all nodes are observers"),
         ("clientPort=1\nserver.1=a:1:2\n", None, "myid"),
         ("clientPort=1\nserver.1=a:1:2\n", "7", "no line server.7"),
