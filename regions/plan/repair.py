@@ -10,6 +10,7 @@ a server.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,17 +70,14 @@ class Repair:
         """Fill servers below their floor from those above theirs."""
         for server in np.flatnonzero(self.below > 0).tolist():
             while self.below[server] > 0 and not self._late():
-                donors = [(s, ANY) for s in self._above_floor(int(self.group[server]))]
-                path = self._chain(donors, goal=server) or self._chain(donors, goal=server, strict=False)
-                if path is None:
+                if not self._raise(server, strict=True) and not self._raise(server, strict=False):
                     break
-                self._walk(path, server)
 
     def lower_tables(self) -> None:
-        """Bring tables that are over their limit on a server back to it, where a move or a swap of two replicas can."""
+        """Bring tables that are over their limit on a server back to it: by a move or a swap, else by a chain."""
         for table, server in np.argwhere(self.cell < 0).tolist():
             while self.cell[table, server] < 0 and not self._late():
-                if not self._ease(table, server):
+                if not self._ease(table, server) and not self._ease_by_chain(table, server):
                     break
 
     def pairs(self) -> tuple[Ints, Ints]:
@@ -158,16 +156,14 @@ class Repair:
             self._add(region, self._emptiest(direct, table))
             return
         starts = [(int(s), ANY if c > 0 else table) for s, c in zip(members, cells, strict=True)]
-        path = None if self._late() else self._chain(starts, goal=None, avoid=region)
+        goals = set(np.flatnonzero(self._open(np.arange(self.servers))).tolist())
+        path = None if self._late() else self._chain(starts, goals, avoid=region)
         if path is None and not self._late() and not self._open(members).any():
             starts = [(int(s), ANY) for s in members]
-            path = self._chain(starts, goal=None, avoid=region, strict=False)
+            path = self._chain(starts, goals, avoid=region, strict=False)
         if path is not None:
-            first = path[0][0]
-            goal = path.pop()[0]
-            if path:
-                self._walk(path, goal)
-            self._add(region, first)
+            self._walk(path)
+            self._add(region, path[0][0])
             return
         roomy = members[self._open(members)]
         self._add(region, self._emptiest(roomy if len(roomy) else members, table))
@@ -206,6 +202,31 @@ class Repair:
             return True
         return False
 
+    def _ease_by_chain(self, table: int, server: int) -> bool:
+        """Have one replica of a table leave a server by a chain back to it, or to one that is not full.
+
+        The server is then filled to its floor by a second chain; without one, the first is taken back.
+        """
+        members = self.problem.fleet.members(int(self.group[server]))
+        roomy = members[(self.below[members] > 0) | (self.above[members] > 0)]
+        path = self._chain([(server, table)], {*roomy.tolist(), server})
+        if path is None:
+            return False
+        before = int(self.below[server])
+        self._walk(path)
+        if self.below[server] <= before or self._raise(server, strict=True):
+            return True
+        self._walk_back(path)
+        return False
+
+    def _raise(self, server: int, *, strict: bool) -> bool:
+        """Give a server one more replica, by a chain from a server above its floor; whether there is one."""
+        donors = [(s, ANY) for s in self._above_floor(int(self.group[server]))]
+        path = self._chain(donors, {server}, strict=strict)
+        if path is not None:
+            self._walk(path)
+        return path is not None
+
     def _exchange(self, source: int, server: int) -> int | None:
         """A replica on `source` that may go to `server` within the bounds of tables and racks, or None."""
         rows = np.array(sorted(self.on[source], key=lambda r: (self._loss(r, source), r)), dtype=np.int64)
@@ -218,16 +239,15 @@ class Repair:
     # --- chains ----------------------------------------------------------------------------------------------------
 
     def _chain(
-        self, starts: list[Node], goal: int | None, *, avoid: int = -1, strict: bool = True
+        self, starts: list[Node], goals: set[int], *, avoid: int = -1, strict: bool = True
     ) -> list[tuple[int, int]] | None:
-        """The shortest chain from one of `starts`, which have no room themselves, to `goal` or any server with room.
+        """The shortest chain from one of `starts` to one of `goals`.
 
-        Returns (server, region that leaves it) in order, ended by (last server, -1) when `goal` is None; the replica
-        that leaves one server goes to the next. No region moves twice and `avoid` not at all: each step is checked
-        against where the other replicas stand now. Not `strict`, tables may go over their limits on the way.
+        Returns (server, region that leaves it) in order, ended by (last server, -1); the replica that leaves one
+        server goes to the next. No region moves twice and `avoid` not at all: each step is checked against where the
+        other replicas stand now. Not `strict`, tables may go over their limits on the way.
         """
         came: dict[Node, tuple[Node, int] | None] = dict.fromkeys(starts)
-        goals = {goal} if goal is not None else set(np.flatnonzero(self._open(np.arange(self.servers))).tolist())
         front = list(starts)
         while front and goals:
             behind: list[Node] = []
@@ -237,8 +257,7 @@ class Repair:
                     came[target] = (node, region)
                     behind.append(target)
                     if target[1] == ANY and target[0] in goals:
-                        path = self._path(came, target)
-                        return path if goal is None else path[:-1]
+                        return self._path(came, target)
             front = behind
         return None
 
@@ -263,13 +282,19 @@ class Repair:
             step = came[before]
         return path[::-1]
 
-    def _walk(self, path: list[tuple[int, int]], goal: int) -> None:
+    def _walk(self, path: list[tuple[int, int]]) -> None:
         """Move the replicas of a chain, the last first, so that each finds room."""
-        for server, region in reversed(path):
+        for (server, region), (goal, _) in reversed(list(pairwise(path))):
             self._remove(region, server)
             self._add(region, goal)
             self.moves += 1
-            goal = server
+
+    def _walk_back(self, path: list[tuple[int, int]]) -> None:
+        """Undo `_walk`."""
+        for (server, region), (goal, _) in pairwise(path):
+            self._remove(region, goal)
+            self._add(region, server)
+            self.moves -= 1
 
     def _steps(
         self, node: Node, came: dict[Node, tuple[Node, int] | None], moved: set[int], strict: bool

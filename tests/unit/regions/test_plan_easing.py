@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regions.plan import Params, RegionRow, ServerRow, Snapshot
+from regions.plan import Params, RegionRow, ServerRow, Snapshot, plan, verify
 from regions.plan.model import Ints
 from regions.plan.problem import Problem, encode
 from regions.plan.repair import Repair
 from regions.plan.room import Room
+from regions.plan.scenarios import scenario
 
 
 def _placed(problem: Problem, places: str) -> tuple[Repair, Ints]:
@@ -49,6 +50,35 @@ def test_a_swap_or_a_move_cures_it(tables: str, places: str, moves: int) -> None
     assert (held >= problem.quotas.floor).all()
     assert (held <= problem.quotas.ceil).all()
     assert repair.moves == moves
+
+
+@pytest.mark.parametrize(
+    ("tables", "places", "servers"),
+    [
+        ("aaabbbccccccdd", "10120022021121", 3),
+        ("aaaaaabbbbbbcc", "21120010012221", 3),
+        ("aaaabbbcccdddd", "32312103113020", 4),
+        ("aaaaaabbbbbbccccccdd", "02210100102211221210", 3),
+    ],
+)
+def test_a_chain_cures_what_no_swap_does(tables: str, places: str, servers: int) -> None:
+    """Three servers have to take part, or a full one and one with room that a third makes up for."""
+    problem = _problem(tables, servers)
+    repair, _ = _placed(problem, places)
+    repair.lower_tables()
+    region, server = repair.pairs()
+    assert region.tolist() == list(range(len(tables)))
+    assert (repair.cell >= 0).all()
+    held = np.bincount(server, minlength=servers)
+    assert (held >= problem.quotas.floor).all()
+    assert (held <= problem.quotas.ceil).all()
+    assert (repair.budget >= 0).all()
+
+
+def test_a_limit_that_can_hold_holds() -> None:
+    """One rack must take every region of three replicas, another those of two: the last place needs two chains."""
+    snapshot = scenario("mixed", regions=5000, servers=35, seed=6)
+    assert verify(snapshot, Params(), plan(snapshot).rows).ok
 
 
 def test_what_no_swap_cures_stays() -> None:
