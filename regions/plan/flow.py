@@ -4,6 +4,9 @@
               table -> [table, server]: replicas without a good place                      server -> group -> sink
     source -> sink, at the least cost that there is: replicas without any place                             (budget)
 
+A node that cannot bind is left out: [region, rack] with one candidate, [table, server] with room for all of its own.
+Of thousands of small tables that leaves hardly any.
+
 Every bound of `greedy` is a capacity here, so over a whole problem the value of this flow is also the most that any
 plan can reach (J*). Among choices of that value it takes one that leaves room for the replicas without a good place,
 so that few or none have to be placed by chains of moves. A region of one replica needs no nodes for racks, and
@@ -91,14 +94,18 @@ def _build(
     servers, racks = len(rack), int(rack.max()) + 1
     regions, first = np.unique(region, return_index=True)
     times = members[first]
-    several = want[region] > 1
-    spots, spot = np.unique(region[several] * racks + rack[server[several]], return_inverse=True)
+    several = np.flatnonzero(want[region] > 1)
+    on_rack = region[several] * racks + rack[server[several]]
+    spots, sharing = np.unique(on_rack, return_counts=True)
+    spots = spots[sharing > 1]
+    crowded = np.isin(on_rack, spots)
     tables, demand, direct = _direct(table, want, group, room, len(region))
     first_region = 2 + len(tables)
     first_spot = first_region + len(regions)
     tail = first_region + np.searchsorted(regions, region)
-    tail[several] = first_spot + spot
-    cells, cell = np.unique(np.concatenate((table[region] * servers + server, direct)), return_inverse=True)
+    tail[several[crowded]] = first_spot + np.searchsorted(spots, on_rack[crowded])
+    place = table[region] * servers + server
+    cells = _narrow(place, members, room) if not len(direct) else np.unique(np.concatenate((place, direct)))
     first_cell = first_spot + len(spots)
     first_server = first_cell + len(cells)
     first_group = first_server + servers
@@ -113,8 +120,10 @@ def _build(
     of_spot = spots // racks
     add(first_region + np.searchsorted(regions, of_spot), first_spot + np.arange(len(spots)), per_rack[of_spot])
     scale = max(1.0, float(benefit.max()) / COST_MAX)
-    chosen = add(tail, first_cell + cell[: len(region)], members, -(benefit / scale).astype(np.int64))
-    add(2 + np.searchsorted(tables, direct // servers), first_cell + cell[len(region) :], room.cell[direct])
+    to_cell = first_cell + np.searchsorted(cells, place)
+    head = np.where(np.isin(place, cells), to_cell, first_server + server)
+    chosen = add(tail, head, members, -(benefit / scale).astype(np.int64))
+    add(2 + np.searchsorted(tables, direct // servers), first_cell + np.searchsorted(cells, direct), room.cell[direct])
     add(first_cell + np.arange(len(cells)), first_server + cells % servers, room.cell[cells])
     add(first_server + np.arange(servers), 1, np.maximum(room.below, 0))
     add(first_server + np.arange(servers), first_group + group, np.maximum(room.above, 0))
@@ -124,6 +133,12 @@ def _build(
     network.set_node_supply(0, total)
     network.set_node_supply(1, -total)
     return chosen
+
+
+def _narrow(place: Ints, members: Ints, room: Room) -> Ints:
+    """Cells, ascending, that all their candidates together would overfill; `place` is the cell of each candidate."""
+    cells, at = np.unique(place, return_inverse=True)
+    return cells[np.bincount(at, weights=members, minlength=len(cells)) > room.cell[cells]]
 
 
 def _direct(table: Ints, want: Ints, group: Ints, room: Room, arcs: int) -> tuple[Ints, Ints, Ints]:

@@ -7,11 +7,11 @@ on regions.
     source -> class -> [table, rack] -> server -> sink (floor)
                                         server -> group -> sink (budget above the floors)
 
-The arc class -> [table, rack] carries at most one unit per member. Where classes are many, each first gets arcs to a
-few racks only, and to the others when those do not suffice: as full in the end, in a tenth of the time. The bounds of
-(table, server) are opened in three steps, floor, ceiling, hard limit, so a table ends up as even as the rest allows.
-The units of a class, rack by rack, are dealt in turn: unit j goes to member j mod n, which keeps the racks of one
-member distinct.
+The arc class -> [table, rack] carries at most one unit per member. Where tables or classes are many, each class first
+gets arcs to a few racks only, and to more when those do not suffice: as full in the end, in a tenth of the time, since
+a node [table, rack] with its arcs to servers exists only from the first arc to it on. The bounds of (table, server) are
+opened in three steps, floor, ceiling, hard limit, so a table ends up as even as the rest allows. The units of a class,
+rack by rack, are dealt in turn: unit j goes to member j mod n, which keeps the racks of one member distinct.
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ from .problem import Fleet
 from .quota import Quotas
 from .room import Room
 
-#: Above so many arcs from classes to racks, a class gets arcs to so many racks per replica first.
-ARCS_AT_ONCE: Final = 100_000
-RACKS_FIRST: Final = 8
+#: Above so many arcs, a class gets arcs to few racks first: to those that hold so many times its units if every server
+#: took one.
+ARCS_AT_ONCE: Final = 50_000
+RACKS_FIRST: Final = 3
+
+
+#: (table, rack).
+Hub = tuple[int, int]
 
 
 class LeftoverClass:
@@ -75,56 +80,71 @@ class _Network:
         self.fleet = fleet
         self.quotas = quotas
         self.servers = len(fleet)
-        self.table_group = table_group
         self.room = room
-        tables = sorted({c.table for c in classes})
-        hubs: list[tuple[int, int]] = []
+        self.table_group = table_group
         self.rack_servers: dict[tuple[int, int], list[int]] = {}
         for s, (g, k) in enumerate(zip(fleet.group.tolist(), fleet.rack.tolist(), strict=True)):
             self.rack_servers.setdefault((g, k), []).append(s)
-        group_racks: dict[int, list[int]] = {}
+        self.group_racks: dict[int, list[int]] = {}
         for g, k in sorted(self.rack_servers):
-            group_racks.setdefault(g, []).append(k)
-        for table in tables:
-            hubs += [(table, rack) for rack in group_racks[int(table_group[table])]]
-        self.hubs = hubs
-        first_hub = 2 + len(classes)
-        first_server = first_hub + len(hubs)
-        first_group = first_server + self.servers
+            self.group_racks.setdefault(g, []).append(k)
+        self.tables = np.unique([c.table for c in classes])
+        self.row = {table: row for row, table in enumerate(self.tables.tolist())}
+        #: What each cell may take now, by row of `tables` and server.
+        self.limit = np.zeros((len(self.tables), self.servers), dtype=np.int64)
+        self.first_server = 2 + len(classes)
+        first_group = self.first_server + self.servers
         self.net = FlowNet(first_group + len(fleet.groups))
-        self.hub_node = {hub: first_hub + i for i, hub in enumerate(hubs)}
+        self.hub_node: dict[Hub, int] = {}
+        #: (arc, server) of each [table, rack].
+        self.cell_arcs: dict[Hub, list[tuple[int, int]]] = {}
         #: (arc, hub) of each class, and the hubs that it could have arcs to beyond those.
-        self.class_arcs: list[list[tuple[int, tuple[int, int]]]] = []
-        self.more_hubs: list[list[tuple[int, int]]] = []
-        few = RACKS_FIRST if sum(len(group_racks[int(table_group[c.table])]) for c in classes) > ARCS_AT_ONCE else 0
+        self.class_arcs: list[list[tuple[int, Hub]]] = [[] for _ in classes]
+        self.more_hubs: list[list[Hub]] = [self._hubs(c) for c in classes]
+        places = int(fleet.group_servers[table_group[self.tables]].sum())
+        few = places + sum(len(hubs) for hubs in self.more_hubs) > ARCS_AT_ONCE
         for i, group in enumerate(classes):
             self.net.add(0, 2 + i, group.need * group.members)
-            racks = [k for k in group_racks[int(table_group[group.table])] if k not in group.used_racks]
-            self.class_arcs.append([])
-            self.more_hubs.append([(group.table, rack) for rack in racks])
-            if few and len(racks) > few * group.need:
-                self._join(i, _some_of(self.more_hubs[i], i, few * group.need))
-            else:
-                self._join(i, self.more_hubs[i])
-        self.cell_arcs: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for table, rack in hubs:
-            self.cell_arcs[table, rack] = [
-                (self.net.add(self.hub_node[table, rack], first_server + s, 0), s)
-                for s in self.rack_servers[int(table_group[table]), rack]
-            ]
-        self.floor_arcs = [self.net.add(first_server + s, 1, int(room.below[s])) for s in range(self.servers)]
+            count = self._racks_first(group) if few else len(self.more_hubs[i])
+            self._join(
+                i, _some_of(self.more_hubs[i], i, count) if count < len(self.more_hubs[i]) else self.more_hubs[i]
+            )
+        self.floor_arcs = [self.net.add(self.first_server + s, 1, int(room.below[s])) for s in range(self.servers)]
         self.extra_arcs = [
-            self.net.add(first_server + s, first_group + int(fleet.group[s]), 0) for s in range(self.servers)
+            self.net.add(self.first_server + s, first_group + int(fleet.group[s]), 0) for s in range(self.servers)
         ]
         for g in range(len(fleet.groups)):
             self.net.add(first_group + g, 1, max(0, int(room.budget[g])))
 
-    def _join(self, nth: int, hubs: Sequence[tuple[int, int]]) -> None:
+    def _hubs(self, group: LeftoverClass) -> list[Hub]:
+        """Where a class may go."""
+        racks = self.group_racks[int(self.table_group[group.table])]
+        return [(group.table, rack) for rack in racks if rack not in group.used_racks]
+
+    def _racks_first(self, group: LeftoverClass) -> int:
+        """Racks that are likely to hold a class."""
+        of_group = self.table_group[group.table]
+        per_rack = self.fleet.group_servers[of_group] // self.fleet.group_racks[of_group]
+        return RACKS_FIRST * max(group.need, -(-group.need * group.members // int(per_rack)))
+
+    def _join(self, nth: int, hubs: Sequence[Hub]) -> None:
         """Give a class arcs to hubs."""
         chosen = set(hubs)
         self.more_hubs[nth] = [hub for hub in self.more_hubs[nth] if hub not in chosen]
         members = self.classes[nth].members
-        self.class_arcs[nth] += [(self.net.add(2 + nth, self.hub_node[hub], members), hub) for hub in hubs]
+        self.class_arcs[nth] += [(self.net.add(2 + nth, self._node(hub), members), hub) for hub in hubs]
+
+    def _node(self, hub: Hub) -> int:
+        """The node of [table, rack], made with its arcs to servers when it is first wanted."""
+        if hub not in self.hub_node:
+            table, rack = hub
+            node = self.hub_node[hub] = self.net.node()
+            servers = self.rack_servers[int(self.table_group[table]), rack]
+            limits = self.limit[self.row[table], servers].tolist()
+            self.cell_arcs[hub] = [
+                (self.net.add(node, self.first_server + s, limit), s) for s, limit in zip(servers, limits, strict=True)
+            ]
+        return self.hub_node[hub]
 
     def _unsent(self) -> list[int]:
         """Classes not all of whose units have a place."""
@@ -137,36 +157,44 @@ class _Network:
         for s, arc in enumerate(self.extra_arcs):
             self.net.raise_capacity(arc, max(0, int(self.room.above[s])))
         for level in (1, 2):
-            self._open_cells(level)
-            self.net.augment(0, 1)
-        # With arcs to all racks first for those that need them; their ways may be taken by others that do not.
-        for everybody in (False, True):
-            for i in range(len(self.classes)) if everybody and self._unsent() else self._unsent():
-                self._join(i, self.more_hubs[i])
+            if self._unsent():
+                self._open_cells(level)
+                self.net.augment(0, 1)
+        for i in self._unsent():
+            self._join(i, self.more_hubs[i])
+        self.net.augment(0, 1)
+        # Their ways may be taken by others that could go elsewhere: a few racks more for everybody, until it is enough.
+        while self._unsent() and any(self.more_hubs):
+            for i, hubs in enumerate(self.more_hubs):
+                self._join(i, _some_of(hubs, i, min(RACKS_FIRST, len(hubs))) if hubs else [])
             self.net.augment(0, 1)
 
     def _open_cells(self, level: int) -> None:
         """Let every cell take what `level` leaves beside the replicas already in it."""
-        by_table: dict[int, Ints] = {}
+        free = self.room.cell.reshape(-1, self.servers)
+        opened: set[int] = set()
+        for group in range(len(self.fleet.groups)):
+            rows, members = np.flatnonzero(self.table_group[self.tables] == group), self.fleet.members(group)
+            tables = self.tables[rows]
+            below_hard = self.quotas.rows(tables, members, level=2) - self.quotas.rows(tables, members, level=level)
+            limits = np.maximum(free[np.ix_(tables, members)] - below_hard, 0)
+            opened |= set(tables[(limits > self.limit[np.ix_(rows, members)]).any(axis=1)].tolist())
+            self.limit[np.ix_(rows, members)] = limits
         for (table, _), arcs in self.cell_arcs.items():
-            if table not in by_table:
-                members = self.fleet.members(int(self.table_group[table]))
-                limit = np.zeros(self.servers, dtype=np.int64)
-                hard = self.quotas.cells(table, members, level=2)
-                limit[members] = self.quotas.cells(table, members, level=level) - hard
-                limit += self.room.cell[table * self.servers : (table + 1) * self.servers]
-                by_table[table] = np.maximum(limit, 0)
-            for arc, s in arcs:
-                self.net.raise_capacity(arc, int(by_table[table][s]))
+            if table in opened:
+                of_table = self.limit[self.row[table]]
+                for arc, s in arcs:
+                    self.net.raise_capacity(arc, int(of_table[s]))
 
     def units(self, room: Room) -> list[Ints]:
         """Split the flow into the servers of each class, and take it out of `room`."""
-        waiting: dict[tuple[int, int], list[int]] = {}
+        waiting: dict[Hub, list[int]] = {}
         for hub, arcs in self.cell_arcs.items():
+            waiting[hub] = []
             for arc, s in arcs:
-                units = self.net.flow(arc)
-                room.cell[hub[0] * self.servers + s] -= units
-                waiting.setdefault(hub, []).extend([s] * units)
+                if units := self.net.flow(arc):
+                    room.cell[hub[0] * self.servers + s] -= units
+                    waiting[hub] += [s] * units
         for s in range(self.servers):
             room.below[s] -= self.net.flow(self.floor_arcs[s])
             extra = self.net.flow(self.extra_arcs[s])

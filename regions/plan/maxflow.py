@@ -15,6 +15,11 @@ class FlowNet:
         self.room: list[int] = []
         self.arcs: list[list[int]] = [[] for _ in range(nodes)]
 
+    def node(self) -> int:
+        """One more node; returns its number."""
+        self.arcs.append([])
+        return len(self.arcs) - 1
+
     def add(self, tail: int, head: int, capacity: int) -> int:
         """A new arc; returns its number."""
         arc = len(self.head)

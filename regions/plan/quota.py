@@ -189,19 +189,24 @@ class Quotas:
         self.adjusted += int((np.abs(shares - total * plain) > 1e-6).sum())
         self.share[members] = shares
         self.fraction[members] = shares / total if total else plain
-        for table in np.flatnonzero(table_group == group).tolist():
-            if max(demands[table], default=1) > 1 and not self._racks_suffice(table, members, racks, demands[table]):
-                own = whole_ceil(group_shares(weights[members], racks[members], demands[table]))
-                if (own > self.cells(table, members, level=2)).any():
-                    self._needs[table] = own
+        several = [t for t in np.flatnonzero(table_group == group).tolist() if max(demands[t], default=1) > 1]
+        for table in self._short_of_racks(np.array(several, dtype=np.int64), members, racks, demands):
+            own = whole_ceil(group_shares(weights[members], racks[members], demands[table]))
+            if (own > self.cells(table, members, level=2)).any():
+                self._needs[table] = own
 
-    def _racks_suffice(self, table: int, members: Ints, racks: Ints, demand: Demand) -> bool:
-        """Whether a table's regions find distinct racks within its bounds: the fullest m racks may take m of each."""
+    def _short_of_racks(self, tables: Ints, members: Ints, racks: Ints, demands: Sequence[Demand]) -> list[int]:
+        """Tables whose regions find no distinct racks within their bounds: the fullest m racks may take m of each."""
         _, rack_of = np.unique(racks[members], return_inverse=True)
-        room = np.sort(np.bincount(rack_of, weights=self.cells(table, members, level=2)))[::-1]
-        beside = np.append(np.cumsum(room[::-1])[::-1], 0.0)
-        most = sum(count * np.minimum(want, np.arange(len(beside))) for want, count in demand.items())
-        return bool((beside + most >= self.table_replicas[table]).all())
+        of_rack = (rack_of[:, None] == np.arange(rack_of.max() + 1)).astype(np.int64)
+        room = np.sort(self.rows(tables, members, level=2) @ of_rack, axis=1)
+        # Column m: the room of all racks but the m fullest.
+        beside = np.append(np.cumsum(room, axis=1)[:, ::-1], np.zeros((len(tables), 1), dtype=np.int64), axis=1)
+        wants = np.array(sorted({want for table in tables.tolist() for want in demands[table]}), dtype=np.int64)
+        counts = np.array([[demands[t].get(w, 0) for w in wants.tolist()] for t in tables.tolist()], dtype=np.int64)
+        most = counts.reshape(len(tables), len(wants)) @ np.minimum(wants[:, None], np.arange(beside.shape[1]))
+        short = (beside + most < self.table_replicas[tables][:, None]).any(axis=1)
+        return [int(table) for table in tables[short]]
 
     @property
     def raised(self) -> list[int]:
@@ -210,11 +215,18 @@ class Quotas:
 
     def cells(self, table: int, members: Ints, *, level: int) -> Ints:
         """Bounds of one table on `members`, all servers of its group: floor (level 0), ceiling (1), hard limit (2)."""
-        share = self.table_replicas[table] * self.fraction[members]
+        bound: Ints = self.rows(np.array([table]), members, level=level)[0]
+        return bound
+
+    def rows(self, tables: Ints, members: Ints, *, level: int) -> Ints:
+        """`cells` of several tables of one group, a row for each: thousands of them one by one take seconds."""
+        share = self.table_replicas[tables][:, None] * self.fraction[members]
         if level == 0:
             return whole_floor(share)
         most = whole_ceil(share) + (self.params.table_slack if level > 1 else 0)
-        if level > 1 and table in self._needs:
-            most = np.maximum(most, self._needs[table])
-        bound: Ints = np.minimum(most, self.table_regions[table])
+        if level > 1 and self._needs:
+            for row, table in enumerate(tables.tolist()):
+                if table in self._needs:
+                    most[row] = np.maximum(most[row], self._needs[table])
+        bound: Ints = np.minimum(most, self.table_regions[tables][:, None])
         return bound

@@ -29,8 +29,8 @@ class Room:
         cell = np.zeros((len(table_group), servers), dtype=np.int64)
         for group in np.unique(table_group[table_group >= 0]).tolist():
             members = np.flatnonzero(server_group == group)
-            for table in np.flatnonzero(table_group == group).tolist():
-                cell[table, members] = quotas.cells(table, members, level=2)
+            tables = np.flatnonzero(table_group == group)
+            cell[np.ix_(tables, members)] = quotas.rows(tables, members, level=2)
         return cls(quotas.floor.copy(), quotas.ceil - quotas.floor, quotas.budget.copy(), cell.reshape(-1))
 
     @classmethod

@@ -149,8 +149,12 @@ class Shards:
         below = own.below + _part(free.below, low[of_server], high[of_server], numbers)
         above = own.above + _part(free.above, low[of_server], high[of_server], numbers + servers)
         budget = own.budget + _part(free.budget, low, high, groups)
-        rows = [mine[table] + self._cell_part(cells[table], table, shard, numbers) for table in tables.tolist()]
-        return Room(below, above, budget, np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64))
+        rows = mine[tables]
+        whole = self.pieces[tables] == 1
+        rows[whole] += cells[tables[whole]]
+        for row in np.flatnonzero(~whole).tolist():
+            rows[row] += self._cell_part(cells[tables[row]], int(tables[row]), shard, numbers)
+        return Room(below, above, budget, rows.reshape(-1))
 
     def _own(self, shard: int, held: Held) -> Room:
         """What the shard's regions use: a server's replicas fill its floor shard by shard, the rest is above it."""

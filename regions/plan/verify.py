@@ -130,15 +130,16 @@ def _count_bounds(problem: Problem, region: Ints, server: Ints, verdict: Verdict
     verdict.load_max_over_mean = float((held[busy] / quotas.share[busy]).max()) if busy.any() else 0.0
     cells = np.bincount(problem.table[region] * servers + server, minlength=len(problem.tables) * servers)
     cells = cells.reshape(-1, servers)
-    for table in np.flatnonzero(problem.tables.group >= 0).tolist():
-        members = problem.fleet.members(int(problem.tables.group[table]))
-        over = cells[table, members] - quotas.cells(table, members, level=2)
-        verdict.over_table += int(np.maximum(over, 0).sum())
-        if (over > 0).any():
-            _note(verdict, f"table {problem.tables.pairs[table]} is over its limit on {int((over > 0).sum())} servers")
-        share = quotas.table_replicas[table] * quotas.fraction[members]
-        if len(members):
-            verdict.table_skew = max(verdict.table_skew, float(np.abs(cells[table, members] - share).max()))
+    for group in range(len(problem.fleet.groups)):
+        tables, members = np.flatnonzero(problem.tables.group == group), problem.fleet.members(group)
+        held = cells[np.ix_(tables, members)]
+        over = np.maximum(held - quotas.rows(tables, members, level=2), 0)
+        verdict.over_table += int(over.sum())
+        for row in np.flatnonzero(over.any(axis=1)).tolist():
+            pair = problem.tables.pairs[tables[row]]
+            _note(verdict, f"table {pair} is over its limit on {int((over[row] > 0).sum())} servers")
+        skew = np.abs(held - quotas.table_replicas[tables][:, None] * quotas.fraction[members])
+        verdict.table_skew = max(verdict.table_skew, float(skew.max(initial=0)))
 
 
 def _note(verdict: Verdict, text: str) -> None:
