@@ -110,11 +110,15 @@ class Words:
         return list(islice(self._node.pipeline.connections.values(), LINES_MAX))
 
     def _srvr(self) -> str:
-        return f"Zookeeper version: {VERSION}\n" + self._figures()
+        return self._version() + self._figures()
 
     def _stat(self) -> str:
         clients = "".join(f"{_head(c)})\n" for c in self.connections())
-        return f"Zookeeper version: {VERSION}\nClients:\n{clients}\n" + self._figures()
+        return f"{self._version()}Clients:\n{clients}\n" + self._figures()
+
+    def _version(self) -> str:
+        is_read_only = self.mode() == "read-only"
+        return f"Zookeeper version: {VERSION}\n" + ("READ-ONLY mode; serving only read-only clients\n" * is_read_only)
 
     def _figures(self) -> str:
         node = self._node
@@ -158,12 +162,18 @@ class Words:
             ("disk_full", int(node.is_full)),
             ("snapshot_failed", int(node.keeper.error != "")),
         ]
+        config = node.core.configs.current
+        if len(config.members()) > 1:
+            figures.append(("quorum_size", len(config.voters)))
         if self.mode() == "leader":
             followers = node.followers()
+            synced = [i for i, behind in followers.items() if behind == 0]
             figures += [
                 ("learners", len(followers)),
-                ("synced_followers", sum(1 for behind in followers.values() if behind == 0)),
-                ("quorum_size", len(node.core.configs.current.voters)),
+                ("synced_followers", sum(1 for i in synced if i in config.voters)),
+                ("synced_non_voting_followers", sum(1 for i in synced if i in config.pre_voters)),
+                ("synced_observers", sum(1 for i in synced if i in config.learners)),
+                ("pending_syncs", sum(connection.syncs for connection in pipeline.connections.values())),
                 ("leader_uptime", node.leading_ms()),
             ]
         return figures

@@ -11,10 +11,13 @@ from coord.raft.membership import Configuration
 from coord.server.commands import command_pages
 from coord.server.config import Settings
 from coord.server.members import Members, encode_members, parse_member
+from coord.server.node import Node
 from coord.server.words import Words
 from coord.wire import opcodes as op
 from coord.wire.records import encode_path_watch
 from tests.store_nodes import StoreNodes
+
+SETTINGS = Settings(node_id=1, data_dir=Path("/nowhere"), client_address=("127.0.0.1", 2181))
 
 
 @pytest.fixture
@@ -27,11 +30,10 @@ def nodes() -> StoreNodes:
     return made
 
 
-def page(nodes: StoreNodes, name: str) -> Any:
-    """The content of one page."""
-    node = nodes.leader()
-    settings = Settings(node_id=1, data_dir=Path("/nowhere"), client_address=("127.0.0.1", 2181))
-    return command_pages(settings, node, Words(settings, node))[f"/commands/{name}".encode()]()
+def page(nodes: StoreNodes, name: str, node: Node | None = None) -> Any:
+    """The content of one page, of the leader by default."""
+    node = node or nodes.leader()
+    return command_pages(SETTINGS, node, Words(SETTINGS, node))[f"/commands/{name}".encode()]()
 
 
 def test_connections(nodes: StoreNodes) -> None:
@@ -51,6 +53,32 @@ def test_figures_are_numbers(nodes: StoreNodes) -> None:
     """Also means."""
     assert isinstance(page(nodes, "monitor")["avg_latency"], float)
     assert isinstance(page(nodes, "server_stats")["server_stats"]["avg_latency"], float)
+
+
+def test_read_only_server_says_so(nodes: StoreNodes) -> None:
+    """In the line behind the version: scripts that wait for a server look for it."""
+    node = nodes.leader()
+    assert b"READ-ONLY" not in Words(SETTINGS, node).answer(b"srvr")
+    node.pipeline.read_only.is_on = True
+    assert Words(SETTINGS, node).answer(b"srvr").splitlines()[1].startswith(b"READ-ONLY mode")
+    assert page(nodes, "is_read_only", node)["read_only"]
+
+
+def test_observers_are_no_followers() -> None:
+    """Who watches that enough of those are in step who vote must not be comforted by others."""
+    nodes = StoreNodes(3)
+    leader, follower = nodes.leader(), nodes.follower()
+    nodes.run(5)
+    voters = [leader.core.id, follower.core.id]
+    [observer] = set(nodes.ids()) - set(voters)
+    for node in (leader, follower):
+        node.core.configs.current = Configuration(voters, None, [observer])
+    found = page(nodes, "monitor", leader)
+    assert (found["learners"], found["synced_followers"], found["synced_observers"]) == (2, 1, 1)
+    assert (found["synced_non_voting_followers"], found["pending_syncs"], found["quorum_size"]) == (0, 0, 2)
+    found = page(nodes, "monitor", follower)
+    assert found["quorum_size"] == 2
+    assert "synced_followers" not in found
 
 
 def test_voting_view(nodes: StoreNodes) -> None:
