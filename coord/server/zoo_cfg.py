@@ -46,6 +46,7 @@ _PROTECTIONS: Final = {
         ),
         "false",
     ),
+    "ssl.authProvider": "x509",
     "DigestAuthenticationProvider.enabled": "true",
     "DigestAuthenticationProvider.digestAlg": "sha1",
 }

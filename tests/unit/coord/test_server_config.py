@@ -145,6 +145,7 @@ def test_members_in_a_file_of_their_own(tmp_path: Path) -> None:
         "sessionRequireClientSASLAuth=true",
         "quorum.auth.enableSasl=true",
         "ssl.crl=true",
+        "ssl.authProvider=ours",
         "zookeeper.DigestAuthenticationProvider.enabled=false",
         "DigestAuthenticationProvider.digestAlg=SHA-256",
     ],
