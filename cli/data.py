@@ -50,7 +50,7 @@ def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
             raise NotFoundError(str(error), "`rk table list` shows the tables.") from error
         except Unavailable as error:
             maybe = " The change may have been made all the same." if error.may_have_been_done else ""
-            raise UnreachableError(str(error), f"`rk status` shows what is in transition.{maybe}") from error
+            raise UnreachableError(str(error), f"`rk why TABLE:KEY` says why.{maybe}") from error
         except DataError as error:
             raise CliError(str(error)) from error
         except KazooException as error:

@@ -42,8 +42,9 @@ from cli.local import (
 from cli.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options
 from cli.ports import holder, is_free
 from cli.supervisor import News, Supervisor
-from cli.tables import specs_of_csv
+from cli.tables import specs_of_csv, usage_faults
 from master.settings import ENGINES, SECONDS_MAX
+from regions.layout import check_table_name
 from regions.model import RegionSpec, TableState
 
 DEFAULT_BASE_PORT: Final = 21800
@@ -135,6 +136,9 @@ def up(
     shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, making)
     local = design(shape, data_dir)
     local.has_been_up = before is not None and before.has_been_up
+    if not no_table:
+        with usage_faults():
+            check_table_name(table_name)
     specs = [] if no_table else specs_of_csv(source or example_path(), regions)
     with _hold(data_dir, before):
         _check_ports(local)
@@ -165,13 +169,13 @@ def _shape(
                 f"the store in {given.data_path} has {own_nodes} nodes and cannot be started with others",
                 "Leave --store-nodes and --store away, or give another --data-dir.",
             )
-        racks = racks or len({server.rack for server in before.servers})
+        racks = _said(racks, len({server.rack for server in before.servers}))
     return Shape(
-        store_nodes=store_nodes or (len(before.coord) if before and before.coord else 3),
-        masters=masters or (len(before.masters) if before else 2),
-        servers=servers or (len(before.servers) if before else 4),
-        racks=racks or 1,
-        base_port=base_port or (before.base_port if before else DEFAULT_BASE_PORT),
+        store_nodes=_said(store_nodes, len(before.coord) if before and before.coord else 3),
+        masters=_said(masters, len(before.masters) if before else 2),
+        servers=_said(servers, len(before.servers) if before else 4),
+        racks=_said(racks, 1),
+        base_port=_said(base_port, before.base_port if before else DEFAULT_BASE_PORT),
         outside_store=outside,
         root=given.root_path if given.root or before is None else before.root,
         # Starts that find their regions placed need no Spark for a few hundred of them.
@@ -183,6 +187,11 @@ def _shape(
         create_timeout_s=making[0] or (before.create_timeout_s if before else 0.0),
         replacements_max=making[1] if making[1] is not None or before is None else before.replacements_max,
     )
+
+
+def _said(wish: int | None, usual: int) -> int:
+    """What was asked for, also if that is 0 and will be refused."""
+    return usual if wish is None else wish
 
 
 def example_path() -> Path:

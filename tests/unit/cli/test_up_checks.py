@@ -15,8 +15,9 @@ from rich.console import Console
 from cli import output
 from cli.bringup import BringUp, _settled, _stage
 from cli.display import PlainDisplay
-from cli.errors import CliError, UnreachableError, UsageFaultError
+from cli.errors import EXIT_USAGE, CliError, UnreachableError, UsageFaultError
 from cli.local import HOST, Shape, command_line, design
+from cli.main import run
 from cli.options import Globals
 from cli.ports import holder, is_free
 from cli.up import _check_ports, _hold, _shape, suggestions
@@ -107,6 +108,21 @@ def test_first_start_takes_the_defaults_and_plans_by_spark() -> None:
     shape = asked(Globals())
     assert (shape.store_nodes, shape.masters, shape.servers, shape.base_port) == (3, 2, 4, 21800)
     assert shape.plan_engine == "spark"
+
+
+@pytest.mark.parametrize("option", ["store_nodes", "masters", "servers", "racks", "base_port"])
+def test_none_of_something_is_refused(tmp_path: Path, option: str) -> None:
+    """`--servers 0` is a wish, and no wish to have the usual number."""
+    with pytest.raises(UsageFaultError, match=f"--{option.replace('_', '-')} 0"):
+        design(asked(Globals(), **{option: 0}), tmp_path)
+
+
+def test_a_name_that_no_table_may_have_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["up", "--table", "a/b", "--data-dir", str(tmp_path / "new")]) == EXIT_USAGE
+    assert "table name 'a/b'" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_next_start_keeps_the_shape(tmp_path: Path) -> None:
