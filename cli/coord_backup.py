@@ -17,7 +17,7 @@ import click
 from cli.coord_files import progress_bar
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.local import read_cluster
-from cli.options import Globals, global_options
+from cli.options import Globals, global_options, json_option
 from cli.output import print_json, size
 from coord.env_os import OsDisk
 from coord.errors import ConfigError, CoordError
@@ -67,6 +67,8 @@ def backup(given: Globals, file: Path, admin: str | None, token_file: Path | Non
     """
     if file.exists():
         raise UsageFaultError(f"{file} exists already", "Nothing is overwritten; give another name.")
+    if not file.absolute().parent.is_dir():
+        raise UsageFaultError(f"there is no directory {file.parent} to put {file.name} into", "Make it first.")
     doors = list(_doors(given, admin, token_file))
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -181,6 +183,7 @@ def _fetch(door: Door, draft: Path, progress: Progress) -> None:
 @click.option("--id", "node_id", type=int, metavar="N", help="Make the directory of this node only, in DIR itself.")
 @click.option("--peers", default="", metavar="ID=HOST:PORT,…", help="All nodes of the new store; none: one node.")
 @click.option("--cluster", default="", metavar="NAME", help="A new name for the new store; needed with --id.")
+@json_option
 @click.pass_obj
 def restore(given: Globals, file: Path, data_dir: Path, node_id: int | None, peers: str, cluster: str) -> None:
     """Make the data directories of a new store from a backup.

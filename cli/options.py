@@ -179,6 +179,13 @@ def global_options(command: _Command) -> _Command:
     return decorate(own_masters_options(command))
 
 
+def json_option(command: _Command) -> _Command:
+    """The shared option --json alone, for a command whose other options mean something of its own."""
+    decorate = click.option("--json", "json", is_flag=True, expose_value=False, callback=_remember,
+                            help="Print JSON instead of tables.")  # fmt: skip
+    return decorate(command)
+
+
 def own_masters_options(command: _Command) -> _Command:
     """The shared options but for `--masters`, which means something else to those who start masters."""
     command = access_options(command)
@@ -189,8 +196,7 @@ def own_masters_options(command: _Command) -> _Command:
                      help=f"Directory of a local cluster.  [default: {DEFAULT_DATA_DIR}]"),
         click.option("--root", metavar="PATH", expose_value=False, callback=_remember,
                      help=f"Znode below which the cluster lives.  [default: {DEFAULT_ROOT}]"),
-        click.option("--json", "json", is_flag=True, expose_value=False, callback=_remember,
-                     help="Print JSON instead of tables."),
+        json_option,
     )  # fmt: skip
     for decorate in reversed(decorators):
         command = decorate(command)

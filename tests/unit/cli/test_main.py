@@ -6,12 +6,14 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from cli.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
-from cli.main import ENTRIES, run
+from cli.main import ENTRIES, rk, run
 from cli.options import Globals, parse_hosts
 from tests.helpers import free_ports
 
@@ -113,6 +115,28 @@ def test_status_of_a_silent_store_still_shows_its_nodes(capsys: pytest.CaptureFi
             "version": "",
         }
     ]
+
+
+def test_every_command_but_daemons_takes_json_behind_it() -> None:
+    """Options stand before or after the subcommand."""
+
+    def lacking(command: click.Command, name: str) -> Iterator[str]:
+        context = click.Context(command)
+        if isinstance(command, click.Group):
+            for one in command.list_commands(context):
+                below = command.get_command(context, one)
+                assert below is not None, one
+                yield from lacking(below, f"{name} {one}".strip())
+        elif not any("--json" in parameter.opts for parameter in command.params):
+            yield name
+
+    assert set(lacking(rk, "")) == {"coord run", "master run", "server run"}
+
+
+def test_a_backup_into_no_directory_is_told_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And not by the name of a draft that nobody knows."""
+    assert run(["coord", "backup", str(tmp_path / "none" / "file")]) == EXIT_USAGE
+    assert f"there is no directory {tmp_path / 'none'} to put file into" in capsys.readouterr().err
 
 
 def test_hosts_are_normalised() -> None:
