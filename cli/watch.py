@@ -119,12 +119,15 @@ class Watch:
         self._console: Console = output.console()
         self._failure: CliError | None = None
         self._reactor: Any = None
+        #: We are ending: that our own connection goes is no news.
+        self._is_ending = False
         follower.on_change = self._add
         follower.on_membership = self._add
 
     def run(self, reactor: Any) -> None:
         """Until Ctrl-C, the count is reached, or the store has gone for good. Raises CliError."""
         self._reactor = reactor
+        reactor.addSystemEventTrigger("before", "shutdown", self._end)
         reactor.callWhenRunning(
             lambda: ensureDeferred(self._follower.start()).addCallbacks(self._started, self._failed)
         )
@@ -150,6 +153,9 @@ class Watch:
 
         self._follower.client.on_state(self._connection)
 
+    def _end(self) -> None:
+        self._is_ending = True
+
     def _begin_screen(self, board: Board) -> None:
         for server in self._follower.servers.values():
             board.server(server.uuid, self._names.of_uuid(server.uuid), is_up=True)
@@ -171,7 +177,7 @@ class Watch:
         what = {SessionState.SUSPENDED: "lost", SessionState.CONNECTED: "back", SessionState.EXPIRED: "expired"}.get(
             state
         )
-        if what is None:
+        if what is None or self._is_ending:
             return
         now_ms = self._follower.clock.now_ms()
         if self._as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,3 +121,18 @@ def test_status_without_a_master_still_says_what_it_can(store: KazooClient) -> N
     assert found["store"][0]["role"] == "standalone"
     assert [server["address"] for server in found["servers"]] == ["127.0.0.1:4001"]
     assert "no master is active" in found["note"]
+
+
+def test_the_end_of_watching_is_no_lost_connection(store: KazooClient) -> None:
+    """Ctrl-C: nothing is told of our own connection, which ends as well."""
+    host, port = store.hosts[0]
+    words = rk("watch", "--json", "--store", f"zk://{host}:{port}")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["event"] == "watching"
+            process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, rest) == (0, "")
