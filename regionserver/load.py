@@ -35,6 +35,7 @@ from typing import Final
 import msgspec
 
 from regions.model import RegionRecord
+from regions.partitioning import place, unplace
 from regionserver.client import Attempt, Change, DataError, NoSuchTable, RegionClient
 from regionserver.kv.messages import KEY_BYTES_MAX
 
@@ -45,6 +46,8 @@ THREADS_MAX: Final = 256
 OPERATIONS_MAX: Final = 1_000_000
 VIOLATIONS_MAX: Final = 100
 _MARKS: Final = ("!rk-load-", "\x01rk-load-")
+#: Endings that are tried for a key of a given bucket: one in so many buckets fits, so these many never all fail.
+_SALTS_PER_BUCKET: Final = 40
 
 
 class Operation(msgspec.Struct, frozen=True, array_like=True):
@@ -370,9 +373,14 @@ def _quantile(ordered: list[float], part: float) -> float:
 
 
 def key_in(record: RegionRecord, number: int) -> str:
-    """A key inside of the region, as near to its start as to be in it whatever its end is."""
+    """A key whose place is inside of the region, as near to its start as to be in it whatever its end is."""
+    buckets = record.hash_buckets
+    start = unplace(record.start_key, buckets)
     for mark in _MARKS:
-        key = f"{record.start_key}{mark}{number}"
-        if record.contains(key) and len(key.encode()) <= KEY_BYTES_MAX:
-            return key
+        # A key's bucket is its hash's: some ending or other gives the one that is wanted.
+        for ending in ("", *(f".{salt}" for salt in range(_SALTS_PER_BUCKET * buckets))):
+            key = f"{start}{mark}{number}{ending}"
+            placed = place(key, buckets)
+            if record.contains(placed) and len(placed.encode()) <= KEY_BYTES_MAX:
+                return key
     raise DataError(f"region {record.region_id} has no room for keys of a load")

@@ -27,6 +27,7 @@ from coord.rpc_wire import (
     encode_frame,
 )
 from regions.model import RegionRecord, ServerRecord
+from regions.partitioning import place
 from regionserver.kv.messages import KvChange, KvRead, KvWrite
 from regionserver.load import KEYS, key_in
 from regionserver.serving import Place
@@ -50,6 +51,11 @@ class Target(msgspec.Struct, frozen=True):
         """A key in the region that is none of the load's."""
         return key_in(self.region, KEYS)
 
+    @property
+    def placed(self) -> str:
+        """Its place in the region, by which servers know it."""
+        return place(self.key, self.region.hash_buckets)
+
 
 class Probes:
     """One connection to one server. Blocking; one thread."""
@@ -66,7 +72,7 @@ class Probes:
             self._socket = socket.create_connection((server.host, server.port), _CONNECT_TIMEOUT_S)
             self._socket.sendall(PREAMBLE)
             if targets:
-                self._ask("read", targets[0], KvRead(targets[0].place, [targets[0].key]))
+                self._ask("read", targets[0], KvRead(targets[0].place, [targets[0].placed]))
                 found = self.answers(_CONNECT_TIMEOUT_S)
                 if [word for _, _, word in found] != [ANSWERED]:
                     raise CliError(f"{where} does not answer before it is frozen: {found}")
@@ -77,8 +83,8 @@ class Probes:
         """A read and a write for each target, all at once. Raises CliError."""
         try:
             for target in self.targets:
-                self._ask("read", target, KvRead(target.place, [target.key]))
-                change = KvChange(target.key, b"stale")
+                self._ask("read", target, KvRead(target.place, [target.placed]))
+                change = KvChange(target.placed, b"stale")
                 self._ask("write", target, KvWrite(target.place, [change], _WRITER, len(self._asked)))
         except OSError as error:
             raise CliError(f"the frozen server takes no requests: {error}") from error

@@ -8,9 +8,12 @@ import msgspec
 import pytest
 
 import regionserver.load as load_module
+from cli.drill.probes import Target
+from regions import partitioning
 from regions.model import RegionRecord
 from regionserver.client import DataError, NoSuchTable, RegionClient, Unavailable
-from regionserver.load import KEYS, Load, Operation, outages_of
+from regionserver.load import KEYS, Load, Operation, key_in, outages_of
+from regionserver.serving import Place
 from tests.helpers import eventually
 
 
@@ -159,3 +162,16 @@ def test_an_unknown_table_is_told_before_anything_runs(rows: Rows) -> None:
     """No thread is left."""
     with pytest.raises(NoSuchTable):
         Load(RegionClient(Regions()), "nope")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("buckets", [2, 64])
+def test_keys_of_a_load_are_in_their_region_whatever_its_bucket(buckets: int) -> None:
+    """Else what is seen of one region would be booked for another, and a server refuse what names the wrong place."""
+    specs = partitioning.ranges(["m"], buckets)
+    for number, spec in enumerate(specs):
+        region = RegionRecord("t", f"t.{number}", spec.start_key, spec.end_key, hash_buckets=buckets)
+        keys = [key_in(region, one) for one in range(KEYS + 1)]
+        assert len(set(keys)) == KEYS + 1
+        assert all(region.contains(partitioning.place(key, buckets)) for key in keys)
+        target = Target("rows", region, Place(region.region_id, "s", 1, 1))
+        assert (target.key, target.placed) == (keys[KEYS], partitioning.place(keys[KEYS], buckets))
