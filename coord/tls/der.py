@@ -5,6 +5,7 @@ The certificates whose subjects are read here have been verified by the TLS libr
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _OID: Final = 0x06
@@ -77,13 +78,11 @@ def _attribute(data: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    """RFC 2253 §2.4."""
-    made = "".join("\\" + letter if letter in ',+"\\<>;' else letter for letter in text)
-    if made[:1] in ("#", " "):
+    """RFC 2253 §2.4 as Java writes it: `=`, too, and every blank at either end."""
+    made = "".join("\\" + letter if letter in ',=+"\\<>;' else letter for letter in text).replace("\0", "\\00")
+    if text.startswith("#"):
         made = "\\" + made
-    if len(text) > 1 and made.endswith(" "):
-        made = made[:-1] + "\\ "
-    return made
+    return re.sub(r"^[ \r]+|[ \r]+\Z", lambda blanks: re.sub(".", r"\\\g<0>", blanks[0]), made)
 
 
 def _children(data: bytes) -> list[tuple[int, bytes, bytes]]:

@@ -162,6 +162,9 @@ def test_handshake_that_does_not_end_holds_a_bounded_amount(ours: Authority) -> 
         ('/O=a"b\\+c/CN=<x>;y', 'CN=\\<x\\>\\;y,O=a\\"b\\+c'),
         ("/CN=#x ", "CN=\\#x\\ "),
         ("/emailAddress=a@b.c/CN=e", "CN=e,1.2.840.113549.1.9.1=#1605614062"),
+        ("/CN=a=b", "CN=a\\=b"),
+        ("/CN=  two  blanks  ", "CN=\\ \\ two  blanks\\ \\ "),
+        ("/CN=#1", "CN=\\#1"),
     ],
 )
 def test_subjects_are_written_as_java_writes_them(ours: Authority, subject: str, wanted: str) -> None:
