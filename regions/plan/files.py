@@ -198,14 +198,20 @@ def find_table(directory: Path, name: str) -> tuple[str, list[Path]]:
 
     Raises: BadInput.
     """
+    found: list[tuple[str, list[Path]]] = []
     for kind in ("parquet", "csv"):
         single = directory / f"{name}.{kind}"
         if single.is_file():
-            return kind, [single]
+            found.append((kind, [single]))
         for folder in (directory / name, single):
             parts = sorted(p for p in folder.glob(f"*.{kind}") if p.is_file() and not p.name.startswith(("_", ".")))
             if parts:
-                return kind, parts
+                found.append((kind, parts))
+    if len(found) > 1:
+        one, two = (paths[0].relative_to(directory) for _, paths in found[:2])
+        raise BadInput(f"{directory} has the table {name} twice, as {one} and as {two}: remove what is not meant")
+    if found:
+        return found[0]
     if name in OPTIONAL_TABLES:
         return "csv", []
     raise BadInput(f"{directory} has no {name}.parquet, {name}.csv or {name}/ with *.parquet or *.csv in it")
@@ -275,6 +281,14 @@ def check_columns(path: Path, found: Sequence[str], columns: dict[str, str]) -> 
         raise BadInput(f"{path}: column {', '.join(twice)} is there twice")
 
 
+def check_types(path: Path, schema: Any, columns: dict[str, str]) -> None:
+    """BadInput when a column of a Parquet file is of a type that has no single text or number in each row."""
+    pa, _ = _arrow()
+    for field in schema:
+        if field.name in columns and (pa.types.is_nested(field.type) or pa.types.is_temporal(field.type)):
+            raise BadInput(f"{path}: column {field.name} is of type {field.type}, not {columns[field.name]}")
+
+
 def _csv_column(path: Path, rows: list[list[str]], name: str, kind: str, header: list[str]) -> Any:
     """One column of a CSV file. Raises: BadInput."""
     if name not in header:
@@ -304,6 +318,8 @@ def _cell(text: str, kind: str) -> Any:
         return text
     if not text:
         return None
+    if "_" in text or (kind == "int" and text != text.strip()):
+        raise ValueError(f"{text!r} is no number")  # Python would read it, Spark does not
     if kind == "int":
         if not -INT_END <= int(text) < INT_END:
             raise ValueError(f"{text} is beyond 64 bits")
@@ -325,6 +341,7 @@ def _read_parquet(path: Path, columns: dict[str, str]) -> list[Any]:
         file = pq.ParquetFile(path)
         found = file.schema_arrow.names
         check_columns(path, found, columns)
+        check_types(path, file.schema_arrow, columns)
         table = file.read(columns=[name for name in columns if name in found])
         result = []
         for name, kind in columns.items():

@@ -422,6 +422,7 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 def session(options: argparse.Namespace, given: Input | None) -> Iterator[Any]:
     """A Spark session with the settings that planning needs, ended on leaving. Raises: SparkFailed, BadInput."""
     from py4j.protocol import Py4JError
+    from pyarrow import ArrowException
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -447,7 +448,7 @@ def session(options: argparse.Namespace, given: Input | None) -> Iterator[Any]:
             if target.has_executors:
                 _ship(spark, Path(scratch))
             yield spark
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, ArrowException) as error:
             raise told(error) from error
         finally:
             with contextlib.suppress(PySparkException, Py4JError, OSError):

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .files import COLUMNS, DEFAULTS, Progress, check_columns
+from .files import COLUMNS, DEFAULTS, Progress, check_columns, check_types
 from .model import MISSING, BadInput, ConflictingRegion, Ints, Params, PlanError
 from .problem import REASONS, Fleet, Problem, Tables, count, make_quotas
 from .shards import ROUNDS, Held, Shards, shard_count
@@ -143,7 +143,7 @@ def _alike(paths: list[Path], kind: str, columns: dict[str, str]) -> list[tuple[
     """Files by their columns: parts of one table may have other ones, in another order. Raises: BadInput."""
     groups: dict[tuple[str, ...], list[Path]] = {}
     for path in paths:
-        found = tuple(_columns_of(path, kind))
+        found = tuple(_columns_of(path, kind, columns))
         check_columns(path, found, columns)
         groups.setdefault(found, []).append(path)
     return list(groups.items())
@@ -162,12 +162,21 @@ def _parts(spark: Any, name: str, kind: str, found: tuple[str, ...], paths: list
         frame = reader.csv(_places(paths))
     else:
         frame = spark.read.parquet(*_places(paths))
+    types = {column: type_name for column, type_name in frame.dtypes if column in columns}
     return frame.selectExpr(
         *(
-            f"CAST({f'`{column}`' if column in found else _literal(DEFAULTS[column])} AS {kinds[kind]}) AS {column}"
+            f"CAST({_cell(column, kind, types[column]) if column in found else _literal(DEFAULTS[column])} "
+            f"AS {kinds[kind]}) AS {column}"
             for column, kind in columns.items()
         )
     )
+
+
+def _cell(column: str, kind: str, type_name: str) -> str:
+    """A column in SQL; Spark would cut off the fraction of what has to be a whole number."""
+    if kind != "int" or not type_name.startswith(("float", "double", "decimal")):
+        return f"`{column}`"
+    return f"IF(`{column}` <> floor(`{column}`), raise_error('a fraction in column {column}'), `{column}`)"
 
 
 def _places(paths: list[Path]) -> list[str]:
@@ -180,7 +189,7 @@ def _literal(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) else str(value).lower()
 
 
-def _columns_of(path: Path, kind: str) -> list[str]:
+def _columns_of(path: Path, kind: str, columns: dict[str, str]) -> list[str]:
     """Column names of a file, from its header or footer. Raises: BadInput."""
     try:
         if kind == "csv":
@@ -190,7 +199,9 @@ def _columns_of(path: Path, kind: str) -> list[str]:
         import pyarrow.parquet as pq
 
         try:
-            return list(pq.read_schema(path).names)
+            schema = pq.read_schema(path)
+            check_types(path, schema, columns)
+            return list(schema.names)
         except pa.ArrowException as error:
             raise BadInput(f"{path}: {error}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:

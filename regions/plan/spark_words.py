@@ -34,6 +34,14 @@ def _unreadable(found: re.Match[str]) -> PlanError:
     return BadInput(f"an input file cannot be read: {found[0]}")
 
 
+def _no_number(found: re.Match[str]) -> PlanError:
+    return BadInput(f"an input file has a cell that is no number: {found[1]}")
+
+
+def _no_text(found: re.Match[str]) -> PlanError:
+    return BadInput(f"an input file has a text that is not UTF-8: {found[1]}")
+
+
 def _module(found: re.Match[str]) -> PlanError:
     return SparkFailed(
         f"the executors' Python has no module {found[1]!r}: they need numpy, pyarrow, ortools and msgspec "
@@ -60,6 +68,8 @@ CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str]], PlanError]], ...]] = (
     (r'Cannot run program "([^"]+)"', _interpreter),
     (r"Python in worker has different version[^\n]*", _version),
     (r"(?:PATH_NOT_FOUND\] Path does not exist: |FileNotFoundException: (?:File )?)(\S+)", _unseen),
+    (r"\[(?:CAST_OVERFLOW|CAST_INVALID_INPUT|USER_RAISED_EXCEPTION)\]\s*([^\n]*)", _no_number),
+    (r"Wrapping ([^\n]*) failed", _no_text),
     (r"[^\n]*(?:MALFORMED_RECORD|FAILED_READ_FILE|CANNOT_READ_FILE)[^\n]*", _unreadable),
 )
 

@@ -52,6 +52,9 @@ def test_absent_optional_tables_and_columns_have_defaults(tmp_path: Path) -> Non
         ("region_id,size_bytes\nr,1\n", "no column table_id"),
         ("region_id,table_id,size_bytes\nr,t,many\n", "near line 2"),
         ("region_id,table_id,size_bytes\nr\n", "near line 2"),
+        ("region_id,table_id,size_bytes\nr,t,1_000\n", "near line 2: size_bytes: '1_000' is no number"),
+        ("region_id,table_id,size_bytes\nr,t, 12 \n", "near line 2: size_bytes: ' 12 ' is no number"),
+        ("region_id,table_id,size_bytes,load\nr,t,1,1_0.5\n", "near line 2: load: '1_0.5' is no number"),
     ],
 )
 def test_bad_input_names_file_and_place(tmp_path: Path, regions: str | None, words: str) -> None:
@@ -60,6 +63,32 @@ def test_bad_input_names_file_and_place(tmp_path: Path, regions: str | None, wor
         (tmp_path / "regions.csv").write_text(regions)
     with pytest.raises(BadInput, match=words):
         read_snapshot(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["regions.parquet", "regions/part-0.csv", "regions/part-0.parquet"])
+def test_a_table_that_is_there_twice_is_refused(tmp_path: Path, other: str) -> None:
+    """Rows that one of two readings would leave out are not left out in silence."""
+    write_snapshot(tmp_path, SNAPSHOT)
+    (tmp_path / other).parent.mkdir(exist_ok=True)
+    (tmp_path / other).write_bytes((tmp_path / "regions.csv").read_bytes())
+    with pytest.raises(BadInput, match=rf"has the table regions twice, as .*{other}"):
+        read_snapshot(tmp_path)
+
+
+def test_a_column_without_a_text_or_number_per_row_is_refused(tmp_path: Path) -> None:
+    """Neither lists nor records nor times count as ids or sizes, though a library may turn them into such."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    good = {"region_id": pa.array(["r"]), "table_id": pa.array(["t"]), "size_bytes": pa.array([1])}
+    write_snapshot(tmp_path, SNAPSHOT, kind="parquet")
+    for name, column in (
+        ("size_bytes", pa.array([1], pa.timestamp("s"))),
+        ("size_bytes", pa.array([[1]])),
+        ("region_id", pa.array([{"a": 1}])),
+    ):
+        pq.write_table(pa.table({**good, name: column}), tmp_path / "regions.parquet")
+        with pytest.raises(BadInput, match=rf"regions.parquet: column {name} is of type "):
+            read_snapshot(tmp_path)
 
 
 def test_bad_parameters_are_bad_input(tmp_path: Path) -> None:
