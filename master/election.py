@@ -8,6 +8,7 @@ of any former master is refused, and only after it does the winner read anything
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from coord.errors import BadVersion, MultiFailed, NodeExists, NoNode
 from master.identity import Identity
 from master.settings import Settings
 from master.vigil import Vigil
-from regions.layout import CorruptZnode, Layout, decode_active, encode
+from regions.layout import CorruptZnode, Layout, decode_active, decode_master, encode
 from regions.model import ActiveRecord, EpochRecord, MasterRecord
 
 log = Logger()
@@ -43,10 +44,7 @@ class Election:
 
     async def register(self) -> None:
         """Create `/masters/<uuid>`, in place of one that an earlier start or session of ours left behind."""
-        own = self._identity
-        settings = self._settings
-        path = self._layout.master(own.uuid)
-        record = MasterRecord(own.uuid, settings.host, settings.port, own.start_code, settings.admin_port)
+        path = self._layout.master(self._identity.uuid)
         while True:
             stat = await self._client.exists(path)
             if stat is not None and stat.ephemeral_owner == self._client.session_id:
@@ -55,10 +53,26 @@ class Election:
                 if stat is not None:
                     # The lock on our data directory proves that nobody else uses this uuid now.
                     await self._client.delete(path, stat.version)
-                await self._client.create(path, encode(record), ephemeral=True)
+                await self._client.create(path, encode(self._mark()), ephemeral=True)
             except (NodeExists, NoNode, BadVersion):
                 continue
             return
+
+    async def mend_mark(self) -> None:
+        """Write `/masters/<uuid>` again if somebody has written over it: there servers and commands find us."""
+        path = self._layout.master(self._identity.uuid)
+        with contextlib.suppress(NoNode, BadVersion):
+            data, stat = await self._client.get(path)
+            try:
+                decode_master(data, path)
+            except CorruptZnode as error:
+                if stat.ephemeral_owner == self._client.session_id:
+                    log.error("our mark is written again: {error}", error=error)
+                    await self._client.set(path, encode(self._mark()), stat.version)
+
+    def _mark(self) -> MasterRecord:
+        own, settings = self._identity, self._settings
+        return MasterRecord(own.uuid, settings.host, settings.port, own.start_code, settings.admin_port)
 
     async def win(self, now_ms: Callable[[], int], racing: Callable[[], None]) -> int:
         """Wait until this master is the active one; returns its fencing epoch. `racing()` is called at each attempt.

@@ -387,6 +387,8 @@ class MasterService:
         paths = await catalog.list_all(self.client, [self._layout.masters])
         found = catalog.decoded(await catalog.read_all(self.client, paths), decode_master)
         self.registered = sorted((record for record, _ in found), key=lambda one: (one.host, one.port))
+        if self.election is not None and self.uuid not in [one.uuid for one in self.registered]:
+            await self.election.mend_mark()
 
     def _masters_changed(self, *_event: Any) -> Deferred[None]:
         counted = ensureDeferred(self._count_masters())

@@ -104,6 +104,12 @@ class Store(WatchedStore):
     def close(self) -> Any:
         return succeed(None)
 
+    def change(self, path: str, data: bytes = b"") -> None:
+        """Whose ephemeral it is stays."""
+        owner = self.nodes[path][2] if path in self.nodes else 0
+        super().change(path, data)
+        self.nodes[path] = (*self.nodes[path][:2], owner)
+
 
 class Cluster:
     """A store with one of each znode, and the masters that reign over it one after the other."""
@@ -268,3 +274,16 @@ def test_a_server_lives_until_its_registration_is_gone(tmp_path: Path) -> None:
     cluster.store.drop(LAYOUT.server("s3"))
     cluster.go_on(6)
     assert "s3" not in reign.world.servers
+
+
+def test_a_master_writes_its_own_mark_again(tmp_path: Path, logged: list[LogEvent]) -> None:
+    """Servers and commands find it by that."""
+    cluster = Cluster(tmp_path)
+    mark = LAYOUT.master(cluster.master.uuid)
+    before = cluster.store.nodes[mark][0]
+    for rubbish in (b"", b"rubbish"):
+        cluster.store.change(mark, rubbish)
+        cluster.go_on(2)
+        assert cluster.store.nodes[mark][0] == before
+    assert [one for one in words(logged) if f"our mark is written again: {mark}" in one]
+    cluster.reigns()
