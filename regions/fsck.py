@@ -189,9 +189,12 @@ def _owners(view: View) -> Iterable[Finding]:
     alive = {one.uuid: one for one in view.servers}
     moving = {found.record.key for found in view.transitions if found.record is not None}
     held = _held(view.lists)
+    corrupt = _corrupt(view)
     for key, owners in held.items():
         region_id, _, replica = key.rpartition("-")
         region = known.get(region_id)
+        if region is None and region_id in corrupt:
+            continue  # reported as unreadable: it may well belong there
         if region is None:
             text = f"{key} is open on {_names(owners, alive)}; the store has no such region"
             yield _finding(Problem.UNKNOWN_REGION, key, text, _fence(owners[0], alive, view))
@@ -202,7 +205,11 @@ def _owners(view: View) -> Iterable[Finding]:
             strangers = [one for one in owners if stored is None or one != stored.uuid]
             text = f"{key} is open on {_names(owners, alive)}; the store says {_stored(stored, alive)}"
             yield _finding(Problem.SEVERAL_OWNERS, key, text, _fence(strangers[0], alive, view))
-        elif key not in moving and not _wants_open(tables.get(region.table_id), region):
+        elif (
+            key not in moving
+            and region.table_id not in corrupt
+            and not _wants_open(tables.get(region.table_id), region)
+        ):
             text = f"{key} is open on {_names(owners, alive)}, and nothing is about to close it"
             yield _finding(Problem.NOT_CLOSED, key, text)
     for region in known.values():
@@ -282,10 +289,11 @@ def _transitions(view: View) -> Iterable[Finding]:
     tables = {one.table_id: one for one in view.tables}
     known = {region.region_id: region for regions in view.regions.values() for region in regions}
     alive = {one.incarnation for one in view.servers}
+    corrupt = _corrupt(view)
     for found in view.transitions:
         record = found.record
-        if record is None:
-            continue  # reported as unreadable
+        if record is None or {record.region_id, record.table_id} & corrupt:
+            continue  # reported as unreadable: it, or what it is of
         if found.path != layout.transition(record.region_id, record.replica):
             text = f"{found.path} holds the transition of {record.key}, which no master will look for there"
             yield _finding(Problem.MISPLACED_TRANSITION, found.path, text, _away(found, record, alive))
@@ -307,6 +315,11 @@ def _transitions(view: View) -> Iterable[Finding]:
             yield _finding(Problem.PARKED, record.key, text, fix if view.has_master else None)
         else:
             yield from _attended(view, record, alive)
+
+
+def _corrupt(view: View) -> set[str]:
+    """Ids of tables and regions that are there, and whose records somebody has written over."""
+    return {path.rpartition("/")[2] for path, _ in view.unreadable}
 
 
 def _missing(record: TransitionRecord, region: RegionRecord | None, table: TableRecord | None) -> str:

@@ -81,6 +81,19 @@ def _no_lists_of_a(view: View) -> None:
     view.lists["a"] = None
 
 
+def _corrupt_region(view: View) -> None:
+    """Its transition stands, and its server has it open."""
+    view.regions["t"].pop(2)
+    view.unreadable.append((LAYOUT.region("t", "t.3"), "no JSON"))
+    transition(view, "OFFLINE", name="t.3")
+
+
+def _corrupt_table(view: View) -> None:
+    view.tables.clear()
+    view.unreadable.append((LAYOUT.table("t"), "no JSON"))
+    transition(view, "CLOSED", name="t.3", source=Incarnation("dead", 1))
+
+
 def _lose_server_a(view: View) -> None:
     view.servers = view.servers[1:]
     del view.lists["a"]
@@ -125,8 +138,20 @@ DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
     ("a table without regions", lambda v: (v.regions.clear(), v.lists.update(a=[], b=[])), [(Problem.HOLE, "orders")]),
     ("nonsense in a znode", lambda v: v.unreadable.append(("/rk/tables/t", "no JSON")),
      [(Problem.UNREADABLE, "/rk/tables/t")]),
+    ("nonsense in a region", _corrupt_region,
+     [(Problem.UNREADABLE, "/rk/regions/t/t.3"), (Problem.HOLE, "orders:p")]),
+    ("nonsense in a table", _corrupt_table,
+     [(Problem.UNREADABLE, "/rk/tables/t"), (Problem.HALF_TABLE, "orders"), (Problem.HALF_TABLE, "t")]),
     ("no master", lambda v: setattr(v, "has_master", False), [(Problem.NO_MASTER, "")]),
 ]  # fmt: skip
+
+
+def test_nothing_is_mended_where_a_record_cannot_be_understood() -> None:
+    """Its server was to be fenced, its transition to be deleted: as if the region were no more."""
+    for spoil in (_corrupt_region, _corrupt_table):
+        view = healthy()
+        spoil(view)
+        assert [one.problem for one in check(view) if one.fix is not None] == []
 
 
 def found(view: View) -> list[tuple[str, str]]:
