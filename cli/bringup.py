@@ -31,7 +31,7 @@ from coord.client.access import StoreAccess
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
 from regions.layout import decode_region
-from regions.model import ActiveRecord, PlanState, RegionSpec, ServerRecord
+from regions.model import ActiveRecord, PlanState, RegionSpec, ServerRecord, TableState
 
 #: Time without any progress, while all that is needed lives, before `rk up` gives up: a machine that is busy with other
 #: work may need a good part of it.
@@ -147,7 +147,7 @@ class BringUp:
         """Read where the regions were; returns whether a cluster has lived in this store before."""
         if not cluster.exists():
             return False
-        for table in cluster.tables():
+        for table in (one for one in cluster.tables() if one.state is not TableState.REMOVED):
             folder = cluster.layout.table_regions(table.table_id)
             for region_id, region in cluster.records(folder, decode_region).items():
                 for place in region.replicas:

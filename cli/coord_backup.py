@@ -143,7 +143,7 @@ def _fetch_first(doors: list[Door], draft: Path, progress: Progress) -> Manifest
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and error.filename:
                 raise
-            failure = UnreachableError(f"{door.address} does not answer: {error}")
+            failure = UnreachableError(f"{door.address} does not answer: {getattr(error, 'strerror', None) or error}")
         draft.unlink(missing_ok=True)
     raise failure
 

@@ -426,7 +426,7 @@ def prepare_output(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"{directory}: {error}") from error
+        raise BadInput(f"{directory}: {error.strerror or error}") from error
     if (directory / MANIFEST).exists():
         raise BadInput(f"{directory} holds a plan already")
 
@@ -526,7 +526,7 @@ def keep_input(directory: Path, snapshot: Snapshot, params: Params) -> list[Part
     try:
         write_snapshot(directory / INPUT, snapshot, params, kind="parquet")
     except OSError as error:
-        raise BadInput(f"{directory / INPUT}: {error}") from error
+        raise BadInput(f"{directory / INPUT}: {error.strerror or error}") from error
     rows = {name: len(getattr(snapshot, name)) for name in COLUMNS}
     names = [*(f"{name}.parquet" for name in COLUMNS), PARAMS]
     return [

@@ -146,11 +146,12 @@ def test_rubbish_everywhere(cluster: Cluster) -> None:
     }
     for path in spare:
         zk.create(path, b"{")
-    [standby] = set(zk.get_children(layout.masters)) - {cluster.status().uuid}
-    lasting = {layout.master(standby), f"{layout.history}/{sorted(zk.get_children(layout.history))[0]}"}
-    for path in lasting | {layout.active, layout.cluster}:
+    lasting = {f"{layout.history}/{sorted(zk.get_children(layout.history))[0]}"}
+    owned = {*map(layout.master, zk.get_children(layout.masters)), *map(layout.server, zk.get_children(layout.servers))}
+    for path in lasting | owned | {layout.active, layout.cluster}:
         zk.set(path, b"\xff\x00rubbish")
-    assert ask(cluster, "status")["note"] == ""  # the active master is found although its mark tells nothing
+    eventually(lambda: all(zk.get(path)[0].startswith(b"{") for path in owned), 20, "their owners put them right")
+    assert ask(cluster, "status")["note"] == ""  # the active master is found although `/active` tells nothing
     before = cluster.status().epoch
     cluster.wait_active().kill()
     eventually(lambda: cluster.active() is not None, 40, "a successor")
@@ -159,7 +160,7 @@ def test_rubbish_everywhere(cluster: Cluster) -> None:
     problems = ask(cluster, "status")["problems"]
     assert [one for one in problems if layout.balancer in one and "the balancer is off" in one], problems
     findings = [one for one in ask(cluster, "fsck", status=1)["findings"] if one["problem"] == "unreadable znode"]
-    assert {one["subject"] for one in findings} == spare | lasting  # `/cluster` was put right
+    assert {one["subject"] for one in findings} == spare | lasting  # `/cluster` was put right, too
     assert [one["rule"] for one in ask(cluster, "audit", status=1)["alarms"]] == ["unreadable"]
     assert ask(cluster, "history")["unreadable"]
     assert [one["epoch"] for one in ask(cluster, "runs")] == [before + 1, before]
