@@ -31,6 +31,7 @@ from cli.tables import summary
 from coord.client.access import StoreAccess
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
+from regions.layout import decode_cluster
 from regions.model import ActiveRecord, MasterRecord
 from regions.staleness import AsOf, Bound
 
@@ -174,6 +175,8 @@ def _fill(found: Status, cluster: Cluster) -> Names:
     else:
         found.servers = [_server_line(load, names) for load in loads]
     if not isinstance(cluster, MastersAlone):
+        path = cluster.layout.cluster  # a master that has not read it before cannot become active
+        cluster.understood({path: cluster.get(path) or b""}, decode_cluster)
         found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
     _add_dead(found, cluster.local)
     found.heartbeats = reach.reaches(cluster.masters(), servers, names)

@@ -151,7 +151,9 @@ def test_rubbish_everywhere(cluster: Cluster) -> None:
     for path in lasting | owned | {layout.active, layout.cluster}:
         zk.set(path, b"\xff\x00rubbish")
     eventually(lambda: all(zk.get(path)[0].startswith(b"{") for path in owned), 20, "their owners put them right")
-    assert ask(cluster, "status")["note"] == ""  # the active master is found although `/active` tells nothing
+    status = ask(cluster, "status")
+    assert [one for one in status["problems"] if one.startswith(f"{layout.cluster} cannot be understood")]
+    assert status["note"] == ""  # the active master is found although `/active` tells nothing
     before = cluster.status().epoch
     cluster.wait_active().kill()
     eventually(lambda: cluster.active() is not None, 40, "a successor")
