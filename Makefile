@@ -48,12 +48,12 @@ lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
 # ours, and a fault of ours seldom spares a test that has the machine to itself. Who fails twice has failed.
 TOGETHER := -n 2 --dist worksteal
 AGAIN := --last-failed --last-failed-no-failures none --maxfail 1 -n 0
-PYTEST = checked() { $(BIN)/python -m pytest "$$@" && return; test $$? -eq 1 || return 1; \
+PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest "$$@" && return; test $$? -eq 1 || return 1; \
 	echo "== once more, by itself: what failed above"; $(BIN)/python -m pytest "$$@" $(AGAIN); }; checked
 test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled modules also interpreted
-	$(PYTEST) $(TOGETHER) tests/unit tests/datadriven tests/sim
-	export RK_PURE=1; $(PYTEST) $(TOGETHER) tests/unit/coord tests/datadriven tests/sim --ignore tests/sim/cluster
-	$(PYTEST) -n 2 --dist loadfile tests/e2e
+	@$(PYTEST) $(TOGETHER) tests/unit tests/datadriven tests/sim
+	@echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) tests/unit/coord tests/datadriven tests/sim --ignore tests/sim/cluster
+	@$(PYTEST) -n 2 --dist loadfile tests/e2e
 
 bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)

@@ -116,6 +116,12 @@ def daemon(
         process.wait()
 
 
+def heed_ctrl_c() -> None:
+    """`preexec_fn` of a process that is to be interrupted: a shell without job control has its background jobs ignore
+    that, these tests among them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def rk(*arguments: str) -> list[str]:
     """The command line of `rk` in this interpreter."""
     return [sys.executable, "-m", "cli", *arguments]

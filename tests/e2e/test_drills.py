@@ -17,7 +17,7 @@ import pytest
 
 from cli.control import ControlRequest, DaemonState, ask
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
-from tests.helpers import eventually, rk
+from tests.helpers import eventually, heed_ctrl_c, rk
 
 pytestmark = pytest.mark.e2e
 
@@ -166,7 +166,7 @@ def test_interrupted_drill_puts_everything_back(up: LocalUp) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=_heed_ctrl_c,  # noqa: PLW1509 - sets one handler
+        preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - sets one handler
     )
     try:
         eventually(lambda: any(is_stopped(one.pid) for one in daemons(up)), what="a server is frozen")
@@ -178,11 +178,6 @@ def test_interrupted_drill_puts_everything_back(up: LocalUp) -> None:
     assert process.returncode == 130, said
     assert "goes on (SIGCONT)" in said
     assert not any(is_stopped(one.pid) for one in daemons(up))
-
-
-def _heed_ctrl_c() -> None:
-    """A shell without job control has its background jobs ignore it, these tests among them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def is_stopped(pid: int) -> bool:

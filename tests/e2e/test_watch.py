@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from regions.layout import Layout, encode
 from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
-from tests.helpers import rk
+from tests.helpers import heed_ctrl_c, rk
 from tests.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
@@ -127,7 +127,12 @@ def test_the_end_of_watching_is_no_lost_connection(store: KazooClient) -> None:
     """Ctrl-C: nothing is told of our own connection, which ends as well."""
     host, port = store.hosts[0]
     words = rk("watch", "--json", "--store", f"zk://{host}:{port}")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - sets one handler
+    ) as process:
         try:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["event"] == "watching"
