@@ -9,6 +9,7 @@ import pytest
 from tests.compat import jvm
 from tests.compat.ensembles import OURS, ensemble
 from tests.compat.spark_ha import SparkCluster
+from tests.helpers import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(jvm.missing()), reason=jvm.missing())]
 
@@ -23,7 +24,7 @@ def test_job_goes_on_when_the_active_master_is_killed(tmp_path: Path) -> None:
             spark.start()
             active = spark.active()
             (standby,) = [master for master in spark.masters if master is not active]
-            assert standby.status() == "STANDBY"
+            eventually(lambda: standby.status() == "STANDBY", what="the other master stands by")
             with spark.job("squares", TASKS) as job:
                 job.wait_begun(1)
                 leader = servers.leader()
