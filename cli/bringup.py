@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -123,14 +124,8 @@ class BringUp:
 
     def connect(self, stack: contextlib.ExitStack, access: StoreAccess) -> KazooClient:
         """A session with the store, which ends with `stack`."""
-        found: list[KazooClient] = []
-
-        def given(_: Watch) -> bool:
-            found.append(stack.enter_context(open_store(self._local.store, _SESSION_TIMEOUT_S, access)))
-            return True
-
-        self._until(given, "the store gave no session")
-        return found[0]
+        session = partial(open_store, self._local.store, _SESSION_TIMEOUT_S, access)
+        return self.surely(lambda: stack.enter_context(session()), "the store gave no session")
 
     def surely(self, work: Callable[[], T], what: str) -> T:
         """Do what may be done twice, again if store or masters are out of reach meanwhile."""
