@@ -34,7 +34,7 @@ from regions.messages import (
     OrderResults,
     Outcome,
 )
-from regions.model import Incarnation, RegionRecord, ReplicaLocation
+from regions.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord
 from regionserver.events import (
     AskAlive,
     CloseRegion,
@@ -58,6 +58,10 @@ from regionserver.workers import Reactor as ThreadReactor
 
 log = Logger()
 T = TypeVar("T")
+#: What asks for a look at a replica's transition and its region.
+Looking = TypeVar("Looking", ReadBack, ReadOwner)
+#: Record, version and last zxid of a znode.
+Read = tuple[T | None, int, int]
 
 #: Regions that are prepared together.
 PREPARE_MAX: Final = 512
@@ -374,6 +378,26 @@ class Host:
     # --- reads ---
 
     def _read_back(self, effect: ReadBack) -> None:
+        def take(seen: Read[TransitionRecord], place: Read[RegionRecord]) -> None:
+            (found, version, zxid), (record, region_version, _) = seen, place
+            now_ms = self._clock.wall_ms()
+            self.replicas.read_back(effect.key, effect.number, found, version, record, region_version, now_ms, zxid)
+
+        self._read_both(effect, take, self._read_back)
+
+    def _read_owner(self, effect: ReadOwner) -> None:
+        def take(seen: Read[TransitionRecord], place: Read[RegionRecord]) -> None:
+            self.replicas.reviewed(effect.key, effect.number, seen[0], place[0], self._clock.wall_ms())
+
+        self._read_both(effect, take, self._read_owner)
+
+    def _read_both(
+        self,
+        effect: Looking,
+        take: Callable[[Read[TransitionRecord], Read[RegionRecord]], None],
+        again: Callable[[Looking], None],
+    ) -> None:
+        """Read a replica's transition and its region's record as they are now."""
         store = self._store
         if store is None:
             return
@@ -384,34 +408,12 @@ class Host:
         reading = store.multi_read([GetData(transition), GetData(region)])
 
         def read(results: list[ReadResult]) -> None:
-            if self._store is not store:
-                return
-            found, version, zxid = _record(results[0], layout.decode_transition, transition)
-            record, region_version, _ = _record(results[1], layout.decode_region, region)
-            now_ms = self._clock.wall_ms()
-            self.replicas.read_back(effect.key, effect.number, found, version, record, region_version, now_ms, zxid)
-            self._drain()
-
-        reading.addCallback(read).addErrback(self._not_read, store, self._read_back, effect)
-        reading.addErrback(self._fatal)
-
-    def _read_owner(self, effect: ReadOwner) -> None:
-        store = self._store
-        if store is None:
-            return
-        transition = self._paths.transition(*effect.key)
-        region = self._paths.region(effect.table_id, effect.key[0])
-        store.sync(transition).addErrback(lambda _failure: None)
-        reading = store.multi_read([GetData(transition), GetData(region)])
-
-        def read(results: list[ReadResult]) -> None:
             if self._store is store:
-                found, _, _ = _record(results[0], layout.decode_transition, transition)
-                record, _, _ = _record(results[1], layout.decode_region, region)
-                self.replicas.reviewed(effect.key, effect.number, found, record, self._clock.wall_ms())
+                seen = _record(results[0], layout.decode_transition, transition)
+                take(seen, _record(results[1], layout.decode_region, region))
                 self._drain()
 
-        reading.addCallback(read).addErrback(self._not_read, store, self._read_owner, effect)
+        reading.addCallback(read).addErrback(self._not_read, store, again, effect)
         reading.addErrback(self._fatal)
 
     def _ask_alive(self, effect: AskAlive) -> None:
@@ -456,7 +458,7 @@ class Host:
         self._stop(f"a fault of this program: {_one_line(failure.value or RuntimeError())}")
 
 
-def _record(result: object, decode: Callable[[bytes, str], T], path: str) -> tuple[T | None, int, int]:
+def _record(result: object, decode: Callable[[bytes, str], T], path: str) -> Read[T]:
     """Record, version and last zxid of one part of a multi-read; (None, -1, 0) if there is no such znode."""
     if isinstance(result, NoNode):
         return None, -1, 0
