@@ -7,6 +7,7 @@ says that it has. Tables that were there before the storm are left out of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -61,37 +62,55 @@ class Finding(msgspec.Struct):
     detail: str
 
 
-def judge(ledger: Ledger, picture: Picture) -> list[Finding]:
-    """Everything that must hold after a storm; tables of which nobody knows what became are left out."""
-    lives = ledger.lives()
-    doubt = ledger.in_doubt()
+class _Model(NamedTuple):
+    """What is known of the tables of a storm, by their ids."""
+
+    #: Whatever was created.
+    lives: Mapping[str, Life]
+    #: Of those of which it is known what became, the ones that must be there, and the ones that were deleted.
+    live: Mapping[str, Life]
+    gone: Mapping[str, Life]
+    #: Ids and names of which nobody knows.
+    doubt: set[str]
+
+    def is_strange(self, table_id: str, name: str) -> bool:
+        """Whether nobody was told that this table was created, and it is in no doubt either."""
+        return table_id not in self.lives and not {table_id, name} & self.doubt
+
+
+def _model(ledger: Ledger) -> _Model:
+    lives, doubt = ledger.lives(), ledger.in_doubt()
     certain = {
         table_id: life for table_id, life in lives.items() if table_id not in doubt and not doubt & names_of(life)
     }
     live = {table_id: life for table_id, life in certain.items() if life.deleted is None}
     gone = {table_id: life for table_id, life in certain.items() if life.deleted is not None}
+    return _Model(lives, live, gone, doubt)
+
+
+def judge(ledger: Ledger, picture: Picture) -> list[Finding]:
+    """Everything that must hold after a storm; tables of which nobody knows what became are left out."""
+    model = _model(ledger)
     records = {one.table_id: one for one in picture.tables}
     answered = {one.table_id: one for one in picture.answered}
     return [
         Finding("every operation had a definite result", ledger.unanswered(), f"{len(ledger.deeds)} operations"),
-        Finding("no two results contradict each other", ledger.contradictions(), f"{len(lives)} tables in all"),
+        Finding("no two results contradict each other", ledger.contradictions(), f"{len(model.lives)} tables in all"),
         Finding("every refusal was right", ledger.wrong_refusals(), f"{_refusals(ledger)} refusals"),
         Finding(
             "the store's tables are those of the model",
-            [*_tables(live, gone, records), *_left_over(records, lives, doubt), *_names(live, picture.names, doubt)],
-            f"{len(live)} tables and {len(gone)} deleted ones",
+            [*_tables(model, records), *_left_over(model, records), *_names(model, picture.names)],
+            f"{len(model.live)} tables and {len(model.gone)} deleted ones",
         ),
-        Finding(
-            "the master answers the same", list(_answers(live, gone, lives, answered, doubt)), f"{len(answered)} tables"
-        ),
+        Finding("the master answers the same", list(_answers(model, answered)), f"{len(answered)} tables"),
         Finding(
             "no tablet left over, missing or in the wrong state",
-            list(_regions(live, gone, lives, records, picture, doubt)),
+            list(_regions(model, records, picture)),
             f"{len(picture.regions)} tablets",
         ),
         Finding(
             "each tablet open on one server, under its table's latest schema",
-            list(_hosting(live, gone, lives, records, picture, doubt)),
+            list(_hosting(model, records, picture)),
             f"{sum(len(found or ()) for found in picture.hosted.values())} replicas on {len(picture.hosted)} servers",
         ),
     ]
@@ -101,15 +120,15 @@ def _refusals(ledger: Ledger) -> int:
     return sum(bool(deed.outcome.code) for deed in ledger.deeds)
 
 
-def _tables(live: Mapping[str, Life], gone: Mapping[str, Life], records: Mapping[str, TableRecord]) -> Iterator[str]:
-    for table_id, life in live.items():
+def _tables(model: _Model, records: Mapping[str, TableRecord]) -> Iterator[str]:
+    for table_id, life in model.live.items():
         record = records.get(table_id)
         form = life.forms()[-1] if life.created is not None else None
         if record is None:
             yield f"table {table_id} ({form}) is not in the store"
         elif form is not None:
             yield from _differences(life, record)
-    for table_id in gone:
+    for table_id in model.gone:
         record = records.get(table_id)
         if record is None:
             yield f"the record of deleted table {table_id} is not kept (MD-06)"
@@ -132,59 +151,46 @@ def _differences(life: Life, record: TableRecord) -> Iterator[str]:
             yield f"table {record.table_id} has the column ids {ids} and {schema.next_column_id} as the next"
 
 
-def _left_over(records: Mapping[str, TableRecord], lives: Mapping[str, Life], doubt: set[str]) -> Iterator[str]:
+def _left_over(model: _Model, records: Mapping[str, TableRecord]) -> Iterator[str]:
     for table_id, record in records.items():
-        if table_id not in lives and table_id not in doubt and record.name not in doubt:
+        if model.is_strange(table_id, record.name):
             yield f"table {table_id} ({record.name}, {record.state.value}): nobody was told that it was created"
 
 
-def _names(live: Mapping[str, Life], names: Mapping[str, str], doubt: set[str]) -> Iterator[str]:
-    wanted = {life.forms()[-1][0]: table_id for table_id, life in live.items() if life.created is not None}
+def _names(model: _Model, names: Mapping[str, str]) -> Iterator[str]:
+    wanted = {life.forms()[-1][0]: table_id for table_id, life in model.live.items() if life.created is not None}
     for name, table_id in wanted.items():
         if names.get(name) != table_id:
             yield f"the name {name} must mean table {table_id}, and means {names.get(name, 'nothing')}"
     for name, table_id in names.items():
-        if name not in wanted and name not in doubt and table_id not in doubt:
+        if name not in wanted and not model.doubt & {name, table_id}:
             yield f"the name {name} means table {table_id}, and must be free"
 
 
-def _answers(
-    live: Mapping[str, Life],
-    gone: Mapping[str, Life],
-    lives: Mapping[str, Life],
-    answered: Mapping[str, TableRecord],
-    doubt: set[str],
-) -> Iterator[str]:
-    for table_id, life in live.items():
+def _answers(model: _Model, answered: Mapping[str, TableRecord]) -> Iterator[str]:
+    for table_id, life in model.live.items():
         record = answered.get(table_id)
         if record is None:
             yield f"the master does not know table {table_id}"
         elif life.created is not None:
             yield from (f"the master says: {one}" for one in _differences(life, record))
     for table_id, record in answered.items():
-        is_known = table_id in gone or (table_id not in lives and not {table_id, record.name} & doubt)
-        if is_known and record.state is not TableState.REMOVED:
+        is_over = table_id in model.gone or model.is_strange(table_id, record.name)
+        if is_over and record.state is not TableState.REMOVED:
             yield f"the master lists table {table_id} ({record.name}, {record.state.value})"
 
 
-def _regions(
-    live: Mapping[str, Life],
-    gone: Mapping[str, Life],
-    lives: Mapping[str, Life],
-    records: Mapping[str, TableRecord],
-    picture: Picture,
-    doubt: set[str],
-) -> Iterator[str]:
+def _regions(model: _Model, records: Mapping[str, TableRecord], picture: Picture) -> Iterator[str]:
     by_table: dict[str, list[RegionRecord]] = {}
     for region in picture.regions:
         by_table.setdefault(region.table_id, []).append(region)
     for table_id, regions in by_table.items():
         name = records[table_id].name if table_id in records else ""
-        if table_id not in lives and not {table_id, name} & doubt:
+        if model.is_strange(table_id, name):
             yield f"{len(regions)} tablets of {table_id}, a table that nobody was told of"
-    for table_id in live:
+    for table_id in model.live:
         yield from _coverage(table_id, records.get(table_id), by_table.get(table_id, []))
-    for table_id in gone:
+    for table_id in model.gone:
         for region in by_table.get(table_id, []):
             if region.state not in _ENDED:
                 yield f"tablet {region.region_id} of deleted table {table_id} is {region.state.value}"
@@ -213,14 +219,7 @@ def _coverage(table_id: str, record: TableRecord | None, regions: list[RegionRec
         yield f"table {table_id} has {len(counting)} tablets, which must be {record.regions}"
 
 
-def _hosting(
-    live: Mapping[str, Life],
-    gone: Mapping[str, Life],
-    lives: Mapping[str, Life],
-    records: Mapping[str, TableRecord],
-    picture: Picture,
-    doubt: set[str],
-) -> Iterator[str]:
+def _hosting(model: _Model, records: Mapping[str, TableRecord], picture: Picture) -> Iterator[str]:
     places: dict[str, list[tuple[str, HostedReplica]]] = {}
     for server, found in picture.hosted.items():
         if found is None:
@@ -231,7 +230,7 @@ def _hosting(
             places.setdefault(f"{one.region_id}-{one.replica}", []).append((server, one))
     for region in picture.regions:
         record = records.get(region.table_id)
-        if region.table_id not in live or region.state in _ENDED or record is None:
+        if region.table_id not in model.live or region.state in _ENDED or record is None:
             continue
         if record.intent is not TableIntent.ENABLED:
             continue
@@ -241,8 +240,7 @@ def _hosting(
     for key, held in places.items():
         table_id = held[0][1].table_id
         name = records[table_id].name if table_id in records else ""
-        is_known = table_id in live or table_id in gone
-        if is_known or (table_id not in lives and not {table_id, name} & doubt):
+        if table_id in model.live or table_id in model.gone or model.is_strange(table_id, name):
             where = ", ".join(f"{server} ({one.state})" for server, one in held)
             yield f"{key} is on {where}, and its table {table_id} has no such tablet any more"
 
