@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.assign.beating import START_CODE, TABLE, region_of, uuid_of
-from benchmarks.assign.lab import Daemon, Lab, say, word
+from benchmarks.assign.lab import Daemon, Lab, say
 from benchmarks.assign.open_regions import commit
 from coord.rpc_wire import RpcError, call_blocking
 from regions import layout
@@ -124,10 +124,7 @@ def heartbeats(folder: Path, servers: int, regions: int) -> Beating:
     cluster = Lab(folder, masters=2, servers=0, opener="none", session_ms=10_000)
     load: subprocess.Popen[str] | None = None
     try:
-        for node in cluster.store:
-            node.start()
-        eventually(lambda: word(cluster.hosts.partition(",")[0], "srvr"), 60, "a node of the store")
-        cluster.zk.start(timeout=60)
+        cluster.start_store()
         say(f"the catalogue of {regions} regions is written")
         fill(cluster, servers, regions)
         command = [sys.executable, "-m", "benchmarks.assign.beating", "--store", cluster.hosts]

@@ -173,10 +173,19 @@ class Lab:
         """Start everything and wait until a master reigns over all servers."""
         for one in self.daemons:
             one.start()
-        eventually(lambda: word(self._clients[0], "srvr"), 60, "a node of the store")
-        self.zk.start(timeout=60)
+        self._connect()
         eventually(lambda: self.reigning() is not None, 60, "an active master")
         self.follow("servers register", lambda status: status.servers == len(self.servers))
+
+    def start_store(self) -> None:
+        """Start the store alone; whoever measures starts the others when it is time."""
+        for node in self.store:
+            node.start()
+        self._connect()
+
+    def _connect(self) -> None:
+        eventually(lambda: word(self._clients[0], "srvr"), 60, "a node of the store")
+        self.zk.start(timeout=60)
 
     def stop(self) -> None:
         """Kill what runs."""

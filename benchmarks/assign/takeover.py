@@ -17,7 +17,7 @@ import msgspec
 
 from benchmarks.assign.beating import START_CODE, uuid_of
 from benchmarks.assign.heartbeats import fill
-from benchmarks.assign.lab import Daemon, Lab, memory_bytes, say, word
+from benchmarks.assign.lab import Daemon, Lab, memory_bytes, say
 from benchmarks.assign.scenes import Failover, kill_master
 from regions.layout import encode
 from regions.model import ServerRecord
@@ -46,10 +46,7 @@ def takeover(folder: Path, regions: int) -> Takeover:
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Lab(folder, masters=3, servers=0, opener="none", session_ms=10_000)
     try:
-        for node in cluster.store:
-            node.start()
-        eventually(lambda: word(cluster.hosts.partition(",")[0], "srvr"), 60, "a node of the store")
-        cluster.zk.start(timeout=60)
+        cluster.start_store()
         say(f"the catalogue of {regions} regions is written")
         fill(cluster, SERVERS, regions)
         for number in range(SERVERS):
