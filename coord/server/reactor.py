@@ -71,14 +71,29 @@ class TurnReactor(EPollReactor):
             self._unregister(fd)
 
     def doPoll(self, timeout: float | None) -> None:
-        """One turn. Twisted calls this after its timers; what those left to do ends with the turn begun here."""
+        """Turns, until Twisted has something to do: a timer, a call from another thread, a descriptor of its own, the
+        end. What its timers left to do ends with the first turn.
+
+        Asking Twisted after each turn would cost a tenth of a small one.
+        """
+        while not self._turn(timeout):
+            if self._newTimedCalls or self.threadCallQueue or self._justStopped or not self._started:
+                return
+            pending = self._pendingTimedCalls
+            if pending:
+                timeout = pending[0].time - self.seconds()
+                if timeout <= 0:
+                    return
+
+    def _turn(self, timeout: float | None) -> bool:
+        """Poll and serve what is ready; True when some of it was Twisted's."""
         if self._turn_end():
             timeout = 0
         try:
             ready = self._poll(-1 if timeout is None else timeout, EVENTS_MAX)
         except OSError as error:
             if error.errno == errno.EINTR:
-                return
+                return True
             raise
         self.is_calm = len(ready) <= 1
         functions = self._functions
@@ -98,6 +113,7 @@ class TurnReactor(EPollReactor):
             selectable = self._selectables.get(fd)
             if selectable is not None:
                 self._doReadOrWrite(selectable, fd, events)  # type: ignore[no-untyped-call]
+        return bool(foreign)
 
     doIteration = doPoll
 
