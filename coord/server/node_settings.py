@@ -22,7 +22,7 @@ class NodeSettings:
         snapshot_bytes: int = 64 << 20,
         keep_entries: int = 10_000,
         keep_bytes: int = 16 << 20,
-        compare_every: int = 64,
+        compare_every: int = 256,
         reap_interval_ms: int = 60_000,
         limits: Limits | None = None,
         members: Members | None = None,
