@@ -19,7 +19,7 @@ from twisted.logger import Logger, globalLogBeginner
 
 from coord.compiled import form
 from coord.env import Disk, read_file, replace_file
-from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory
+from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory, share_processors
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
@@ -212,6 +212,8 @@ class Service:
     def _begin(self, doors: dict[socket.socket, ssl.SSLContext | None], peer_socket: socket.socket | None) -> None:
         """Everything is there: let it run."""
         reactor = self.reactor
+        if all(map(_is_loopback, self._sockets)):
+            share_processors()
         self._writer.start(self.node)
         if isinstance(self._writer, ThreadWriter):
             writer = self._writer

@@ -365,3 +365,19 @@ def test_data_directory_is_private(cluster: Cluster) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     for path in folder.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0 or os.path.isdir(path), path
+
+
+@pytest.mark.parametrize("door", ["127.0.0.1", "0.0.0.0"])
+def test_a_node_of_this_machine_alone_interrupts_nobody_on_it(tmp_path: Path, door: str) -> None:
+    """It lets the processors' other users go on (SCHED_BATCH); one that serves others wakes like any server."""
+    cluster = Cluster(tmp_path, 1)
+    cluster.options = ("--client-address", f"{door}:{cluster.client_ports[1]}")
+    cluster.start()
+    try:
+        cluster.leader()
+        threads = [int(name) for name in os.listdir(f"/proc/{cluster.processes[1].pid}/task")]
+        wanted = os.SCHED_BATCH if door == "127.0.0.1" else os.SCHED_OTHER
+        assert len(threads) > 1
+        assert {os.sched_getscheduler(thread) for thread in threads} == {wanted}
+    finally:
+        cluster.kill()
