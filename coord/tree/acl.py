@@ -10,7 +10,7 @@ Lists are shared: a tree of a million znodes usually has a handful. Whoever has 
 
 from __future__ import annotations
 
-import ipaddress
+import re
 from typing import Final
 
 from crc32c import crc32c
@@ -33,6 +33,13 @@ SUPER: Final = b"super"
 PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl")
 #: Schemes that a session may be given identities of.
 IDENTITY_SCHEMES: Final = (IP, SUPER, *PROVING_SCHEMES)
+
+
+#: A Kerberos name; what is no such name has no @ (ZooKeeper's KerberosName).
+_is_principal: Final = re.compile(rb"[^/@]*(/[^/@]*)?@[^/@]*").fullmatch
+# What Java's Integer.parseInt takes, and is not too long to be an address.
+_is_decimal: Final = re.compile(rb"[+-]?[0-9]{1,12}").fullmatch
+_is_hex: Final = re.compile(rb"[+-][0-9a-fA-F]{1,3}|[0-9a-fA-F]{1,4}").fullmatch
 
 
 class AccessList:
@@ -91,29 +98,60 @@ def _matches(scheme: bytes, identity: bytes, wanted: bytes) -> bool:
     if scheme != IP or identity == wanted:
         return identity == wanted
     network = _network(wanted)
-    try:
-        address = ipaddress.ip_address(identity.decode("ascii"))
-    except ValueError:
+    address = _address(identity)
+    if network is None or address is None or len(network[0]) != len(address):
         return False
-    return network is not None and address in network
+    drop = 8 * len(address) - network[1]
+    return int.from_bytes(network[0], "big") >> drop == int.from_bytes(address, "big") >> drop
 
 
-def _network(text: bytes) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """`address` or `address/bits`; bits set behind the prefix do not matter. None for anything else."""
-    _, slash, bits = text.partition(b"/")
-    if slash and not bits.isdigit():
-        # The standard library would also take a dotted mask, which ZooKeeper does not know.
+def _network(text: bytes) -> tuple[bytes, int] | None:
+    """`address` or `address/bits` as (bytes of the address, bits); what is behind the prefix does not matter.
+
+    None for anything else. What counts as an address or a number is as in ZooKeeper's IPAuthenticationProvider:
+    `01.2.3.4` does, an IPv4 address within an IPv6 one does not.
+    """
+    host, slash, length = text.partition(b"/")
+    address = _address(host)
+    if address is None:
         return None
-    try:
-        return ipaddress.ip_network(text.decode("ascii"), strict=False)
-    except ValueError:
-        return None
+    bits = _number(length) if slash else 8 * len(address)
+    return (address, bits) if 0 <= bits <= 8 * len(address) else None
+
+
+def _address(text: bytes) -> bytes | None:
+    if b":" in text:
+        head, gap, tail = text.partition(b"::")
+        first, last = _groups(head), _groups(tail)
+        if first is None or last is None:
+            return None
+        missing = 16 - len(first) - len(last)
+        # A gap stands for one group at least.
+        return first + bytes(missing) + last if (missing > 0 if gap else missing == 0) else None
+    parts = text.split(b".")
+    numbers = [_number(part) for part in parts]
+    return bytes(numbers) if len(parts) == 4 and all(0 <= number <= 255 for number in numbers) else None
+
+
+def _groups(text: bytes) -> bytes | None:
+    """The bytes of some groups of an IPv6 address; None for what is none."""
+    found = bytearray()
+    for group in text.split(b":") if text else []:
+        if _is_hex(group) is None:
+            return None
+        found += (int(group, 16) & 0xFFFF).to_bytes(2, "big")
+    return bytes(found)
+
+
+def _number(text: bytes) -> int:
+    """A number of an address or of bits; -1 for what is none."""
+    return int(text) if _is_decimal(text) is not None else -1
 
 
 def resolve(lines: list[Acl] | None, identities: list[Identity]) -> AccessList | None:
     """The access list that a request's lines stand for, or None if they are invalid (InvalidACL).
 
-    Doubles are dropped and `auth` is replaced by the session's proven identities. The result is not yet the shared
+    Doubles are dropped, then `auth` is replaced by the session's proven identities. The result is not yet the shared
     object of that content; the tree sees to that when it takes it.
     """
     if not lines:
@@ -123,30 +161,32 @@ def resolve(lines: list[Acl] | None, identities: list[Identity]) -> AccessList |
     first = lines[0]
     if len(lines) == 1 and first.scheme == WORLD and first.id == ANYONE and first.perms == PERM_ALL:
         return OPEN
-    resolved: dict[Acl, None] = {}
-    for line in lines:
+    resolved: list[Acl] = []
+    for line in dict.fromkeys(lines):
         if line.scheme == AUTH:
             proven = [identity for identity in identities if identity[0] in PROVING_SCHEMES]
             if not proven:
                 return None
             for scheme, identity in proven:
-                resolved[Acl(line.perms, scheme, identity)] = None
+                resolved.append(Acl(line.perms, scheme, identity))
         elif _is_valid(line):
-            resolved[line] = None
+            resolved.append(line)
         else:
             return None
-    return AccessList(list(resolved))
+    return AccessList(resolved)
 
 
 def _is_valid(line: Acl) -> bool:
     if line.scheme == WORLD:
         return line.id == ANYONE
     if line.scheme == DIGEST:
-        parts = line.id.split(b":")
-        return len(parts) == 2 and parts[1] != b""
+        # As ZooKeeper counts: parts that are empty do not count at the end.
+        return line.id.rstrip(b":").count(b":") == 1
     if line.scheme == IP:
         return _network(line.id) is not None
-    return line.scheme in (b"x509", b"sasl") and line.id != b""
+    if line.scheme == b"sasl":
+        return b"@" not in line.id or _is_principal(line.id) is not None
+    return line.scheme == b"x509" and line.id != b""
 
 
 def user_of(identity: Identity) -> bytes:

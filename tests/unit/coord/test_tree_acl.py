@@ -29,17 +29,50 @@ def acl(*lines: tuple[int, bytes, bytes]) -> list[Acl]:
         ((ALL, b"digest", b"abc"), False),
         ((ALL, b"digest", b":"), False),
         ((ALL, b"digest", b"a:b:c"), False),
+        ((ALL, b"digest", b"a:b:"), True),
+        ((ALL, b"digest", b":b::"), True),
+        ((ALL, b"digest", b"a::"), False),
+        ((ALL, b"digest", b"::"), False),
+        ((ALL, b"digest", b"a::b"), False),
         ((ALL, b"digest", BOB), True),
         ((ALL, b"ip", b"1.2.3"), False),
         ((ALL, b"ip", b"127.0.0.0/8"), True),
         ((ALL, b"ip", b"127.0.0.0/33"), False),
         ((ALL, b"ip", b"127.0.0.0/255.0.0.0"), False),
         ((ALL, b"ip", b"127.0.0.1/"), False),
+        ((ALL, b"ip", b"01.2.3.4"), True),
+        ((ALL, b"ip", b"+1.2.3.-0"), True),
+        ((ALL, b"ip", b"1.2.3.-4"), False),
+        ((ALL, b"ip", b"1.2.3.256"), False),
+        ((ALL, b"ip", b"1.2.3.4."), False),
+        ((ALL, b"ip", b"1_0.2.3.4"), False),
+        ((ALL, b"ip", b"127.0.0.1/08"), True),
+        ((ALL, b"ip", b"127.0.0.1/+8"), True),
+        ((ALL, b"ip", b"127.0.0.1/ 8"), False),
+        ((ALL, b"ip", b"127.0.0.1/8/8"), False),
+        ((ALL, b"ip", b"/8"), False),
+        ((ALL, b"ip", b""), False),
         ((ALL, b"ip", b"::1"), True),
+        ((ALL, b"ip", b"::"), True),
+        ((ALL, b"ip", b"::1/128"), True),
+        ((ALL, b"ip", b"::1/129"), False),
+        ((ALL, b"ip", b"1:2:3:4:5:6:7:8"), True),
+        ((ALL, b"ip", b"1:2:3:4:5:6:7"), False),
+        ((ALL, b"ip", b"1:2:3:4::5:6:7:8"), False),
+        ((ALL, b"ip", b"1::2::3"), False),
+        ((ALL, b"ip", b":::"), False),
+        ((ALL, b"ip", b"12345::"), False),
+        ((ALL, b"ip", b"::ffff:127.0.0.1"), False),
+        ((ALL, b"ip", b"fe80::1%1"), False),
         ((ALL, b"ip", b"\xff"), False),
         ((ALL, b"x509", b"CN=a"), True),
         ((ALL, b"sasl", b"bob"), True),
-        ((ALL, b"sasl", b""), False),
+        ((ALL, b"sasl", b""), True),
+        ((ALL, b"sasl", b"a/b/c"), True),
+        ((ALL, b"sasl", b"a/b@c"), True),
+        ((ALL, b"sasl", b"a/b/c@d"), False),
+        ((ALL, b"sasl", b"a@b@c"), False),
+        ((ALL, b"x509", b""), False),
         ((ALL, b"super", b""), False),
         ((ALL, b"nonsense", b"x"), False),
     ],
@@ -54,6 +87,13 @@ def test_doubles_are_dropped_and_the_open_list_is_one_object() -> None:
     assert doubled.lines == acl((1, b"world", b"anyone"))
     assert resolve(acl((ALL, b"world", b"anyone")), []) is OPEN
     assert resolve(OPEN_ACL, []) is OPEN
+
+
+def test_doubles_are_looked_for_before_auth_is_replaced() -> None:
+    """As in ZooKeeper: what `auth` stands for may be there twice."""
+    resolved = resolve(acl((5, b"auth", b""), (5, b"digest", BOB)), [(b"digest", BOB)])
+    assert resolved is not None
+    assert resolved.lines == acl((5, b"digest", BOB), (5, b"digest", BOB))
 
 
 def test_auth_becomes_the_proven_identities_of_the_session() -> None:
@@ -77,6 +117,9 @@ def test_auth_becomes_the_proven_identities_of_the_session() -> None:
         ((1, b"ip", b"10.1.0.0/16"), (b"ip", b"::1"), False),
         ((1, b"ip", b"10.1.0.0/16"), (b"ip", b"not an address"), False),
         ((1, b"ip", b"0.0.0.0/0"), (b"ip", b"8.8.8.8"), True),
+        ((1, b"ip", b"010.1.2.3"), (b"ip", b"10.1.2.3"), True),
+        ((1, b"ip", b"10.1.0.0/17"), (b"ip", b"10.1.128.1"), False),
+        ((1, b"ip", b"FE80::/10"), (b"ip", b"fec0::1"), False),
         ((1, b"ip", b"fe80::/10"), (b"ip", b"fe80::1"), True),
     ],
 )
