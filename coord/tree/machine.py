@@ -53,7 +53,7 @@ from coord.tree.command import (
     decode_identities,
 )
 from coord.tree.datatree import CONFIG, DataTree, Event
-from coord.tree.node import CreateDelta, DeleteDelta, Delta, SetDataDelta
+from coord.tree.node import KIND_CONTAINER, CreateDelta, DeleteDelta, Delta, SetDataDelta
 from coord.tree.paths import parent_of
 from coord.tree.plan import (
     Planned,
@@ -77,6 +77,7 @@ from coord.wire.codec import (
 )
 from coord.wire.jute import I32, IS_COMPILED, i32
 from coord.wire.opcodes import (
+    CREATE_CONTAINER,
     OP_ATTACH,
     OP_AUTH,
     OP_CHECK,
@@ -291,6 +292,9 @@ class StateMachine:
         for op in ops:
             if op.create is None and op.opcode not in (OP_SET_DATA, OP_CHECK, OP_DELETE):
                 raise RemoteProtocolError(f"operation {op.opcode} has no place in a multi")
+            if op.create is not None and op.opcode != OP_CREATE_TTL and not 0 <= op.create.flags <= CREATE_CONTAINER:
+                # Alone such a create is BadArguments; in a multi ZooKeeper does not get as far as its parts.
+                raise RemoteProtocolError(f"flags {op.create.flags} make no sense")
         planned = plan_multi(self.tree, session, ops)
         if planned.err:
             outcome.body = _refused_multi(len(ops), planned.failed, planned.err)
@@ -321,7 +325,7 @@ class StateMachine:
             parts.append(node.stat())
         elif isinstance(delta, CreateDelta):
             path = delta.path
-            if opcode == OP_CREATE:
+            if opcode == OP_CREATE and delta.kind != KIND_CONTAINER:
                 parts.append(_pack_i32(opcode) + _DONE + _pack_i32(len(path)) + path)
             else:
                 # Every create that answers with a Stat answers as create2.

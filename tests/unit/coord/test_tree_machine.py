@@ -414,6 +414,21 @@ def test_multi_with_a_read_in_it_is_unreadable(c: Client) -> None:
     assert c.write(r.OP_MULTI, body).err == e.MARSHALLING_ERROR
 
 
+@pytest.mark.parametrize("flags", [-1, 5, 6, 7])
+@pytest.mark.parametrize("opcode", [r.OP_CREATE, r.OP_CREATE2, r.OP_CREATE_CONTAINER])
+def test_multi_with_senseless_flags_in_it_is_unreadable(c: Client, opcode: int, flags: int) -> None:
+    """Whatever stands in front: it has no answers for single parts."""
+    body = r.encode_multi([check_op(b"/nothing"), create_op(b"/m", flags=flags, opcode=opcode)])
+    assert c.write(r.OP_MULTI, body).err == e.MARSHALLING_ERROR
+
+
+def test_container_that_a_multi_makes_is_answered_with_its_stat(c: Client) -> None:
+    """Also where the request was a plain create with a container's flags."""
+    [made] = c.multi(create_op(b"/m", flags=r.CREATE_CONTAINER))
+    assert made.opcode == r.OP_CREATE2
+    assert made.stat == c.stat(b"/m")
+
+
 # --- containers, TTL -------------------------------------------------------------------------------------------------
 
 
