@@ -254,7 +254,7 @@ def _restore_one_shot(
     since = sets.relative_zxid
     identities = session.identities
     for path in sets.data:
-        node = tree.nodes.get(path)
+        node = _found(tree, path)
         if node is None:
             missed[EVENT_DELETED, path] = None
         elif node.mzxid <= since:
@@ -262,13 +262,13 @@ def _restore_one_shot(
         elif node.acl.allows(PERM_READ, identities):
             missed[EVENT_DATA_CHANGED, path] = None
     for path in sets.exist:
-        node = tree.nodes.get(path)
+        node = _found(tree, path)
         if node is None:
             watches.watch_data(path, session.session_id)
         elif node.acl.allows(PERM_READ, identities):
             missed[EVENT_CREATED, path] = None
     for path in sets.child:
-        node = tree.nodes.get(path)
+        node = _found(tree, path)
         if node is None:
             missed[EVENT_DELETED, path] = None
         elif node.pzxid <= since:

@@ -260,6 +260,13 @@ def test_set_watches_keeps_quiet_about_what_the_session_may_not_read(c: Client, 
     assert set_watches(w, WatchSets(0, [b"/secret"], [b"/secret"], [b"/secret"], [], [])) == []
 
 
+def test_set_watches_reads_the_empty_path_as_the_root(w: Client) -> None:
+    """As every read does: it is there, and so is no news."""
+    later = 1 << 60
+    assert set_watches(w, WatchSets(later, [b""], [], [b""], [], [])) == []
+    assert set_watches(w, WatchSets(later, [], [b""], [], [], [])) == [(r.EVENT_CREATED, b"")]
+
+
 def test_unreadable_set_watches(w: Client, store: Store) -> None:
     session = store.machine.sessions.find(2)
     assert session is not None
