@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from coord.errors import BAD_ARGUMENTS, NEW_CONFIG_NO_QUORUM
+from coord.errors import BAD_ARGUMENTS, MARSHALLING_ERROR, NEW_CONFIG_NO_QUORUM
 from coord.raft.membership import Configuration
 from coord.server.members import (
     NODE_ID_MAX,
@@ -95,11 +95,9 @@ def check_lines(wish: dict[str, Any]) -> None:
             for line in [*wish["joining"], *wish["members"]]:
                 parse_server(line)
             if any(not node_id.strip().isdecimal() for node_id in wish["leaving"]):
-                raise ValueError(f"leaving: {','.join(wish['leaving'])!r} is no list of ids")
+                raise RefusedError(MARSHALLING_ERROR, f"leaving: {','.join(wish['leaving'])!r} is no list of ids")
             if wish["members"] and (wish["joining"] or wish["leaving"]):
                 raise ValueError("either joining and leaving, or all members")
-            if not (wish["members"] or wish["joining"] or wish["leaving"]):
-                raise ValueError("neither joining nor leaving nor members are given")
         elif do == ADD:
             parse_member(int(wish["id"]), wish["line"])
         elif do in (REMOVE, TRANSFER):

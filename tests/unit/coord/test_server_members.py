@@ -82,6 +82,7 @@ def test_steps() -> None:
     assert _steps(joining=["server.2=h2:1:2:observer;h2:3"]) == ["demote 2"]
     assert _steps(joining=["server.2=h2:9:2;h2:3"]) == ["move 2"]
     assert _steps(leaving=["9"]) == ["renew 0"]
+    assert _steps() == ["renew 0"], "as in ZooKeeper, even a wish for nothing makes a configuration of its own"
     assert _steps(leaving=["1"]) == ["transfer 0"]
     assert _steps(members=["server.1=h1:1:2;h1:3", "server.5=h5:1:2"]) == ["add 5", "remove 4", "remove 2", "remove 3"]
     for wrong in ({"leaving": ["1", "2", "3"]}, {"members": ["server.7=h7:1:2"]}, {"joining": ["server.5=h1:1:2"]}):

@@ -333,8 +333,8 @@ def test_refusals_in_the_order_of_zookeeper() -> None:
     cases: list[tuple[dict[str, Any], int]] = [
         ({"joining": "some thing"}, e.BAD_ARGUMENTS),
         ({"joining": "server.4=a:1:2", "members": "server.4=a:1:2"}, e.BAD_ARGUMENTS),
-        ({}, e.BAD_ARGUMENTS),
-        ({"leaving": "x"}, e.BAD_ARGUMENTS),
+        ({}, e.NO_AUTH),
+        ({"leaving": "x"}, e.MARSHALLING_ERROR),
         ({"joining": line(4), "version": 12345}, e.BAD_VERSION),
         ({"joining": "server.999=0.0.0.0:1234:2345:observer;3456"}, e.NO_AUTH),
     ]
