@@ -1,4 +1,4 @@
-"""Three servers behind one interface: ours, or Apache ZooKeeper's, each started from a zoo.cfg of its own.
+"""Three servers, or one, behind one interface: ours, or Apache ZooKeeper's, each started from a zoo.cfg of its own.
 
     with ensemble("regionkeeper", folder) as servers:
         servers.stop(0); servers.start(0); servers.wait_ready()
@@ -44,13 +44,13 @@ Wrong {
 
 
 class Ensemble:
-    """Three servers as processes; `addresses` are theirs for clients."""
+    """Servers as processes; `addresses` are theirs for clients."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, *, servers: int = 3, reap_interval_ms: int = 1000) -> None:
         self.kind = kind
         self.folder = folder
-        ports = free_ports(9)
-        self._clients, self._peers, self._elections = ports[:3], ports[3:6], ports[6:]
+        self._reap_interval_ms = reap_interval_ms
+        self._clients, self._peers, self._elections = (free_ports(servers) for _ in range(3))
         self.addresses = [f"127.0.0.1:{port}" for port in self._clients]
         self._running = [contextlib.ExitStack() for _ in self.addresses]
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class Ensemble:
         return ",".join(self.addresses)
 
     def start(self, number: int) -> None:
-        """Start server 0, 1 or 2, on its data if it ran before; does not wait."""
+        """Start a server (0 is the first), on its data if it ran before; does not wait."""
         home = self.folder / f"server{number + 1}"
         (home / "data").mkdir(parents=True, exist_ok=True)
         config = home / "zoo.cfg"
@@ -100,7 +100,8 @@ class Ensemble:
         """Which server leads."""
 
         def found() -> int:
-            leaders = [i for i in range(len(self.addresses)) if b"Mode: leader" in self.word(i, b"srvr")]
+            modes = (b"Mode: leader", b"Mode: standalone")
+            leaders = [i for i in range(len(self.addresses)) if any(mode in self.word(i, b"srvr") for mode in modes)]
             return leaders[0] + 1 if leaders else 0
 
         return eventually(found, 30, "a leader") - 1
@@ -126,7 +127,7 @@ class Ensemble:
         if self.kind == OURS:
             # ZooKeeper reads these from its virtual machine's properties.
             lines |= {f"DigestAuthenticationProvider.{key}": value for key, value in _super_digest().items()}
-            lines |= {"jaasConfig": self.jaas, "znode.container.checkIntervalMs": 1000}
+            lines |= {"jaasConfig": self.jaas, "znode.container.checkIntervalMs": self._reap_interval_ms}
         for i, (client, peer, election) in enumerate(zip(self._clients, self._peers, self._elections, strict=True)):
             lines[f"server.{i + 1}"] = f"127.0.0.1:{peer}:{election}:participant;127.0.0.1:{client}"
         return "".join(f"{key}={value}\n" for key, value in lines.items())
@@ -138,7 +139,7 @@ class Ensemble:
         properties = {
             "zookeeper.extendedTypesEnabled": "true",
             "zookeeper.emulate353TTLNodes": "false",
-            "znode.container.checkIntervalMs": "1000",
+            "znode.container.checkIntervalMs": str(self._reap_interval_ms),
             "java.security.auth.login.config": str(self.jaas),
             "zookeeper.admin.enableServer": "false",
             "zookeeper.fips-mode": "false",
@@ -155,14 +156,14 @@ def _super_digest() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def ensemble(kind: str, folder: Path) -> Iterator[Ensemble]:
+def ensemble(kind: str, folder: Path, *, servers: int = 3, reap_interval_ms: int = 1000) -> Iterator[Ensemble]:
     """A running ensemble of that kind with its data in `folder`."""
-    servers = Ensemble(kind, folder)
+    made = Ensemble(kind, folder, servers=servers, reap_interval_ms=reap_interval_ms)
     try:
-        for number in range(len(servers.addresses)):
-            servers.start(number)
-        servers.wait_ready()
-        servers.leader()
-        yield servers
+        for number in range(servers):
+            made.start(number)
+        made.wait_ready()
+        made.leader()
+        yield made
     finally:
-        servers.close()
+        made.close()

@@ -1,0 +1,307 @@
+"""Seeded runs of requests, as bytes: what clients send, and what no proper client would.
+
+A run is a list of steps; a step is one or more requests of one session, sent at once. Names are small, so that requests
+meet; a share of paths, flags, versions, access lists and types is odd. Everything a run touches is below ROOT, whose
+name a player may replace by another of the same length, but for the znodes that every store has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kazoo.security import make_digest_acl_credential
+
+from coord.wire import records as r
+from coord.wire.jute import NULL
+
+ROOT: Final = b"/d00000"
+SESSIONS: Final = 3
+#: A step that loses the connection and comes back with the same session, instead of asking for anything.
+CUT: Final = "cut"
+#: Longer than any run: what expires meanwhile would do so at a time of its own on each store.
+TTL_MS: Final = 3_600_000
+
+_WORLD: Final = r.Acl(r.PERM_ALL, b"world", b"anyone")
+_BOB: Final = r.Acl(r.PERM_ALL, b"digest", make_digest_acl_credential("bob", "pw").encode())
+
+#: Access lists that both stores take or refuse.
+ACLS: Final[dict[str, list[r.Acl] | None]] = {
+    "open": [_WORLD],
+    "read": [r.Acl(r.PERM_READ, b"world", b"anyone")],
+    "no read": [r.Acl(r.PERM_ALL & ~r.PERM_READ, b"world", b"anyone")],
+    "no delete": [r.Acl(r.PERM_ALL & ~r.PERM_DELETE, b"world", b"anyone")],
+    "nothing": [r.Acl(0, b"world", b"anyone")],
+    "all bits": [r.Acl(-1, b"world", b"anyone")],
+    "auth": [r.Acl(r.PERM_ALL, b"auth", b"")],
+    "auth named": [r.Acl(r.PERM_ALL, b"auth", b"whoever")],
+    "auth and world": [r.Acl(r.PERM_ADMIN, b"auth", b""), r.Acl(r.PERM_READ, b"world", b"anyone")],
+    "bob": [_BOB],
+    "bob and world": [_BOB, r.Acl(r.PERM_READ | r.PERM_CREATE, b"world", b"anyone")],
+    "auth and bob": [r.Acl(r.PERM_ALL, b"auth", b""), _BOB],
+    "sasl": [r.Acl(r.PERM_ALL, b"sasl", b"bob")],
+    **{f"sasl {text}": [r.Acl(r.PERM_ALL, b"sasl", text.encode())] for text in ("", "@", "a/b/c", "a/b@c", "a@b@c")},
+    "twice": [_WORLD, _WORLD],
+    "empty": [],
+    "null": None,
+    "nobody": [r.Acl(r.PERM_ALL, b"world", b"nobody")],
+    "World": [r.Acl(r.PERM_ALL, b"World", b"anyone")],
+    "no scheme": [r.Acl(r.PERM_ALL, b"", b"")],
+    "super": [r.Acl(r.PERM_ALL, b"super", b"x")],
+    "nonsense": [r.Acl(r.PERM_ALL, b"nonsense", b"x")],
+    "digest bare": [r.Acl(r.PERM_ALL, b"digest", b"bob")],
+    "digest no user": [r.Acl(r.PERM_ALL, b"digest", b":x")],
+    "digest no hash": [r.Acl(r.PERM_ALL, b"digest", b"bob:")],
+    "digest three": [r.Acl(r.PERM_ALL, b"digest", b"a:b:c")],
+    "digest end": [r.Acl(r.PERM_ALL, b"digest", b"a:b:")],
+    "digest ends": [r.Acl(r.PERM_ALL, b"digest", b"a:b::")],
+    "digest colons": [r.Acl(r.PERM_ALL, b"digest", b"::")],
+    "digest empty": [r.Acl(r.PERM_ALL, b"digest", b"")],
+    **{
+        f"ip {text}": [r.Acl(r.PERM_ALL, b"ip", text.encode())]
+        for text in (
+            *("127.0.0.1", "127.0.0.0/8", "127.0.0.1/32", "10.0.0.0/8", "0.0.0.0/0", "127.0.0.1/33", "127.0.0.1/-1"),
+            *("01.2.3.4", "127.0.0.01", "127.0.0.1/08", "127.0.0.1/", "/8", "127.0.0.1/8/8", "127.0.0.1/ 8", "1.2.3"),
+            *("256.0.0.1", "1.2.3.4.5", "::1", "fe80::1", "::1/64", "::1/129", "localhost", "", "127.0.0.1 ", "1..2.3"),
+            *("127.0.0.1/+8", "127.0.0.-1", "+127.0.0.1", "::ffff:127.0.0.1", "fe80::1%1", "127.0.0.1/255.0.0.0"),
+            *("1.2.3.4.", ".1.2.3.4", "0x7f.0.0.1", "1", "::", ":::", "1:2:3:4:5:6:7:8"),
+        )
+    },
+}
+
+
+class Request(NamedTuple):
+    """One request. `since`: of setWatches, the step whose zxid it says it has seen; -1 for what the body says."""
+
+    opcode: int
+    body: bytes
+    since: int = -1
+    words: str = ""
+
+    def __repr__(self) -> str:
+        """As a person reads it."""
+        return f"{r.OPCODE_NAMES.get(self.opcode, self.opcode)}{self.words}"
+
+
+class Step(NamedTuple):
+    """Requests that a session sends at once."""
+
+    session: int
+    requests: tuple[Request, ...]
+    kind: str = ""
+
+    def __repr__(self) -> str:
+        """As a person reads it."""
+        return f"session {self.session}: {self.kind or ', '.join(map(repr, self.requests))}"
+
+
+_ODD_PATHS: Final = (
+    *(b"", b"a", b"//", b"/", b"/zookeeper", b"/zookeeper/quota", b"/zookeeper/config", b"/nothing/x", b"/zookeeper/x"),
+    *(
+        ROOT + tail
+        for tail in (b"", b"/", b"//a", b"/a/", b"/a//b", b"/.", b"/..", b"/./a", b"/a/../b", b"/.a", b"/a.")
+    ),
+    *(ROOT + tail for tail in (b"/\0", b"/a\0b", b"/\x01", b"/\x7f", b"/ ", b"/\xc2\x80", b"/\xc2\xa0", b"/\xc3\xa9")),
+    *(ROOT + b"/" + char.encode() for char in ("\ue000", "\uf8ff", "\uf900", "\ufff0", "\ufffd", "\uffff")),
+    ROOT[1:] + b"/a",
+)
+
+
+class Requests:
+    """Makes the runs of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def run(self, requests: int) -> list[Step]:
+        """Steps with so many requests in all."""
+        steps: list[Step] = []
+        while requests > 0:
+            steps.append(self._step(len(steps)))
+            requests -= max(1, len(steps[-1].requests))
+        return steps
+
+    def _step(self, number: int) -> Step:
+        rng = self.rng
+        session = rng.randrange(SESSIONS)
+        chance = rng.random()
+        if chance < 0.01:
+            return Step(session, (), CUT)
+        if chance < 0.02:
+            return Step(session, (self._auth(),))
+        if chance < 0.03:
+            return Step(session, (*self._burst(number, rng.choice((0, 0, 3))), Request(r.OP_CLOSE_SESSION, b"")))
+        if chance < 0.035:
+            # Alone: ZooKeeper closes before it has answered what stands in front.
+            opcode = rng.choice((r.OP_CHECK, 0, 10, 23, 999, r.OP_ERROR))
+            return Step(session, (Request(opcode, r.encode_path_version(ROOT, -1)),))
+        return Step(session, self._burst(number, rng.choice((1, 1, 1, 2, 4, 10))))
+
+    def _burst(self, number: int, count: int) -> tuple[Request, ...]:
+        """What is sent at once."""
+        burst: list[Request] = []
+        for _ in range(count):
+            burst.append(self._request(number))
+            if burst[-1].opcode == r.OP_SET_ACL:
+                # What is sent before its answer is judged by the old list there, by the new one here.
+                break
+        return tuple(burst)
+
+    def _request(self, number: int) -> Request:
+        kinds: dict[Callable[[], Request], float] = {
+            self._create: 26,
+            self._delete: 12,
+            self._set_data: 10,
+            self._path_watch: 26,
+            self._multi: 9,
+            self._multi_read: 4,
+            self._acl: 5,
+            self._watch_type: 8,
+            self._path_only: 5,
+            lambda: self._set_watches(number): 2,
+            self._container: 0.5,
+        }
+        return self.rng.choices(list(kinds), list(kinds.values()))[0]()
+
+    # --- arguments ----------------------------------------------------------------------------------------------------
+
+    def path(self) -> bytes:
+        """Up to three levels below ROOT, now and then an odd one."""
+        rng = self.rng
+        if rng.random() < 0.05:
+            return rng.choice(_ODD_PATHS)
+        return ROOT + b"".join(b"/" + rng.choice((b"a", b"b", b"c")) for _ in range(rng.choice((1, 1, 2, 2, 3))))
+
+    def read_path(self) -> bytes:
+        """One that holds the same on both: in the configuration is a zxid, whose length is that of each store."""
+        path = self.path()
+        return path if path != b"/zookeeper/config" else b"/zookeeper"
+
+    def version(self) -> int:
+        """Mostly any."""
+        return self.rng.choice((-1, -1, -1, -1, -1, 0, 1, 2, -2, 1 << 30, -(1 << 31)))
+
+    def data(self) -> bytes | None:
+        """Short, empty or none."""
+        return self.rng.choice((None, b"", b"x", b"some bytes", b"y" * 300))
+
+    def acl(self) -> tuple[str, list[r.Acl] | None]:
+        """Mostly open."""
+        name = "open" if self.rng.random() < 0.8 else self.rng.choice(sorted(ACLS))
+        return name, ACLS[name]
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _created(self, opcodes: tuple[int, ...]) -> tuple[r.CreateRequest, str]:
+        rng = self.rng
+        opcode = rng.choice(opcodes)
+        flags = rng.choice((0, 0, 0, 1, 1, 2, 2, 3, 4))
+        ttl = 0
+        if opcode == r.OP_CREATE_CONTAINER:
+            flags = rng.choice((4, 4, 4, 0, 2))
+        if opcode == r.OP_CREATE_TTL:
+            flags = rng.choice((5, 6))
+            ttl = rng.choice((TTL_MS, TTL_MS, TTL_MS, 0, -1, (1 << 40) - 1, 1 << 40))
+        elif rng.random() < 0.03:
+            flags = rng.choice((-1, 5, 6, 7, 8, 100))
+        path = self.path()
+        if flags in (2, 3, 6) and rng.random() < 0.3:
+            path += b"/"
+        name, acl = self.acl()
+        data = self.data()
+        words = f"({path!r}, {data and len(data)} bytes, {name}, flags {flags}{f', ttl {ttl}' if ttl else ''})"
+        return r.CreateRequest(opcode, path, data, acl, flags, ttl), words
+
+    def _create(self) -> Request:
+        some = (r.OP_CREATE, r.OP_CREATE2)
+        made, words = self._created((*some, *some, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL))
+        return Request(made.opcode, r.encode_create(made), words=words)
+
+    def _delete(self) -> Request:
+        path, version = self.path(), self.version()
+        return Request(r.OP_DELETE, r.encode_path_version(path, version), words=f"({path!r}, {version})")
+
+    def _set_data(self) -> Request:
+        path, data, version = self.path(), self.data(), self.version()
+        words = f"({path!r}, {data and len(data)} bytes, {version})"
+        return Request(r.OP_SET_DATA, r.encode_set_data(path, data, version), words=words)
+
+    def _path_watch(self) -> Request:
+        opcode = self.rng.choice((r.OP_EXISTS, r.OP_GET_DATA, r.OP_GET_CHILDREN, r.OP_GET_CHILDREN2))
+        path, watch = self.read_path(), self.rng.random() < 0.6
+        body = NULL + b"\0" if self.rng.random() < 0.01 else r.encode_path_watch(path, watch)
+        return Request(opcode, body, words=f"({path!r}{', watch' if watch else ''})")
+
+    def _path_only(self) -> Request:
+        opcode = self.rng.choice((r.OP_SYNC, r.OP_GET_EPHEMERALS, r.OP_GET_ALL_CHILDREN_NUMBER, r.OP_WHO_AM_I))
+        path = self.path()
+        if opcode == r.OP_WHO_AM_I:
+            return Request(opcode, b"")
+        if opcode == r.OP_GET_ALL_CHILDREN_NUMBER:
+            # As the empty path, ZooKeeper counts the root among what is below it.
+            path = path or b"/"
+        return Request(opcode, r.encode_path(path), words=f"({path!r})")
+
+    def _acl(self) -> Request:
+        path = self.read_path()
+        if self.rng.random() < 0.5:
+            return Request(r.OP_GET_ACL, r.encode_path(path), words=f"({path!r})")
+        name, acl = self.acl()
+        version = self.version()
+        if path in (b"/", b"", b"/zookeeper"):
+            path = ROOT + b"/a"
+        return Request(r.OP_SET_ACL, r.encode_set_acl(path, acl, version), words=f"({path!r}, {name}, {version})")
+
+    def _watch_type(self) -> Request:
+        opcode = self.rng.choice((r.OP_ADD_WATCH, r.OP_ADD_WATCH, r.OP_REMOVE_WATCHES, r.OP_CHECK_WATCHES))
+        path = self.path()
+        types = (0, 0, 1, 1, 1, 0, 2, -1) if opcode == r.OP_ADD_WATCH else (1, 2, 3, 4, 5, 0, 6)
+        kind = self.rng.choice(types)
+        return Request(opcode, r.encode_path_version(path, kind), words=f"({path!r}, {kind})")
+
+    def _set_watches(self, number: int) -> Request:
+        second = self.rng.random() < 0.5
+        lists = [[self.path() for _ in range(self.rng.choice((0, 0, 1, 2)))] for _ in range(5)]
+        if not second:
+            lists[3:] = [[], []]
+        since = max(0, number - self.rng.choice((1, 3, 20)))
+        opcode = r.OP_SET_WATCHES2 if second else r.OP_SET_WATCHES
+        body = r.encode_set_watches(r.WatchSets(0, *lists), second=second)
+        return Request(opcode, body, since, f"(since step {since}, {lists})")
+
+    def _container(self) -> Request:
+        path = self.rng.choice((ROOT + b"/nothing", b"/nothing/x", b"/", b"/zookeeper", b"", b"x"))
+        return Request(r.OP_DELETE_CONTAINER, r.encode_path(path), words=f"({path!r})")
+
+    def _auth(self) -> Request:
+        user = self.rng.choice((b"bob:pw", b"eve:pw", b"bare", b":", b"a:b:c"))
+        scheme = self.rng.choice((b"digest", b"digest", b"digest", b"ip", b"world", b"nonsense"))
+        return Request(r.OP_AUTH, r.encode_auth(scheme, user), words=f"({scheme!r}, {user!r})")
+
+    def _multi(self) -> Request:
+        parts: list[r.MultiOp] = []
+        words: list[str] = []
+        for _ in range(self.rng.choice((0, 1, 2, 2, 3, 4, 6))):
+            opcode = self.rng.choice((r.OP_CREATE, r.OP_CREATE, r.OP_DELETE, r.OP_SET_DATA, r.OP_CHECK))
+            if opcode == r.OP_CREATE:
+                some = (r.OP_CREATE, r.OP_CREATE2)
+                made, text = self._created((*some, *some, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL))
+                if made.acl is None:
+                    # Null in a multi stops ZooKeeper for good.
+                    made.acl = [_WORLD]
+                parts.append(r.MultiOp(made.opcode, made.path, create=made))
+                words.append(f"{r.OPCODE_NAMES[made.opcode]}{text}")
+                continue
+            path, version = self.path(), self.version()
+            parts.append(r.MultiOp(opcode, path, self.data() if opcode == r.OP_SET_DATA else None, version))
+            words.append(f"{r.OPCODE_NAMES[opcode]}({path!r}, {version})")
+        return Request(r.OP_MULTI, r.encode_multi(parts), words=f"({'; '.join(words)})")
+
+    def _multi_read(self) -> Request:
+        parts: list[r.MultiOp] = []
+        for _ in range(self.rng.choice((0, 1, 2, 3))):
+            opcode = self.rng.choice((r.OP_GET_DATA, r.OP_GET_CHILDREN))
+            parts.append(r.MultiOp(opcode, self.read_path(), watch=self.rng.random() < 0.3))
+        words = "; ".join(f"{r.OPCODE_NAMES[part.opcode]}({part.path!r})" for part in parts)
+        return Request(r.OP_MULTI_READ, r.encode_multi(parts), words=f"({words})")

@@ -1,0 +1,35 @@
+"""Raw requests, proper and odd ones, are answered by our store as by Apache ZooKeeper 3.9.5.
+
+RK_SEED is the first seed (1), RK_SEEDS how many (20), RK_REQUESTS how many requests each has (300).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.compat import jvm
+from tests.compat.frames import KNOWN, REQUESTS, both, differing
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(jvm.missing()), reason=jvm.missing())]
+
+FIRST = int(os.environ.get("RK_SEED", "1"))
+SEEDS = int(os.environ.get("RK_SEEDS", "20"))
+COUNT = int(os.environ.get("RK_REQUESTS", str(REQUESTS)))
+
+
+def test_random_runs_are_answered_alike(tmp_path: Path) -> None:
+    """Every frame that comes back, but for the differences that are meant."""
+    with both(tmp_path) as players:
+        found = [differing(players, seed, COUNT) for seed in range(FIRST, FIRST + SEEDS)]
+    stories = [story for story in found if story]
+    assert not stories, "\n\n".join(stories)
+
+
+def test_differences_that_are_meant_are_documented() -> None:
+    """Each stands in docs/store.md, in these words."""
+    text = " ".join((Path(__file__).parents[2] / "docs" / "store.md").read_text().split())
+    missing = [known.documented for known in KNOWN if known.documented not in text]
+    assert not missing
