@@ -1,0 +1,127 @@
+"""The turn reactor: turns without Twisted in between, and everything of Twisted's in time all the same."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from coord.server.reactor import TurnReactor
+
+
+class Busy:
+    """A reactor with a descriptor that is readable at every poll: its turns never end by themselves."""
+
+    def __init__(self) -> None:
+        self.reactor = TurnReactor()
+        self.turns = 0
+        self.most_turns = 100_000
+        self.fd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.reactor.watch(self.fd, self.on_events)
+
+    def on_events(self, events: int) -> None:  # noqa: ARG002
+        self.turns += 1
+        assert self.turns < self.most_turns, "nobody ended the turns"
+
+    def serve(self, function: Callable[[int], None]) -> None:
+        """Call this instead of `on_events`."""
+        self.reactor.unwatch(self.fd)
+        self.reactor.watch(self.fd, function)
+
+    def run(self) -> None:
+        self.reactor.at_fault(self.fail)
+        self.reactor.run(installSignalHandlers=False)
+
+    def fail(self, error: Exception) -> None:
+        self.reactor.stop()
+        raise error
+
+
+@pytest.fixture
+def busy() -> Iterator[Busy]:
+    made = Busy()
+    yield made
+    os.close(made.fd)
+
+
+def test_a_timer_comes_between_turns_that_never_end(busy: Busy) -> None:
+    busy.reactor.callLater(0.01, busy.reactor.stop)
+    busy.run()
+    assert busy.turns > 0
+
+
+def test_a_timer_begun_in_a_turn_is_heeded_after_it(busy: Busy) -> None:
+    at: list[int] = []
+
+    def begin(events: int) -> None:
+        busy.on_events(events)
+        if busy.turns == 3:
+            busy.reactor.callLater(0, lambda: at.append(busy.turns))
+        if at:
+            busy.reactor.stop()
+
+    busy.serve(begin)
+    busy.run()
+    assert at == [3]
+
+
+def test_a_timer_that_is_moved_forward_is_not_waited_for(busy: Busy) -> None:
+    late = busy.reactor.callLater(3600, busy.reactor.stop)
+
+    def sooner(events: int) -> None:
+        busy.on_events(events)
+        if busy.turns == 3:
+            late.reset(0)
+
+    busy.serve(sooner)
+    busy.run()
+    assert busy.turns < 10
+
+
+def test_calls_of_other_threads_are_made(busy: Busy) -> None:
+    thread = threading.Thread(target=lambda: busy.reactor.callFromThread(busy.reactor.stop))
+    busy.reactor.callLater(0, thread.start)
+    busy.most_turns = 1_000_000
+    busy.run()
+    thread.join()
+
+
+def test_every_turn_has_its_end_and_what_that_leaves_is_not_waited_with() -> None:
+    reactor = TurnReactor()
+    ends = 0
+
+    def end() -> bool:
+        nonlocal ends
+        ends += 1
+        if ends == 5:
+            reactor.stop()
+        return True
+
+    reactor.at_turn_end(end)
+    reactor.callLater(3600, reactor.crash)
+    reactor.run(installSignalHandlers=False)
+    assert ends >= 5
+
+
+def test_a_fault_costs_its_descriptor_and_is_told() -> None:
+    reactor = TurnReactor()
+    told: list[Exception] = []
+    ours, theirs = socket.socketpair()
+
+    def fault(error: Exception) -> None:
+        told.append(error)
+        reactor.stop()
+
+    def served(events: int) -> None:
+        raise ValueError(f"events {events}")
+
+    reactor.at_fault(fault)
+    reactor.watch(ours.fileno(), served)
+    theirs.send(b"x")
+    reactor.run(installSignalHandlers=False)
+    assert [type(error) for error in told] == [ValueError]
+    ours.close()
+    theirs.close()
