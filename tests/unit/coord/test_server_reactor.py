@@ -22,7 +22,7 @@ class Busy:
         self.fd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.reactor.watch(self.fd, self.on_events)
 
-    def on_events(self, events: int) -> None:  # noqa: ARG002
+    def on_events(self, events: int) -> None:
         self.turns += 1
         assert self.turns < self.most_turns, "nobody ended the turns"
 
