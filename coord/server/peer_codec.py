@@ -37,10 +37,10 @@ from coord.errors import RemoteProtocolError
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import Entry, Message, SnapshotMeta
 from coord.tree.command import COMMAND_HEADER_BYTES
-from coord.wire.jute import IS_COMPILED
+from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX
 
 if IS_COMPILED:
-    from librt.strings import read_i32_be
+    from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 
 MAGIC: Final = b"RKPR"
 VERSION: Final = 3
@@ -73,10 +73,14 @@ _HELLO: Final = struct.Struct(">4sH16sQQQ?Q")
 _WHO: Final = struct.Struct(">4sH")
 _CLUSTER: Final = struct.Struct(">16sQ")
 _NUMBER: Final = struct.Struct(">Q")
-_RAFT: Final = struct.Struct(">BBQQQQQQQQQI")
-_ENTRY: Final = struct.Struct(">QQBI")
+#: Numbers of Raft messages and forwards are read signed, as they are kept natively; none of them is ever negative.
+_RAFT: Final = struct.Struct(">BBqqqqqqqqqi")
+_RAFT_BYTES: Final = 78
+_ENTRY: Final = struct.Struct(">qqBi")
+_ENTRY_BYTES: Final = 21
 _SNAPSHOT: Final = struct.Struct(">QQHI")
-_FORWARD: Final = struct.Struct(">QQ")
+_FORWARD: Final = struct.Struct(">qq")
+_FORWARD_BYTES: Final = 16
 _CHUNK: Final = struct.Struct(">QQIH")
 _LENGTH: Final = struct.Struct(">I")
 _DIGEST: Final = struct.Struct(">QQQ?")
@@ -207,6 +211,10 @@ def encode_raft(m: Message) -> bytes:
     """A Raft message as a frame."""
     flags = (_FLAG_GRANTED if m.granted else 0) | (_FLAG_SNAPSHOT if m.snapshot is not None else 0)
     entries = m.entries or []
+    if IS_COMPILED and m.snapshot is None:
+        size = _RAFT_BYTES + sum(_ENTRY_BYTES + len(entry.data) for entry in entries)
+        if size <= NATIVE_BYTES_MAX:
+            return _encode_short(m, flags, entries, size)
     fixed = _RAFT.pack(
         m.kind,
         flags,
@@ -233,61 +241,126 @@ def encode_raft(m: Message) -> bytes:
     return b"".join(parts)
 
 
+def _encode_short(m: Message, flags: int, entries: list[Entry], size: int) -> bytes:
+    """The frame of a message of `size` bytes without a snapshot, put together natively."""
+    out = BytesWriter()
+    write_i32_be(out, size + 1)
+    out.append(RAFT)
+    out.append(m.kind)
+    out.append(flags)
+    write_i64_be(out, m.src)
+    write_i64_be(out, m.dst)
+    write_i64_be(out, m.term)
+    write_i64_be(out, m.prev_index)
+    write_i64_be(out, m.prev_term)
+    write_i64_be(out, m.commit)
+    write_i64_be(out, m.match_index)
+    write_i64_be(out, m.context)
+    write_i64_be(out, 0)
+    write_i32_be(out, len(entries))
+    for entry in entries:
+        write_i64_be(out, entry.term)
+        write_i64_be(out, entry.index)
+        out.append(entry.kind)
+        write_i32_be(out, len(entry.data))
+        out.write(entry.data)
+    return out.getvalue()
+
+
 def decode_raft(data: bytes, at: int, end: int) -> Message:
     """The message in data[at:end]. Raises RemoteProtocolError."""
-    try:
+    if end - at < _RAFT_BYTES:
+        raise RemoteProtocolError(f"Raft message of {end - at} bytes")
+    if IS_COMPILED:
+        kind, flags = data[at], data[at + 1]
+        src, dst, term = read_i64_be(data, at + 2), read_i64_be(data, at + 10), read_i64_be(data, at + 18)
+        prev_index, prev_term = read_i64_be(data, at + 26), read_i64_be(data, at + 34)
+        commit, match, context = read_i64_be(data, at + 42), read_i64_be(data, at + 50), read_i64_be(data, at + 58)
+        count = read_i32_be(data, at + 74)
+    else:
         kind, flags, src, dst, term, prev_index, prev_term, commit, match, context, _, count = _RAFT.unpack_from(
             data, at
         )
-        at += _RAFT.size
-        snapshot: SnapshotMeta | None = None
-        if flags & _FLAG_SNAPSHOT:
-            index, snap_term, name_length, config_length = _SNAPSHOT.unpack_from(data, at)
-            at += _SNAPSHOT.size
-            name = data[at : at + name_length].decode()
-            at += name_length
-            snapshot = SnapshotMeta(index, snap_term, decode_configuration(data[at : at + config_length]), name)
-            at += config_length
-        entries: list[Entry] = []
-        for _ in range(count):
-            entry_term, index, entry_kind, length = _ENTRY.unpack_from(data, at)
-            at += 21
-            if at + length > end:
-                raise RemoteProtocolError("an entry is longer than its message")
-            entries.append(Entry(entry_term, index, entry_kind, data[at : at + length]))
-            at += length
-    except (struct.error, ValueError) as error:
-        raise RemoteProtocolError(f"unreadable Raft message: {error}") from error
-    if at != end:
-        raise RemoteProtocolError(f"{end - at} bytes behind a Raft message")
+    if (src | dst | term | prev_index | prev_term | commit | match | context) < 0:
+        raise RemoteProtocolError("a number of a Raft message is out of range")
+    at += _RAFT_BYTES
+    snapshot: SnapshotMeta | None = None
+    if flags & _FLAG_SNAPSHOT:
+        snapshot, at = _decode_snapshot(data, at)
+    entries = _decode_entries(data, at, end, count)
     granted = bool(flags & _FLAG_GRANTED)
     return Message(
         kind, src, dst, term, prev_index, prev_term, commit, match, granted, context, entries or None, snapshot
     )
 
 
+def _decode_snapshot(data: bytes, at: int) -> tuple[SnapshotMeta, int]:
+    """(the snapshot that is offered at `at`, where it ends). Raises RemoteProtocolError."""
+    try:
+        index, term, name_length, config_length = _SNAPSHOT.unpack_from(data, at)
+        at += _SNAPSHOT.size
+        name = data[at : at + name_length].decode()
+        at += name_length
+        config = decode_configuration(data[at : at + config_length])
+    except (struct.error, ValueError) as error:
+        raise RemoteProtocolError(f"unreadable snapshot: {error}") from error
+    return SnapshotMeta(index, term, config, name), at + config_length
+
+
+def _decode_entries(data: bytes, at: int, end: int, count: int) -> list[Entry]:
+    """The entries that are all of data[at:end]. Raises RemoteProtocolError."""
+    entries: list[Entry] = []
+    for _ in range(count):
+        start = at + _ENTRY_BYTES
+        if start > end:
+            raise RemoteProtocolError("an entry is longer than its message")
+        if IS_COMPILED:
+            term, index, kind = read_i64_be(data, at), read_i64_be(data, at + 8), data[at + 16]
+            length = read_i32_be(data, at + 17)
+        else:
+            term, index, kind, length = _ENTRY.unpack_from(data, at)
+        at = start + length
+        if (term | index) < 0 or length < 0 or at > end:
+            raise RemoteProtocolError("an entry is longer than its message, or its place out of range")
+        entries.append(Entry(term, index, kind, data[start:at]))
+    if at != end:
+        raise RemoteProtocolError(f"{end - at} bytes behind a Raft message")
+    return entries
+
+
 def encode_forward(term: int, first: int, commands: list[bytes]) -> bytes:
     """Commands for the leader of `term`, numbered from `first`."""
+    if IS_COMPILED:
+        out = BytesWriter()
+        write_i32_be(out, 1 + _FORWARD_BYTES + sum(len(command) for command in commands))
+        out.append(FORWARD)
+        write_i64_be(out, term)
+        write_i64_be(out, first)
+        return b"".join([out.getvalue(), *commands])
     return frame(FORWARD, _FORWARD.pack(term, first) + b"".join(commands))
 
 
 def decode_forward(data: bytes, at: int, end: int) -> tuple[int, int, list[bytes]]:
     """(term, first, commands). Raises RemoteProtocolError."""
-    try:
+    if end - at < _FORWARD_BYTES:
+        raise RemoteProtocolError(f"forward of {end - at} bytes")
+    if IS_COMPILED:
+        term, first = read_i64_be(data, at), read_i64_be(data, at + 8)
+    else:
         term, first = _FORWARD.unpack_from(data, at)
-        at += _FORWARD.size
-        commands: list[bytes] = []
-        while at < end:
-            length = -1
-            if end - at >= COMMAND_HEADER_BYTES:
-                length = read_i32_be(data, at) if IS_COMPILED else _LENGTH.unpack_from(data, at)[0]
-            stop = at + 4 + length
-            if stop > end or stop - at < COMMAND_HEADER_BYTES:
-                raise RemoteProtocolError("a forwarded command is longer than its frame or shorter than its header")
-            commands.append(data[at:stop])
-            at = stop
-    except struct.error as error:
-        raise RemoteProtocolError(f"unreadable forward: {error}") from error
+    if (term | first) < 0:
+        raise RemoteProtocolError("a number of a forward is out of range")
+    at += _FORWARD_BYTES
+    commands: list[bytes] = []
+    while at < end:
+        length = -1
+        if end - at >= COMMAND_HEADER_BYTES:
+            length = read_i32_be(data, at) if IS_COMPILED else _LENGTH.unpack_from(data, at)[0]
+        stop = at + 4 + length
+        if stop > end or stop - at < COMMAND_HEADER_BYTES:
+            raise RemoteProtocolError("a forwarded command is longer than its frame or shorter than its header")
+        commands.append(data[at:stop])
+        at = stop
     return term, first, commands
 
 
@@ -375,18 +448,20 @@ class PeerFrames:
         size = len(block)
         need = 5
         while size - at >= 5:
-            length, kind = _FRAME.unpack_from(block, at)
+            length: int = read_i32_be(block, at) if IS_COMPILED else _LENGTH.unpack_from(block, at)[0]
             if length < 1 or length > self.limit:
                 raise RemoteProtocolError(f"frame of {length} bytes, allowed are 1 to {self.limit}")
             stop = at + 4 + length
             if stop > size:
                 need = 4 + length
                 break
-            frames.append((kind, block, at + 5, stop))
+            frames.append((block[at + 4], block, at + 5, stop))
             at = stop
             if self.limit == HELLO_BYTES_MAX:
                 break
-        self._parts = [block[at:]] if at < size else []
+        self._parts.clear()
+        if at < size:
+            self._parts.append(block[at:])
         self._have = size - at
         self._need = need if self._have else 5
         return frames

@@ -36,6 +36,36 @@ def test_raft_messages_round_trip(term: int, index: int, commit: int, match: int
     assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)
 
 
+@pytest.mark.parametrize("size", [0, 900, 1000, 100_000])
+def test_raft_messages_of_any_size_round_trip(size: int) -> None:
+    """Short ones are put together in another way than long ones."""
+    message = Message(APPEND, 1, 2, 3, 4, 3, 4, entries=[Entry(3, 5, 0, b"x" * size), Entry(3, 6, 1, b"")])
+    frame = codec.encode_raft(message)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)
+
+
+@pytest.mark.parametrize("at", [7, 15, 23, 31, 39, 47, 55, 63, 83, 91, 100])
+def test_numbers_of_raft_messages_are_never_negative(at: int) -> None:
+    """Neither a node, a term, an index nor a length is; whoever says so is not a peer."""
+    frame = bytearray(codec.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data")])))
+    frame[at] = 0xFF
+    with pytest.raises(RemoteProtocolError):
+        codec.decode_raft(bytes(frame), 5, len(frame))
+
+
+def test_a_frame_that_ends_early_is_refused() -> None:
+    """Although more bytes lie behind it: they are another frame's."""
+    raft = codec.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data")]))
+    forward = codec.encode_forward(1, 1, [encode_command(1, 2, 3, 5, b"body")])
+    for end in range(5, len(raft)):
+        with pytest.raises(RemoteProtocolError):
+            codec.decode_raft(raft + raft, 5, end)
+    for end in (5, 20, len(forward) - 1):
+        with pytest.raises(RemoteProtocolError):
+            codec.decode_forward(forward + forward, 5, end)
+
+
 def test_snapshot_offer_round_trips() -> None:
     """Position, configuration and file name."""
     meta = SnapshotMeta(10, 2, Configuration([1, 2, 3], [], [4], b"addresses"), "name.snap")
