@@ -22,14 +22,16 @@ GROUP = 50
 DATA = bytes(100)
 
 
-def timed(label: str, count: int, action: Callable[[], object]) -> None:
-    """Run `action`, which does `count` operations, five times; print the best."""
+def timed(label: str, count: int, action: Callable[[], object], undo: Callable[[], object] | None = None) -> None:
+    """Run `action`, which does `count` operations, five times, and `undo` after each; print the best without `undo`."""
     best = float("inf")
     for _ in range(5):
         gc.collect()
         begin = time.perf_counter()
         action()
         best = min(best, time.perf_counter() - begin)
+        if undo is not None:
+            undo()
     sys.stdout.write(f"{label:<44} {best / count * 1e6:8.2f} us\n")
 
 
@@ -81,15 +83,28 @@ def main() -> None:
     plain = [r.encode_path_watch(path, False) for path in paths]
     timed("getData, 100 bytes", count, reads(r.OP_GET_DATA, plain))
     timed("exists", count, reads(r.OP_EXISTS, plain))
-    sets = [r.encode_set_data(path, DATA, -1) for path in paths]
-    timed("setData, 100 bytes", count, run(groups(1, r.OP_SET_DATA, sets)))
+    sets = groups(1, r.OP_SET_DATA, [r.encode_set_data(path, DATA, -1) for path in paths])
+    timed("setData, 100 bytes", count, run(sets))
     fresh = [r.CreateRequest(r.OP_CREATE, b"/load/new-%06d" % i, DATA, r.OPEN_ACL, 0) for i in range(count)]
     create = groups(1, r.OP_CREATE, [r.encode_create(each) for each in fresh])
     remove = groups(1, r.OP_DELETE, [r.encode_path_version(each.path, -1) for each in fresh])
+    timed("create, 100 bytes", count, run(create), run(remove))
+    run(create)()
+    timed("delete, 100 bytes", count, run(remove), run(create))
+    run(remove)()
     timed("create + delete, 100 bytes", count, lambda: (run(create)(), run(remove)()))
     ops = [r.MultiOp(r.OP_SET_DATA, path, DATA, -1) for path in paths]
-    multis = [r.encode_multi(ops[at : at + 100]) for at in range(0, count, 100)]
-    timed("setData as part of a multi of 100", count, run(groups(1, r.OP_MULTI, multis)))
+    multis = groups(1, r.OP_MULTI, [r.encode_multi(ops[at : at + 100]) for at in range(0, count, 100)])
+    timed("setData as part of a multi of 100", count, run(multis))
+    # What a node does that none of the clients is connected to.
+    machine.answering = {}
+    timed("  unanswered: setData", count, run(sets))
+    timed("  unanswered: create", count, run(create), run(remove))
+    run(create)()
+    timed("  unanswered: delete", count, run(remove), run(create))
+    run(remove)()
+    timed("  unanswered: setData in a multi", count, run(multis))
+    machine.answering = None
     listing = [r.encode_path_watch(b"/load", False)] * 20
     timed(f"getChildren of {count}, again", 20, reads(r.OP_GET_CHILDREN, listing))
 
