@@ -83,9 +83,11 @@ class DataTree(View):
 
     def __init__(self, empty: bool = False) -> None:
         self.nodes: dict[bytes, Node] = {}
-        #: Sum of the marks of all znodes but those in `_unmarked`, which have changed since.
+        #: Sum of the marks of all znodes but those that have changed since.
         self._marked_sum: int = 0
-        self._unmarked: dict[bytes, Node] = {}
+        #: Those, with their paths, and some that are gone.
+        self._unmarked: list[Node] = []
+        self._unmarked_paths: list[bytes] = []
         #: Bytes of all paths and data.
         self.data_bytes: int = 0
         self.acls: dict[bytes, AccessList] = {OPEN.encoded: OPEN, READ_ONLY.encoded: READ_ONLY}
@@ -134,17 +136,23 @@ class DataTree(View):
     def digest_sum(self) -> int:
         """Sum of the marks of all znodes: the tree's part of the digest."""
         added = 0
-        for path, node in self._unmarked.items():
-            added += node.remark(path, node.stat())
+        paths = self._unmarked_paths
+        for i, node in enumerate(self._unmarked):
+            if node.is_unmarked:
+                node.is_unmarked = False
+                added += node.remark(paths[i], node.stat())
         self._unmarked.clear()
+        paths.clear()
         self._marked_sum += added
         return self._marked_sum
 
     def _touch(self, path: bytes, node: Node) -> None:
         """The znode is about to change, or has just done so."""
-        if path not in self._unmarked:
+        if not node.is_unmarked:
+            node.is_unmarked = True
             self._marked_sum -= node.mark
-            self._unmarked[path] = node
+            self._unmarked.append(node)
+            self._unmarked_paths.append(path)
 
     def find(self, path: bytes) -> Node | None:
         """The znode at `path`."""
@@ -227,8 +235,6 @@ class DataTree(View):
         assert family is not None, path
         self._strike(family, node)
         family.pzxid = zxid
-        if self._unmarked.pop(path, None) is None:
-            self._marked_sum -= node.mark
         self._touch(parent_path, parent)
         self._unindex(path, node)
         if self._listings:
@@ -236,6 +242,12 @@ class DataTree(View):
         if self.quotas.active:
             self._charge(path, -1, -size_of(node.data))
             self.quotas.deleted(path)
+        if node.is_unmarked:
+            # It stays on the list until the next digest, but its data do not.
+            node.is_unmarked = False
+            node.data = None
+        else:
+            self._marked_sum -= node.mark
         events.append((EVENT_DELETED, path, node.acl))
         events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
 

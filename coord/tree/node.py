@@ -77,10 +77,24 @@ class Node:
     `slot` is this znode's place among its parent's `children`.
 
     `mark` is this znode's part of the tree's digest: a checksum over Stat, path, kind, access list and data as they
-    were when `remark` was called; the tree knows for which znodes that is out of date.
+    were when `remark` was called; `is_unmarked` says that it is out of date and that the tree has this znode on its list
+    of those.
     """
 
-    __slots__ = ("_mark", "acl", "ctime", "czxid", "data", "kind", "more", "mtime", "mzxid", "slot", "version")
+    __slots__ = (
+        "_mark",
+        "acl",
+        "ctime",
+        "czxid",
+        "data",
+        "is_unmarked",
+        "kind",
+        "more",
+        "mtime",
+        "mzxid",
+        "slot",
+        "version",
+    )
 
     def __init__(self, data: bytes | None, acl: AccessList, kind: int, ephemeral_owner: int, ttl_ms: int) -> None:
         self.data: bytes | None = data
@@ -94,6 +108,7 @@ class Node:
         self._mark: i32 = 0
         self.slot: i32 = 0
         self.kind: u8 = kind
+        self.is_unmarked: bool = False
         tenure = ttl_ms if kind == KIND_TTL else ephemeral_owner
         if tenure:
             self.grown().tenure = tenure

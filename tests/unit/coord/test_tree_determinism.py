@@ -192,11 +192,11 @@ def test_no_more_znodes_than_the_limit_wait_for_their_checksums() -> None:
     tree.digest_sum()
     for n in range(UNMARKED_MAX):
         client.create(b"/n%d" % n)
-    assert sorted(tree._unmarked) == [b"/"], "what is new has its own at once"
+    assert tree._unmarked_paths == [b"/"], "what is new has its own at once"
     tree.digest_sum()
     for n in range(UNMARKED_MAX):
         client.set(b"/n%d" % n, b"x")
     assert len(tree._unmarked) == UNMARKED_MAX
     client.create(b"/one-more")
-    assert sorted(tree._unmarked) == [b"/"]
+    assert tree._unmarked_paths == [b"/"]
     assert tree.digest_sum() == sum(node.checksum(path, node.stat()) for path, node in tree.nodes.items())
