@@ -135,6 +135,8 @@ class Pipeline:
         """Answer from this state from now on."""
         self.machine = machine
         machine.answering = self._by_session
+        # No watch is left while a group is being applied, but between its commands if they are applied one by one.
+        machine.watches = self.watches
 
     # --- connections ------------------------------------------------------------------------------------------------
 

@@ -164,10 +164,10 @@ class DataTree(View):
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    def apply(self, delta: Delta, zxid: int, time_ms: int, events: list[Event]) -> Node | None:
+    def apply(self, delta: Delta, zxid: int, time_ms: int, events: list[Event] | None) -> Node | None:
         """Make a planned change and append what watchers may be told of it to `events`, in ZooKeeper's order.
 
-        Returns the znode as it is now, None when it is gone.
+        `events` is None where nobody watches. Returns the znode as it is now, None when it is gone.
         """
         if len(self._unmarked) >= UNMARKED_MAX:
             self.digest_sum()
@@ -181,7 +181,7 @@ class DataTree(View):
         assert isinstance(delta, SetAclDelta), delta
         return self._set_acl(delta)
 
-    def _set_data(self, delta: SetDataDelta, zxid: int, time_ms: int, events: list[Event]) -> Node:
+    def _set_data(self, delta: SetDataDelta, zxid: int, time_ms: int, events: list[Event] | None) -> Node:
         path = delta.path
         node = self.nodes[path]
         grown = size_of(delta.data) - size_of(node.data)
@@ -193,10 +193,11 @@ class DataTree(View):
         self.data_bytes += grown
         if self.quotas.active:
             self._charge(path, 0, grown)
-        events.append((EVENT_DATA_CHANGED, path, node.acl))
+        if events is not None:
+            events.append((EVENT_DATA_CHANGED, path, node.acl))
         return node
 
-    def _create(self, delta: CreateDelta, zxid: int, time_ms: int, events: list[Event]) -> Node:
+    def _create(self, delta: CreateDelta, zxid: int, time_ms: int, events: list[Event] | None) -> Node:
         path = delta.path
         data = delta.data
         node = Node(data, self.share(delta.acl), delta.kind, delta.ephemeral_owner, delta.ttl_ms)
@@ -222,11 +223,12 @@ class DataTree(View):
             self._charge(path, 1, size_of(data))
         if path[: len(QUOTA_PREFIX)] == QUOTA_PREFIX:
             self._quota_created(path)
-        events.append((EVENT_CREATED, path, node.acl))
-        events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
+        if events is not None:
+            events.append((EVENT_CREATED, path, node.acl))
+            events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
         return node
 
-    def _delete(self, delta: DeleteDelta, zxid: int, events: list[Event]) -> None:
+    def _delete(self, delta: DeleteDelta, zxid: int, events: list[Event] | None) -> None:
         path = delta.path
         node = self.nodes.pop(path)
         parent_path = delta.parent
@@ -248,8 +250,9 @@ class DataTree(View):
             node.data = None
         else:
             self._marked_sum -= node.mark
-        events.append((EVENT_DELETED, path, node.acl))
-        events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
+        if events is not None:
+            events.append((EVENT_DELETED, path, node.acl))
+            events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
 
     def _strike(self, family: More, node: Node) -> None:
         """Take a child off its parent's list. The ranks are closed before more than half of the places are empty."""

@@ -146,6 +146,8 @@ class StateMachine:
         self.applied_time_ms: int = 0
         #: The sessions whose commands this replica has to answer, as keys; other outcomes have no body. None: all.
         self.answering: dict[int, Any] | None = None
+        #: The watches that outcomes have events for: none while that is empty. None: outcomes always have them.
+        self.watches: WatchTable | None = None
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
@@ -212,11 +214,17 @@ class StateMachine:
         """
         self.last_zxid += 1
         outcome = Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_RECONFIG)
-        events: list[Event] = []
         content = text + b"version=" + format(outcome.zxid, "x").encode()
+        events = self._events_of(outcome)
         self.tree.apply(SetDataDelta(CONFIG, content, -1), outcome.zxid, self.applied_time_ms, events)
-        outcome.events = events
         return outcome
+
+    def _events_of(self, outcome: Outcome) -> list[Event] | None:
+        """Where to put the events of an outcome, None if nobody could hear of them."""
+        if self.watches is not None and self.watches.is_empty():
+            return None
+        outcome.events = []
+        return outcome.events
 
     def _advance_time(self, time_ms: int) -> None:
         if time_ms > self.applied_time_ms:
@@ -274,9 +282,7 @@ class StateMachine:
         if isinstance(planned, int):
             outcome.err = planned
             return
-        events: list[Event] = []
-        outcome.events = events
-        node = self.tree.apply(planned, outcome.zxid, self.applied_time_ms, events)
+        node = self.tree.apply(planned, outcome.zxid, self.applied_time_ms, self._events_of(outcome))
         if node is None or (self.answering is not None and outcome.session_id not in self.answering):
             return
         if not isinstance(planned, CreateDelta):
@@ -299,7 +305,7 @@ class StateMachine:
         if planned.err:
             outcome.body = _refused_multi(len(ops), planned.failed, planned.err)
             return
-        events: list[Event] = []
+        events = self._events_of(outcome)
         parts: list[bytes] = []
         is_answered = self.answering is None or outcome.session_id in self.answering
         for i, delta in enumerate(planned.deltas):
@@ -310,10 +316,9 @@ class StateMachine:
         if is_answered:
             parts.append(_MULTI_END)
             outcome.body = b"".join(parts)
-        outcome.events = events
 
     def _perform_part(
-        self, opcode: int, delta: Delta | None, zxid: int, events: list[Event], parts: list[bytes]
+        self, opcode: int, delta: Delta | None, zxid: int, events: list[Event] | None, parts: list[bytes]
     ) -> None:
         """Make the change of one part of a multi and append its part of the reply."""
         if delta is None:
@@ -374,11 +379,10 @@ class StateMachine:
 
     def _end_session(self, outcome: Outcome, session: Session) -> None:
         """The session and all its ephemerals go under one zxid."""
-        events: list[Event] = []
+        events = self._events_of(outcome)
         for path in self.tree.ephemerals_of(session.session_id):
             self.tree.apply(DeleteDelta(path, parent_of(path)), outcome.zxid, self.applied_time_ms, events)
         self.sessions.remove(session)
-        outcome.events = events
 
     # --- reads and watches -------------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class WatchTable:
 
     def is_empty(self) -> bool:
         """Whether nobody can be waiting for an event."""
-        return not self._watchers
+        return not (self._data or self._child or self._persistent or self._recursive)
 
     # --- events ------------------------------------------------------------------------------------------------------
 

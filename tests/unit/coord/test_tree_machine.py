@@ -510,6 +510,20 @@ def test_time_never_goes_back(c: Client, store: Store) -> None:
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
+def test_outcomes_have_no_events_while_the_watches_are_known_and_none(c: Client, store: Store) -> None:
+    store.machine.watches = store.watches
+    assert c.create(b"/a").events == []
+    assert c.get(b"/a", watch=True) == (0, b"")
+    c.multi(set_op(b"/a", b"x"))
+    assert store.events() == [(1, r.EVENT_DATA_CHANGED, b"/a")]
+    assert c.write(r.OP_MULTI, r.encode_multi([set_op(b"/a", b"y")])).events == []
+    c.children(b"/", watch=True)
+    c.delete(b"/a")
+    assert store.events() == [(1, r.EVENT_CHILDREN_CHANGED, b"/")]
+    assert store.machine.apply_membership(b"").events == []
+    assert c.close().events == []
+
+
 def test_events_of_the_writes_come_in_zookeepers_order(c: Client) -> None:
     def events(outcome: object) -> list[tuple[int, bytes]]:
         return [(kind, path) for kind, path, _ in outcome.events]  # type: ignore[attr-defined]

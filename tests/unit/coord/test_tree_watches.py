@@ -203,6 +203,21 @@ def test_trigger_without_watchers_is_empty() -> None:
     assert table.triggered(DELETED, b"/a") == []
 
 
+def test_table_is_empty_before_the_first_watch_and_after_the_last() -> None:
+    """A watcher that has had its event waits for nothing."""
+    table = WatchTable()
+    assert table.is_empty()
+    for watch in (table.watch_data, table.watch_children, table.watch_persistent, table.watch_recursive):
+        watch(b"/a", 1)
+        assert not table.is_empty()
+        table.drop(1)
+        assert table.is_empty()
+    table.watch_data(b"/a", 1)
+    table.watch_children(b"/a", 2)
+    table.triggered(DELETED, b"/a")
+    assert table.is_empty()
+
+
 # --- setWatches ------------------------------------------------------------------------------------------------------
 
 
