@@ -126,7 +126,9 @@ class DataTree(View):
         if len(nodes) == count:
             return False
         self._index(path, node)
-        if parent is not None:
+        if parent is None:
+            node.slot = 0
+        else:
             _enlist(parent.grown(), path, node)
             if path.startswith(QUOTA_PREFIX):
                 self.quotas.created(path)
@@ -183,7 +185,7 @@ class DataTree(View):
 
     def _set_data(self, delta: SetDataDelta, zxid: int, time_ms: int, events: list[Event] | None) -> Node:
         path = delta.path
-        node = self.nodes[path]
+        node = delta.node if delta.node is not None else self.nodes[path]
         grown = size_of(delta.data) - size_of(node.data)
         node.data = delta.data
         node.version = delta.version
@@ -210,7 +212,7 @@ class DataTree(View):
         # At once, since most znodes stay for a while as they are made.
         self._marked_sum += node.remark(path, node.stat())
         parent_path = delta.parent
-        parent = self.nodes[parent_path]
+        parent = delta.parent_node if delta.parent_node is not None else self.nodes[parent_path]
         family = parent.grown()
         _enlist(family, path, node)
         family.num_children += 1
@@ -232,7 +234,7 @@ class DataTree(View):
         path = delta.path
         node = self.nodes.pop(path)
         parent_path = delta.parent
-        parent = self.nodes[parent_path]
+        parent = delta.parent_node if delta.parent_node is not None else self.nodes[parent_path]
         family = parent.more
         assert family is not None, path
         self._strike(family, node)

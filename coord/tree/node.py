@@ -74,7 +74,7 @@ class Node:
     96 bytes; what few znodes need is in another object, `more`. The Stat as the wire has it is made anew whenever it is
     asked for (`stat`).
 
-    `slot` is this znode's place among its parent's `children`.
+    `slot` is this znode's place among its parent's `children`; -1 before it has one, as planning's sketches never do.
 
     `mark` is this znode's part of the tree's digest: a checksum over Stat, path, kind, access list and data as they
     were when `remark` was called; `is_unmarked` says that it is out of date and that the tree has this znode on its list
@@ -106,7 +106,7 @@ class Node:
         self.mtime: i64 = 0
         self.version: i32 = 0
         self._mark: i32 = 0
-        self.slot: i32 = 0
+        self.slot: i32 = -1
         self.kind: u8 = kind
         self.is_unmarked: bool = False
         tenure = ttl_ms if kind == KIND_TTL else ephemeral_owner
@@ -119,6 +119,10 @@ class Node:
         if more is None:
             more = self.more = More(self.czxid)
         return more
+
+    def if_planted(self) -> Node | None:
+        """This znode if it is one of the tree's, None if it is a sketch."""
+        return self if self.slot >= 0 else None
 
     def sketch(self, version: int) -> Node:
         """A znode like this one as far as planning looks at it, at that version."""
@@ -299,7 +303,10 @@ class Node:
 
 @mypyc_attr(acyclic=True)
 class Delta:
-    """One planned change of one znode. Planning made sure that it can be applied."""
+    """One planned change of one znode. Planning made sure that it can be applied.
+
+    A delta may bring the tree's own znode along, which planning has found, so that it is not looked up again.
+    """
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -318,9 +325,11 @@ class CreateDelta(Delta):
         kind: int,
         ephemeral_owner: int,
         ttl_ms: int,
+        parent_node: Node | None = None,
     ) -> None:
         self.path = path
         self.parent = parent
+        self.parent_node = parent_node
         self.data = data
         self.acl = acl
         self.kind = kind
@@ -332,19 +341,21 @@ class CreateDelta(Delta):
 class DeleteDelta(Delta):
     """An existing znode without children, a child of `parent`, goes."""
 
-    def __init__(self, path: bytes, parent: bytes) -> None:
+    def __init__(self, path: bytes, parent: bytes, parent_node: Node | None = None) -> None:
         self.path = path
         self.parent = parent
+        self.parent_node = parent_node
 
 
 @mypyc_attr(acyclic=True)
 class SetDataDelta(Delta):
     """New data; `version` is the one the znode has afterwards."""
 
-    def __init__(self, path: bytes, data: bytes | None, version: int) -> None:
+    def __init__(self, path: bytes, data: bytes | None, version: int, node: Node | None = None) -> None:
         self.path = path
         self.data = data
         self.version = version
+        self.node = node
 
 
 @mypyc_attr(acyclic=True)

@@ -119,7 +119,7 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
     if view.enforces_quotas and view.is_over_quota(path, 1, size_of(request.data)):
         return QUOTA_EXCEEDED
     owner = session.session_id if kind == KIND_EPHEMERAL else 0
-    return CreateDelta(path, parent_path, request.data, acl, kind, owner, request.ttl_ms)
+    return CreateDelta(path, parent_path, request.data, acl, kind, owner, request.ttl_ms, parent.if_planted())
 
 
 def plan_set_data(view: View, session: Session, path: bytes, data: bytes | None, version: int) -> Planned:
@@ -133,7 +133,7 @@ def plan_set_data(view: View, session: Session, path: bytes, data: bytes | None,
         return QUOTA_EXCEEDED
     if version not in (ANY_VERSION, node.version):
         return BAD_VERSION
-    return SetDataDelta(path, data, next_version(node.version))
+    return SetDataDelta(path, data, next_version(node.version), node.if_planted())
 
 
 def plan_delete(view: View, session: Session, path: bytes, version: int) -> Planned:
@@ -153,7 +153,7 @@ def plan_delete(view: View, session: Session, path: bytes, version: int) -> Plan
         return BAD_VERSION
     if node.num_children:
         return NOT_EMPTY
-    return DeleteDelta(path, parent_path)
+    return DeleteDelta(path, parent_path, parent.if_planted())
 
 
 def plan_check(view: View, session: Session, path: bytes, version: int) -> Planned:
@@ -202,7 +202,7 @@ def plan_delete_container(view: View, identities: list[Identity] | None, path: b
         return NOT_EMPTY
     if not is_reapable(node, time_ms):
         return BAD_VERSION
-    return DeleteDelta(path, parent_path)
+    return DeleteDelta(path, parent_path, parent.if_planted())
 
 
 def _is_deletable(path: bytes) -> bool:
