@@ -21,7 +21,7 @@ from coord.errors import (
     OK,
     QUOTA_EXCEEDED,
 )
-from coord.tree.acl import Identity, resolve
+from coord.tree.acl import OPEN, Identity, resolve
 from coord.tree.datatree import SPECIAL_PATHS, DataTree, View, is_reapable, size_of
 from coord.tree.node import (
     KIND_CONTAINER,
@@ -217,6 +217,9 @@ def _missing(path: bytes) -> int:
 
 # --- multi -----------------------------------------------------------------------------------------------------------
 
+#: Stands in an overlay for a znode that would not be there any more.
+_GONE: Final = Node(None, OPEN, KIND_PERSISTENT, 0, 0)
+
 
 class Overlay(View):
     """The tree as some planned changes would leave it.
@@ -229,7 +232,7 @@ class Overlay(View):
     def __init__(self, tree: DataTree) -> None:
         self._tree = tree
         self._nodes = tree.nodes
-        self._changed: dict[bytes, Node | SetDataDelta | None] = {}
+        self._changed: dict[bytes, Node | SetDataDelta] = {}
         self.enforces_quotas = tree.enforces_quotas
         # Kept only while quotas hold: sizes of what was created or written, and what that adds below each quota.
         self._sizes: dict[bytes, int] = {}
@@ -237,10 +240,12 @@ class Overlay(View):
 
     def find(self, path: bytes) -> Node | None:
         """The znode as it would be."""
-        if path not in self._changed:
+        known = self._changed.get(path)
+        if known is None:
             return self._nodes.get(path)
-        known = self._changed[path]
-        return self._own(path) if isinstance(known, SetDataDelta) else known
+        if isinstance(known, SetDataDelta):
+            return self._own(path)
+        return known if known is not _GONE else None
 
     def size_at(self, path: bytes) -> int:
         """Bytes of the data that would be there."""
@@ -283,18 +288,18 @@ class Overlay(View):
             self._charge(delta)
         path = delta.path
         if isinstance(delta, SetDataDelta):
-            known = self._changed.get(path)
-            if isinstance(known, Node):
-                known.version = delta.version
-            else:
+            if delta.node is not None:
+                # The tree's own: so nothing had changed there.
                 self._changed[path] = delta
+            else:
+                self._own(path).version = delta.version
         elif isinstance(delta, CreateDelta):
             self._changed[path] = Node(None, delta.acl, delta.kind, delta.ephemeral_owner, delta.ttl_ms)
             family = self._own(delta.parent).grown()
             family.num_children += 1
             family.creates += 1
         elif isinstance(delta, DeleteDelta):
-            self._changed[path] = None
+            self._changed[path] = _GONE
             self._own(delta.parent).grown().num_children -= 1
         elif isinstance(delta, SetAclDelta):
             node = self._own(path)
