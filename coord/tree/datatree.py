@@ -142,7 +142,7 @@ class DataTree(View):
         for i, node in enumerate(self._unmarked):
             if node.is_unmarked:
                 node.is_unmarked = False
-                added += node.remark(paths[i], node.stat())
+                added += node.remark(paths[i])
         self._unmarked.clear()
         paths.clear()
         self._marked_sum += added
@@ -210,7 +210,7 @@ class DataTree(View):
         self.nodes[path] = node
         self._index(path, node)
         # At once, since most znodes stay for a while as they are made.
-        self._marked_sum += node.remark(path, node.stat())
+        self._marked_sum += node.remark(path)
         parent_path = delta.parent
         parent = delta.parent_node if delta.parent_node is not None else self.nodes[parent_path]
         family = parent.grown()

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
 from coord.tree.acl import AccessList
-from coord.wire.jute import IS_COMPILED
+from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX
 
 if IS_COMPILED:
     from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
@@ -17,6 +17,8 @@ if IS_COMPILED:
 #: czxid mzxid ctime mtime version cversion aversion ephemeral_owner data_length num_children pzxid
 STAT: Final = struct.Struct("!qqqqiiiqiiq")
 _pack_stat: Final = STAT.pack
+#: Under a name of this module's own: compiled, one that is imported is looked up anew for every call.
+_crc: Final = crc32c
 
 KIND_PERSISTENT: Final = 0
 KIND_EPHEMERAL: Final = 1
@@ -24,6 +26,8 @@ KIND_CONTAINER: Final = 2
 KIND_TTL: Final = 3
 
 I32_MAX: Final = 0x7FFFFFFF
+#: Up to so many children ever created the Stat tells their number.
+_CREATES_SHOWN: Final = I32_MAX // 2
 
 #: The largest prime below 2**32: brings a longer number into 32 bits without dropping any of its bits.
 _PRIME_32: Final = 0xFFFFFFFB
@@ -187,13 +191,43 @@ class Node:
 
     def stat(self) -> bytes:
         """The Stat as the wire has it."""
+        if IS_COMPILED:
+            out = BytesWriter()
+            self._write_stat(out)
+            return out.getvalue()
         data = self.data
+        length = len(data) if data is not None else 0
         more = self.more
-        creates: int = 0
-        children: int = 0
-        pzxid: int = self.czxid
-        owner: int = 0
-        aversion: int = 0
+        if more is None:
+            leaf: bytes = _pack_stat(
+                self.czxid, self.mzxid, self.ctime, self.mtime, self.version, 0, 0, 0, length, 0, self.czxid
+            )
+            return leaf
+        creates: int = more.creates
+        children: int = more.num_children
+        packed: bytes = _pack_stat(
+            self.czxid,
+            self.mzxid,
+            self.ctime,
+            self.mtime,
+            self.version,
+            wrap_i32(2 * creates - children),
+            more.aversion,
+            more.tenure if self.kind != KIND_TTL else 0,
+            length,
+            children,
+            more.pzxid,
+        )
+        return packed
+
+    def _write_stat(self, out: BytesWriter) -> None:
+        """`stat`, compiled."""
+        creates: i64 = 0
+        children: i32 = 0
+        pzxid: i64 = self.czxid
+        owner: i64 = 0
+        aversion: i32 = 0
+        more = self.more
         if more is not None:
             creates = more.creates
             children = more.num_children
@@ -201,38 +235,25 @@ class Node:
             aversion = more.aversion
             if self.kind != KIND_TTL:
                 owner = more.tenure
+        data = self.data
+        length: i64 = 0
+        if data is not None:
+            length = len(data)
         # As ZooKeeper counts for the wire: every create and every delete of a child.
-        cversion = 2 * creates - children
+        cversion: i64 = 2 * creates - i64(children)
         if cversion > I32_MAX:
             cversion = wrap_i32(cversion)
-        if IS_COMPILED:
-            out = BytesWriter()
-            write_i64_be(out, self.czxid)
-            write_i64_be(out, self.mzxid)
-            write_i64_be(out, self.ctime)
-            write_i64_be(out, self.mtime)
-            write_i32_be(out, self.version)
-            write_i32_be(out, cversion)
-            write_i32_be(out, aversion)
-            write_i64_be(out, owner)
-            write_i32_be(out, len(data) if data is not None else 0)
-            write_i32_be(out, children)
-            write_i64_be(out, pzxid)
-            return out.getvalue()
-        packed: bytes = _pack_stat(
-            self.czxid,
-            self.mzxid,
-            self.ctime,
-            self.mtime,
-            self.version,
-            cversion,
-            aversion,
-            owner,
-            len(data) if data is not None else 0,
-            children,
-            pzxid,
-        )
-        return packed
+        write_i64_be(out, self.czxid)
+        write_i64_be(out, self.mzxid)
+        write_i64_be(out, self.ctime)
+        write_i64_be(out, self.mtime)
+        write_i32_be(out, self.version)
+        write_i32_be(out, i32(cversion))
+        write_i32_be(out, aversion)
+        write_i64_be(out, owner)
+        write_i32_be(out, i32(length))
+        write_i32_be(out, children)
+        write_i64_be(out, pzxid)
 
     def take_stat(self, data: bytes, at: int, creates: int) -> bool:
         """Become the znode of the Stat at `data[at:]`, which `creates` belongs to.
@@ -279,7 +300,8 @@ class Node:
         seed = kind
         if kind == KIND_TTL:
             seed = (self.ttl_ms * 4 + kind) % _PRIME_32
-        stamp: int = crc32c(path, seed) ^ self.acl.stamp
+        stamp: int = _crc(path, seed)
+        stamp ^= self.acl.stamp
         hidden = 0
         if more is not None:
             creates: int = more.creates
@@ -289,14 +311,43 @@ class Node:
                 hidden = creates % _PRIME_32
         if data is not None and not hidden:
             # As below, in one step.
-            return crc32c(data + stat, stamp)
+            checksum: int = _crc(data + stat, stamp)
+            return checksum
         # A null and an empty data are different answers to a client.
-        stamp = crc32c(data, stamp) if data is not None else ~stamp & 0xFFFFFFFF
-        return crc32c(stat, stamp ^ hidden)
+        stamp = _crc(data, stamp) if data is not None else ~stamp & 0xFFFFFFFF
+        checksum = _crc(stat, stamp ^ hidden)
+        return checksum
 
-    def remark(self, path: bytes, stat: bytes) -> int:
-        """Bring `mark` up to date with everything else; returns it. `stat` is this znode's."""
-        mark = self.checksum(path, stat)
+    def _checksum_now(self, path: bytes) -> int:
+        """`checksum` with the Stat as it is; mostly in one step, compiled."""
+        data = self.data
+        more = self.more
+        if (
+            not IS_COMPILED
+            or data is None
+            or len(data) > NATIVE_BYTES_MAX
+            or self.kind == KIND_TTL
+            or (more is not None and more.creates > _CREATES_SHOWN)
+        ):
+            return self.checksum(path, self.stat())
+        out = BytesWriter()
+        out.write(path)
+        out.write(data)
+        self._write_stat(out)
+        # Going on from a CRC with the stamp on it is going on from the CRC alone where the next four bytes have the
+        # stamp on them.
+        at: i64 = len(path)
+        stamp: i64 = self.acl.stamp
+        for _ in range(4):
+            out[at] = u8(i64(out[at]) ^ (stamp & 0xFF))
+            stamp >>= 8
+            at += 1
+        mark: int = _crc(out.getvalue(), self.kind)
+        return mark
+
+    def remark(self, path: bytes, stat: bytes | None = None) -> int:
+        """Bring `mark` up to date with everything else; returns it. `stat` is this znode's, where it is at hand."""
+        mark = self._checksum_now(path) if stat is None else self.checksum(path, stat)
         self._mark = mark if mark <= I32_MAX else mark - 0x100000000
         return mark
 

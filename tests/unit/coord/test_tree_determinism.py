@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from coord.errors import MARSHALLING_ERROR
 from coord.tree import command
-from coord.tree.datatree import UNMARKED_MAX
+from coord.tree.acl import OPEN, READ_ONLY
+from coord.tree.datatree import UNMARKED_MAX, DataTree
 from coord.tree.machine import StateMachine
+from coord.tree.node import KIND_TTL, Node
 from coord.wire import records as r
-from coord.wire.values import OPEN_ACL, Acl, CreateRequest
-from tests.unit.coord.tree_store import PASSWD, Store, create_op, delete_op, set_op
+from coord.wire.values import OPEN_ACL, Acl, CreateRequest, MultiOp
+from tests.unit.coord.tree_store import PASSWD, Store, check_op, create_op, delete_op, set_op
 
 NAMES = [b"/a", b"/b", b"/a/x", b"/a/y", b"/a/x/z", "/\u00e9".encode(), b"/zookeeper/quota/a"]
 
@@ -199,4 +201,75 @@ def test_no_more_znodes_than_the_limit_wait_for_their_checksums() -> None:
     assert len(tree._unmarked) == UNMARKED_MAX
     client.create(b"/one-more")
     assert tree._unmarked_paths == [b"/"]
-    assert tree.digest_sum() == sum(node.checksum(path, node.stat()) for path, node in tree.nodes.items())
+    assert tree.digest_sum() == counted_anew(tree)
+
+
+def counted_anew(tree: DataTree) -> int:
+    """The tree's part of the digest, from its znodes alone."""
+    return sum(node.checksum(path, node.stat()) for path, node in tree.nodes.items())
+
+
+def test_znode_that_goes_while_its_checksum_is_out_of_date_leaves_nothing_behind() -> None:
+    """Neither in the digest, whatever comes to its path, nor its data, however large, in memory."""
+    store = Store()
+    client = store.client(1)
+    tree = store.machine.tree
+    client.create(b"/a", b"one")
+    client.set(b"/a", b"two")
+    gone = tree.nodes[b"/a"]
+    client.delete(b"/a")
+    assert gone.data is None
+    assert tree.digest_sum() == counted_anew(tree)
+    client.create(b"/a", b"three")
+    client.set(b"/a", b"four")
+    client.delete(b"/a")
+    client.create(b"/a", b"five")
+    client.set(b"/a", b"six")
+    assert tree.digest_sum() == counted_anew(tree)
+
+
+def test_checksum_made_in_one_step_is_the_checksum() -> None:
+    for data in (None, b"", b"abc", b"abcd", bytes(range(256)) * 4, bytes(1025)):
+        for kind, acl in ((0, OPEN), (1, OPEN), (2, READ_ONLY), (KIND_TTL, READ_ONLY)):
+            for creates, children in ((0, 0), (3, 2), ((1 << 30) - 1, 0), (1 << 30, 0), (1 << 30, 7), (1 << 40, 1)):
+                node = Node(data, acl, kind, 7 if kind == 1 else 0, 1000)
+                node.czxid = node.mzxid = 1 << 40
+                if creates:
+                    more = node.grown()
+                    more.creates, more.num_children = creates, children
+                for path in (b"/", b"/a/b"):
+                    assert node.remark(path) == node.mark == node.checksum(path, node.stat())
+
+
+def planned_at_random(rng: random.Random) -> MultiOp:
+    """An operation at one of a few paths, sensible or not."""
+    path = rng.choice([b"/a", b"/b", b"/a/x", b"/a/y", b"/a/x/z"])
+    kind = rng.randrange(5)
+    if kind == 0:
+        return set_op(path, b"%d" % rng.randrange(100), rng.choice([-1, -1, 0, 1]))
+    if kind == 1:
+        return delete_op(path, rng.choice([-1, -1, 0]))
+    if kind == 2:
+        return check_op(path, rng.choice([-1, 0, 1]))
+    return create_op(path, b"new", rng.choice([0, 0, 0, 1, 2]))
+
+
+def test_multi_leaves_what_its_parts_leave_one_after_the_other() -> None:
+    """Also where they meet at the same znodes again and again."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        alone, together = Store(), Store()
+        one, other = alone.client(1), together.client(1)
+        for _ in range(4):
+            taken = [op for op in [planned_at_random(rng) for _ in range(40)] if not one.multi(op)[0].err]
+            assert not any(result.err for result in other.multi(*taken))
+        for path, node in alone.machine.tree.nodes.items():
+            twin = together.machine.tree.nodes[path]
+            assert (twin.data, twin.version, twin.creates, twin.children()) == (
+                node.data,
+                node.version,
+                node.creates,
+                node.children(),
+            )
+        assert len(together.machine.tree.nodes) == len(alone.machine.tree.nodes)
+        assert together.machine.tree.digest_sum() == counted_anew(together.machine.tree)
