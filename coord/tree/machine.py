@@ -234,7 +234,7 @@ class StateMachine:
         self.last_zxid += 1
         outcome = Outcome(self.last_zxid, session_id, owner, cxid, opcode)
         try:
-            session = self.sessions.sessions.get(session_id)
+            session = self.sessions.find(session_id)
             if session is None:
                 outcome.err = self._without_session(outcome, data, at, end)
             elif opcode == OP_ATTACH:

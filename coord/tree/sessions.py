@@ -52,6 +52,8 @@ class SessionTable:
 
     def __init__(self) -> None:
         self.sessions: dict[int, Session] = {}
+        #: Who was found last: the commands of a group mostly come in rows of one session's.
+        self._last: Session | None = None
         #: Sum of the marks of all sessions.
         self.digest_sum: int = 0
 
@@ -61,7 +63,10 @@ class SessionTable:
 
     def find(self, session_id: int) -> Session | None:
         """The session, or None if it never was or has ended."""
-        return self.sessions.get(session_id)
+        last = self._last
+        if last is None or last.session_id != session_id:
+            last = self._last = self.sessions.get(session_id)
+        return last
 
     def add(self, session: Session) -> None:
         """Take a new session; its id is free."""
@@ -88,6 +93,7 @@ class SessionTable:
     def remove(self, session: Session) -> None:
         """The session has ended."""
         del self.sessions[session.session_id]
+        self._last = None
         self.digest_sum -= session.mark
 
 

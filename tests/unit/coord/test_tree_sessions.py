@@ -33,6 +33,19 @@ def test_new_session_is_owned_by_its_zxid_and_the_token_comes_back(c: Client, st
     assert session.identities == [(b"ip", b"10.0.0.1")]
 
 
+def test_session_that_has_ended_is_not_found_again() -> None:
+    """Even if it was found last; nor is it taken for another of its id."""
+    table = SessionTable()
+    first, second = [Session(1, PASSWD, 1000, owner, []) for owner in (1, 2)]
+    assert table.find(1) is None
+    table.add(first)
+    assert table.find(1) is first
+    table.remove(first)
+    assert table.find(1) is None
+    table.add(second)
+    assert table.find(1) is second
+
+
 @pytest.mark.parametrize(("session_id", "timeout_ms"), [(0, 1000), (5, 0), (5, -1)])
 def test_session_without_id_or_timeout_is_refused(store: Store, session_id: int, timeout_ms: int) -> None:
     body = encode_create_session(timeout_ms, PASSWD, b"")
