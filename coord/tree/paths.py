@@ -13,6 +13,7 @@ ROOT: Final = b"/"
 SLASH: Final = ord("/")
 
 _plain_name: Final = re.compile(rb"[\x20-\x2e\x30-\x7e]+").fullmatch
+_DOT: Final = ord(".")
 
 # Controls, private use, surrogates, specials; and everything beyond the basic plane, which ZooKeeper sees as
 # surrogates.
@@ -29,27 +30,29 @@ def last_slash(path: bytes) -> int:
     return at
 
 
-def _is_plain(name: bytes) -> bool:
-    """Whether `name` is printable ASCII, the usual case: decided without decoding."""
+def _is_plain(path: bytes, at: int) -> bool:
+    """Whether `path[at:]` is printable ASCII that does not begin with a dot, the usual case: decided without a copy."""
     if not IS_COMPILED:
-        return _plain_name(name) is not None
-    at: i64 = len(name)
-    if at == 0:
+        return _plain_name(path, at) is not None and path[at] != _DOT
+    start: i64 = at
+    end: i64 = len(path)
+    if start >= end or path[start] == _DOT:
         return False
-    while at > 0:
-        at -= 1
-        byte = name[at]
+    while start < end:
+        byte = path[start]
         if byte < 0x20 or byte > 0x7E or byte == SLASH:
             return False
+        start += 1
     return True
 
 
-def is_valid_name(name: bytes) -> bool:
-    """Whether `name` can be the last part of a path."""
-    if _is_plain(name):
-        return name not in (b".", b"..")
-    if not name or name.isascii():
-        return False
+def is_valid_name(path: bytes, at: int = 0) -> bool:
+    """Whether `path[at:]` can be the last part of a path."""
+    if _is_plain(path, at):
+        return True
+    name = path[at:]
+    if name.isascii():
+        return name not in (b".", b"..") and _plain_name(name) is not None
     try:
         text = name.decode()
     except UnicodeDecodeError:

@@ -110,7 +110,7 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
         path = b"%s%010d" % (path, parent.creates)
     # The parent exists, so only the last name can be wrong, or a second slash in front of it, for `//a` has the root
     # as its parent. The root itself has no name and is there already.
-    if path != ROOT and (not is_valid_name(path[slash + 1 :]) or path[:2] == b"//"):
+    if slash == 1 or (not is_valid_name(path, slash + 1) and path != ROOT):
         return BAD_ARGUMENTS
     if view.find(path) is not None:
         return NODE_EXISTS

@@ -33,6 +33,7 @@ def test_ascii_names_are_printable_and_without_a_slash(byte: int) -> None:
 def test_names(name: bytes, is_valid: bool) -> None:
     """The empty one, the two that mean something else, and what lies beyond ASCII."""
     assert is_valid_name(name) == is_valid
+    assert is_valid_name(b"/\x01/" + name, 3) == is_valid
     assert is_valid_path(b"/a/" + name) == is_valid
 
 
