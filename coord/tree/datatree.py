@@ -223,7 +223,7 @@ class DataTree(View):
             self._forget_listing(parent_path)
         if self.quotas.active:
             self._charge(path, 1, size_of(data))
-        if path[: len(QUOTA_PREFIX)] == QUOTA_PREFIX:
+        if path.startswith(QUOTA_PREFIX):
             self._quota_created(path)
         if events is not None:
             events.append((EVENT_CREATED, path, node.acl))
@@ -232,7 +232,8 @@ class DataTree(View):
 
     def _delete(self, delta: DeleteDelta, zxid: int, events: list[Event] | None) -> None:
         path = delta.path
-        node = self.nodes.pop(path)
+        node = delta.node if delta.node is not None else self.nodes[path]
+        del self.nodes[path]
         parent_path = delta.parent
         parent = delta.parent_node if delta.parent_node is not None else self.nodes[parent_path]
         family = parent.more

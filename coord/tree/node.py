@@ -81,8 +81,7 @@ class Node:
     `slot` is this znode's place among its parent's `children`; -1 before it has one, as planning's sketches never do.
 
     `mark` is this znode's part of the tree's digest: a checksum over Stat, path, kind, access list and data as they
-    were when `remark` was called; `is_unmarked` says that it is out of date and that the tree has this znode on its list
-    of those.
+    were when `remark` was called; `is_unmarked` says that it is out of date and the tree has this znode on its list.
     """
 
     __slots__ = (
@@ -311,12 +310,10 @@ class Node:
                 hidden = creates % _PRIME_32
         if data is not None and not hidden:
             # As below, in one step.
-            checksum: int = _crc(data + stat, stamp)
-            return checksum
+            return _crc(data + stat, stamp)
         # A null and an empty data are different answers to a client.
         stamp = _crc(data, stamp) if data is not None else ~stamp & 0xFFFFFFFF
-        checksum = _crc(stat, stamp ^ hidden)
-        return checksum
+        return _crc(stat, stamp ^ hidden)
 
     def _checksum_now(self, path: bytes) -> int:
         """`checksum` with the Stat as it is; mostly in one step, compiled."""
@@ -342,8 +339,7 @@ class Node:
             out[at] = u8(i64(out[at]) ^ (stamp & 0xFF))
             stamp >>= 8
             at += 1
-        mark: int = _crc(out.getvalue(), self.kind)
-        return mark
+        return _crc(out.getvalue(), self.kind)
 
     def remark(self, path: bytes, stat: bytes | None = None) -> int:
         """Bring `mark` up to date with everything else; returns it. `stat` is this znode's, where it is at hand."""
@@ -392,9 +388,10 @@ class CreateDelta(Delta):
 class DeleteDelta(Delta):
     """An existing znode without children, a child of `parent`, goes."""
 
-    def __init__(self, path: bytes, parent: bytes, parent_node: Node | None = None) -> None:
+    def __init__(self, path: bytes, parent: bytes, node: Node | None = None, parent_node: Node | None = None) -> None:
         self.path = path
         self.parent = parent
+        self.node = node
         self.parent_node = parent_node
 
 

@@ -153,7 +153,7 @@ def plan_delete(view: View, session: Session, path: bytes, version: int) -> Plan
         return BAD_VERSION
     if node.num_children:
         return NOT_EMPTY
-    return DeleteDelta(path, parent_path, parent.if_planted())
+    return DeleteDelta(path, parent_path, node.if_planted(), parent.if_planted())
 
 
 def plan_check(view: View, session: Session, path: bytes, version: int) -> Planned:
@@ -202,7 +202,7 @@ def plan_delete_container(view: View, identities: list[Identity] | None, path: b
         return NOT_EMPTY
     if not is_reapable(node, time_ms):
         return BAD_VERSION
-    return DeleteDelta(path, parent_path, parent.if_planted())
+    return DeleteDelta(path, parent_path, node.if_planted(), parent.if_planted())
 
 
 def _is_deletable(path: bytes) -> bool:
