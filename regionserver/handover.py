@@ -8,7 +8,7 @@ when nothing has left it for a while, or when there is nobody to hand over to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from coord.client.session import SessionState, ZkClient
 from coord.errors import NoNode, OperationError
-from regions.layout import CorruptZnode, Layout, decode_cluster, encode
+from regions.layout import CorruptZnode, Layout, decode_cluster
 from regions.model import ServerRecord
 
 log = Logger()
@@ -28,9 +28,18 @@ LOOK_S: Final = 0.05
 
 
 async def hand_over(
-    reactor: Any, client: ZkClient, paths: Layout, record: ServerRecord, left: Callable[[], int], patience_s: float
+    reactor: Any,
+    client: ZkClient,
+    paths: Layout,
+    record: ServerRecord,
+    announce: Callable[[ServerRecord], Awaitable[None]],
+    left: Callable[[], int],
+    patience_s: float,
 ) -> None:
-    """Come back when `left()` is zero, or as soon as waiting any longer makes no sense; never fails."""
+    """Come back when `left()` is zero, or as soon as waiting any longer makes no sense; never fails.
+
+    `announce` writes the registration of this server, which is `record`, anew.
+    """
     if not left() or patience_s <= 0:
         return
     try:
@@ -38,8 +47,7 @@ async def hand_over(
         if reason:
             log.info("no handover: {reason}", reason=reason)
             return
-        leaving = msgspec.structs.replace(record, leaving=True, session_ms=client.timeout_ms)
-        await client.set(paths.server(record.uuid), encode(leaving))
+        await announce(msgspec.structs.replace(record, leaving=True, session_ms=client.timeout_ms))
     except (OperationError, CorruptZnode) as error:
         log.info("no handover: {error}", error=error)
         return

@@ -123,6 +123,14 @@ class Membership:
                 return
         raise ConnectionLoss("", "the session ended while joining")
 
+    async def announce(self, record: ServerRecord) -> None:
+        """Write something else into the registration, and that again should somebody write over it.
+
+        Raises OperationError if it is not written.
+        """
+        self._record = record
+        await self.client.set(self._paths.server(record.uuid), layout.encode(record))
+
     def end(self, reason: str) -> None:
         """Stop renewing and watching; the client is closed by whoever made it."""
         if self._is_over:

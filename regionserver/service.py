@@ -209,9 +209,12 @@ class RegionServer:
         if self._is_leaving:
             return
         self._is_leaving = True
-        if self._client is not None and self._membership is not None and self._membership.is_joined:
+        member = self._membership
+        if self._client is not None and member is not None and member.is_joined:
             patience_s = self._settings.handover_s
-            await hand_over(self._reactor, self._client, self._paths, self._record, self._left, patience_s)
+            await hand_over(
+                self._reactor, self._client, self._paths, self._record, member.announce, self._left, patience_s
+            )
         self._is_stopping = True
         log.info("stopping: {open} regions to close", open=len(self._host.replicas))
         membership, client = self._membership, self._client

@@ -45,9 +45,12 @@ class HandoverTests(SynchronousTestCase):
         self.store.put(PATHS.server("other"), b"{}")
 
     def begin(self, patience_s: float = 30.0) -> Deferred[None]:
-        work = handover.hand_over(
-            self.clock, self.store, PATHS, RECORD, lambda: self.left, patience_s  # type: ignore[arg-type]
-        )  # fmt: skip
+        store: Any = self.store
+
+        async def announce(record: ServerRecord) -> None:
+            await store.set(PATHS.server(record.uuid), layout.encode(record))
+
+        work = handover.hand_over(self.clock, store, PATHS, RECORD, announce, lambda: self.left, patience_s)
         return ensureDeferred(work)
 
     def said(self) -> ServerRecord:

@@ -92,11 +92,12 @@ class ScriptedClient:
             f"get {path}", lambda: (self.znodes[path][0] if path in self.znodes else b"", self._stat(path))
         )
 
-    def set(self, path: str, data: bytes, version: int) -> Deferred[None]:
+    def set(self, path: str, data: bytes, version: int = -1) -> Deferred[None]:
         def work() -> None:
-            if self._stat(path).version != version:
+            there = self._stat(path).version
+            if version not in (-1, there):
                 raise BadVersion(path)
-            self.znodes[path] = (data, version + 1, self.znodes[path][2])
+            self.znodes[path] = (data, there + 1, self.znodes[path][2])
 
         return self._answer(f"set {path}", work)
 
@@ -244,6 +245,15 @@ class MembershipTests(SynchronousTestCase):
         self.client.watches.pop()(3, self.path, 0)
         assert self.client.znodes[self.path][0] == leaving
         self.assertNoResult(self.member.over)
+
+    def test_what_it_announced_last_is_written_again(self) -> None:
+        """A server that hands over must not look as if it stayed."""
+        self.joined()
+        leaving = msgspec.structs.replace(RECORD, leaving=True)
+        ensureDeferred(self.member.announce(leaving))
+        self.client.znodes[self.path] = (b"rubbish", 7, MY_SESSION)
+        self.client.watches.pop()(3, self.path, 0)
+        assert self.client.znodes[self.path] == (layout.encode(leaving), 8, MY_SESSION)
 
     def test_a_registration_in_doubt_renews_no_lease(self) -> None:
         """X10: the master counts the lease from the deletion, so nothing may prolong it once that was told."""
