@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 
 from cli.errors import EXIT_REFUSED, CliError, UsageFaultError
 from cli.options import Globals, global_options
-from cli.output import console, print_json, print_json_line, size
+from cli.output import console, count, print_json, print_json_line, size
 from coord.errors import ConfigError, ForeignDirectory, StorageError
 from coord.offline import describe
 from coord.offline.backup import BackupReader, is_backup
@@ -337,16 +337,16 @@ def _print_report(report: Report) -> None:
     for fact in report.snapshots:
         click.echo(
             f"  snapshot  {fact.term}/{fact.index} zxid {fact.zxid} digest {fact.digest:016x}"
-            f" {fact.znodes} znodes {fact.sessions} sessions"
+            f" {count(fact.znodes, 'znode')} {count(fact.sessions, 'session')}"
         )
     click.echo(
         f"  log       behind {log.base_index} to {log.last_term()}/{log.last_index()}, term {log.term}, vote for"
-        f" {log.vote or 'nobody'}, {report.segments} segments, {size(report.log_bytes)}"
+        f" {log.vote or 'nobody'}, {count(report.segments, 'segment')}, {size(report.log_bytes)}"
     )
     if report.is_sound():
         click.echo(
             f"  state     index {report.index} zxid {report.zxid} digest {report.digest:016x}"
-            f" {report.znodes} znodes {report.sessions} sessions"
+            f" {count(report.znodes, 'znode')} {count(report.sessions, 'session')}"
         )
     for line in report.notes:
         click.echo(f"  note      {line}")

@@ -176,7 +176,7 @@ def scan(
     if count:
         click.echo(msgspec.json.encode({"table": table, "rows": rows}) if given.json else rows)
     elif more and not given.json:
-        click.echo(f"… more than {limit} rows: --limit 0 shows all", err=True)
+        click.echo(f"… more than {output.count(limit, 'row')}: --limit 0 shows all", err=True)
 
 
 @click.command()
@@ -207,7 +207,7 @@ def load(given: Globals, table: str, source: Path, key_column: str | None, threa
         output.print_json({"table": table, "rows": len(rows), "requests": len(batches), "seconds": round(seconds, 3)})
     else:
         click.echo(
-            f"{len(rows)} rows in {output.seconds(seconds)}, {len(rows) / seconds:.0f} rows/s, "
+            f"{output.count(len(rows), 'row')} in {output.seconds(seconds)}, {len(rows) / seconds:.0f} rows/s, "
             f"{output.count(len(batches), 'durable write')}"
         )
 

@@ -73,7 +73,7 @@ def table_of(tables: dict[str, TableRecord], name: str) -> TableRecord:
     found = table_named(tables, name)
     if found is None:
         known = ", ".join(sorted(one.name for one in tables.values() if one.state is not TableState.REMOVED))
-        raise NotFoundError(f"no table {name!r}", f"Tables: {known or 'none'}.")
+        raise NotFoundError(f"no table {name!r}", f"Tables: {known or 'none'}. More: rk table list.")
     return found
 
 

@@ -179,7 +179,7 @@ def _show_summary(found: Artefact, shown: Figures) -> None:
     if manifest.note:
         click.echo(f"note: {manifest.note}")
     first = f", {shown.first} get their first place" if shown.first else ""
-    click.echo(f"{shown.stay} replicas stay, {shown.move} move ({output.size(shown.moved_bytes)}){first}")
+    click.echo(f"replicas: {shown.stay} stay, {shown.move} move ({output.size(shown.moved_bytes)}){first}")
     if shown.knows_blocks and shown.bytes_after:
         before = shown.local_before / max(shown.bytes_before, 1)
         click.echo(f"read locally: {before:.1%} before, {shown.local_after / shown.bytes_after:.1%} after")
@@ -243,7 +243,7 @@ def _racks(snapshot: Snapshot) -> dict[str, str]:
 
 def _show_difference(what: str, difference: Difference, name: Callable[[str], str]) -> None:
     click.echo(
-        f"{what}: {difference.same} replicas at the same place, {len(difference.moves)} elsewhere, "
+        f"{what}: {output.count(difference.same, 'replica')} at the same place, {len(difference.moves)} elsewhere, "
         f"{len(difference.added)} new, {len(difference.removed)} gone"
     )
     shown: list[Shift] = [*difference.moves, *difference.added, *difference.removed]

@@ -49,9 +49,8 @@ def list_(given: Globals, table_name: str | None, server_name: str | None, bound
         return
     console = output.console()
     for one in found:
-        console.print(
-            f"[bold]{one.table.name}[/bold]  {len(one.regions)} regions" if one.regions else f"{one.table.name}  none"
-        )
+        many = output.count(len(one.regions), "region")
+        console.print(f"[bold]{one.table.name}[/bold]  {many}" if one.regions else f"{one.table.name}  none")
         if one.regions:
             console.print(regions_table(one, names))
     if not found:

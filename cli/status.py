@@ -268,7 +268,7 @@ def show(found: Status, names: Names, console: Console) -> None:
     if found.tables:
         console.print(summary(messages.Tables(found.tables)))
     if found.rit:
-        console.print(f"[yellow]{found.rit} regions in transition[/yellow], the oldest first:")
+        console.print(f"[yellow]{output.count(found.rit, 'region')} in transition[/yellow], the oldest first:")
         console.print(
             output.table("", ["region", "state", "why", "server", "#attempt", "last error"], _rit(found, names))
         )

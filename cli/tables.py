@@ -115,7 +115,8 @@ def create(
         output.print_json(made)
         return
     click.echo(
-        f"table {made.table.name} ({made.table.table_id}): {made.regions} regions, {made.open} of {made.replicas} open"
+        f"table {made.table.name} ({made.table.table_id}): {output.count(made.regions, 'region')},"
+        f" {made.open} of {made.replicas} open"
     )
 
 
@@ -161,7 +162,7 @@ def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, r
         output.confirm(f"delete table {name}?", "nothing was deleted", as_json=given.json)
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     wish = messages.DeleteTable(name, wait_ms, request_id or new_request_id())
-    _change(given, wish, wait_ms, "table {0.table.name} ({0.table.table_id}) is deleted, {0.open} regions still open")
+    _change(given, wish, wait_ms, "table {0.table.name} ({0.table.table_id}) is deleted, regions still open: {0.open}")
 
 
 @table.command()
@@ -386,7 +387,8 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
     """A table's record as people read it."""
     lines = [
         f"{record.name}  id {record.table_id}, {record.state}, {record.intent}, "
-        f"{record.regions} regions, replication {record.replication}, schema version {record.schema_version}"
+        f"{output.count(record.regions, 'region')}, replication {record.replication}, "
+        f"schema version {record.schema_version}"
     ]
     if record.state is TableState.ALTERING:
         before = f"version {record.fully_applied_version}" if record.fully_applied_schema is not None else "none"

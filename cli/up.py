@@ -338,7 +338,9 @@ def _bring_up(
         existing = {one.name for one in tables}
         if again and existing:
             count = sum(one.regions for one in tables if one.state is not TableState.REMOVED)
-            display.say(f"cluster start: {count} regions back to the servers that had them", cluster_start=True)
+            display.say(
+                f"cluster start: {output.count(count, 'region')} back to the servers that had them", cluster_start=True
+            )
         if table and table not in existing:
             bringup.create_table(cluster, table, specs)
         assigned = bringup.follow_assignment(cluster)

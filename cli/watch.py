@@ -14,10 +14,11 @@ from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
 from cli import output
-from cli.connect import open_cluster
+from cli.connect import Cluster, open_cluster
 from cli.errors import CliError, UnreachableError, UsageFaultError
 from cli.follow import Follower, Line, Membership, describe
 from cli.live import Board
+from cli.lookup import table_of
 from cli.names import Names
 from cli.options import Globals, global_options
 from coord.client.session import SessionState
@@ -72,12 +73,19 @@ def watch(
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         hosts, root, access = cluster.hosts, cluster.layout.root or "/", cluster.access
+        if table_name is not None:
+            table_name = _table(cluster, table_name)
     from twisted.internet import reactor
 
     follower = Follower(reactor, hosts, root, access=access, wipe_allowed=True)
     wanted = Wanted(table_name, server_name, tuple(NONE if one == DONE else one for one in states))
     shown = Watch(follower, names, as_json=given.json, wanted=wanted, count=count, live=live)
     shown.run(reactor)
+
+
+def _table(cluster: Cluster, name: str) -> str:
+    """What the table of that name or id is called. Raises NotFoundError: nothing would ever be shown of it."""
+    return table_of({one.table_id: one for one in cluster.tables()}, name).name
 
 
 class Wanted(NamedTuple):
@@ -149,7 +157,8 @@ class Watch:
                 {"event": "watching", "time_ms": self._follower.clock.now_ms(), "in_transition": left}
             )
         else:
-            self._console.print(f"watching; {left or 'no'} regions in transition now. Ctrl-C ends it.", style="dim")
+            regions = output.count(left, "region") if left else "no regions"
+            self._console.print(f"watching; {regions} in transition now. Ctrl-C ends it.", style="dim")
 
         self._follower.client.on_state(self._connection)
 
