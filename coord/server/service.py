@@ -241,10 +241,14 @@ class Service:
         )
 
     def _may_wait_for_disk(self) -> bool:
-        """Whether little is lost while this thread waits for the disk: it is alone, or one thing at most has happened,
-        and the disk is not made slow by the node's own snapshot."""
-        is_alone = self.node.core.configs.current.voters == [self.settings.node_id]
-        return (is_alone or self.reactor.is_calm) and not self.node.keeper.is_snapshotting
+        """Whether little is lost while this thread waits for the disk, which the node's own snapshot does not slow.
+
+        It is alone; or one thing at most has happened, and one client at most waits for this node.
+        """
+        node = self.node
+        is_alone = node.core.configs.current.voters == [self.settings.node_id]
+        is_idle = self.reactor.is_calm and node.proposals.outstanding() <= 1
+        return (is_alone or is_idle) and not node.keeper.is_snapshotting
 
     def _take_directory(self) -> Disk:
         data_dir = self.settings.data_dir

@@ -5,8 +5,8 @@ and `on_persisted(n)` says that everything up to number n is durable. The thread
 the node goes on reading, answering pings and sending heartbeats, and what arrives meanwhile shares the next sync.
 As long as the disk is fast, and the node writes no snapshot there, handing a write to the thread and back costs more
 than the write. So the caller does it when it has nothing else to do: a node that is alone has nobody to speak to
-meanwhile, and one to which a single thing has happened is not likely to miss anything. A lone client waits two changes
-of threads less.
+meanwhile, and one to which a single thing has happened, and for which one client waits at most, is not likely to miss
+anything. A lone client waits two changes of threads less.
 
 Disk full: the batch stays queued and is tried again every `FULL_RETRY_S`; `on_full(True)` tells the node, which stops
 taking writes, and `on_full(False)` when there is room again. Any other failure is final: `on_failed(error)`, and the
