@@ -20,6 +20,8 @@ log = Logger(__name__)
 
 #: A snapshot that failed, or that a peer could not use, is written again after this.
 AGAIN_MS: Final = 30_000
+#: Nodes whose ids differ by less take their snapshots apart from each other.
+APART: Final = 4
 
 
 class Keeper:
@@ -40,8 +42,9 @@ class Keeper:
         self.is_snapshotting = False
         #: Why the last one could not be written, "" if it was.
         self.error = ""
-        #: Bytes of entries that were applied since the last attempt.
-        self.bytes_since = 0
+        #: Bytes of entries that were applied since the last attempt. Nodes begin apart, so that not all of them write
+        #: the same snapshot at the same moment: a majority goes on undisturbed, on disks of its own or on one.
+        self.bytes_since = settings.snapshot_bytes * (settings.node_id % APART) // APART
         self._settings = settings
         self._core = core
         self._job = job
