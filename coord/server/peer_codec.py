@@ -330,13 +330,6 @@ def _decode_entries(data: bytes, at: int, end: int, count: int) -> list[Entry]:
 
 def encode_forward(term: int, first: int, commands: list[bytes]) -> bytes:
     """Commands for the leader of `term`, numbered from `first`."""
-    if IS_COMPILED:
-        out = BytesWriter()
-        write_i32_be(out, 1 + _FORWARD_BYTES + sum(len(command) for command in commands))
-        out.append(FORWARD)
-        write_i64_be(out, term)
-        write_i64_be(out, first)
-        return b"".join([out.getvalue(), *commands])
     return frame(FORWARD, _FORWARD.pack(term, first) + b"".join(commands))
 
 

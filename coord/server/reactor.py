@@ -86,7 +86,7 @@ class TurnReactor(EPollReactor):
                     return
 
     def _turn(self, timeout: float | None) -> bool:
-        """Poll and serve what is ready; True when some of it was Twisted's."""
+        """Poll and serve what is ready; True when some of it was Twisted's, or a signal came in between."""
         if self._turn_end():
             timeout = 0
         try:

@@ -26,6 +26,12 @@ TTL_MS: Final = 3_600_000
 _WORLD: Final = r.Acl(r.PERM_ALL, b"world", b"anyone")
 _BOB: Final = r.Acl(r.PERM_ALL, b"digest", make_digest_acl_credential("bob", "pw").encode())
 
+
+def _all(scheme: bytes, identity: bytes) -> list[r.Acl]:
+    """The access list of one who may do everything."""
+    return [r.Acl(r.PERM_ALL, scheme, identity)]
+
+
 #: Access lists that both stores take or refuse.
 ACLS: Final[dict[str, list[r.Acl] | None]] = {
     "open": [_WORLD],
@@ -34,32 +40,32 @@ ACLS: Final[dict[str, list[r.Acl] | None]] = {
     "no delete": [r.Acl(r.PERM_ALL & ~r.PERM_DELETE, b"world", b"anyone")],
     "nothing": [r.Acl(0, b"world", b"anyone")],
     "all bits": [r.Acl(-1, b"world", b"anyone")],
-    "auth": [r.Acl(r.PERM_ALL, b"auth", b"")],
-    "auth named": [r.Acl(r.PERM_ALL, b"auth", b"whoever")],
+    "auth": _all(b"auth", b""),
+    "auth named": _all(b"auth", b"whoever"),
     "auth and world": [r.Acl(r.PERM_ADMIN, b"auth", b""), r.Acl(r.PERM_READ, b"world", b"anyone")],
     "bob": [_BOB],
     "bob and world": [_BOB, r.Acl(r.PERM_READ | r.PERM_CREATE, b"world", b"anyone")],
     "auth and bob": [r.Acl(r.PERM_ALL, b"auth", b""), _BOB],
-    "sasl": [r.Acl(r.PERM_ALL, b"sasl", b"bob")],
-    **{f"sasl {text}": [r.Acl(r.PERM_ALL, b"sasl", text.encode())] for text in ("", "@", "a/b/c", "a/b@c", "a@b@c")},
+    "sasl": _all(b"sasl", b"bob"),
+    **{f"sasl {text}": _all(b"sasl", text.encode()) for text in ("", "@", "a/b/c", "a/b@c", "a@b@c")},
     "twice": [_WORLD, _WORLD],
     "empty": [],
     "null": None,
-    "nobody": [r.Acl(r.PERM_ALL, b"world", b"nobody")],
-    "World": [r.Acl(r.PERM_ALL, b"World", b"anyone")],
-    "no scheme": [r.Acl(r.PERM_ALL, b"", b"")],
-    "super": [r.Acl(r.PERM_ALL, b"super", b"x")],
-    "nonsense": [r.Acl(r.PERM_ALL, b"nonsense", b"x")],
-    "digest bare": [r.Acl(r.PERM_ALL, b"digest", b"bob")],
-    "digest no user": [r.Acl(r.PERM_ALL, b"digest", b":x")],
-    "digest no hash": [r.Acl(r.PERM_ALL, b"digest", b"bob:")],
-    "digest three": [r.Acl(r.PERM_ALL, b"digest", b"a:b:c")],
-    "digest end": [r.Acl(r.PERM_ALL, b"digest", b"a:b:")],
-    "digest ends": [r.Acl(r.PERM_ALL, b"digest", b"a:b::")],
-    "digest colons": [r.Acl(r.PERM_ALL, b"digest", b"::")],
-    "digest empty": [r.Acl(r.PERM_ALL, b"digest", b"")],
+    "nobody": _all(b"world", b"nobody"),
+    "World": _all(b"World", b"anyone"),
+    "no scheme": _all(b"", b""),
+    "super": _all(b"super", b"x"),
+    "nonsense": _all(b"nonsense", b"x"),
+    "digest bare": _all(b"digest", b"bob"),
+    "digest no user": _all(b"digest", b":x"),
+    "digest no hash": _all(b"digest", b"bob:"),
+    "digest three": _all(b"digest", b"a:b:c"),
+    "digest end": _all(b"digest", b"a:b:"),
+    "digest ends": _all(b"digest", b"a:b::"),
+    "digest colons": _all(b"digest", b"::"),
+    "digest empty": _all(b"digest", b""),
     **{
-        f"ip {text}": [r.Acl(r.PERM_ALL, b"ip", text.encode())]
+        f"ip {text}": _all(b"ip", text.encode())
         for text in (
             *("127.0.0.1", "127.0.0.0/8", "127.0.0.1/32", "10.0.0.0/8", "0.0.0.0/0", "127.0.0.1/33", "127.0.0.1/-1"),
             *("01.2.3.4", "127.0.0.01", "127.0.0.1/08", "127.0.0.1/", "/8", "127.0.0.1/8/8", "127.0.0.1/ 8", "1.2.3"),
