@@ -11,6 +11,7 @@ from cli.connect import Cluster, open_cluster
 from cli.names import Names
 from cli.options import Globals, global_options
 from regions import messages
+from regions.kinds import pool_words
 from regions.model import BalanceMove, GroupBalance
 
 #: Moves that are shown to people; `--json` has all.
@@ -136,7 +137,7 @@ def _show_groups(before: list[GroupBalance], after: list[GroupBalance]) -> None:
     for old, new in zip(before, after, strict=True):
         rows.append(
             (
-                old.group or "(default)",
+                pool_words(old.group),
                 old.servers,
                 old.replicas,
                 _change(old.skew, new.skew),

@@ -21,6 +21,7 @@ from cli.plan_files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan_make import Wish, display_on_stderr, located, make
 from cli.plan_page import page, shortcomings
 from master.settings import ENGINES
+from regions.kinds import pool_words
 from regions.plan import Params, Snapshot
 from regions.plan.binding import WORDS, RegionReason, Rule, Standing, explain_region
 from regions.plan.compare import Difference, Shift, compare, former_places, places_of
@@ -316,7 +317,7 @@ def _show_reason(found: Artefact, reason: RegionReason) -> None:
     if reason.table_raised:
         click.echo("its table may exceed its share of a server: the racks of the others are too few for its replicas")
     if not reason.replicas:
-        click.echo(f"the plan has no place for it: no server of group {reason.group!r} may take regions")
+        click.echo(f"the plan has no place for it: no server of group {pool_words(reason.group)!r} may take regions")
     for one in reason.replicas:
         local = f"{output.size(one.local_bytes)} read locally" if len(found.snapshot.blocks) else "blocks not known"
         stay = "it stays" if one.held else "it moves here" if former else "its first place"

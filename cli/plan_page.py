@@ -10,6 +10,7 @@ from html import escape
 from typing import Final
 
 from cli.output import count, size
+from regions.kinds import pool_words
 from regions.plan.binding import WORDS, Rule
 from regions.plan.figures import Figures, ServerFigures
 from regions.plan.files import Manifest
@@ -79,7 +80,7 @@ def shortcomings(stats: Stats, verdict: Verdict) -> list[str]:
     if stats.degraded:
         found.append("degraded: more than a twentieth of the block rows could not be used, so locality is doubtful")
     found += [
-        f"without any place: {count(number, 'region')} of group {group!r}: it has no server"
+        f"without any place: {count(number, 'region')} of group {pool_words(group)!r}: it has no server"
         for group, number in stats.unassignable.items()
     ]
     if stats.under_replicated:
@@ -256,7 +257,7 @@ def _servers(servers: Sequence[ServerFigures], name: Callable[[str], str]) -> st
             name(one.server_id),
             one.host,
             one.rack,
-            one.group or "(default)",
+            pool_words(one.group),
             one.before,
             one.after,
             f"{one.floor}..{one.ceil}" if one.takes_regions else "takes none",

@@ -16,6 +16,7 @@ from cli.errors import CliError, NotFoundError
 from cli.names import Names
 from cli.options import Globals, access_options, global_options
 from regions import messages
+from regions.kinds import KV
 from regions.layout import DEFAULT_ROOT
 
 #: On top of the time a request may wait in the master: for its way there and back.
@@ -46,6 +47,7 @@ def list_(given: Globals) -> None:
             names.of_uuid(one.server.uuid),
             f"{one.server.host}:{one.server.port}",
             _standing(one),
+            one.server.kind or KV,
             one.server.group or "-",
             one.server.rack,
             one.open,
@@ -61,6 +63,7 @@ def list_(given: Globals) -> None:
         "server",
         "address",
         "state",
+        "kind",
         "group",
         "rack",
         "#open",

@@ -31,6 +31,7 @@ from cli.tables import summary
 from coord.client.access import StoreAccess
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
+from regions.kinds import KV
 from regions.layout import decode_cluster
 from regions.model import ActiveRecord, MasterRecord
 from regions.staleness import AsOf, Bound
@@ -77,6 +78,8 @@ class ServerLine(msgspec.Struct):
     incoming: int = 0
     outgoing: int = 0
     uuid: str = ""
+    #: Kind of its opener.
+    kind: str = ""
 
 
 class Status(msgspec.Struct):
@@ -159,7 +162,10 @@ def _fill(found: Status, cluster: Cluster) -> Names:
         if line.role == "standby":
             line.mirror = _mirror_of(line.address)
     found.servers = [
-        ServerLine(names.of_uuid(one.uuid), f"{one.host}:{one.port}", "up", one.rack, uuid=one.uuid) for one in servers
+        ServerLine(
+            names.of_uuid(one.uuid), f"{one.host}:{one.port}", "up", one.rack, uuid=one.uuid, kind=one.kind or KV
+        )
+        for one in servers
     ]
     try:
         loads = cluster.ask_master(messages.ListServers(), messages.Servers, _MASTER_TIMEOUT_S).servers
@@ -232,6 +238,7 @@ def _server_line(load: messages.ServerLoad, names: Names) -> ServerLine:
         load.incoming,
         load.outgoing,
         one.uuid,
+        one.kind or KV,
     )
 
 
@@ -260,10 +267,10 @@ def show(found: Status, names: Names, console: Console) -> None:
         console.print(output.table("", ["master", "address", "role", "#epoch", "mirror"], lines))
     if found.servers:
         servers = [
-            (s.name, s.address, _word(s.state), s.rack, s.open, output.size(s.bytes), s.incoming, s.outgoing)
+            (s.name, s.address, _word(s.state), s.kind, s.rack, s.open, output.size(s.bytes), s.incoming, s.outgoing)
             for s in found.servers
         ]
-        columns = ["server", "address", "state", "rack", "#open", "#data", "#coming", "#going"]
+        columns = ["server", "address", "state", "kind", "rack", "#open", "#data", "#coming", "#going"]
         console.print(output.table("", columns, servers))
     if found.tables:
         console.print(summary(messages.Tables(found.tables)))

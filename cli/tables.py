@@ -20,6 +20,7 @@ from cli.options import Globals, global_options
 from cli.splits import read_keys, split_evenly
 from cli.staleness import print_json, stale_options, tell
 from regions import messages
+from regions.kinds import KV
 from regions.layout import check_table_name
 from regions.model import RegionRecord, RegionSpec, TableIntent, TableRecord, TableState, TabletState, split_ranges
 from regions.partitioning import describe_range
@@ -47,6 +48,9 @@ _request_id = click.option(
 )
 
 
+_KIND_HELP: Final = "Kind of service that opens its regions, such as kv/1.  [default: the only kind that servers offer]"
+
+
 @table.command()
 @click.argument("name")
 @click.option("--column", "columns", multiple=True, metavar="SPEC", help="NAME:TYPE[:key][:required][:default=VALUE].")
@@ -60,6 +64,7 @@ _request_id = click.option(
 @click.option("--schema", default="", help="A schema of your own, as text, instead of columns.")
 @click.option("--replication", type=click.IntRange(1), default=1, help="Replicas of each region.")
 @click.option("--group", default="", help="Servers of this group only.")
+@click.option("--kind", default="", metavar="NAME/VERSION", help=_KIND_HELP)
 @_wait
 @_no_wait
 @_request_id
@@ -79,6 +84,7 @@ def create(
     schema: str,
     replication: int,
     group: str,
+    kind: str,
     wait_s: float,
     no_wait: bool,
     request_id: str | None,
@@ -105,6 +111,7 @@ def create(
         replication=replication,
         schema=schema,
         group=group,
+        kind=kind,
         wait_ms=0 if no_wait else int(wait_s * 1000),
         columns=specs,
         hash_buckets=hash_buckets,
@@ -342,11 +349,12 @@ def summary(found: messages.Tables) -> Group:
             one.open,
             one.rit,
             one.parked,
+            one.table.kind or KV,
             one.table.table_id,
         )
         for one in found.tables
     ]
-    columns = ["table", "state", "intent", "#regions", "#open", "#in transition", "#parked", "id"]
+    columns = ["table", "state", "intent", "#regions", "#open", "#in transition", "#parked", "kind", "id"]
     return Group(output.table("", columns, rows))
 
 
@@ -387,7 +395,7 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
     """A table's record as people read it."""
     lines = [
         f"{record.name}  id {record.table_id}, {record.state}, {record.intent}, "
-        f"{output.count(record.regions, 'region')}, replication {record.replication}, "
+        f"{output.count(record.regions, 'region')}, replication {record.replication}, kind {record.kind or KV}, "
         f"schema version {record.schema_version}"
     ]
     if record.state is TableState.ALTERING:

@@ -3,8 +3,9 @@
     python examples/counters.py serve --store 127.0.0.1:21801 --data-dir D1 --shared-dir S --address 127.0.0.1:7001
     python examples/counters.py add   --store 127.0.0.1:21801 TABLE KEY [N]
 
-Start one or more servers, and a master as always (`rk master run`); make the table with `rk table create TABLE`. The
-masters place its regions on these servers, move them, and bring them back when a server dies; this file has the rest:
+Start one or more servers, and a master as always (`rk master run`); make the table with `rk table create TABLE --kind
+counters/1`. The masters place its regions on these servers, move them, and bring them back when a server dies; this
+file has the rest:
 
 - `open` reads a region's counts from its directory and writes them into a file of this opening, named by its token. A
   former owner that wakes up late goes on in its own file, which nobody reads any more.
@@ -111,6 +112,8 @@ class Region:
 class Counters(DirectoryOpener):
     """Opens regions of counters, and answers for them. `DirectoryOpener` brings each region's directory and fence."""
 
+    #: Tables of this kind, and no others, come to these servers. The version goes up with the format of the files.
+    kind = "counters/1"
     requests = (Add,)
 
     def __init__(self, shared_dir: Path) -> None:

@@ -24,6 +24,7 @@ from master.reads import READS, find_region, find_replica
 from master.reign import Reign
 from regions import effects as fx
 from regions import messages as ms
+from regions.explain import objection_to
 from regions.layout import CorruptZnode
 from regions.limits import AssignerConfig
 from regions.model import (
@@ -31,7 +32,6 @@ from regions.model import (
     Move,
     RegionRecord,
 )
-from regions.placement import objection
 
 _FSCK: Final = "`rk fsck` names every znode that is so."
 #: Nobody waits longer for a table or a move in one request.
@@ -213,7 +213,7 @@ class MasterApi:
             if server.draining:
                 raise RpcError(ms.BAD_REQUEST, f"server {destination} is being emptied")
             peers, _ = reign.assigner.world.peers(replica)
-            against = objection(server, group=replica.region.table.record.group, peers=peers)
+            against = objection_to(server, replica, peers)
             if against:
                 raise RpcError(ms.BAD_REQUEST, f"server {destination} cannot have {replica.key}: {against}")
             if server is source:

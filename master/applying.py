@@ -28,9 +28,9 @@ from master.fence import Fence
 from regions import effects as fx
 from regions import messages as ms
 from regions.assigner import Assigner
+from regions.explain import objection_to
 from regions.layout import encode
 from regions.model import Move, MoveBatch, PlanRecord, PlanState
-from regions.placement import objection
 
 log = Logger()
 
@@ -197,7 +197,7 @@ class Applying:
         if server.draining:
             return "its new server is being emptied"
         peers, _ = world.peers(replica)
-        against = objection(server, group=replica.region.table.record.group, peers=peers)
+        against = objection_to(server, replica, peers)
         return against or Move(replica.key, replica.home, planned.destination)
 
     async def abort(self, plan_id: str = "", note: str = "aborted by an operator") -> ms.PlanReport:

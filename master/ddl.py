@@ -38,6 +38,7 @@ from regions import ddl, partitioning
 from regions import effects as fx
 from regions import messages as ms
 from regions import schema as columns
+from regions.kinds import check_group, resolve
 from regions.layout import CorruptZnode, check_table_name, decode_name, decode_table
 from regions.model import (
     RegionRecord,
@@ -168,11 +169,12 @@ class TableOperations:
         """DD-01: the name is locked and the table PREPARING until the write that makes it RUNNING."""
         schema, specs = plan_create(request)
         world = self._reign.world
+        kind = kind_for(request, world)
         async with self.locks.hold(Lock(Rank.NAME, request.name)):
             if request.name in world.names:
                 raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}")
             table, regions = new_table(
-                request, schema, specs, tables.new_table_id(self._token), self._now_ms(), TableState.PREPARING
+                request, schema, specs, tables.new_table_id(self._token), self._now_ms(), TableState.PREPARING, kind
             )
             self.preparing[table.table_id] = table
             try:
@@ -355,6 +357,7 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
     """Schema and key ranges of a table to be created. Raises RpcError(BAD_REQUEST) that says what is wrong."""
     try:
         check_table_name(request.name)
+        check_group(request.group)
         if request.regions and (request.splits or request.hash_buckets):
             raise ValueError("give regions, or splits and hash buckets, not both")
         specs = list(request.regions) or partitioning.ranges(request.splits, request.hash_buckets)
@@ -371,6 +374,16 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
     return schema, specs
 
 
+def kind_for(request: ddl.CreateTable, world: World) -> str:
+    """Return the kind of a table to be created. Raise RpcError(BAD_REQUEST) unless it is clear which one is meant."""
+    servers = [one for one in world.servers.values() if one.fenced_until_ms is None]
+    of_group = [one.kind for one in servers if one.group == request.group]
+    try:
+        return resolve(request.kind, of_group or [one.kind for one in servers])
+    except ValueError as error:
+        raise RpcError(ms.BAD_REQUEST, str(error)) from error
+
+
 def new_table(
     request: ddl.CreateTable,
     schema: Schema | str,
@@ -378,6 +391,7 @@ def new_table(
     table_id: str,
     now_ms: int,
     state: TableState,
+    kind: str,
 ) -> tuple[TableRecord, list[RegionRecord]]:
     """A new table and its regions, PREPARING (DD-01)."""
     table = TableRecord(
@@ -391,6 +405,7 @@ def new_table(
         system=request.system,
         created_ms=now_ms,
         hash_buckets=request.hash_buckets,
+        kind=kind,
     )
     width = max(4, len(f"{len(specs) - 1:x}"))
     regions = [

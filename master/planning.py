@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.errors import CoordError
+from regions.kinds import pool
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
 from regions.plan.choice import AT_ONCE_MAX, choose_engine, job_command
 from regions.plan.files import read_plan, write_snapshot
@@ -73,11 +74,13 @@ def snapshot_of(world: World, replicas: Iterable[Replica]) -> Snapshot:
         if count != len(region.replicas):
             continue  # some of its replicas are at home: the others are placed one by one around them
         record, table = region.record, region.table.record
-        row = RegionRow(region_id, record.table_id, record.size_bytes, count, table.group, record.start_key)
+        row = RegionRow(
+            region_id, record.table_id, record.size_bytes, count, pool(table.group, table.kind), record.start_key
+        )
         regions.append(row)
         last.extend(LastRow(region_id, one.number, one.last_uuid) for one in region.replicas if one.last_uuid)
     servers = [
-        ServerRow(one.uuid, one.record.host, one.rack, one.weight, one.group, one.draining)
+        ServerRow(one.uuid, one.record.host, one.rack, one.weight, pool(one.group, one.kind), one.draining)
         for one in sorted(world.servers.values(), key=lambda one: one.uuid)
     ]
     return Snapshot.of(regions, servers, (), last)

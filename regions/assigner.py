@@ -25,8 +25,10 @@ from regions import writes
 from regions.altering import AlterBook
 from regions.catalogue import Catalogue
 from regions.deadlines import close_overdue, open_overdue
+from regions.explain import objection_to
 from regions.fleet import Fleet
 from regions.history import StepLog, step_of
+from regions.kinds import can_open
 from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
 from regions.model import (
@@ -457,7 +459,8 @@ class Assigner:
             if replica.region.is_given_up:
                 continue
             server = self.world.servers.get(event.placements.get(replica.key, ""))
-            if server is not None and not server.draining:
+            # The plan is older than the servers, and knows nothing of the versions of kinds.
+            if server is not None and not objection_to(server, replica, self.world.peers(replica)[0]):
                 self._write_offline(replica, server.incarnation, replica.cause, now_ms)
             else:
                 self._selection.add(replica)
@@ -678,7 +681,10 @@ class Assigner:
         """Destination to put into a CLOSE order; None if there is none now (it is chosen again at CLOSED)."""
         if replica.move:
             server = self.world.servers.get(replica.move)
-            return None if server is None else server.incarnation
+            table = replica.region.table.record
+            if server is None or not can_open(server.kind, table.kind):
+                return None
+            return server.incarnation
         return self._selection.choose(replica, exclude_home=True)
 
     def _emit(self, effect: fx.Effect) -> None:

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from regions.kinds import KV, can_open, pool, pool_words
 from regions.limits import BalancerConfig
 from regions.model import BalanceMove, GroupBalance
 from regions.plan.quota import group_shares
@@ -93,8 +94,8 @@ def propose(
     moves: list[BalanceMove] = []
     before: list[GroupBalance] = []
     after: list[GroupBalance] = []
-    for group in sorted({server.group for server in world.servers.values()}):
-        sheet = _Sheet(world, group, frozenset(exclude), loads or {}, budget)
+    for name in sorted({pool(server.group, server.kind) for server in world.servers.values()}):
+        sheet = _Sheet(world, name, frozenset(exclude), loads or {}, budget)
         if not sheet.servers:
             continue
         before.append(sheet.balance())
@@ -147,23 +148,27 @@ def _shares(servers: Sequence[Server], tables: Sequence[Table]) -> Floats:
 
 
 class _Sheet:
-    """What the servers of one group hold, and what they would hold after the moves so far. Servers by number."""
+    """What the servers of one pool (a group and a kind) hold, and what they would hold after the moves so far.
+
+    Servers are known by number.
+    """
 
     def __init__(
-        self, world: World, group: str, exclude: frozenset[str], loads: Mapping[str, float], budget: _Budget
+        self, world: World, name: str, exclude: frozenset[str], loads: Mapping[str, float], budget: _Budget
     ) -> None:
         self.world = world
-        self.group = group
+        self.pool = name
         self.budget = budget
         self.config = budget.config
         usable = [
             one
             for one in world.servers.values()
-            if one.group == group and one.weight > 0 and not one.draining and one.uuid not in exclude
+            if pool(one.group, one.kind) == name and one.weight > 0 and not one.draining and one.uuid not in exclude
         ]
         self.servers: list[Server] = sorted(usable, key=lambda one: one.uuid)
         self.number = {one.uuid: number for number, one in enumerate(self.servers)}
-        tables = [one for one in world.tables.values() if one.record.group == group and one.wants_open]
+        everything = [one for one in world.tables.values() if one.wants_open]
+        tables = [one for one in everything if pool(one.record.group, one.record.kind) == name]
         self.part: Floats = _shares(self.servers, tables)
         #: Servers that have had their part of the round.
         self.full = np.array([budget.room(one.uuid) <= 0 for one in self.servers], dtype=np.bool_)
@@ -194,7 +199,7 @@ class _Sheet:
                 at_rest = replica.transition is None and replica.writing is None and replica.move is None
                 at_rest = at_rest and replica.order is None and replica.open_on is not None
                 if number is None:
-                    if at_rest and on is not None and on.group != self.group:
+                    if at_rest and on is not None and pool(on.group, on.kind) != self.pool:
                         self.strays.append(replica)
                     continue
                 counts[number] += 1
@@ -224,7 +229,7 @@ class _Sheet:
         """How even things are now."""
         skews = [float(np.ptp(self.over(name))) for name in self.counts]
         return GroupBalance(
-            self.group,
+            self.pool,
             len(self.servers),
             int(self.total.sum()),
             round(max(skews, default=0.0), 2),
@@ -238,6 +243,8 @@ class _Sheet:
     def allows(self, replica: Replica, target: Server) -> bool:
         """Whether the replica may go there: not beside another of its region, nor onto a rack more crowded than now."""
         if replica.region.record.region_id in self.touched:
+            return False
+        if not can_open(target.kind, replica.region.table.record.kind):
             return False
         if len(replica.region.replicas) == 1:
             return True
@@ -279,8 +286,7 @@ class _Sheet:
             assert replica.open_on is not None, replica.key
             target = self._best_target(replica, racks=())
             if target is not None:
-                theirs = replica.open_on.group or "the default"
-                yield self.move(replica, target, f"its table belongs to group {self.group!r}, the server to {theirs!r}")
+                yield self.move(replica, target, f"its table and its server differ: {self._difference(replica)}")
         if len({one.rack for one in self.servers}) < 2:
             return
         for movable in self.movable.values():
@@ -293,6 +299,15 @@ class _Sheet:
                     target = self._best_target(replica, racks=racks)
                     if target is not None:
                         yield self.move(replica, target, f"rack {here.rack} has another replica of its region")
+
+    @staticmethod
+    def _difference(replica: Replica) -> str:
+        """Return in words why a stray may not stay on its server."""
+        server, table = replica.open_on, replica.region.table.record
+        assert server is not None, replica.key
+        if server.group != table.group:
+            return f"the table belongs to group {pool_words(table.group)}, the server to {pool_words(server.group)}"
+        return f"the table is of kind {table.kind or KV}, the server of {server.kind or KV}"
 
     def _best_target(self, replica: Replica, racks: Collection[str]) -> int | None:
         """The server furthest below its share outside of `racks` that may take the replica."""

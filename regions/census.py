@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from regions.kinds import pool
 from regions.messages import Regions, RegionStatus, ReplicaStatus, ServerLoad
 from regions.model import RegionState, TableIntent, TableRecord, TableState
 from regions.plan import LastRow, RegionRow, ServerRow, Snapshot
@@ -28,14 +29,21 @@ def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot
                 region.table_id,
                 region.size_bytes,
                 found.table.replication,
-                found.table.group,
+                pool(found.table.group, found.table.kind),
                 region.start_key,
             )
             rows.append(row)
             places = [(one.replica, whereabouts(one)) for one in status.replicas]
             last += [LastRow(region.region_id, replica, uuid) for replica, uuid in places if uuid]
     live = [
-        ServerRow(one.server.uuid, one.server.host, one.server.rack, one.server.weight, one.server.group, one.draining)
+        ServerRow(
+            one.server.uuid,
+            one.server.host,
+            one.server.rack,
+            one.server.weight,
+            pool(one.server.group, one.server.kind),
+            one.draining,
+        )
         for one in servers
     ]
     return Snapshot.of(rows, sorted(live, key=lambda one: one.server_id), (), last)

@@ -40,6 +40,8 @@ class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     request_id: str = ""
     columns: list[ColumnSpec] = []
     hash_buckets: int = 0
+    #: Kind of service that opens its regions, with or without a version; "": the only one that live servers offer.
+    kind: str = ""
 
 
 class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -7,12 +7,15 @@ servers, times since the last sign of life) is then missing, and the store's own
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
+from regions.kinds import KV, kind_name
 from regions.limits import AssignerConfig
 from regions.messages import Explanation, NextActor
 from regions.model import RegionState, TableState, TransitionRecord
-from regions.placement import is_eligible, objection
+from regions.placement import objection
 from regions.world import CLOSE, OPEN, Replica, Server, World
 
 
@@ -257,15 +260,16 @@ def _until_fenced(said: Explanation, config: AssignerConfig, from_ms: int, *, gi
 
 def objections(replica: Replica, world: World, *, but: str = "") -> dict[str, str]:
     """Server uuid -> why it may not have `replica`; servers that may are left out, `but` is not asked about."""
-    group = replica.region.table.record.group
     peers, _ = world.peers(replica)
-    found: dict[str, str] = {}
-    for server in world.servers.values():
-        if server.uuid == but:
-            continue
-        if not is_eligible(server, group=group, exclude=(), peers=peers):
-            found[server.uuid] = objection(server, group=group, peers=peers)
-    return found
+    others = (server for server in world.servers.values() if server.uuid != but)
+    found = {server.uuid: objection_to(server, replica, peers) for server in others}
+    return {uuid: why for uuid, why in found.items() if why}
+
+
+def objection_to(server: Server, replica: Replica, peers: Collection[str]) -> str:
+    """Return why `server` may not have `replica`, "" if it may; `peers` have the other replicas of the region."""
+    table = replica.region.table.record
+    return objection(server, group=table.group, kind=table.kind, peers=peers)
 
 
 def _with_objections(said: Explanation, replica: Replica, world: World, *, but: str = "") -> Explanation:
@@ -275,8 +279,9 @@ def _with_objections(said: Explanation, replica: Replica, world: World, *, but: 
 
 def _make_room(replica: Replica, world: World) -> list[str]:
     """Ways out for a replica that no live server may have."""
-    group = replica.region.table.record.group
-    of_group = f" with --group {group}" if group else ""
-    ways = [f"rk server run …{of_group}: start a server"]
+    table = replica.region.table.record
+    of_group = f" with --group {table.group}" if table.group else ""
+    of_kind = "" if kind_name(table.kind) == kind_name(KV) else f" whose opener is of kind {table.kind}"
+    ways = [f"rk server run …{of_group}: start a server{of_kind}"]
     ways += [f"rk server undrain {one.uuid}: let it have regions again" for one in world.servers.values() if one.marked]
     return ways

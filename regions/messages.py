@@ -80,6 +80,8 @@ class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     open_timeout_ms: int = 60_000
     #: Version of the table's schema: what is opened under it need not be altered to it (DD-07).
     schema_version: int = 0
+    #: Kind of service that the table needs (`regions/kinds.py`); "": a master of an earlier build did not say.
+    kind: str = ""
 
 
 class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):

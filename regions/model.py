@@ -107,6 +107,8 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     session_ms: int = 0
     #: It is about to stop and hands its regions over first.
     leaving: bool = False
+    #: Kind of its opener (`regions/kinds.py`); "": a build that knew of none.
+    kind: str = ""
 
     @property
     def name(self) -> ServerName:
@@ -183,6 +185,8 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     fully_applied_version: int = 0
     #: Keys are spread over so many buckets (`regions/partitioning.py`); 0: they are not.
     hash_buckets: int = 0
+    #: Kind of service that opens its regions (`regions/kinds.py`); "": a build that knew of none.
+    kind: str = ""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):

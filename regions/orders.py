@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from regions import effects as fx
+from regions.kinds import KV
 from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
 from regions.model import Incarnation, Intent
 from regions.world import CLOSE, OPEN, Order, Replica, Server, World
@@ -149,7 +150,14 @@ class OrderBook:
                 if order.schema_version < 0:
                     order.schema_version = schema_version
                 orders.append(
-                    OpenOrder(transition, replica.version, region.record, region.version, schema_version=schema_version)
+                    OpenOrder(
+                        transition,
+                        replica.version,
+                        region.record,
+                        region.version,
+                        schema_version=schema_version,
+                        kind=region.table.record.kind or KV,
+                    )
                 )
             effects.append(fx.SendOpen(self._book(taken), server.record, orders))
 

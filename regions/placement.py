@@ -1,15 +1,17 @@
 """Choosing one server for one replica: the incremental half of placement (bulk plans are `regions.plan`).
 
-Eligible: alive, of the table's group, weight above zero, not draining, not excluded, without another replica of the
-same region. Among those: the server that had the replica last (retained placement), else a rack without a replica of
-the region, else the lowest load for its weight; ties go to the lower uuid, so that the choice is a function of the
-world alone.
+Eligible: alive, of the table's group and kind, weight above zero, not draining, not excluded, without another replica
+of the same region. Among those: the server that had the replica last (retained placement), else a rack without a
+replica of the region, else the lowest load for its weight; ties go to the lower uuid, so that the choice is a function
+of the world alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import Protocol
+
+from regions.kinds import KV, can_open
 
 
 class Candidate(Protocol):
@@ -28,6 +30,9 @@ class Candidate(Protocol):
     def group(self) -> str: ...
 
     @property
+    def kind(self) -> str: ...
+
+    @property
     def draining(self) -> bool: ...
 
     #: Replicas that the server has or is about to have.
@@ -36,20 +41,29 @@ class Candidate(Protocol):
 
 
 def is_eligible(
-    server: Candidate, *, group: str, exclude: Collection[str], peers: Collection[str], even_draining: bool = False
+    server: Candidate,
+    *,
+    group: str,
+    kind: str,
+    exclude: Collection[str],
+    peers: Collection[str],
+    even_draining: bool = False,
 ) -> bool:
     """Whether `server` may take a replica at all."""
     return (
         server.weight > 0
         and (even_draining or not server.draining)
         and server.group == group
+        and can_open(server.kind, kind)
         and server.uuid not in exclude
         and server.uuid not in peers
     )
 
 
-def objection(server: Candidate, *, group: str, peers: Collection[str]) -> str:
+def objection(server: Candidate, *, group: str, kind: str, peers: Collection[str]) -> str:
     """Why `server` may not take a replica, in words; "" if nothing but the caller's own exclusions is against it."""
+    if not can_open(server.kind, kind):
+        return f"it is of kind {server.kind or KV}, the table of kind {kind or KV}"
     if server.group != group:
         return f"it is of {_group(server.group)}, the table of {_group(group)}"
     if server.draining:
@@ -69,6 +83,7 @@ def choose(
     servers: Iterable[Candidate],
     *,
     group: str = "",
+    kind: str = "",
     prefer: str | None = None,
     exclude: Collection[str] = (),
     peers: Collection[str] = (),
@@ -84,7 +99,7 @@ def choose(
     best_rank: tuple[bool, bool, float, str] | None = None
     for server in servers:
         uuid = server.uuid
-        if not is_eligible(server, group=group, exclude=exclude, peers=peers, even_draining=even_draining):
+        if not is_eligible(server, group=group, kind=kind, exclude=exclude, peers=peers, even_draining=even_draining):
             continue
         rank = (uuid != prefer, server.rack in peer_racks, (server.load + 1) / server.weight, uuid)
         if best_rank is None or rank < best_rank:

@@ -89,16 +89,23 @@ class Selection:
         home = {replica.home.uuid} if exclude_home and replica.home is not None else set()
         doubtful = {*(replica.failed or ()), *self._world.shunned}
         peers, racks = self._world.peers(replica) if len(replica.region.replicas) > 1 else ((), ())
-        group = replica.region.table.record.group
+        table = replica.region.table.record
+        group, kind = table.group, table.kind
         prefer = None if exclude_home else replica.last_uuid
         servers = self._world.servers
         uuid = choose(
-            servers.values(), group=group, prefer=prefer, exclude=home | doubtful, peers=peers, peer_racks=racks
+            servers.values(),
+            group=group,
+            kind=kind,
+            prefer=prefer,
+            exclude=home | doubtful,
+            peers=peers,
+            peer_racks=racks,
         )
         if uuid is None and doubtful and not exclude_home:
             # Better one of them again than none: the attempts are bounded.
-            uuid = choose(servers.values(), group=group, peers=peers, peer_racks=racks)
+            uuid = choose(servers.values(), group=group, kind=kind, peers=peers, peer_racks=racks)
         if uuid is None and not exclude_home:
             # Open on a server that is to be emptied is better than open nowhere; it moves on once there is a place.
-            uuid = choose(servers.values(), group=group, peers=peers, peer_racks=racks, even_draining=True)
+            uuid = choose(servers.values(), group=group, kind=kind, peers=peers, peer_racks=racks, even_draining=True)
         return None if uuid is None else servers[uuid].incarnation

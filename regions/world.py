@@ -235,6 +235,7 @@ class Server:
         "group",
         "incarnation",
         "incoming",
+        "kind",
         "marked",
         "open",
         "opens",
@@ -250,6 +251,7 @@ class Server:
         self.rack = record.rack
         self.weight = record.weight
         self.group = record.group
+        self.kind = record.kind
         self.incarnation = record.incarnation
         #: An operator wants it empty.
         self.marked = draining

@@ -9,6 +9,7 @@ from typing import Final
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
 from regions.heartbeat import HEARTBEAT_PERIOD_S
+from regions.kinds import check_group
 from regions.layout import DEFAULT_ROOT
 
 #: Addresses to listen on that tell nobody where to connect to.
@@ -77,6 +78,10 @@ class Settings:
                 f"heartbeat period {self.heartbeat_period_s:g} s is not between {HEARTBEAT_PERIOD_S_MIN:g} and"
                 f" {HEARTBEAT_PERIOD_S_MAX:g}"
             )
+        try:
+            check_group(self.group)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         if not 0 < self.weight <= 1000:
             raise ConfigError(f"weight {self.weight:g} is not above 0 and at most 1000")
         if self.session_timeout_ms < SESSION_TIMEOUT_MS_MIN:

@@ -33,6 +33,7 @@ from typing import Final
 import msgspec
 
 from coord.errors import ConfigError
+from regions.kinds import DIRECTORIES
 from regions.model import RegionRecord
 from regionserver.opener import Opening, RegionError, RegionOpener
 from regionserver.owner import Hold, Owner, take
@@ -43,6 +44,8 @@ _SAFE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 class DirectoryOpener(RegionOpener):
     """Regions as directories below `shared_dir`."""
+
+    kind = DIRECTORIES
 
     def __init__(self, shared_dir: Path) -> None:
         """Raises ConfigError when regions could not be created there."""

@@ -23,6 +23,7 @@ from coord.client.ops import GetData, ReadResult
 from coord.env import Clock
 from coord.errors import NoNode, OperationError
 from regions import layout
+from regions.kinds import KV, can_open
 from regions.layout import CorruptZnode, Layout
 from regions.messages import (
     AlterOrder,
@@ -176,9 +177,19 @@ class Host:
         now_ms = self._clock.wall_ms()
         self._metrics.orders.labels("open").inc(len(orders))
         keys = [(order.transition.region_id, order.transition.replica) for order in orders]
-        return self._answer(
-            keys, [self.replicas.order_open(order, epoch, now_ms) for order in orders], answer_within_ms
-        )
+        taken = [self._of_another_kind(order) or self.replicas.order_open(order, epoch, now_ms) for order in orders]
+        return self._answer(keys, taken, answer_within_ms)
+
+    def _of_another_kind(self, order: OpenOrder) -> OrderResult | None:
+        """Return the failure of an order to open a region of another kind of service than this server's.
+
+        No master that knows of kinds sends one, unless the order rests on a transition that an earlier build began.
+        """
+        kind = self._opener.kind
+        if not order.kind or can_open(kind, order.kind):
+            return None
+        record, why = order.transition, f"the server is of kind {kind or KV}, the table of kind {order.kind}"
+        return OrderResult(record.region_id, record.replica, Outcome.FAILED, error=why)
 
     def close_regions(self, orders: list[CloseOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
         """Take CLOSE orders; fires as `open_regions`."""

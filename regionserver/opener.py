@@ -5,12 +5,16 @@ and when to let go, and never asks it to open a region that it has open. `prepar
 threads and may block; everything else runs on the reactor's thread and must not.
 
     class Counters(RegionOpener):
+        kind = "counters/1"
         def open(self, opening): self._counts[opening.region.region_id] = load(...)
         def close(self, region, replica): save(self._counts.pop(region.region_id))
 
 An opener may also answer requests, at the address under which the server is registered: it names their types in
 `requests` and answers them in `answer`, after `serving.admit`. docs/regionserver.md tells the whole story, and
 examples/counters.py is a service to copy.
+
+Every opener has a *kind*: a name of the service and the version of what it reads and writes. Masters give a server the
+regions of tables of its kind alone, so that servers of several services live in one cluster (`regions/kinds.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from coord.errors import ConfigError
+from regions.kinds import NOTHING, check_kind
 from regions.model import Incarnation, RegionRecord
 
 if TYPE_CHECKING:
@@ -77,6 +83,9 @@ class Opening:
 class RegionOpener(ABC):
     """Opens and closes regions. One object serves all regions of a server, from several threads at once."""
 
+    #: Kind of service, "counters/1". A class that adds requests, or another `open`, names a kind of its own.
+    kind: str = ""
+
     #: Types of the requests that `answer` takes: msgspec Structs with `tag=True` and names of their own.
     requests: tuple[type[msgspec.Struct], ...] = ()
 
@@ -122,8 +131,34 @@ class RegionOpener(ABC):
         """
 
 
+def kind_of(opener: RegionOpener) -> str:
+    """Return the kind that `opener` declares.
+
+    A kind that was inherited together with another `open` or other `requests` does not count: the class that has these
+    is another service, and would get the regions of the one that it derives from.
+
+    Raises:
+        ConfigError: it declares none, or a text that is no kind.
+    """
+    kin = type(opener).__mro__
+    owner = {name: next(at for at, one in enumerate(kin) if name in vars(one)) for name in ("kind", "open", "requests")}
+    if owner["kind"] > min(owner["open"], owner["requests"]):
+        name = type(opener).__name__
+        raise ConfigError(
+            f"the region opener {name} declares no kind of service: give the class a line such as"
+            f' kind = "{name.lower()}/1"'
+        )
+    try:
+        check_kind(opener.kind)
+    except ValueError as error:
+        raise ConfigError(f"the region opener {type(opener).__name__}: {error}") from error
+    return opener.kind
+
+
 class NothingOpener(RegionOpener):
     """Opens and closes nothing at all: what is left is the cost of the assignment itself, for benchmarks."""
+
+    kind = NOTHING
 
     def open(self, opening: Opening) -> None:
         """Nothing."""

@@ -69,7 +69,7 @@ from regionserver.kv.service import KvRegions
 from regionserver.lease import Lease
 from regionserver.life import Phase
 from regionserver.metrics import Metrics
-from regionserver.opener import NothingOpener, RegionOpener
+from regionserver.opener import NothingOpener, RegionOpener, kind_of
 from regionserver.report import Membership
 from regionserver.serving import Serving
 from regionserver.tie import Us
@@ -118,6 +118,9 @@ class RegionServer:
         """`died` is called with the reason when the process must end by itself.
 
         `system`, `boot_s` (the lease's clock) and `workers` are this machine's unless given.
+
+        Raises:
+            ConfigError: `opener` declares no kind.
         """
         self._reactor = reactor
         self._settings = settings
@@ -140,6 +143,7 @@ class RegionServer:
             workers=workers,
         )
         self._opener = opener
+        self._kind = kind_of(opener)
         self._rpc = RpcServer(self.dispatch, requests=functools.reduce(operator.or_, opener.requests, ServerRequest))
         self._admin_port: IListeningPort | None = None
         self._client: ZkClient | None = None
@@ -191,6 +195,7 @@ class RegionServer:
             weight=settings.weight,
             group=settings.group,
             admin_port=admin_port,
+            kind=self._kind,
         )
         self._living = ensureDeferred(self._live())
         self._living.addErrback(self._fatal)

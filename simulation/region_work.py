@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from twisted.python.failure import Failure
 
+from regions.kinds import KV
 from regions.model import Incarnation, RegionRecord
 from regionserver.opener import Opening, OwnerHeld, RegionError, RegionOpener
 from simulation.timeline import SECOND, TURN_US, Process
@@ -74,6 +75,8 @@ class Holds:
 
 class Opener(RegionOpener):
     """Opens and closes regions in simulated time. One per process."""
+
+    kind = KV
 
     def __init__(self, process: Process, holds: Holds, work: Work) -> None:
         self.process = process

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.rpc_wire import RpcError
+from regions.kinds import KV
 from regions.model import RegionRecord
 from regionserver.directory import DirectoryOpener
 from regionserver.kv.files import Environments, RegionFile, Snapshot
@@ -51,6 +52,7 @@ _PREFIX: Final = "regionkeeper_kv_"
 class KvRegions(DirectoryOpener):
     """Key-value regions below the shared directory."""
 
+    kind = KV
     requests = (KvRead, KvWrite, KvScan)
 
     def __init__(self, shared_dir: Path) -> None:

@@ -18,6 +18,7 @@ from master.ddl import new_table, plan_create
 from master.fence import Fence
 from regions import schema as sc
 from regions.ddl import CreateTable
+from regions.kinds import KV
 from regions.layout import Layout, decode_region, encode
 from regions.model import RegionRecord, ReplicaLocation, RequestRecord, TableRecord, TableState, TabletState
 from regions.replacing import successor
@@ -55,7 +56,7 @@ def ground() -> tuple[FakeStore, Fence]:
 def table_of(regions: int, name: str = "orders", table_id: str = "t1") -> tuple[TableRecord, list[RegionRecord]]:
     request = CreateTable(name, [f"k{number:06d}" for number in range(1, regions)])
     schema, specs = plan_create(request)
-    return new_table(request, schema, specs, table_id, 1, TableState.RUNNING)
+    return new_table(request, schema, specs, table_id, 1, TableState.RUNNING, KV)
 
 
 def entry_of(fence: Fence, table: TableRecord, request_id: str = "id-1") -> tables.Ops:
@@ -103,7 +104,7 @@ def test_a_thousand_tablets_are_one_multi() -> None:
     columns = [sc.parse_column(text) for text in ("id:int64:key", "name:string", "price:double")]
     request = CreateTable("orders", [f"{number:04d}" for number in range(1, 1000)], columns=columns)
     schema, specs = plan_create(request)
-    table, regions = new_table(request, schema, specs, "1a2b3c4d", 1_700_000_000_000, TableState.RUNNING)
+    table, regions = new_table(request, schema, specs, "1a2b3c4d", 1_700_000_000_000, TableState.RUNNING, KV)
     entry = entry_of(fence, table, "0b0d6b5e-6f5f-4e0c-9a76-0d8a3c1f2a11")
     [batch] = tables.create_batches(fence, table, regions, entry)
     whole = [Check(fence.layout.epoch, 7), *batch]

@@ -1,0 +1,117 @@
+"""Kinds of service: what a region server's opener does, and what a table's regions need.
+
+A kind is a name and a version, "kv/1". A region server registers the kind of its opener, a table's record names the
+kind that its regions need. A server may open a table's regions if the names are equal and the server's version is the
+table's or a later one: a later version of a service reads what the earlier ones have written.
+
+A record without a kind was written by a build that knew of none, or by a caller that named none; it counts as `KV`.
+
+Planners know groups only. To them a group and a kind together are one *pool*, named by `pool`; the version is checked
+when the plan is carried out.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import Final
+
+#: The key-value service that comes with RegionKeeper.
+KV: Final = "kv/1"
+#: Built-in openers for tests and measurements: directories without rows, and nothing at all.
+DIRECTORIES: Final = "directories/1"
+NOTHING: Final = "none/1"
+
+#: A kind is short: every heartbeat that announces a server and every list of tables has it.
+KIND_MAX: Final = 64
+_NAME: Final = r"[a-z][a-z0-9_.-]*"
+_KIND: Final = re.compile(rf"({_NAME})/([1-9][0-9]{{0,5}})")
+_BARE: Final = re.compile(_NAME)
+#: Between group and kind in the name of a pool; no group has it in its name.
+_POOL_MARK: Final = "#"
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a text that is no kind. Raise ValueError with the reason."""
+    if len(kind) > KIND_MAX or _KIND.fullmatch(kind) is None:
+        raise ValueError(
+            f"{kind!r} is no kind of service: it is a name of lower-case letters, digits and _.- with a version,"
+            f" such as {KV!r}, of at most {KIND_MAX} characters"
+        )
+
+
+def check_group(group: str) -> None:
+    """Refuse the name of a group that could be taken for a pool's. Raise ValueError with the reason."""
+    if _POOL_MARK in group:
+        raise ValueError(f"group {group!r} has a {_POOL_MARK} in its name, which is not allowed")
+
+
+def kind_name(kind: str) -> str:
+    """Return the kind's name without its version."""
+    return (kind or KV).partition("/")[0]
+
+
+def _version(kind: str) -> int:
+    found = _KIND.fullmatch(kind or KV)
+    return 0 if found is None else int(found[2])
+
+
+@functools.cache
+def can_open(server_kind: str, table_kind: str) -> bool:
+    """Return True if a server of `server_kind` may open the regions of a table of `table_kind`."""
+    return kind_name(server_kind) == kind_name(table_kind) and _version(server_kind) >= _version(table_kind)
+
+
+def resolve(wanted: str, offered: Iterable[str]) -> str:
+    """Return the kind of a new table; `offered` are the kinds of the live servers that the table may be opened on.
+
+    `wanted` is a kind, or a name without a version, or "" for the only kind that there is. Of several versions of one
+    name the lowest is taken: every server of that name can open the table. Without servers "" means `KV`.
+
+    Raises:
+        ValueError: `wanted` is no kind, or nothing says which kind is meant.
+    """
+    if "/" in wanted:
+        check_kind(wanted)
+        return wanted
+    by_name: dict[str, list[str]] = {}
+    for kind in offered:
+        by_name.setdefault(kind_name(kind), []).append(kind or KV)
+    if wanted:
+        if _BARE.fullmatch(wanted) is None or len(wanted) > KIND_MAX:
+            check_kind(wanted)
+        if wanted not in by_name:
+            raise ValueError(f"no live server offers the kind {wanted!r}: name its version as well, as in {wanted}/1")
+        return min(by_name[wanted], key=_version)
+    if len(by_name) > 1:
+        several = ", ".join(sorted(min(kinds, key=_version) for kinds in by_name.values()))
+        raise ValueError(f"the live servers are of several kinds ({several}): say by --kind which one opens the table")
+    return min(next(iter(by_name.values())), key=_version) if by_name else KV
+
+
+def pool(group: str, kind: str) -> str:
+    """Return the name by which planners know the servers and tables of one group and one kind."""
+    name = kind_name(kind)
+    return group if name == kind_name(KV) else f"{group}{_POOL_MARK}{name}"
+
+
+def pool_words(name: str) -> str:
+    """Return a pool's name for people: the group, "(default)" for the one without a name, and the kind if not `KV`."""
+    group, mark, kind = name.partition(_POOL_MARK)
+    return f"{group or '(default)'}{f' of kind {kind}' if mark else ''}"
+
+
+__all__ = [
+    "DIRECTORIES",
+    "KIND_MAX",
+    "KV",
+    "NOTHING",
+    "can_open",
+    "check_group",
+    "check_kind",
+    "kind_name",
+    "pool",
+    "pool_words",
+    "resolve",
+]
