@@ -299,17 +299,27 @@ class TableOperations:
             self._reign.observe(fx.TableSeen(done, version))
 
     async def look_again(self, table_id: str) -> None:
-        """Read a table anew: what is known of it may be out of date, or nothing is."""
+        """Read a table anew: what is known of it may be out of date, or nothing is.
+
+        Keep the known record, at its new version, if somebody has written over the znode what is no table.
+        """
         fence = self._reign.fence
         path = fence.layout.table(table_id)
-        for record, version in catalog.decoded(await catalog.read_all(fence.client, [path]), decode_table):
+        for _, data, stat in await catalog.read_all(fence.client, [path]):
             known = self._reign.world.tables.get(table_id)
+            try:
+                record = decode_table(data, path)
+            except CorruptZnode as error:
+                log.error("{what}: {error}", what="ignored" if known is None else "taken as it was", error=error)
+                if known is None:
+                    return
+                record = known.record
             if known is not None:
-                if known.version != version:
-                    self._reign.observe(fx.TableSeen(record, version))
+                if known.version != stat.version:
+                    self._reign.observe(fx.TableSeen(record, stat.version))
             elif not record.finished_ms:
                 regions = await catalog.load_regions(fence.client, fence.layout, table_id)
-                self._reign.observe(fx.TableSeen(record, version, regions))
+                self._reign.observe(fx.TableSeen(record, stat.version, regions))
 
     # --- answers ------------------------------------------------------------------------------------------------------
 

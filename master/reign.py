@@ -550,6 +550,8 @@ class Reign:
                 self._reader.put(effect.region_id, effect.replica)
             case fx.ReadRegion():
                 self.persist(partial(self.read_region, effect.table_id, effect.region_id))
+            case fx.ReadTable():
+                self.persist(partial(self.operations.look_again, effect.table_id))
             case fx.RequestPlan():
                 ensureDeferred(self.bulks.make(effect)).addErrback(self._failed)
             case fx.Note():

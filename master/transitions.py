@@ -4,6 +4,9 @@ Writes are gathered into fenced multis, several on their way at a time. A multi 
 operations is sent again without it, in halves, so one lost race never holds up five hundred regions. Watch events only
 say which znode to look at; the znodes are read many at a time.
 
+Writes whose legality depends on a table's record check the record's version: once per multi and table, however many
+regions of the table the multi has. If a table's check is refused, all writes that named that version are reported.
+
 Everything goes through one session, so answers come in the order in which the store worked: whatever is applied when
 its answer arrives leaves the picture no older than it was.
 """
@@ -59,14 +62,23 @@ class Journal(Protocol):
 
 
 class _Item:
-    """One effect and the operations that carry it out; the first is the transition's own."""
+    """One effect and the operations that carry it out; the first is the transition's own.
 
-    __slots__ = ("bytes", "effect", "ops")
+    `check` (table id, version) is shared by the items of a multi that need the same.
+    """
+
+    __slots__ = ("bytes", "check", "effect", "ops")
 
     def __init__(self, effect: Write, ops: list[WriteOp]) -> None:
         self.effect = effect
         self.ops = ops
+        self.check = effect.table_check
         self.bytes = sum(weight(op) for op in ops)
+
+
+def _checks(batch: list[_Item]) -> list[tuple[str, int]]:
+    """Return the checks that a multi of these items begins with, each once."""
+    return list(dict.fromkeys(item.check for item in batch if item.check is not None))
 
 
 class TransitionWriter:
@@ -143,9 +155,6 @@ class TransitionWriter:
                 return [Create(path, data)]
             return [SetData(path, data, effect.version)]
         ops: list[WriteOp] = [Delete(self._layout.transition(effect.region_id, effect.replica), effect.version)]
-        if effect.table_check is not None:
-            table_id, version = effect.table_check
-            ops.append(Check(self._layout.table(table_id), version))
         if effect.region is not None:
             path = self._layout.region(effect.region.table_id, effect.region_id)
             ops.append(SetData(path, encode(effect.region), effect.region_version))
@@ -156,20 +165,32 @@ class TransitionWriter:
         if len(self._waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
             return []
         batch: list[_Item] = []
+        checks: set[tuple[str, int]] = set()
         ops = size = 0
         while self._waiting:
             item = self._waiting[0]
-            if batch and (ops + len(item.ops) > OPS_MAX or size + item.bytes > BYTES_MAX):
+            item_ops, item_bytes = len(item.ops), item.bytes
+            if item.check is not None and item.check not in checks:
+                item_ops += 1
+                item_bytes += weight(self._check(item.check))
+            if batch and (ops + item_ops > OPS_MAX or size + item_bytes > BYTES_MAX):
                 break
             batch.append(self._waiting.popleft())
-            ops += len(item.ops)
-            size += item.bytes
+            if item.check is not None:
+                checks.add(item.check)
+            ops += item_ops
+            size += item_bytes
         return batch
+
+    def _check(self, check: tuple[str, int]) -> Check:
+        table_id, version = check
+        return Check(self._layout.table(table_id), version)
 
     def _send(self, batch: list[_Item]) -> None:
         self._in_flight += 1
         self.multis += 1
-        ops = [op for item in batch for op in item.ops]
+        ops: list[WriteOp] = [self._check(one) for one in _checks(batch)]
+        ops += [op for item in batch for op in item.ops]
         page = None if self._journal is None else self._journal.page([item.effect for item in batch])
         if page is not None:
             ops.append(page.op)
@@ -181,7 +202,7 @@ class TransitionWriter:
             return
         if page is not None:
             page.written()
-        at = 0
+        at = len(_checks(batch))
         for item in batch:
             first = results[at]
             at += len(item.ops)
@@ -204,21 +225,30 @@ class TransitionWriter:
         self.refused += 1
         if page is not None:
             page.refused()
-        at = 0
-        for number, item in enumerate(batch):
-            at += len(item.ops)
-            if error.index < at:
-                self._done(item.effect, fx.WriteFailed(item.effect.key))
-                rest = batch[:number] + batch[number + 1 :]
-                break
-        else:
-            assert page is not None, f"operation {error.index} of {at} failed"
-            page.unwritable(error.error)
-            rest = batch
+        rest = self._without_refused(batch, error, page)
         half = (len(rest) + 1) // 2
         self._again.extend(part for part in (rest[:half], rest[half:]) if part)
         self.flush()
         self._turned()
+
+    def _without_refused(self, batch: list[_Item], error: MultiFailed, page: Page | None) -> list[_Item]:
+        """Report the items because of which a multi was refused; return the others, to be sent again."""
+        checks = _checks(batch)
+        if 0 <= error.index < len(checks):
+            check = checks[error.index]
+            for item in batch:
+                if item.check == check:
+                    self._done(item.effect, fx.WriteFailed(item.effect.key, check[1]))
+            return [item for item in batch if item.check != check]
+        at = len(checks)
+        for number, item in enumerate(batch):
+            at += len(item.ops)
+            if error.index < at:
+                self._done(item.effect, fx.WriteFailed(item.effect.key))
+                return batch[:number] + batch[number + 1 :]
+        assert page is not None, f"operation {error.index} of {at} failed"
+        page.unwritable(error.error)
+        return batch
 
 
 class TransitionReader:

@@ -85,7 +85,14 @@ class Assigner:
             replacements_max=self.config.replacements_max,
         )
         self._catalogue = Catalogue(
-            self.world, self._alters, self._replacements, self._orders, self._emit, self._settle, self._write_offline
+            self.world,
+            self._alters,
+            self._replacements,
+            self._orders,
+            self._emit,
+            self._settle,
+            self._write_offline,
+            self.config.reask_ms,
         )
         self._fleet = Fleet(
             self.world, self.config, self._orders, self._selection, self._emit, self._settle, self._catalogue.finish
@@ -192,7 +199,7 @@ class Assigner:
                 self._alters.server_gone(event.uuid)
                 self._fleet.gone(event.uuid, now_ms)
             case fx.WriteFailed():
-                self._write_failed(event.key)
+                self._write_failed(event, now_ms)
             case fx.PlanReady():
                 self._plan_ready(event, now_ms)
             case fx.TableSeen():
@@ -244,6 +251,7 @@ class Assigner:
         if self._suspended:
             return
         self._fleet.tick(now_ms)
+        self._catalogue.checks.tick(now_ms)
         for region in self._replacements.tick(now_ms):
             for replica in region.replicas:
                 self._settle(replica, now_ms)
@@ -414,9 +422,12 @@ class Assigner:
             self._become(replica, record, event.version, now_ms)
         self._settle(replica, now_ms)
 
-    def _write_failed(self, key: str) -> None:
-        replica = self.world.replicas.get(key)
+    def _write_failed(self, event: fx.WriteFailed, now_ms: int) -> None:
+        replica = self.world.replicas.get(event.key)
         if replica is None or replica.writing is None:
+            return
+        if event.table_version is not None:
+            self._catalogue.checks.refused(replica, event.table_version, now_ms)
             return
         deleting = replica.proposed is None
         replica.is_unread = True
@@ -636,6 +647,10 @@ class Assigner:
             if replica.failed is None:
                 replica.failed = set()
             replica.failed.add(transition.destination.uuid)
+        if not replica.wants_open:
+            # Its table was disabled or removed while a server tried: nobody else is asked.
+            self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, intent=Intent.CLOSE)
+            return
         if self._replacements.gives_up(replica.region, now_ms, used_up=attempt >= self.config.attempts_max):
             self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, intent=Intent.CLOSE)
             return

@@ -16,6 +16,7 @@ from regions.model import Incarnation, Intent, RegionState
 from regions.orders import OrderBook
 from regions.replacing import Replacements
 from regions.states import Cause
+from regions.table_checks import TableChecks
 from regions.world import Region, Replica, Table, World
 
 
@@ -39,8 +40,10 @@ class Catalogue:
         emit: Callable[[fx.Effect], None],
         settle: Callable[[Replica, int], None],
         write_offline: WriteOffline,
+        reread_ms: int,
     ) -> None:
         """`settle` decides about a replica."""
+        self.checks = TableChecks(world, emit, settle, self.finish, reread_ms)
         self._world = world
         self._alters = alters
         self._replacements = replacements
@@ -60,6 +63,7 @@ class Catalogue:
         if table.wants_open != was_wanted:
             for region in table.regions.values():
                 self._settle_all(region, now_ms)
+        self.checks.table_seen(table, now_ms)
         self.finish(table)
 
     def finish(self, table: Table) -> None:

@@ -24,13 +24,18 @@ from regions.states import Cause
 
 
 class WriteOffline(msgspec.Struct):
-    """Create (`before` None) or set the transition to `record`, which is OFFLINE."""
+    """Create (`before` None) or set the transition to `record`, which is OFFLINE.
+
+    `table_check` (table id, version) goes into the same multi: a region of a table that was removed or disabled
+    meanwhile gets no destination.
+    """
 
     key: str
     record: TransitionRecord
     before: RegionState | None
     version: int
     cause: Cause
+    table_check: tuple[str, int] | None = None
 
 
 class DeleteTransition(msgspec.Struct):
@@ -79,6 +84,12 @@ class ReadRegion(msgspec.Struct):
 
     table_id: str
     region_id: str
+
+
+class ReadTable(msgspec.Struct):
+    """Read the table's record again: the store refused a write that named an older one."""
+
+    table_id: str
 
 
 class RequestPlan(msgspec.Struct):
@@ -162,6 +173,7 @@ Effect = (
     | SendClose
     | ReadTransition
     | ReadRegion
+    | ReadTable
     | RequestPlan
     | Note
     | FenceServer
@@ -251,9 +263,13 @@ class WriteDone(msgspec.Struct):
 
 
 class WriteFailed(msgspec.Struct):
-    """The write for `key` was refused by the store: something else is there."""
+    """The write for `key` was refused by the store: something else is there.
+
+    `table_version`, when set: the version of the table's record that the write named, and that is another by now.
+    """
 
     key: str
+    table_version: int | None = None
 
 
 class OrdersAnswered(msgspec.Struct):

@@ -25,7 +25,8 @@ def offline(
 ) -> fx.WriteOffline:
     """Create the transition as OFFLINE, or force it there; source, plan and attempts go on unless given.
 
-    Whoever names a destination wants it open; without one a former intent stands, or the one given.
+    A write that names a destination wants the region open, and checks the table's record; without a destination a
+    former intent stands, or the one given.
     """
     former = replica.transition
     region = replica.region.record
@@ -54,7 +55,10 @@ def offline(
         parked,
     )
     before = None if former is None else former.state
-    return fx.WriteOffline(replica.key, record, before, replica.version, cause)
+    table_check = None
+    if before is None or destination is not None:
+        table_check = (region.table_id, replica.region.table.version)
+    return fx.WriteOffline(replica.key, record, before, replica.version, cause, table_check)
 
 
 def delete(replica: Replica, transition: TransitionRecord, cause: Cause) -> fx.DeleteTransition:

@@ -280,6 +280,8 @@ class Observer:
         shadow = self.shadow
         if new.epoch != shadow.epoch:
             self.violated(f"FW-11: {key} OFFLINE of epoch {new.epoch} while {shadow.epoch} stands")
+        if (old is None or new.destination is not None) and not shadow.wants_open(new.table_id):
+            self.violated(f"DD-06: {key} is assigned to {new.destination}, and its table is removed or disabled")
         if old is None and shadow.is_alive(shadow.home(new)):
             self.violated(f"RF-03: {key} OFFLINE while it is open on {shadow.home(new)}, which is alive")
         if old is not None and old.state is RegionState.CLOSING and shadow.is_alive(old.source):

@@ -6,6 +6,7 @@ Each is found among the first `seeds` seeds, by the script that stands beside it
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,9 +14,11 @@ import msgspec
 from master import tables
 from master.heartbeats import Heartbeats
 from master.reign import Reign
+from regions import messages as ms
+from regions import writes
 from regions.altering import AlterBook
 from regions.assigner import Assigner
-from regions.model import Incarnation, TableState
+from regions.model import Incarnation, TableIntent, TableState
 from regions.orders import CLOSE, OrderBook
 from regions.selection import Selection
 from simulation.drills import come_up
@@ -178,5 +181,37 @@ class RetryIsNew(DdlBug):
         return [instead(tables, "entry", entry), instead(tables, "find_request", find_request)]
 
 
+class AssignsUnchecked(DdlBug):
+    """A region is assigned without a look at its table's record, which says REMOVED or DISABLED by then."""
+
+    def patches(self) -> list[Patch]:
+        def offline(*arguments: Any, **more: Any) -> Any:
+            effect = real(*arguments, **more)
+            effect.table_check = None
+            return effect
+
+        real = writes.offline
+        return [instead(writes, "offline", offline)]
+
+    def script(self, world: World) -> None:
+        """Tables are deleted or disabled while their regions are being assigned."""
+        world.setting.limits = msgspec.structs.replace(world.setting.limits, bulk_min=1_000)
+        come_up(world)
+        chance, operator = world.timeline.chance, world.operator
+
+        async def briefly(name: str) -> None:
+            answer = await operator.ask(ms.CreateTable(name, [f"{number:02}" for number in range(1, 12)]))
+            table_id = answer.tables[0].table.table_id
+            await operator.pause(chance.between(0.0, 0.05))
+            if chance.happens(0.5):
+                await operator.ask(ms.SetTableIntent(table_id, TableIntent.DISABLED))
+                await operator.ask(ms.AlterTable(table_id, schema="x"))
+            await operator.ask(ms.DeleteTable(table_id))
+
+        for number in range(40):
+            operator.do(f"table brief{number} for a moment", partial(briefly, f"brief{number}"))
+            world.run_for(chance.between(0.0, 0.3))
+
+
 KUDU_BUGS: list[type[DdlBug]] = [ColdServerList, StaleReplicas, LostWithTheLeader, RefusedWriteAborts]
-DDL_BUGS: list[type[DdlBug]] = [*KUDU_BUGS, RetryIsNew]
+DDL_BUGS: list[type[DdlBug]] = [*KUDU_BUGS, RetryIsNew, AssignsUnchecked]

@@ -22,7 +22,7 @@ from master.settings import Settings
 from regions import messages as ms
 from regions.audit import Alarm
 from regions.history import Segment, pack
-from regions.layout import Layout, decode_balancer, decode_cluster, encode
+from regions.layout import Layout, decode_balancer, decode_cluster, decode_transition, encode
 from regions.model import (
     BalancerRecord,
     ClusterRecord,
@@ -287,3 +287,13 @@ def test_a_master_writes_its_own_mark_again(tmp_path: Path, logged: list[LogEven
         assert cluster.store.nodes[mark][0] == before
     assert [one for one in words(logged) if f"our mark is written again: {mark}" in one]
     cluster.reigns()
+
+
+def test_rubbish_over_a_table_keeps_none_of_its_regions_closed(tmp_path: Path) -> None:
+    """Writes of transitions check the table's record: the reigning master takes what it knows as it was, and goes on."""
+    cluster = Cluster(tmp_path)
+    cluster.store.change(LAYOUT.table("t"), b"{")
+    cluster.store.drop(LAYOUT.server("s1"))
+    cluster.go_on(4)
+    cluster.go_on(4)
+    assert decode_transition(cluster.store.nodes[LAYOUT.transition("t.0", 0)][0]).destination == Incarnation("s2", 7)

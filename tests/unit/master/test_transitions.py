@@ -42,10 +42,16 @@ class Bench:
         assert failure.value is not None
         self.failures.append(failure.value)
 
-    def offline(self, name: str, before: RegionState | None = None, version: int = -1) -> fx.WriteOffline:
+    def offline(
+        self,
+        name: str,
+        before: RegionState | None = None,
+        version: int = -1,
+        table_check: tuple[str, int] | None = None,
+    ) -> fx.WriteOffline:
         record = TransitionRecord(name, "t", 0, RegionState.OFFLINE, None, S1)
         cause = Cause.ASSIGN if before is None else Cause.SERVER_DEATH
-        return fx.WriteOffline(record.key, record, before, version, cause)
+        return fx.WriteOffline(record.key, record, before, version, cause, table_check)
 
 
 def test_every_multi_begins_with_the_epoch() -> None:
@@ -117,7 +123,7 @@ def test_delete_of_a_closed_region_checks_the_intent() -> None:
     bench.writer.put(effect)
     bench.writer.flush()
     bench.store.answer()
-    assert bench.done == [fx.WriteFailed("r1-0")]
+    assert bench.done == [fx.WriteFailed("r1-0", 7)]
     assert bench.store.nodes[LAYOUT.region("t", "r1")][1] == 5
     effect.table_check = ("t", 8)
     bench.writer.put(effect)
@@ -125,6 +131,49 @@ def test_delete_of_a_closed_region_checks_the_intent() -> None:
     bench.store.answer()
     assert LAYOUT.transition("r1", 0) not in bench.store.nodes
     assert bench.store.nodes[LAYOUT.region("t", "r1")][1] == 6
+
+
+def test_a_table_is_checked_once_for_all_its_regions() -> None:
+    """A region is assigned only if its table's record is the one by which that was decided."""
+    bench = Bench()
+    bench.store.put(LAYOUT.table("t"), b"", 8)
+    bench.store.put(LAYOUT.table("u"), b"", 2)
+    for number in range(5):
+        bench.writer.put(bench.offline(f"r{number}", table_check=("t" if number % 2 else "u", 8 if number % 2 else 2)))
+    bench.writer.flush()
+    bench.store.answer()
+    [ops] = bench.store.multis
+    assert [(op.path, op.version) for op in ops[1:3]] == [(LAYOUT.table("u"), 2), (LAYOUT.table("t"), 8)]
+    assert len(ops) == 1 + 2 + 5
+    assert [event for event in bench.done if isinstance(event, fx.WriteDone)] == bench.done
+
+
+def test_regions_of_a_table_that_has_changed_are_refused_together() -> None:
+    """All writes that named the older record are reported with its version; the others are made."""
+    bench = Bench()
+    bench.store.put(LAYOUT.table("t"), b"", 9)
+    bench.store.put(LAYOUT.table("u"), b"", 2)
+    for number in range(10):
+        bench.writer.put(bench.offline(f"r{number}", table_check=("t" if number % 2 else "u", 8 if number % 2 else 2)))
+    bench.writer.flush()
+    bench.store.answer()
+    failed = [event for event in bench.done if isinstance(event, fx.WriteFailed)]
+    assert failed == [fx.WriteFailed(f"r{number}-0", 8) for number in range(1, 10, 2)]
+    for number in range(10):
+        assert (LAYOUT.transition(f"r{number}", 0) in bench.store.nodes) == (number % 2 == 0)
+    assert bench.writer.is_idle
+
+
+@pytest.mark.parametrize("regions", [OPS_MAX - 1, OPS_MAX])
+def test_checks_count_towards_the_limit_of_a_multi(regions: int) -> None:
+    bench = Bench()
+    bench.store.put(LAYOUT.table("t"), b"", 8)
+    for number in range(regions):
+        bench.writer.put(bench.offline(f"r{number}", table_check=("t", 8)))
+    bench.writer.flush()
+    bench.store.answer()
+    assert [len(ops) - 1 for ops in bench.store.multis] == ([OPS_MAX] if regions < OPS_MAX else [OPS_MAX, 2])
+    assert len(bench.done) == regions
 
 
 def test_illegal_step_never_reaches_the_store() -> None:

@@ -185,10 +185,7 @@ class ModelCluster:
         match effect:
             case fx.WriteOffline() | fx.DeleteTransition():
                 self.writes.append(effect)
-                done = self._write(effect)
-                self.assigner.handle(
-                    fx.WriteDone(effect.key, done) if done >= 0 else fx.WriteFailed(effect.key), self.now
-                )
+                self.assigner.handle(self._write_answer(effect), self.now)
             case fx.SendOpen() | fx.SendClose():
                 self.sent.append(effect)
                 self._answer(effect)
@@ -196,6 +193,8 @@ class ModelCluster:
                 self.see(effect.region_id)
             case fx.ReadRegion():
                 self.assigner.handle(fx.RegionSeen(*self.regions[effect.region_id]), self.now)
+            case fx.ReadTable():
+                self.assigner.handle(fx.TableSeen(*self.tables[effect.table_id]), self.now)
             case fx.RequestPlan():
                 self.plans.append(effect)
             case fx.Note():
@@ -300,6 +299,13 @@ class ModelCluster:
     def see(self, name: str = "r1", replica: int = 0) -> None:
         record, version = self.unassigned.get(f"{name}-{replica}", (None, -1))
         self.assigner.handle(fx.TransitionSeen(name, replica, record, version), self.now)
+
+    def _write_answer(self, effect: fx.WriteOffline | fx.DeleteTransition) -> fx.WriteDone | fx.WriteFailed:
+        """Write, unless the table's record is not the one that the write names."""
+        if effect.table_check is not None and self.tables[effect.table_check[0]][1] != effect.table_check[1]:
+            return fx.WriteFailed(effect.key, effect.table_check[1])
+        done = self._write(effect)
+        return fx.WriteDone(effect.key, done) if done >= 0 else fx.WriteFailed(effect.key)
 
     def _write(self, effect: fx.WriteOffline | fx.DeleteTransition) -> int:
         after = effect.record.state if isinstance(effect, fx.WriteOffline) else None

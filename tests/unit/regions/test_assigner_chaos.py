@@ -88,6 +88,8 @@ class Chaos(ModelCluster):
                 self.fences.pop(effect.uuid, None)
             elif isinstance(effect, fx.FinishMoves):
                 self.moves.pop(effect.move_id, None)
+            elif isinstance(effect, fx.ReadTable):
+                self.assigner.handle(fx.TableSeen(*self.tables[effect.table_id]), self.now)
             elif isinstance(effect, fx.ReadRegion):
                 self.assigner.handle(fx.RegionSeen(*self.regions[effect.region_id]), self.now)
             elif not isinstance(effect, fx.Note):
@@ -105,8 +107,7 @@ class Chaos(ModelCluster):
         stale_region = isinstance(effect, fx.DeleteTransition) and (
             effect.region is not None and self.regions[region_id][1] != effect.region_version
         )
-        done = -1 if stale_region else self._write(effect)
-        event = fx.WriteDone(effect.key, done) if done >= 0 else fx.WriteFailed(effect.key)
+        event = fx.WriteFailed(effect.key) if stale_region else self._write_answer(effect)
         self.assigner.handle(event, self.now)
 
     def deliver(self, effect: Any) -> None:
@@ -211,9 +212,9 @@ class Chaos(ModelCluster):
         self.start(*self.servers.values(), run=False)
 
     def _still_true(self, effect: fx.WriteOffline | fx.DeleteTransition) -> bool:
-        if not isinstance(effect, fx.DeleteTransition):
-            return True
         table_holds = effect.table_check is None or self.tables[effect.table_check[0]][1] == effect.table_check[1]
+        if not isinstance(effect, fx.DeleteTransition):
+            return table_holds
         return table_holds and (effect.region is None or self.regions[effect.region_id][1] == effect.region_version)
 
     def _write(self, effect: fx.WriteOffline | fx.DeleteTransition) -> int:
