@@ -26,7 +26,7 @@ _LIBRARY: Final = "store__mypyc"
 _STAMP: Final = "compiled.stamp"
 
 _MODULES: Final = {
-    "raft": "core handed leadership log membership messages progress quorum reads settings",
+    "raft": "bounds core handed leadership log membership messages progress quorum reads settings",
     "server": "agreement client_listener connection grouping keeper node node_settings peer_codec peer_link pipeline"
     " proposals stream syncs transfer",
     "tree": "acl command datatree machine node paths plan quota reads requests sessions snapshot watches",

@@ -74,6 +74,11 @@ class RemoteProtocolError(ProtocolError):
     code: ClassVar[int] = MARSHALLING_ERROR
 
 
+class InvalidMessage(RemoteProtocolError):
+    """A node of the ensemble sent a Raft message that no correct node sends: it breaks a bound, contradicts itself, or
+    contradicts what the receiver knows for certain. The receiver has changed nothing; it breaks the link."""
+
+
 # --- nothing decided ------------------------------------------------------------------------------------------------
 
 

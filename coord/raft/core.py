@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import Final
 
 from coord.env import Rng
-from coord.errors import NotLeader, ProposalDropped
+from coord.errors import InvalidMessage, NotLeader, ProposalDropped
+from coord.raft.bounds import TERM_LEAP_MAX, TERM_MAX, check_message
 from coord.raft.handed import Durable, Said
 from coord.raft.leadership import Leadership
 from coord.raft.log import RaftLog
@@ -126,7 +127,11 @@ class RaftCore:
     # --- input --------------------------------------------------------------------------------------------------------
 
     def step(self, m: Message) -> None:
-        """Take a message from a peer (src is authenticated by the shell). Stale and repeated ones are harmless."""
+        """Take a message from a peer (src is authenticated by the shell). Stale and repeated ones are harmless.
+
+        Raises InvalidMessage for a claim that cannot be true; then nothing has changed, and the shell breaks the link.
+        """
+        self.check(m)
         if m.term != self.term and not self._settle_term(m):
             return
         kind = m.kind
@@ -140,11 +145,8 @@ class RaftCore:
             self._on_vote_resp(m)
         elif kind == READ_INDEX_RESP:
             self._read_states.append(ReadState(m.context, m.match_index))
-        elif kind == TIMEOUT_NOW:
-            if self.role != LEADER and self._promotable():
-                self._campaign(True)
-        else:
-            raise AssertionError(f"message kind {kind} from {m.src}")
+        elif kind == TIMEOUT_NOW and self.role != LEADER and self._promotable():
+            self._campaign(True)
 
     def tick(self) -> None:
         """One tick has passed."""
@@ -344,6 +346,51 @@ class RaftCore:
             r.events = self._events.copy()
             self._events.clear()
 
+    # --- what peers claim ---------------------------------------------------------------------------------------------
+
+    def check(self, m: Message) -> None:
+        """Raise InvalidMessage for a message that `step` would not take: it breaks a bound, contradicts itself, or
+        contradicts what this node knows for certain. Changes nothing."""
+        check_message(m)
+        term = self.term
+        if m.term < term:
+            return
+        if m.term - term > TERM_LEAP_MAX and term > 0:
+            raise InvalidMessage(f"node {m.src} claims term {m.term}, this node is in term {term}")
+        kind = m.kind
+        if kind == APPEND:
+            self._check_append(m)
+        lead = self.leadership
+        if lead is None or m.term > term:
+            return
+        if kind == APPEND_RESP:
+            if m.granted and m.match_index > self.log.last:
+                raise InvalidMessage(f"node {m.src} acknowledges {m.match_index}, the log ends at {self.log.last}")
+        elif kind == HEARTBEAT_RESP:
+            if m.context > lead.reads.newest:
+                raise InvalidMessage(f"node {m.src} answers read round {m.context}, the newest is {lead.reads.newest}")
+        elif kind in (APPEND, HEARTBEAT, COMMIT, SNAPSHOT):
+            raise InvalidMessage(f"node {m.src} claims to lead term {term}, which this node leads")
+
+    def _check_append(self, m: Message) -> None:
+        """Raise InvalidMessage if the entries of an append contradict a committed entry: Raft §5.4, leader
+        completeness."""
+        commit = self.log.commit
+        place = commit - m.prev_index - 1
+        claimed = m.prev_term
+        if place >= 0:
+            entries = m.entries
+            if entries is None or place >= len(entries):
+                return
+            claimed = entries[place].term
+        elif place < -1:
+            return
+        own = self.log.term_at(commit)
+        if claimed != own:
+            raise InvalidMessage(
+                f"node {m.src} sent entry {commit} of term {claimed}; this node has committed one of term {own}"
+            )
+
     # --- terms --------------------------------------------------------------------------------------------------------
 
     def _settle_term(self, m: Message) -> bool:
@@ -379,7 +426,7 @@ class RaftCore:
         A voter may. So may one that its newest, uncommitted configuration removes: it may be the only one that holds
         that entry and everything before it. Its own vote does not count then. Dissertation §4.2.2.
         """
-        if self.abstains:
+        if self.abstains or self.term >= TERM_MAX - 1:  # nobody would accept the next term
             return False
         configs = self.configs
         if configs.current.is_voter(self.id):
@@ -543,7 +590,6 @@ class RaftCore:
     # --- following ----------------------------------------------------------------------------------------------------
 
     def _step_from_leader(self, m: Message) -> None:
-        assert self.role != LEADER, f"{m.src} and {self.id} both lead term {self.term}"
         if self.role != FOLLOWER or self.leader != m.src:
             self._become_follower(self.term, m.src)
         self.elapsed = 0
@@ -614,7 +660,7 @@ class RaftCore:
 
     def _on_snapshot(self, m: Message) -> None:
         meta = m.snapshot
-        assert meta is not None, "SNAPSHOT without a snapshot"
+        assert meta is not None, "see check_message"
         log = self.log
         if meta.index > log.commit:
             if log.term_at(meta.index) == meta.term:

@@ -21,6 +21,8 @@ CONFIG_FORMAT: Final = 1
 
 #: More members than this are refused: a bound for decoders, far above what a quorum can sensibly be.
 MAX_MEMBERS: Final = 1000
+#: Ids are kept and sent as signed 64-bit integers.
+MEMBER_ID_MAX: Final = (1 << 63) - 1
 
 
 class Configuration:
@@ -133,6 +135,8 @@ def decode_configuration(data: bytes) -> Configuration:
     everybody = roles[0] + roles[1] + roles[2]
     if position > len(data) or 0 in everybody or len(set(everybody)) != len(everybody):
         raise ValueError(f"a configuration is cut short or names somebody twice, or nobody: {everybody}")
+    if everybody and max(everybody) > MEMBER_ID_MAX:
+        raise ValueError(f"a configuration names node {max(everybody)}; the largest id is {MEMBER_ID_MAX}")
     return Configuration(roles[0], roles[1], roles[2], data[position:])
 
 

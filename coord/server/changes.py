@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from coord.errors import BAD_ARGUMENTS, MARSHALLING_ERROR, NEW_CONFIG_NO_QUORUM
-from coord.raft.membership import Configuration
+from coord.raft.membership import MEMBER_ID_MAX, Configuration
 from coord.server.members import (
     NODE_ID_MAX,
     OBSERVER,
@@ -94,7 +94,7 @@ def check_lines(wish: dict[str, Any]) -> None:
         if do == "reconfig":
             for line in [*wish["joining"], *wish["members"]]:
                 parse_server(line)
-            if any(not node_id.strip().isdecimal() for node_id in wish["leaving"]):
+            if any(not _is_id(node_id.strip()) for node_id in wish["leaving"]):
                 raise RefusedError(MARSHALLING_ERROR, f"leaving: {','.join(wish['leaving'])!r} is no list of ids")
             if wish["members"] and (wish["joining"] or wish["leaving"]):
                 raise ValueError("either joining and leaving, or all members")
@@ -106,6 +106,11 @@ def check_lines(wish: dict[str, Any]) -> None:
             raise ValueError(f"{do!r} is not something to wish for")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise RefusedError(BAD_ARGUMENTS, str(error)) from error
+
+
+def _is_id(text: str) -> bool:
+    """Whether `text` is the number of a node, as far as its form goes; Python refuses to read thousands of digits."""
+    return text.isdecimal() and len(text) <= len(str(MEMBER_ID_MAX))
 
 
 def target_for(wish: dict[str, Any], config: Configuration) -> Target:

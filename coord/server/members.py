@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coord.raft.membership import Configuration
+from coord.raft.membership import MEMBER_ID_MAX, Configuration, decode_configuration
 
 Address = tuple[str, int]
 
@@ -24,8 +24,6 @@ PARTICIPANT: Final = "participant"
 OBSERVER: Final = "observer"
 #: Node ids fit into the top byte of a session id.
 NODE_ID_MAX: Final = 127
-#: An id that ZooKeeper would take, for members that are written and never run here.
-MEMBER_ID_MAX: Final = (1 << 63) - 1
 _ANYWHERE: Final = "0.0.0.0"
 
 
@@ -75,7 +73,8 @@ def parse_host_port(text: str) -> Address:
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not colon or not host or not _is_port(port) or any(c in " \t\n=,;|/" for c in host):
+    # What is not printable could neither be encoded again nor be kept in one line.
+    if not colon or not host or not _is_port(port) or not host.isprintable() or any(c in " =,;|/" for c in host):
         raise ValueError(f"{text!r} is not host:port")
     return host, int(port)
 
@@ -136,6 +135,13 @@ def decode_members(attachment: bytes) -> Members:
             raise ValueError(f"{line!r} is not id=host:port:port")
         members[int(digits)] = parse_member(int(digits), rest)[0]
     return members
+
+
+def check_configuration(data: bytes) -> Configuration:
+    """Decode the body of a CONFIG entry together with the addresses in it. Raises ValueError."""
+    config = decode_configuration(data)
+    decode_members(config.attachment)
+    return config
 
 
 def with_members(config: Configuration, members: Members) -> Configuration:

@@ -64,6 +64,10 @@ STEP_TICKS_MAX: Final = 200
 STALL_TICKS_MAX: Final = 200
 #: A leader that is none any more has so many ticks to say what became of the wishes it had.
 FAREWELL_TICKS: Final = 20
+#: Wishes that nodes may bring before the leader has looked at them. Each client's connection has one at a time.
+WISHES_MAX: Final = 1000
+#: The longest client address that a node may announce: a host name has at most 253 characters.
+ADDRESS_CHARS_MAX: Final = 300
 #: How often a node announces its client address until it is known.
 ANNOUNCE_TICKS: Final = 20
 #: Answers that the client does not get: ask the next leader; nobody knows what became of it.
@@ -196,6 +200,10 @@ class Membership:
         code = answer.get("code")
         if type(code) is not int or abs(code) > I32_MAX or not isinstance(answer.get("facts", {}), dict):
             raise RemoteProtocolError("unreadable answer to a wish")
+        if not isinstance(answer["text"], str) or type(answer["checked"]) is not bool:
+            raise RemoteProtocolError("unreadable answer to a wish")
+        if code not in (_AGAIN, _LOST) and (type(answer.get("index")) is not int or answer["index"] < 0):
+            raise RemoteProtocolError("an answer to a wish without an index")
         self._take_answer(peer, token, answer)
 
     def _take_answer(self, leader: int, token: int, answer: dict[str, Any]) -> None:
@@ -263,11 +271,16 @@ class Membership:
         """A node brings a client's wish, or its own address. Raises RemoteProtocolError."""
         wish = _load(text)
         if wish.get("do") == "announce":
-            self._announced[peer] = str(wish.get("client"))
+            client = wish.get("client")
+            if not isinstance(client, str) or len(client) > ADDRESS_CHARS_MAX:
+                raise RemoteProtocolError("an unreadable client address")
+            self._announced[peer] = client
             return
         _check_brought(wish)
         if self._node.core.leadership is None:
             self._answer(peer, token, {"code": _AGAIN, "checked": bool(wish.get("checked"))})
+        elif len(self._queue) >= WISHES_MAX:
+            raise RemoteProtocolError(f"{WISHES_MAX} wishes wait already")
         else:
             self._queue.append((peer, token, wish))
 

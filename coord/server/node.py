@@ -27,7 +27,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.env import Clock, Entropy
-from coord.errors import NotLeader, ProposalDropped, RemoteProtocolError, StateDiverged
+from coord.errors import InvalidMessage, NotLeader, ProposalDropped, RemoteProtocolError, StateDiverged
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import (
@@ -224,40 +224,45 @@ class Node:
         self.membership.peer_lost(peer)
 
     def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
-        """A frame from `peer`, whose identity the link has checked. Raises RemoteProtocolError: break the link."""
+        """Take a frame from `peer`, whose identity the link has checked.
+
+        Raises RemoteProtocolError to have the link broken; then the frame has changed nothing.
+        """
         if kind == codec.RAFT:
-            self._peer_message(peer, codec.decode_raft(block, at, end))
+            self._peer_message(peer, codec.readable(codec.decode_raft, block, at, end))
         elif kind == codec.FORWARD:
-            term, first, commands = codec.decode_forward(block, at, end)
+            term, first, commands = codec.readable(codec.decode_forward, block, at, end)
             self._take_forward(peer, incarnation, term, first, commands)
         elif kind == codec.TOUCH:
             if self.expiry is not None:
                 now_ms = self._clock.monotonic_ms()
-                for session_id in codec.decode_touch(block, at, end):
+                for session_id in codec.readable(codec.decode_touch, block, at, end):
                     self.expiry.touch(session_id, now_ms)
         elif kind == codec.CHUNK:
-            chunk = codec.decode_chunk(block, at, end)
+            chunk = codec.readable(codec.decode_chunk, block, at, end)
             if not self._inbox.take(peer, chunk, self._clock.monotonic_ms()):
                 self._peers.send(peer, codec.encode_received(chunk.name, False))
         elif kind == codec.RECEIVED:
-            name, ok = codec.decode_received(block, at, end)
+            name, ok = codec.readable(codec.decode_received, block, at, end)
             self._outbox.ended(peer, name, ok, self.core)
         elif kind == codec.DIGEST:
+            said = codec.readable(codec.decode_digest, block, at, end)
             try:
-                self.agreement.heard(peer, *codec.decode_digest(block, at, end), self._clock.monotonic_ms())
+                self.agreement.heard(peer, *said, self._clock.monotonic_ms())
             except StateDiverged as error:
                 self.on_failed(error)
         elif kind == codec.ASK:
-            self.membership.ask(peer, *codec.decode_numbered(block, at, end))
+            self.membership.ask(peer, *codec.readable(codec.decode_numbered, block, at, end))
         elif kind == codec.ANSWER:
-            self.membership.answered(peer, *codec.decode_numbered(block, at, end))
+            self.membership.answered(peer, *codec.readable(codec.decode_numbered, block, at, end))
         else:
             raise RemoteProtocolError(f"peer {peer} sent a frame of unknown kind {kind}")
 
     def _peer_message(self, peer: int, message: Message) -> None:
         if message.src != peer or message.dst != self.settings.node_id:
             raise RemoteProtocolError(f"peer {peer} sent a message from {message.src} to {message.dst}")
-        if message.kind == SNAPSHOT and message.snapshot is not None:
+        if message.kind == SNAPSHOT:
+            self.core.check(message)
             refused = self._inbox.complete(peer, message)
             if refused is not None:
                 self._snapshot_arrived(refused)
@@ -302,8 +307,14 @@ class Node:
                 error=arrival.error,
             )
             return
+        try:
+            self.core.step(arrival.message)
+        except InvalidMessage as error:
+            # The claim was possible when the message came, and is no longer.
+            log.error("dropped snapshot {name} from node {peer}: {error}", name=name, peer=arrival.peer, error=error)
+            self._dismantling.add(arrival.machine)
+            return
         self._arrived = arrival
-        self.core.step(arrival.message)
 
     def _take_forward(self, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
         core = self.core
@@ -354,7 +365,8 @@ class Node:
         core = self.core
         now_ms = self.pipeline.now_ms = self._clock.monotonic_ms()
         has_more = self._dismantling.step()
-        if self._inbox.is_restoring():
+        # One state at a time: the core may still have to take up the one before.
+        if self._arrived is None and self._inbox.is_restoring():
             has_more = True
             arrival = self._inbox.step(now_ms)
             if arrival is not None:

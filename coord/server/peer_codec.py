@@ -29,15 +29,20 @@ cluster there are no bad frames, only bugs and strangers.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from crc32c import crc32c
 
 from coord.errors import RemoteProtocolError
-from coord.raft.membership import Configuration, decode_configuration
-from coord.raft.messages import Entry, Message, SnapshotMeta
+from coord.raft.bounds import NUMBER_MAX
+from coord.raft.membership import MEMBER_ID_MAX, Configuration
+from coord.raft.messages import CONFIG, Entry, Message, SnapshotMeta
+from coord.server.members import check_configuration, parse_host_port
 from coord.tree.command import COMMAND_HEADER_BYTES
 from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX
+
+T = TypeVar("T")
 
 if IS_COMPILED:
     from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
@@ -50,6 +55,11 @@ FRAME_BYTES_MAX: Final = 64 << 20
 HELLO_BYTES_MAX: Final = 512
 #: Piece of a snapshot file in one frame.
 CHUNK_BYTES: Final = 256 << 10
+#: A forwarded command that is longer would make an entry that fits into no append: a group of commands is closed at
+#: 1 MiB, headers need less than another.
+COMMAND_BYTES_MAX: Final = FRAME_BYTES_MAX - (2 << 20)
+#: A wish for the leader, or its answer: the lines of a thousand members fit in. JSON of this size is read in some ms.
+WISH_BYTES_MAX: Final = 256 << 10
 
 HELLO: Final = 1
 REFUSED: Final = 2
@@ -156,7 +166,19 @@ def decode_hello(body: bytes) -> Hello:
         raise RemoteProtocolError(f"hello of {len(body)} bytes")
     _, version, cluster, src, dst, incarnation, has_log, config = _HELLO.unpack_from(body)
     address = body[_HELLO.size :].decode(errors="replace")
+    _check_hello(src, config, address)
     return Hello(cluster, src, dst, incarnation, has_log, version, config, address)
+
+
+def _check_hello(src: int, config: int, address: str) -> None:
+    """Raise RemoteProtocolError for an id, an index or an address that no node has: the address would be dialled."""
+    if src > MEMBER_ID_MAX or config >= NUMBER_MAX:
+        raise RemoteProtocolError(f"hello of node {src} with a configuration at {config}")
+    if address:
+        try:
+            parse_host_port(address)
+        except ValueError as error:
+            raise RemoteProtocolError(f"hello of node {src} with the peer address {error}") from error
 
 
 def encode_who() -> bytes:
@@ -178,9 +200,12 @@ def decode_cluster(body: bytes) -> tuple[bytes, int, Configuration]:
     """(cluster, index of the configuration, configuration). Raises RemoteProtocolError."""
     try:
         cluster, index = _CLUSTER.unpack_from(body)
-        return cluster, index, decode_configuration(body[_CLUSTER.size :])
+        config = check_configuration(body[_CLUSTER.size :])
     except (struct.error, ValueError) as error:
         raise RemoteProtocolError(f"unreadable answer: {error}") from error
+    if index >= NUMBER_MAX:
+        raise RemoteProtocolError(f"a configuration at {index}")
+    return cluster, index, config
 
 
 def encode_removed(index: int) -> bytes:
@@ -192,7 +217,10 @@ def decode_removed(body: bytes) -> int:
     """The index. Raises RemoteProtocolError."""
     if len(body) != _NUMBER.size:
         raise RemoteProtocolError(f"removal of {len(body)} bytes")
-    return int.from_bytes(body, "big")
+    index = int.from_bytes(body, "big")
+    if index >= NUMBER_MAX:
+        raise RemoteProtocolError(f"removal by a configuration at {index}")
+    return index
 
 
 def encode_numbered(kind: int, token: int, text: bytes) -> bytes:
@@ -204,6 +232,8 @@ def decode_numbered(data: bytes, at: int, end: int) -> tuple[int, bytes]:
     """(token, text) of ASK or ANSWER. Raises RemoteProtocolError."""
     if end - at < _NUMBER.size:
         raise RemoteProtocolError("a wish without its number")
+    if end - at > WISH_BYTES_MAX:
+        raise RemoteProtocolError(f"a wish of {end - at} bytes, allowed are {WISH_BYTES_MAX}")
     return int.from_bytes(data[at : at + 8], "big"), data[at + 8 : end]
 
 
@@ -281,12 +311,14 @@ def decode_raft(data: bytes, at: int, end: int) -> Message:
         kind, flags, src, dst, term, prev_index, prev_term, commit, match, context, _, count = _RAFT.unpack_from(
             data, at
         )
-    if (src | dst | term | prev_index | prev_term | commit | match | context) < 0:
+    # The highest bit of all of them together, so one comparison does.
+    numbers = src | dst | term | prev_index | prev_term | commit | match | context
+    if numbers < 0 or numbers >= NUMBER_MAX:
         raise RemoteProtocolError("a number of a Raft message is out of range")
     at += _RAFT_BYTES
     snapshot: SnapshotMeta | None = None
     if flags & _FLAG_SNAPSHOT:
-        snapshot, at = _decode_snapshot(data, at)
+        snapshot, at = _decode_snapshot(data, at, end)
     entries = _decode_entries(data, at, end, count)
     granted = bool(flags & _FLAG_GRANTED)
     return Message(
@@ -294,16 +326,18 @@ def decode_raft(data: bytes, at: int, end: int) -> Message:
     )
 
 
-def _decode_snapshot(data: bytes, at: int) -> tuple[SnapshotMeta, int]:
-    """(the snapshot that is offered at `at`, where it ends). Raises RemoteProtocolError."""
+def _decode_snapshot(data: bytes, at: int, end: int) -> tuple[SnapshotMeta, int]:
+    """Return the snapshot that is offered at `at`, and where it ends. Raises RemoteProtocolError."""
     try:
         index, term, name_length, config_length = _SNAPSHOT.unpack_from(data, at)
         at += _SNAPSHOT.size
         name = data[at : at + name_length].decode()
         at += name_length
-        config = decode_configuration(data[at : at + config_length])
+        config = check_configuration(data[at : at + config_length])
     except (struct.error, ValueError) as error:
         raise RemoteProtocolError(f"unreadable snapshot: {error}") from error
+    if at + config_length > end or index >= NUMBER_MAX or term >= NUMBER_MAX:
+        raise RemoteProtocolError(f"snapshot at {index} of term {term}, or longer than its message")
     return SnapshotMeta(index, term, config, name), at + config_length
 
 
@@ -320,12 +354,22 @@ def _decode_entries(data: bytes, at: int, end: int, count: int) -> list[Entry]:
         else:
             term, index, kind, length = _ENTRY.unpack_from(data, at)
         at = start + length
-        if (term | index) < 0 or length < 0 or at > end:
+        if (term | index) < 0 or (term | index) >= NUMBER_MAX or length < 0 or at > end:
             raise RemoteProtocolError("an entry is longer than its message, or its place out of range")
+        if kind == CONFIG:
+            _check_config(data[start:at], index)
         entries.append(Entry(term, index, kind, data[start:at]))
     if at != end:
         raise RemoteProtocolError(f"{end - at} bytes behind a Raft message")
     return entries
+
+
+def _check_config(data: bytes, index: int) -> None:
+    """Raise RemoteProtocolError for a CONFIG entry that could not be applied."""
+    try:
+        check_configuration(data)
+    except ValueError as error:
+        raise RemoteProtocolError(f"unreadable configuration in entry {index}: {error}") from error
 
 
 def encode_forward(term: int, first: int, commands: list[bytes]) -> bytes:
@@ -341,7 +385,7 @@ def decode_forward(data: bytes, at: int, end: int) -> tuple[int, int, list[bytes
         term, first = read_i64_be(data, at), read_i64_be(data, at + 8)
     else:
         term, first = _FORWARD.unpack_from(data, at)
-    if (term | first) < 0:
+    if (term | first) < 0 or (term | first) >= NUMBER_MAX:
         raise RemoteProtocolError("a number of a forward is out of range")
     at += _FORWARD_BYTES
     commands: list[bytes] = []
@@ -352,6 +396,8 @@ def decode_forward(data: bytes, at: int, end: int) -> tuple[int, int, list[bytes
         stop = at + 4 + length
         if stop > end or stop - at < COMMAND_HEADER_BYTES:
             raise RemoteProtocolError("a forwarded command is longer than its frame or shorter than its header")
+        if stop - at > COMMAND_BYTES_MAX:
+            raise RemoteProtocolError(f"a forwarded command of {stop - at} bytes, allowed are {COMMAND_BYTES_MAX}")
         commands.append(data[at:stop])
         at = stop
     return term, first, commands
@@ -384,6 +430,8 @@ def decode_chunk(data: bytes, at: int, end: int) -> Chunk:
         name = data[at : at + name_length].decode()
     except (struct.error, ValueError) as error:
         raise RemoteProtocolError(f"unreadable snapshot chunk: {error}") from error
+    if at + name_length > end:
+        raise RemoteProtocolError("a snapshot chunk is longer than its frame")
     content = data[at + name_length : end]
     if crc32c(content) != crc:
         raise RemoteProtocolError(f"chunk of {name} at {offset} arrived damaged")
@@ -412,7 +460,22 @@ def decode_digest(data: bytes, at: int, end: int) -> tuple[int, int, int, bool]:
     if end - at != _DIGEST.size:
         raise RemoteProtocolError(f"digest of {end - at} bytes")
     index, zxid, digest, asks = _DIGEST.unpack_from(data, at)
+    if not 0 < index < NUMBER_MAX:
+        raise RemoteProtocolError(f"digest at {index}")
     return index, zxid, digest, asks
+
+
+def readable(decode: Callable[[bytes, int, int], T], data: bytes, at: int, end: int) -> T:
+    """Decode a frame's body, and make whatever goes wrong a RemoteProtocolError.
+
+    A decoder changes no state, so not even a fault of the decoder is a reason to stop the node: it costs the link.
+    """
+    try:
+        return decode(data, at, end)
+    except RemoteProtocolError:
+        raise
+    except Exception as error:
+        raise RemoteProtocolError(f"a frame of {end - at} bytes cannot be read: {error!r}") from error
 
 
 class PeerFrames:

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coord.errors import RemoteProtocolError
+from coord.raft.bounds import NUMBER_MAX
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, SnapshotMeta
 from coord.server import peer_codec as codec
 from coord.tree.command import encode_command
 
-numbers = st.integers(0, 2**63 - 1)
-entries = st.lists(st.builds(Entry, numbers, numbers, st.integers(0, 2), st.binary(max_size=50)), max_size=5)
+numbers = st.integers(0, NUMBER_MAX - 1)
+entries = st.lists(st.builds(Entry, numbers, numbers, st.integers(0, 1), st.binary(max_size=50)), max_size=5)
 
 
 def fields(m: Message) -> tuple[object, ...]:
@@ -68,7 +69,7 @@ def test_a_frame_that_ends_early_is_refused() -> None:
 
 def test_snapshot_offer_round_trips() -> None:
     """Position, configuration and file name."""
-    meta = SnapshotMeta(10, 2, Configuration([1, 2, 3], [], [4], b"addresses"), "name.snap")
+    meta = SnapshotMeta(10, 2, Configuration([1, 2, 3], [], [4], b"1=a:2888:3888\n"), "name.snap")
     message = Message(SNAPSHOT, 1, 2, 5, snapshot=meta)
     frame = codec.encode_raft(message)
     assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)

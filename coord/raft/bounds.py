@@ -1,0 +1,71 @@
+"""Bounds on what a peer may claim in a Raft message.
+
+The core trusts the members of its group, but not every byte that arrives in their name. A message that breaks a bound
+or contradicts itself raises InvalidMessage before anything has changed, and the shell breaks the link that brought the
+message. What contradicts the receiver's own log or term, `RaftCore.step` checks in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord.errors import InvalidMessage
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import APPEND, CONFIG, NORMAL, PRE_VOTE, READ_INDEX_RESP, SNAPSHOT, Entry, Message
+
+#: Terms, indexes and read contexts are below this. An ensemble that held an election every millisecond would need 146
+#: million years. Numbers are kept and sent as signed 64-bit integers, so a node can still add to any of them.
+NUMBER_MAX: Final = 1 << 62
+TERM_MAX: Final = NUMBER_MAX
+INDEX_MAX: Final = NUMBER_MAX
+#: A message's term is at most this much above the receiver's. An ensemble that held ten elections a second would need
+#: 13 years, so no member that was away meets a larger gap. Without this bound one forged message could take a node to
+#: the last term there is. A node in term 0 has an empty disk and takes any term: a new member of an old ensemble.
+TERM_LEAP_MAX: Final = 1 << 32
+
+
+def check_message(m: Message) -> None:
+    """Raise InvalidMessage for a message that breaks a bound or contradicts itself."""
+    kind = m.kind
+    if kind < PRE_VOTE or kind > READ_INDEX_RESP:
+        raise InvalidMessage(f"node {m.src} sent a message of unknown kind {kind}")
+    if m.term >= TERM_MAX or m.prev_term > m.term:
+        raise InvalidMessage(f"node {m.src} claims term {m.term}, and an entry of term {m.prev_term}")
+    if m.entries is not None:
+        if kind != APPEND:
+            raise InvalidMessage(f"node {m.src} sent entries in a message of kind {kind}")
+        _check_entries(m, m.entries)
+    if (m.snapshot is not None) != (kind == SNAPSHOT):
+        raise InvalidMessage(f"node {m.src} sent a message of kind {kind} with or without a snapshot, wrongly")
+    if m.snapshot is not None:
+        meta = m.snapshot
+        if meta.index >= INDEX_MAX or meta.term > m.term or not meta.config.voters:
+            raise InvalidMessage(f"node {m.src} offers a snapshot at {meta.index} of term {meta.term} in term {m.term}")
+
+
+def _check_entries(m: Message, entries: list[Entry]) -> None:
+    index = m.prev_index
+    term = m.prev_term
+    for entry in entries:
+        index += 1
+        if entry.index != index or entry.term < term or entry.term > m.term or entry.kind < NORMAL:
+            raise InvalidMessage(
+                f"node {m.src} sent entry {entry.index} of term {entry.term} in the place of {index}, behind term"
+                f" {term}, in term {m.term}"
+            )
+        if entry.kind > CONFIG:
+            raise InvalidMessage(f"node {m.src} sent entry {index} of unknown kind {entry.kind}")
+        if entry.kind == CONFIG:
+            _check_config(m.src, entry)
+        term = entry.term
+    if index >= INDEX_MAX:
+        raise InvalidMessage(f"node {m.src} sent entry {index}")
+
+
+def _check_config(src: int, entry: Entry) -> None:
+    try:
+        config = decode_configuration(entry.data)
+    except ValueError as error:
+        raise InvalidMessage(f"node {src} sent an unreadable configuration as entry {entry.index}: {error}") from error
+    if not config.voters:
+        raise InvalidMessage(f"node {src} sent a configuration without voters as entry {entry.index}")
