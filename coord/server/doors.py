@@ -48,3 +48,55 @@ class Tracer(Protocol):
     def sent(self, messages: list[Message]) -> None:
         """These leave the node now."""
         ...
+
+
+class PeerEvents(Protocol):
+    """What the links tell the node."""
+
+    def has_log(self) -> bool:
+        """What to say of this node in a hello."""
+        ...
+
+    def peer_introduced(self, peer: int, has_log: bool) -> None:
+        """`peer` said hello."""
+        ...
+
+    def peer_connected(self, peer: int) -> None:
+        """The link to `peer` is up."""
+        ...
+
+    def peer_lost(self, peer: int) -> None:
+        """The link to or from `peer` broke."""
+        ...
+
+    def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
+        """A frame from `peer`. Raises RemoteProtocolError to have the link broken."""
+        ...
+
+
+class MembersView(Protocol):
+    """What the links want to know of the membership, and what they tell about it."""
+
+    def config_index(self) -> int:
+        """Index of the newest configuration in this node's log."""
+        ...
+
+    def own_address(self) -> str:
+        """`host:port` of this node for its peers, "" when its configuration has none."""
+        ...
+
+    def may_return(self, peer: int) -> bool:
+        """Whether `peer`, no member as this node has it, is one if what is not committed here is taken back."""
+        ...
+
+    def removed_since(self, peer: int) -> int:
+        """Index of the committed configuration if `peer` is in neither that nor a newer one here, else 0."""
+        ...
+
+    def removed(self, peer: int, index: int) -> None:
+        """`peer` says that this node is no member in the configuration committed at `index`."""
+        ...
+
+    def describe(self) -> bytes:
+        """The answer to WHO: this cluster (a frame)."""
+        ...

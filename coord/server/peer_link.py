@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -29,9 +29,11 @@ from twisted.python.failure import Failure
 from coord.env import Rng
 from coord.errors import RemoteProtocolError
 from coord.server import peer_codec as codec
+from coord.server.doors import MembersView, PeerEvents
+from coord.server.members import parse_host_port
 from coord.server.peer_guard import Handshake, PeerGuard
 from coord.server.reactor import TurnReactor
-from coord.server.stream import Stream, tune
+from coord.server.stream import Stream, family_of, is_numeric, tune
 from coord.tls.context import Engine
 
 log = Logger(__name__)
@@ -47,60 +49,19 @@ GIVE_UP_MS: Final = 5000
 QUEUE_BYTES_MAX: Final = 64 << 20
 #: Connections that have not said hello yet.
 STRANGERS_MAX: Final = 64
+#: A link to a node that this node's configuration does not know: the node said where it is, and nobody else did. There
+#: are so many at a time: one for each node that a store can have gained while this node was away, in practice.
+PROVISIONAL_MAX: Final = 8
+#: Such a link is dialled so often before it is given up, with longer pauses than others: an address that a stranger
+#: made up gets 5 connections in about 20 s.
+PROVISIONAL_TRIES: Final = 5
+PROVISIONAL_MIN_MS: Final = 1000
+PROVISIONAL_MAX_MS: Final = 8000
+
+#: Refusals that are logged until a hello is accepted: a stranger can invent a reason of its own for each hello.
+TOLD_MAX: Final = 64
 
 Address = tuple[str, int]
-
-
-class PeerEvents(Protocol):
-    """What the links tell the node."""
-
-    def has_log(self) -> bool:
-        """What to say of this node in a hello."""
-        ...
-
-    def peer_introduced(self, peer: int, has_log: bool) -> None:
-        """`peer` said hello."""
-        ...
-
-    def peer_connected(self, peer: int) -> None:
-        """The link to `peer` is up."""
-        ...
-
-    def peer_lost(self, peer: int) -> None:
-        """The link to or from `peer` broke."""
-        ...
-
-    def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
-        """A frame from `peer`. Raises RemoteProtocolError to have the link broken."""
-        ...
-
-
-class MembersView(Protocol):
-    """What the links want to know of the membership, and what they tell about it."""
-
-    def config_index(self) -> int:
-        """Index of the newest configuration in this node's log."""
-        ...
-
-    def own_address(self) -> str:
-        """`host:port` of this node for its peers, "" when its configuration has none."""
-        ...
-
-    def may_return(self, peer: int) -> bool:
-        """Whether `peer`, no member as this node has it, is one if what is not committed here is taken back."""
-        ...
-
-    def removed_since(self, peer: int) -> int:
-        """Index of the committed configuration if `peer` is in neither that nor a newer one here, else 0."""
-        ...
-
-    def removed(self, peer: int, index: int) -> None:
-        """`peer` says that this node is no member in the configuration committed at `index`."""
-        ...
-
-    def describe(self) -> bytes:
-        """The answer to WHO: this cluster (a frame)."""
-        ...
 
 
 class _Dialled(Stream):
@@ -152,6 +113,12 @@ class _Dialled(Stream):
                 self._link.up()
         except RemoteProtocolError as error:
             self.fail(str(error))
+        except Exception as error:
+            if self.is_up:
+                raise
+            # Whoever listens there has not been heard yet, so nothing of this node can have changed.
+            log.failure("fault while the answer of node {peer} was read", peer=self._link.peer)
+            self.fail(f"unreadable answer: {error!r}")
 
     def lost(self, reason: str) -> None:
         self._link.down(self, reason)
@@ -160,15 +127,21 @@ class _Dialled(Stream):
 class _Link:
     """The outgoing side to one peer: dial, hello, frames, dial again."""
 
-    def __init__(self, owner: PeerLinks, peer: int, address: Address) -> None:
+    def __init__(self, owner: PeerLinks, peer: int, address: Address, *, is_provisional: bool = False) -> None:
+        """`is_provisional`: only the peer itself has said that the peer is there."""
         self.owner = owner
         self.peer = peer
         self.address = address
         self.stream: _Dialled | None = None
-        self._pause_ms = REDIAL_MIN_MS
+        self.is_provisional = is_provisional
+        self._tries = 0
+        self._pause_ms = self._pause_min_ms()
         self._last_reason = ""
         self.is_stopped = False
         self.queued = 0
+
+    def _pause_min_ms(self) -> int:
+        return PROVISIONAL_MIN_MS if self.is_provisional else REDIAL_MIN_MS
 
     def is_up(self) -> bool:
         return self.stream is not None and self.stream.is_up
@@ -181,8 +154,8 @@ class _Link:
             self._dial_again("no answer to the hello")
             return
         host, port = self.address
-        if _is_numeric(host):
-            self._connect([(_family(host), (host, port))])
+        if is_numeric(host):
+            self._connect([(family_of(host), (host, port))])
             return
         reactor: Any = self.owner.reactor  # Twisted states its interfaces by zope, which the compiler does not read
         found = deferToThreadPool(
@@ -204,7 +177,12 @@ class _Link:
             return
         sock.setblocking(False)
         tune(sock, give_up_ms=GIVE_UP_MS)
-        code = sock.connect_ex(address)
+        try:
+            code = sock.connect_ex(address)
+        except (OSError, ValueError, OverflowError) as error:  # an address that cannot be one
+            sock.close()
+            self._dial_again(str(error))
+            return
         if code not in (0, errno.EINPROGRESS):
             sock.close()
             self._dial_again(errno.errorcode.get(code, str(code)))
@@ -225,7 +203,8 @@ class _Link:
 
     def up(self) -> None:
         log.info("link to node {peer} is up", peer=self.peer)
-        self._pause_ms = REDIAL_MIN_MS
+        self._pause_ms = self._pause_min_ms()
+        self._tries = 0
         self._last_reason = ""
         self.owner.node.peer_connected(self.peer)
 
@@ -245,8 +224,12 @@ class _Link:
                 "no link to node {peer} at {address}: {reason}", peer=self.peer, address=self.address, reason=reason
             )
             self._last_reason = reason
+        self._tries += 1
+        if self.is_provisional and self._tries >= PROVISIONAL_TRIES:
+            self.owner.give_up(self)
+            return
         pause_ms = self._pause_ms + self.owner.rng.below(self._pause_ms)
-        self._pause_ms = min(2 * self._pause_ms, REDIAL_MAX_MS)
+        self._pause_ms = min(2 * self._pause_ms, PROVISIONAL_MAX_MS if self.is_provisional else REDIAL_MAX_MS)
         self.owner.reactor.callLater(pause_ms / 1000, self.dial)
 
     def stop(self) -> None:
@@ -299,6 +282,12 @@ class _Accepted(Stream):
         except RemoteProtocolError as error:
             log.warn("connection from {who} broken: {error}", who=self._who(), error=str(error))
             self.fail(str(error))
+        except Exception as error:
+            if self.peer:
+                raise
+            # What a stranger sends changes nothing of this node before the hello is accepted.
+            log.failure("fault while a stranger at the peer port was heard")
+            self.fail(f"unreadable: {error!r}")
 
     def _hear_proof(self, handshake: Handshake, kind: int, body: bytes) -> None:
         """Before anything else is listened to."""
@@ -319,7 +308,7 @@ class _Accepted(Stream):
         why = owner.objection(hello) or owner.doubt(hello, self.tls)
         if why:
             since = owner.removed_since(hello)
-            if why not in owner.told:
+            if why not in owner.told and len(owner.told) < TOLD_MAX:
                 # Once: a node that waits to be added, or has been removed, dials again and again.
                 owner.told[why] = None
                 log.warn("refused a connection that says it is node {src}: {why}", src=hello.src, why=why)
@@ -437,20 +426,40 @@ class PeerLinks:
                     accepted.close()
                 if self._has_started and (was_up or accepted is not None):
                     self.node.peer_lost(peer)
+            else:
+                self._links[peer].is_provisional = False
         for peer in sorted(addresses):
             if peer not in self._links:
                 self._open(peer, addresses[peer])
 
-    def _open(self, peer: int, address: Address) -> None:
-        link = self._links[peer] = _Link(self, peer, address)
+    def _open(self, peer: int, address: Address, *, is_provisional: bool = False) -> None:
+        link = self._links[peer] = _Link(self, peer, address, is_provisional=is_provisional)
         if self._has_started:
             link.dial()
 
     def meet(self, hello: codec.Hello) -> None:
-        """A node that only newer configurations know is answered where it says it is, until this node knows better."""
-        host, _, port = hello.address.rpartition(":")
-        if hello.src not in self._links and port.isdecimal():
-            self._open(hello.src, (host.strip("[]"), int(port)))
+        """Answer a node that only newer configurations know at the address that it gives itself.
+
+        That lasts until the configuration here says where the node is, or the node cannot be reached there.
+        """
+        if hello.src not in self._links and hello.address:
+            self._open(hello.src, parse_host_port(hello.address), is_provisional=True)
+
+    def give_up(self, link: _Link) -> None:
+        """A provisional link never comes up: drop the link, and what its node has opened here."""
+        if self._links.get(link.peer) is not link:
+            return
+        log.warn("gave up node {peer} at {address}: not a member here", peer=link.peer, address=link.address)
+        del self._links[link.peer]
+        link.stop()
+        accepted = self._accepted.pop(link.peer, None)
+        if accepted is not None:
+            accepted.close()
+            self.node.peer_lost(link.peer)
+
+    def _provisional(self) -> int:
+        """Return how many links there are to nodes that the configuration here does not know."""
+        return sum(link.is_provisional for link in self._links.values())
 
     # --- the node's door ----------------------------------------------------------------------------------------------
 
@@ -541,6 +550,8 @@ class PeerLinks:
             return "says that it is this node"
         if hello.src not in self._links and not self._is_newer(hello) and not self._may_return(hello):
             return f"node {hello.src} is not a member"
+        if hello.src not in self._links and self._provisional() >= PROVISIONAL_MAX:
+            return f"{PROVISIONAL_MAX} nodes that are not members here are being met already"
         return ""
 
     def doubt(self, hello: codec.Hello, tls: Engine | None) -> str:
@@ -579,20 +590,6 @@ class PeerLinks:
         if stream.peer and self._accepted.get(stream.peer) is stream:
             del self._accepted[stream.peer]
             self.node.peer_lost(stream.peer)
-
-
-def _is_numeric(host: str) -> bool:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-def _family(host: str) -> int:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _reason(failure: Failure) -> str:

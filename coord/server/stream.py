@@ -204,3 +204,19 @@ def tune(sock: socket.socket, *, give_up_ms: int) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, give_up_ms)
+
+
+def is_numeric(host: str) -> bool:
+    """Return True if `host` is an IP address and no name to be resolved."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, ValueError):  # ValueError: a NUL, or characters that are not ASCII
+            continue
+        return True
+    return False
+
+
+def family_of(host: str) -> int:
+    """Return the address family of a numeric host."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coord import rpc_wire
 from coord.raft.membership import Configuration
-from coord.raft.messages import Entry, Message, SnapshotMeta
+from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, SnapshotMeta
 from coord.server import peer_codec as codec
 from coord.storage.wal import Batch
 from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_group, encode_identities
@@ -25,6 +25,8 @@ REGRESSIONS = Path(__file__).parent / "regressions"
 _STAT = r.Stat(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 _ACL = [r.Acl(31, b"world", b"anyone"), r.Acl(1, b"digest", b"me:hash")]
 _PATHS = [b"/a", b"/a/b", b"/zookeeper/config"]
+
+_SNAPSHOT = "0000000000000009-0000000000000002.snap"
 
 
 def seeds(target: str) -> list[bytes]:
@@ -146,7 +148,7 @@ def _apply() -> list[bytes]:
 
 def _peer() -> list[bytes]:
     hello = codec.encode_hello(codec.Hello(bytes(16), 1, 2, 3, True))
-    snapshot = SnapshotMeta(9, 2, Configuration([1, 2, 3]), "0000000000000009-0000000000000002.snap")
+    snapshot = SnapshotMeta(9, 2, Configuration([1, 2, 3]), _SNAPSHOT)
     entries = [Entry(1, 5, 0, encode_group(7, [encode_command(1, 2, 3, 4, b"b")])), Entry(1, 6, 1, b"")]
     frames = [
         codec.encode_raft(Message(5, 1, 2, 3, 4, 1, 4, entries=entries)),
@@ -175,21 +177,36 @@ def _node() -> list[bytes]:
         {"do": "reconfig", "joining": "", "leaving": "3", "members": "", "version": -1, "session": SESSION},
     ]
     asks = [codec.encode_numbered(codec.ASK, 7, json.dumps(wish).encode()) for wish in wishes]
-    answers = [codec.encode_numbered(codec.ANSWER, 7, b'{"code": 0, "why": ""}')]
-    raft = [
-        codec.encode_raft(Message(kind, 1, 2, term, 1, 1, 1, 1, True, 3, entries=[Entry(term, 2, 1, b"")]))
-        for kind in range(1, 15)
-        for term in (1, 2)
+    answers = [
+        codec.encode_numbered(codec.ANSWER, 1, text) for text in (b'{"code": 0, "why": ""}', b'{"code": 0, "index": 1}')
     ]
-    chunk = codec.encode_chunk(codec.Chunk("0000000000000009-0000000000000002.snap", 100, 0, b"x" * 50))
+    raft = [codec.encode_raft(_raft(kind, term, 1)) for kind in range(15) for term in (1, 2)]
+    raft += [codec.encode_raft(_raft(kind, term, index)) for kind in range(1, 14) for term, index in _EXTREMES]
+    chunk = codec.encode_chunk(codec.Chunk(_SNAPSHOT, 100, 0, b"x" * 50))
     others = [
         codec.encode_forward(1, 1, [encode_command(1, 2, 3, 4, b"body")]),
         codec.encode_touch([1, 2]),
         chunk,
-        codec.encode_received("0000000000000009-0000000000000002.snap", False),
+        codec.encode_received(_SNAPSHOT, False),
+        codec.encode_digest(1, 0, 0, True),
+        codec.encode_digest(1 << 61, 5, 5, False),
     ]
     found = [_part(_MEMBER_KINDS.index(frame[4]), frame[5:]) for frame in [*asks, *answers, *raft, *others]]
     return [bytes([who]) + part for part in found for who in (0, 200)] + [b"\0" + b"".join(found)]
+
+
+#: (term, every index and commit) that a forged message may claim.
+_EXTREMES = [
+    *((1, 1 << 40), (1, (1 << 62) - 1), (2, 1 << 32)),
+    *((1 << 32, 1), ((1 << 32) + 2, 1), ((1 << 62) - 1, 1), ((1 << 63) - 2, 1)),
+]
+
+
+def _raft(kind: int, term: int, index: int) -> Message:
+    """A message of the kind as a member could send it, with these numbers wherever the kind has one."""
+    entries = [Entry(term, index + 1, 1, b"")] if kind == APPEND else None
+    meta = SnapshotMeta(index, 1, Configuration([1, 2, 3]), _SNAPSHOT) if kind == SNAPSHOT else None
+    return Message(kind, 1, 2, term, index, 1, index, index, True, index, entries=entries, snapshot=meta)
 
 
 def _rpc() -> list[bytes]:
