@@ -85,10 +85,11 @@ clean:  ## remove .venv and caches (not rk-data)
 	@touch $@
 
 # Every part runs, whatever became of those before it.
-test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## kazoo's own suite, random frames, Java client and Curator, zkCli, Spark's masters on our store (RK_SEEDS=100 for more frames)
+test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## kazoo's own suite (plain and over TLS), random frames, Java client and Curator, zkCli, Spark's masters on our store (RK_SEEDS=100 for more frames)
 	@start=$$(date +%s); failed=""; \
 	part() { echo "== $$1 ($$(($$(date +%s) - start)) s so far)"; name=$$1; shift; "$$@" || failed="$$failed $$name"; }; \
 	part kazoo $(BIN)/python -m tests.compat.kazoo_suite --python .venv-compat/bin/python; \
+	part kazoo-tls $(BIN)/python -m tests.compat.kazoo_suite --python .venv-compat/bin/python --tls; \
 	part frames $(BIN)/python -m pytest -q tests/compat/test_frames.py; \
 	part java $(BIN)/python -m pytest -q tests/compat/test_java.py; \
 	part zkcli $(BIN)/python -m pytest -q tests/compat/test_zkcli.py; \

@@ -56,7 +56,7 @@ class Secured(protocol.Protocol):
     def write(self, data: bytes) -> None:
         """Send these, sealed."""
         try:
-            self._send(self._engine.seal(data))
+            self._send(self._engine.seal([data]))
         except TlsError as error:
             self._inner.drop(f"TLS: {error}")
 

@@ -69,6 +69,9 @@ class ClientLimits:
 class ClientStream(Stream, Transport):
     """One client's socket."""
 
+    #: Each item of the output is one whole reply or event (see `Engine.seal`).
+    seals_each = True
+
     def __init__(
         self, listener: ClientListener, sock: socket.socket, address: tuple[str, int], tls: Engine | None
     ) -> None:

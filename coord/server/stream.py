@@ -21,6 +21,8 @@ class Stream:
 
     #: Most bytes that may wait for a peer that does not read.
     backlog_max = 64 << 20
+    #: Seal every item of `output` as TLS records of its own; a peer that always reads all it can needs no such care.
+    seals_each = False
 
     def __init__(self, reactor: TurnReactor, sock: socket.socket) -> None:
         self.reactor = reactor
@@ -74,13 +76,13 @@ class Stream:
         if not output or self.is_closed:
             return
         data = output[0] if len(output) == 1 else b"".join(output)
-        output.clear()
         if self.tls is not None:
             try:
-                data = self.tls.seal(data)
+                data = self.tls.seal(output if self.seals_each else [data])
             except TlsError as error:
                 self.fail(f"TLS: {error}")
                 return
+        output.clear()
         if data:
             self._send(data)
 

@@ -172,19 +172,25 @@ class Engine:
             raise TlsError(why(error)) from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def seal(self, data: bytes) -> bytes:
-        """Bytes to send for these: none of them before the handshake has ended. Raises TlsError."""
-        if not self.is_established:
-            self._held_bytes += len(data)
-            if self._held_bytes > _HELD_BYTES_MAX:
-                raise TlsError("the handshake does not end")
-            self._held.append(data)
-            try:
-                self._shake()
-            except ssl.SSLError as error:
-                raise TlsError(why(error)) from error
-        else:
-            self._ssl.write(data)
+    def seal(self, frames: list[bytes]) -> bytes:
+        """Return the bytes to send for `frames`, nothing before the handshake has ended. Raises TlsError.
+
+        Each frame begins a TLS record of its own, as at ZooKeeper. A client that selects on its socket and reads one
+        frame at a time (kazoo) does not see what the library has already decrypted of the next frame, so a record must
+        not hold the beginning of another frame.
+        """
+        if self.is_established:
+            for frame in frames:
+                self._ssl.write(frame)
+            return self.take()
+        self._held_bytes += sum(map(len, frames))
+        if self._held_bytes > _HELD_BYTES_MAX:
+            raise TlsError("the handshake does not end")
+        self._held += frames
+        try:
+            self._shake()
+        except ssl.SSLError as error:
+            raise TlsError(why(error)) from error
         return self.take()
 
     def take(self) -> bytes:

@@ -1,11 +1,12 @@
 """Run kazoo's own test suite, from the installed package, against a three-node ensemble of our store.
 
-    python -m tests.compat.kazoo_suite --python COMPAT_PYTHON [--against zookeeper] [pytest arguments]
+    python -m tests.compat.kazoo_suite --python COMPAT_PYTHON [--against zookeeper] [--tls] [pytest arguments]
 
 kazoo's harness starts, stops and restarts servers with `java … QuorumPeerMain zoo.cfg`. We put a `java` of our own in
 front of the PATH that starts `rk coord run --config zoo.cfg` in its place; everything else is the suite as it is. The
 system properties of that command line (super digest, JAAS file, read-only mode) go into the configuration file, where
 ZooKeeper reads them too.
+With `--tls` the suite's clients use the secure ports (`kazoo_tls`).
 With `--against zookeeper` the same suite runs on Apache ZooKeeper from pyspark's jars, for comparison.
 """
 
@@ -59,6 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="an interpreter that has kazoo and what its suite needs")
     parser.add_argument("--against", choices=("regionkeeper", "zookeeper"), default="regionkeeper")
+    parser.add_argument("--tls", action="store_true", help="the suite's clients connect by TLS")
     options, rest = parser.parse_known_args()
     options.python = os.path.abspath(options.python)
     where = [options.python, "-c", "import os, kazoo.tests; print(os.path.dirname(kazoo.tests.__file__))"]
@@ -78,6 +80,9 @@ def main() -> int:
             shim.chmod(0o755)
             env["PATH"] = f"{shim.parent}:{env['PATH']}"
         command = [options.python, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "180", "-q", "-ra"]
+        if options.tls:
+            env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [env.get("PYTHONPATH")])])
+            command += ["-p", "kazoo_tls"]
         for name in DESELECTED:
             command += ["--deselect", f"{suite}/{name}"]
         selected = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,27 @@ def test_client_certificate_is_an_identity(tmp_path: Path, authority: Authority)
             nobody.set("/big0", b"new")
             eventually(lambda: seen, what="the event")
         assert f"secureClientPort={port}\n" in store.word(1, b"conf")
+
+
+def test_a_client_that_selects_gets_its_answers_at_once(tmp_path: Path, authority: Authority) -> None:
+    """kazoo selects on its socket and does not see what TLS has already decrypted: it would stop until its next ping,
+    a third of the session timeout, whenever two answers left in one record."""
+    (port,) = free_ports(1)
+    timeout_s = 60
+    with running(tmp_path, *tls_options(authority, port), "--tick-ms", "3000"):
+        found = KazooClient(f"127.0.0.1:{port}", timeout=timeout_s, **secure(authority))
+        try:
+            found.start(PATIENCE_S)
+            found.create("/x", b"x")
+            until = time.monotonic() + timeout_s / 4
+            for _ in range(3):
+                answers = [found.get_async("/x") for _ in range(100)]
+                for answer in answers:
+                    answer.wait(max(0.0, until - time.monotonic()))
+                assert sum(answer.ready() for answer in answers) == 100
+        finally:
+            found.stop()
+            found.close()
 
 
 @pytest.mark.parametrize("kind", ["none", "foreign"])

@@ -162,3 +162,28 @@ def test_ipv4_client_of_a_door_to_both_worlds_keeps_its_address() -> None:
         assert listener.refused == 1
         for stream in listener.streams:
             ends.enter_context(stream.sock)
+
+
+class _Sealer:
+    """Stands in for TLS: notes what is sealed together."""
+
+    def __init__(self) -> None:
+        self.sealed: list[list[bytes]] = []
+
+    def seal(self, frames: list[bytes]) -> bytes:
+        self.sealed.append(list(frames))
+        return b"".join(frames)
+
+    def farewell(self) -> bytes:
+        return b""
+
+
+def test_over_tls_each_answer_of_a_turn_is_sealed_alone_and_all_leave_in_one_send(clients: Clients) -> None:
+    """A record that holds two answers stops a client that selects on its socket."""
+    tls: Any = _Sealer()
+    clients.streams[0].tls = tls
+    for text in (b"one", b"two", b"three"):
+        clients.say(0, text)
+    clients.listener.send_all()
+    assert tls.sealed == [[b"one", b"two", b"three"]]
+    assert clients.heard()[0] == b"onetwothree"

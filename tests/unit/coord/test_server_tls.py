@@ -40,11 +40,11 @@ def exchange(server: Engine, client: Engine) -> tuple[bytes, bytes]:
     """Let both talk until nobody has more to say; returns what arrived at (server, client)."""
     heard = b""
     answered = b""
-    to_server = client.seal(b"question")
+    to_server = client.seal([b"question"])
     for _ in range(10):
         heard += server.unseal(to_server)
         if heard and not answered and server.is_established:
-            to_client = server.take() + server.seal(b"answer")
+            to_client = server.take() + server.seal([b"answer"])
         else:
             to_client = server.take()
         answered += client.unseal(to_client)
@@ -82,9 +82,48 @@ def test_what_is_sealed_is_unsealed(ours: Authority, auth: str) -> None:
     assert exchange(server, client) == (b"question", b"answer")
     assert server.peer_subject() == ("" if auth == "none" else "CN=bob,O=Example\\, Inc.,C=DE")
     long = bytes(range(256)) * 1000
-    assert client.unseal(server.seal(long)) == long
+    assert client.unseal(server.seal([long])) == long
     client.unseal(server.farewell())
     assert client.is_ended
+
+
+def records(sealed: bytes) -> list[bytes]:
+    """Split sealed bytes at the TLS records' own lengths."""
+    found = []
+    while sealed:
+        size = 5 + int.from_bytes(sealed[3:5], "big")
+        found.append(sealed[:size])
+        sealed = sealed[size:]
+    return found
+
+
+def test_each_frame_is_a_record_of_its_own(ours: Authority) -> None:
+    """A client that selects on its socket would not see the beginning of a second frame in the same record."""
+    server = Engine(server_context(files(ours, "server")), is_server=True)
+    client = Engine(client_context(files(ours, "client")), is_server=False)
+    exchange(server, client)
+    assert [client.unseal(record) for record in records(server.seal([b"one", b"two", b"three"]))] == [
+        b"one",
+        b"two",
+        b"three",
+    ]
+    long = bytes(40_000)
+    parts = [client.unseal(record) for record in records(server.seal([long, b"behind"]))]
+    assert len(parts) == 4, "16 KiB, 16 KiB, the rest, and the next frame alone"
+    assert (b"".join(parts[:3]), parts[3]) == (long, b"behind")
+
+
+def test_frames_from_before_the_end_of_the_handshake_are_records_of_their_own(ours: Authority) -> None:
+    """What was held until then leaves as it would have left at once."""
+    server = Engine(server_context(files(ours, "server")), is_server=True)
+    client = Engine(client_context(files(ours, "client")), is_server=False)
+    to_server = client.seal([b"hello", b"ping"])
+    heard: list[bytes] = []
+    for _ in range(5):
+        heard += [server.unseal(record) for record in records(to_server)]
+        client.unseal(server.take())
+        to_server = client.take()
+    assert [part for part in heard if part] == [b"hello", b"ping"]
 
 
 def strangers_client(ours: Authority, *, has_certificate: bool) -> Engine:
@@ -138,7 +177,7 @@ def test_changed_bytes_are_an_error(ours: Authority) -> None:
     server = Engine(server_context(files(ours, "server")), is_server=True)
     client = Engine(client_context(files(ours, "client")), is_server=False)
     exchange(server, client)
-    sealed = bytearray(client.seal(b"transfer 100"))
+    sealed = bytearray(client.seal([b"transfer 100"]))
     sealed[-1] ^= 1
     with pytest.raises(TlsError):
         server.unseal(bytes(sealed))
@@ -148,9 +187,9 @@ def test_handshake_that_does_not_end_holds_a_bounded_amount(ours: Authority) -> 
     """What waits for it is not more than hellos."""
     client = Engine(client_context(files(ours, "client")), is_server=False)
     for _ in range(64):
-        client.seal(b"x" * 1024)
+        client.seal([b"x" * 1024])
     with pytest.raises(TlsError, match="does not end"):
-        client.seal(b"x")
+        client.seal([b"x"])
 
 
 @pytest.mark.parametrize(
