@@ -396,7 +396,7 @@ class Assigner:
         region = replica.region
         # To the letter what the server wrote: it recognises its own open by it.
         home = record.destination
-        location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms)
+        location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms, record.token)
         if region.record.location(replica.number) == location:
             return
         region.record = region.record.with_location(location)

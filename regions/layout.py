@@ -7,7 +7,7 @@ children list becomes long.
     /cluster /epoch /balancer /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
     /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
     /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id> /moves/<move_id> /fenced/<uuid>
-    /history/<segment> /alarms/<alarm_id> /runs/<epoch> /requests/<request_id>
+    /history/<segment> /alarms/<alarm_id> /runs/<epoch> /requests/<request_id> /shared/<kind>
 
 An operation on a table is one write (OC-01): creating one writes its name, its directory, its regions and last its own
 record, which makes it exist; altering and renaming, its record and names; deleting, its record, which says REMOVED, and
@@ -28,6 +28,7 @@ from regions.model import (
     ActiveRecord,
     BalancerRecord,
     ClusterRecord,
+    DirectoryRecord,
     EpochRecord,
     FenceRecord,
     MasterRecord,
@@ -72,6 +73,7 @@ _run = msgspec.json.Decoder(RunRecord)
 _moves = msgspec.json.Decoder(MoveBatch)
 _fence = msgspec.json.Decoder(FenceRecord)
 _request = msgspec.json.Decoder(RequestRecord)
+_directory = msgspec.json.Decoder(DirectoryRecord)
 
 
 class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
@@ -173,6 +175,11 @@ def decode_request(data: bytes, path: str = "/requests") -> RequestRecord:
     return _decode(_request, data, path)
 
 
+def decode_directory(data: bytes, path: str = "/shared") -> DirectoryRecord:
+    """Value of /shared/<kind>."""
+    return _decode(_directory, data, path)
+
+
 def decode_alarm(data: bytes, path: str = "/alarms") -> Alarm:
     """Value of /alarms/<alarm_id>."""
     return _decode(_alarm, data, path)
@@ -225,6 +232,7 @@ class Layout:
         self.moves = f"{root}/moves"
         self.fenced = f"{root}/fenced"
         self.requests = f"{root}/requests"
+        self.shared = f"{root}/shared"
 
     def parents(self) -> list[str]:
         """Directories that must exist before anything else, in creation order; all are persistent and empty."""
@@ -312,6 +320,10 @@ class Layout:
     def request(self, request_id: str) -> str:
         """What a request about a table has led to."""
         return f"{self.requests}/{request_id}"
+
+    def shared_directory(self, kind: str) -> str:
+        """The shared directory of all servers of a kind."""
+        return f"{self.shared}/{kind}"
 
     def parse_transition(self, path: str) -> tuple[str, int] | None:
         """Region id and replica of a transition's path; None for any other path (the directories, say)."""

@@ -162,6 +162,18 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int = 0
 
 
+class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/shared/<kind>`: the shared directory of all servers of a kind (`regionserver/shared.py`).
+
+    `path` and `server` ("host:port") are those of the server that recorded the id, for people.
+    """
+
+    directory_id: str
+    path: str = ""
+    server: str = ""
+    at_ms: int = 0
+
+
 class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of `/tables/<table_id>`; written last when a table is created: it makes the table exist."""
 
@@ -214,6 +226,13 @@ class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
     uuid: str | None = None
     start_code: int | None = None
     since_ms: int = 0
+    #: zxid of the OPENING of the latest open; the replica's files must not be older. 0: written by an earlier build.
+    token: int = 0
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the replica has ever been open, so that it has files which must not be made anew."""
+        return self.uuid is not None
 
     @property
     def incarnation(self) -> Incarnation | None:
@@ -296,6 +315,8 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     last_error: str = ""
     #: Tried often enough: no master tries again until an operator asks (X11).
     parked: bool = False
+    #: In OPENED: the token of this open, as the location in the same write has it.
+    token: int = 0
 
     @property
     def key(self) -> str:
@@ -467,6 +488,7 @@ __all__ = [
     "BalanceMove",
     "BalancerRecord",
     "ClusterRecord",
+    "DirectoryRecord",
     "EpochRecord",
     "FenceRecord",
     "GroupBalance",

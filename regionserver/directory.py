@@ -3,11 +3,17 @@
     <shared-dir>/regions/<table_id>/<region_id>[.<replica>]/      the suffix only for replicas other than 0
         region.json       the region's record as of its first open; durable before the region is announced
         owner-<token>     who has the region open (regionserver/owner.py)
+        opened-<token>    generation: the token of the latest open, durable before the region is announced
 
-**Opening again** costs a few system calls: the directory is there, a mark is put into it.
-**Opening the first time** creates directory and region.json; for as many regions as are waiting together, one
-`syncfs` makes all of them durable. With a sync per region a cluster's first start would wait for its disk thousands of
-times.
+**Only the first open creates.** The order to open carries the region's record, which names the server and the token of
+the latest open (`ReplicaLocation`). A region that was open before must have its directory, with a generation that is
+not lower than that token. A missing or an older directory (a volume that is not mounted, a copy from a backup) is a
+failed open. The generation is durable before OPENED is written, so a crash can leave it higher than the token in the
+store, and never lower. A record of an earlier build has no token: its directory and region.json are enough, and get a
+generation.
+
+**Durability.** The directories of all regions that wait together are made durable by one `syncfs`, of a few regions by
+a sync each. With a sync per region a cluster's first start would wait for its disk thousands of times.
 
 **Two servers, one region.** The mark is the second line of defence behind the store's compare-and-set, and the evidence
 that it held: an open that finds the region held by a server that is alive is refused. A frozen process keeps its lock
@@ -20,6 +26,7 @@ A service of its own can derive from `DirectoryOpener`: it gets directory and fe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -37,7 +44,12 @@ from regions.kinds import DIRECTORIES
 from regions.model import RegionRecord
 from regionserver.opener import Opening, RegionError, RegionOpener
 from regionserver.owner import Hold, Owner, take
+from regionserver.shared import SharedDirectory
 
+_RECORD: Final = "region.json"
+_GENERATION: Final = re.compile(r"opened-([0-9]{1,20})")
+#: Regions opened again together that are synced one by one; above, one sync of the whole file system is cheaper.
+SYNCED_ALONE_MAX: Final = 8
 #: Ids become names of directories: nothing in them may mean anything to the file system.
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
@@ -49,6 +61,7 @@ class DirectoryOpener(RegionOpener):
 
     def __init__(self, shared_dir: Path) -> None:
         """Raises ConfigError when regions could not be created there."""
+        self.shared: SharedDirectory | None = SharedDirectory(shared_dir, getattr(self, "kind", ""))
         self._regions = os.fspath(shared_dir.absolute() / "regions")
         try:
             os.makedirs(self._regions, mode=0o700, exist_ok=True)
@@ -68,12 +81,33 @@ class DirectoryOpener(RegionOpener):
         return f"{self._regions}/{region.table_id}/{region.region_id}{suffix}"
 
     def prepare(self, openings: Sequence[Opening]) -> None:
-        """Create what is missing of these regions, and make it durable by one sync for all."""
-        created = 0
+        """Create the directories of first opens, and set every region's generation; durable on return.
+
+        A region that has no business here (see `_check`) is left as it is: `open` refuses it.
+
+        Raises:
+            RegionError: this is not the shared directory that the server started with.
+            OSError: it cannot be written.
+        """
+        assert self.shared is not None, "a directory opener has a shared directory"
+        self.shared.check()
+        changed: list[str] = []
+        created = False
         for opening in openings:
-            created += self._create(self.path(opening.region, opening.replica), opening)
-        if created:
+            path = self.path(opening.region, opening.replica)
+            try:
+                _check(path, opening)
+            except RegionError:
+                continue
+            is_new = self._create(path, opening)
+            if _raise_generation(path, opening.token) or is_new:
+                changed.append(path)
+            created |= is_new
+        if created or len(changed) > SYNCED_ALONE_MAX:
             _sync_file_system(self._regions)
+        else:
+            for path in changed:
+                sync_folder(path)
 
     def open(self, opening: Opening) -> None:
         """Put this server's mark into the directory. Raises OwnerHeld, RegionError or OSError."""
@@ -82,6 +116,7 @@ class DirectoryOpener(RegionOpener):
     def hold(self, opening: Opening) -> Hold:
         """As `open`; the hold that was taken, which `close` releases."""
         path = self.path(opening.region, opening.replica)
+        _check(path, opening)
         owner = Owner(opening.server.uuid, opening.server.start_code, opening.epoch, opening.token)
         hold = take(path, owner, opening.evict)
         with self._lock:
@@ -98,7 +133,7 @@ class DirectoryOpener(RegionOpener):
 
     def _create(self, path: str, opening: Opening) -> bool:
         """Make directory and region.json unless they are there; not durable yet."""
-        record = f"{path}/region.json"
+        record = f"{path}/{_RECORD}"
         if os.path.exists(record):
             return False
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -111,6 +146,63 @@ class DirectoryOpener(RegionOpener):
             os.close(fd)
         os.rename(temporary, record)
         return True
+
+
+def _check(path: str, opening: Opening) -> None:
+    """Raise RegionError when a region that was open before has no files in `path`, or older ones."""
+    location = opening.region.location(opening.replica)
+    if not location.was_opened:
+        return
+    before = f"server {location.uuid} had this region open"
+    if not os.path.isdir(path):
+        raise RegionError(
+            f"{path} does not exist, and {before}: its rows are elsewhere; mount the volume that has them, or restore"
+            f" them from a backup{_acceptance(path, location.token)}"
+        )
+    if not location.token:  # recorded by a build that knew no generations
+        if not os.path.exists(f"{path}/{_RECORD}") and _generation(path) < 0:
+            raise RegionError(f"{path} has no {_RECORD}, and {before}: restore the directory from a backup")
+        return
+    generation = _generation(path)
+    if generation < location.token:
+        found = f"was last opened under zxid {generation:#x}" if generation >= 0 else "has no mark of any open"
+        raise RegionError(
+            f"{path} is older than the region: it {found}, and {before} under zxid {location.token:#x}; put the newer"
+            f" directory back{_acceptance(path, location.token)}"
+        )
+
+
+def _acceptance(path: str, token: int) -> str:
+    return f" (to go on with what is there, create {path}/opened-{token})" if token else ""
+
+
+def _generation(path: str) -> int:
+    """Return the token of the latest open that left its mark in `path`, or -1. Raises OSError."""
+    return max((int(found[1]) for found in map(_GENERATION.fullmatch, os.listdir(path)) if found), default=-1)
+
+
+def _raise_generation(path: str, token: int) -> bool:
+    """Set the generation of `path` to `token` unless it is that high; return whether it changed. Not durable yet."""
+    former = _generation(path)
+    if former >= token:
+        return False
+    name = f"{path}/opened-{token}"
+    if former >= 0:
+        # One step, so that a crash leaves one of the two. Another server may have renamed the file meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{path}/opened-{former}", name)
+            return True
+    os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    return True
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a directory durable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)

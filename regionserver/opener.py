@@ -31,6 +31,7 @@ from regions.model import Incarnation, RegionRecord
 
 if TYPE_CHECKING:
     from regionserver.serving import Serving
+    from regionserver.shared import SharedDirectory
 
 
 class RegionError(Exception):
@@ -88,6 +89,10 @@ class RegionOpener(ABC):
 
     #: Types of the requests that `answer` takes: msgspec Structs with `tag=True` and names of their own.
     requests: tuple[type[msgspec.Struct], ...] = ()
+
+    #: The directory that all servers of this kind share: its identity is compared before the server registers.
+    #: None: the opener keeps nothing in files.
+    shared: SharedDirectory | None = None
 
     def attach(self, serving: Serving) -> None:  # noqa: B027 - optional
         """Called once, before anything else: what the opener may ask of its server."""

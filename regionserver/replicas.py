@@ -533,8 +533,9 @@ class Replicas:
 
     def _announce(self, replica: Replica, now_ms: int) -> None:
         assert replica.record is not None, f"{replica.key} is announced without a transition"
-        replica.location = ReplicaLocation(replica.key[1], self.me.uuid, self.me.start_code, now_ms)
-        record = replace(replica.record, state=RegionState.OPENED, since_ms=now_ms, deadline_ms=0)
+        token = replica.token
+        replica.location = ReplicaLocation(replica.key[1], self.me.uuid, self.me.start_code, now_ms, token)
+        record = replace(replica.record, state=RegionState.OPENED, since_ms=now_ms, deadline_ms=0, token=token)
         self._write(replica, Cause.OPEN_DONE, RegionState.OPENING, record)
 
     def _write(self, replica: Replica, cause: Cause, before: RegionState | None, record: TransitionRecord) -> None:

@@ -45,6 +45,7 @@ from regions import layout
 from regions.layout import CorruptZnode, Layout
 from regions.model import ServerRecord
 from regionserver.lease import Lease
+from regionserver.shared import Admission
 
 log = Logger()
 
@@ -72,11 +73,13 @@ class Membership:
         adopt: Callable[[str], None],
         *,
         belongs: bool = False,
+        admission: Admission | None = None,
     ) -> None:
         """`now_s` is the lease's clock: monotonic, and running while the machine sleeps.
 
         `adopt` is called with the cluster's id as soon as there is one, and raises ConfigError if it is another
-        cluster's; `belongs`: this server has a cluster.
+        cluster's; `belongs`: this server has a cluster. `admission` compares the shared directory with the store's
+        record of it before anything is registered.
         """
         self.client = client
         self.over: Deferred[str] = Deferred()
@@ -89,6 +92,8 @@ class Membership:
         self._changed = changed
         self._adopt = adopt
         self._belongs = belongs
+        self._admission = admission
+        self._cluster_id = ""
         self._record: ServerRecord | None = None
         self._held = False
         #: Our registration may be gone: nothing renews the lease until a look has shown that it is not.
@@ -107,7 +112,7 @@ class Membership:
 
         Raises:
             OperationError: the store refuses (no access, say).
-            ConfigError: this is another cluster than ours; nothing was written.
+            ConfigError: this is another cluster than ours, or another shared directory; nothing was registered.
             ConnectionLoss: the membership is over before it began.
         """
         self._record = record
@@ -154,6 +159,8 @@ class Membership:
                 await client.create(parent)
             except NodeExists:
                 continue
+        if self._admission is not None and not self._is_over:
+            await self._admission.prove(client, self._cluster_id)
         self.epoch = max(self.epoch, await self._read_epoch())
         former = await self._clear(path, record)
         registration = Create(path, layout.encode(record), ephemeral=True)
@@ -205,7 +212,8 @@ class Membership:
         except NoNode:
             return False
         try:
-            self._adopt(layout.decode_cluster(data, path).cluster_id)
+            self._cluster_id = layout.decode_cluster(data, path).cluster_id
+            self._adopt(self._cluster_id)
         except CorruptZnode as error:
             log.error(
                 "nobody can tell which cluster this is: {error}; waiting for its master to put it right", error=error

@@ -72,6 +72,7 @@ from regionserver.metrics import Metrics
 from regionserver.opener import NothingOpener, RegionOpener, kind_of
 from regionserver.report import Membership
 from regionserver.serving import Serving
+from regionserver.shared import Admission
 from regionserver.tie import Us
 from regionserver.workers import Pool, Workers
 
@@ -293,6 +294,7 @@ class RegionServer:
             self._lease_changed,
             self._adopt,
             belongs=bool(self._instance.cluster_id),
+            admission=self._admission(),
         )
         self._metrics.sessions.inc()
         try:
@@ -329,6 +331,12 @@ class RegionServer:
         self._closing_since_s = self._boot_s()
         await self._host.end()
         self._closing_since_s = None
+
+    def _admission(self) -> Admission | None:
+        shared = self._opener.shared
+        if shared is None:
+            return None
+        return Admission(shared, self._paths, f"{self._record.host}:{self._record.port}", self._clock.wall_ms)
 
     def _adopt(self, cluster_id: str) -> None:
         """This is the cluster that the store holds. Raises ConfigError if ours is another one."""

@@ -35,6 +35,7 @@ from typing import Any, Final
 import lmdb
 
 from coord.rpc_wire import RpcError
+from regionserver.directory import sync_folder
 from regionserver.kv.messages import PAGE_BYTES_MAX, REGION_FULL, STORAGE, KvRow
 from regionserver.opener import RegionError
 from regionserver.owner import Hold
@@ -130,7 +131,7 @@ class RegionFile:
             target.sync(True)
         _remove_lock(temporary)
         os.rename(temporary, f"{folder}/{name}")
-        _sync_folder(folder)
+        sync_folder(folder)
         self._name = name
 
     # --- requests ---
@@ -238,7 +239,7 @@ class RegionFile:
         env = _open(path, self._map_bytes, create=is_new)
         if is_new:
             try:
-                _sync_folder(folder)  # a durable commit in a file whose name is not durable would be none
+                sync_folder(folder)  # a durable commit in a file whose name is not durable would be none
             except BaseException:
                 env.close()
                 raise
@@ -350,14 +351,6 @@ def _grown(size: int, map_bytes: int) -> int:
     while map_bytes < 2 * size and 2 * map_bytes <= REGION_BYTES_MAX:
         map_bytes *= 2
     return map_bytes
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _remove(path: str) -> None:

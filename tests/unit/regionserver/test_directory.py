@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
-from regions.model import Incarnation, RegionRecord
+from regions.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver import directory
 from regionserver import owner as owner_module
 from regionserver.directory import DirectoryOpener
@@ -62,7 +62,7 @@ def test_open_makes_the_directory_and_signs_it(tmp_path: Path, folder: Path) -> 
     take(DirectoryOpener(tmp_path))
     assert json.loads((folder / "region.json").read_text())["start_key"] == "a"
     assert owner(folder, 7) == {"uuid": "me", "start_code": 1, "epoch": 4, "token": 7}
-    assert sorted(os.listdir(folder)) == ["owner-7", "region.json"]
+    assert sorted(os.listdir(folder)) == ["opened-7", "owner-7", "region.json"]
 
 
 def test_other_replicas_have_directories_of_their_own(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_after_an_eviction_the_old_holder_cannot_disturb_the_new_one(tmp_path: P
     take(old, server=OTHER)
     take(new, evict=OTHER, token=8)
     old.close(REGION, 0)
-    assert sorted(os.listdir(folder)) == ["owner-8", "region.json"]
+    assert sorted(os.listdir(folder)) == ["opened-8", "owner-8", "region.json"]
     with pytest.raises(OwnerHeld) as caught:
         take(DirectoryOpener(tmp_path), server=Incarnation("third", 3), token=9)
     assert caught.value.holder == ME
@@ -123,7 +123,7 @@ def test_an_order_that_a_later_one_has_overtaken_is_refused(tmp_path: Path, fold
     later.close(REGION, 0)
     with pytest.raises(Superseded, match="zxid 0x9"):
         take(late, server=OTHER, token=8)
-    assert sorted(os.listdir(folder)) == ["owner-9", "region.json"]
+    assert sorted(os.listdir(folder)) == ["opened-9", "owner-9", "region.json"]
 
 
 def test_a_mark_that_appears_while_ours_is_placed_wins(
@@ -145,7 +145,7 @@ def test_a_mark_that_appears_while_ours_is_placed_wins(
     monkeypatch.setattr(owner_module, "_place", overtaken)
     with pytest.raises(Superseded):
         take(first, token=7)
-    assert sorted(os.listdir(folder)) == ["owner-8", "region.json"]
+    assert sorted(os.listdir(folder)) == ["opened-8", "owner-8", "region.json"]
 
 
 def test_a_mark_that_says_nothing_is_never_passed_over(tmp_path: Path, folder: Path) -> None:
@@ -231,3 +231,89 @@ def test_a_directory_that_cannot_be_written_is_refused_at_start(tmp_path: Path) 
     (tmp_path / "shared").write_text("")
     with pytest.raises(ConfigError, match="shared directory"):
         DirectoryOpener(tmp_path / "shared")
+
+
+def opened_before(token: int) -> RegionRecord:
+    """The region's record after an open under `token`; 0: by a build that knew no tokens."""
+    return REGION.with_location(ReplicaLocation(0, "other", 2, 1, token))
+
+
+def test_a_region_that_was_open_is_not_created_anew(tmp_path: Path, folder: Path) -> None:
+    """A volume that is not mounted, or another directory: the open fails, and leaves nothing there."""
+    for token in (0, 7):
+        with pytest.raises(RegionError, match="does not exist, and server other had this region open"):
+            take(DirectoryOpener(tmp_path), region=opened_before(token), token=8)
+    assert not folder.exists()
+
+
+def test_an_older_directory_is_refused(tmp_path: Path, folder: Path) -> None:
+    """A copy from a backup: the generation in it is lower than the token in the store; the operator may accept it."""
+    opener = DirectoryOpener(tmp_path)
+    take(opener, token=7)
+    opener.close(REGION, 0)
+    with pytest.raises(RegionError, match=r"last opened under zxid 0x7.*under zxid 0x8"):
+        take(opener, region=opened_before(8), token=9)
+    assert sorted(os.listdir(folder)) == ["opened-7", "owner-7", "region.json"]
+    (folder / "opened-8").touch()
+    take(opener, region=opened_before(8), token=9)
+
+
+def test_a_crash_before_opened_was_recorded_is_no_damage(tmp_path: Path, folder: Path) -> None:
+    """The generation is written first, so it may be higher than the token in the store, and never lower."""
+    opener = DirectoryOpener(tmp_path)
+    opener.prepare([opening(token=7)])
+    assert (folder / "opened-7").exists()
+    take(opener, token=8)
+    opener.close(REGION, 0)
+    opener.prepare([opening(region=opened_before(8), token=9)])
+    take(opener, region=opened_before(8), token=10)
+
+
+def test_a_directory_of_an_earlier_build_is_adopted(tmp_path: Path, folder: Path) -> None:
+    """No generation in the directory and no token in the record: region.json is enough, and gets a generation."""
+    folder.mkdir(parents=True)
+    with pytest.raises(RegionError, match=r"has no region.json"):
+        take(DirectoryOpener(tmp_path), region=opened_before(0), token=8)
+    (folder / "region.json").write_text("{}")
+    take(DirectoryOpener(tmp_path), region=opened_before(0), token=8)
+    assert (folder / "opened-8").exists()
+
+
+def test_one_region_without_files_does_not_keep_the_others(tmp_path: Path) -> None:
+    """They are prepared together."""
+    opener = DirectoryOpener(tmp_path)
+    lost = opening(region=opened_before(7), token=8)
+    whole = opening(region=RegionRecord("t", "r2"), token=8)
+    opener.prepare([lost, whole])
+    opener.open(whole)
+    with pytest.raises(RegionError):
+        opener.open(lost)
+
+
+def test_few_regions_are_synced_one_by_one(tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening again: a sync of each directory up to the limit, one of the file system above."""
+    alone: list[str] = []
+    monkeypatch.setattr(directory, "sync_folder", alone.append)
+    opener = DirectoryOpener(tmp_path)
+    regions = [RegionRecord("t", f"r{number}") for number in range(directory.SYNCED_ALONE_MAX + 1)]
+    opener.prepare([opening(region=region) for region in regions])
+    assert (len(synced), alone) == (1, [])
+    opener.prepare([opening(region=region, token=8) for region in regions[1:]])
+    assert (len(synced), len(alone)) == (1, directory.SYNCED_ALONE_MAX)
+    opener.prepare([opening(region=region, token=9) for region in regions])
+    assert (len(synced), len(alone)) == (2, directory.SYNCED_ALONE_MAX)
+
+
+def test_a_volume_unmounted_while_the_server_runs_is_a_failed_open(tmp_path: Path) -> None:
+    """Not even a region that was never open may be created in the directory below the mount point."""
+    opener = DirectoryOpener(tmp_path)
+    assert opener.shared is not None
+    opener.shared.directory_id = opener.shared.create("c").directory_id
+    take(opener)
+    (tmp_path / "directory.json").rename(tmp_path / "away")
+    with pytest.raises(RegionError, match=r"has no directory.json any more: mount the volume"):
+        take(opener, region=RegionRecord("t", "r2"))
+    assert not (tmp_path / "regions" / "t" / "r2").exists()
+    opener.shared.create("c")
+    with pytest.raises(RegionError, match=r"and was .* when this server started"):
+        take(opener, region=RegionRecord("t", "r2"))

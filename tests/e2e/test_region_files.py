@@ -1,0 +1,150 @@
+"""Files of regions that are not what they were: other directories, lost ones, damaged ones, full disks."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regions import messages as ms
+from regions.model import RegionRecord
+from regionserver.client import RegionClient, connect
+from tests.e2e.masters import Cluster, cluster_on, own_store
+from tests.helpers import PATIENCE_S, eventually, rk
+
+pytestmark = pytest.mark.e2e
+
+TABLE = "rows"
+SPLITS = ["b", "c", "d", "e", "f"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One master, two servers, a table of six regions with a row each."""
+    folder = tmp_path_factory.mktemp("data")
+    with (
+        own_store(folder / "store", 1) as hosts,
+        cluster_on(hosts, folder / "cluster", masters=1, servers=2, options=["--attempts-max", "3"]) as running,
+    ):
+        active = running.wait_active()
+        running.wait_servers(2)
+        running.ask(active, ms.CreateTable(TABLE, SPLITS, wait_ms=60_000), ms.Tables)
+        with connect(hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as client:
+            for key in "abcdef":
+                client.put(TABLE, key, key.encode())
+        yield running
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[RegionClient]:
+    with connect(cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as made:
+        yield made
+
+
+def region_of(cluster: Cluster, key: str) -> RegionRecord:
+    [found] = [region for region in cluster.regions() if region.contains(key)]
+    return found
+
+
+def folder_of(cluster: Cluster, region: RegionRecord) -> Path:
+    return cluster.folder / "shared" / "regions" / region.table_id / region.region_id
+
+
+def said(cluster: Cluster, *words: str) -> str:
+    """What a command of rk prints, whatever its exit status."""
+    command = rk(*words, "--store", cluster.hosts)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
+
+
+def parked(cluster: Cluster, region: RegionRecord) -> str:
+    """Why a region is parked, as soon as it is."""
+
+    def found() -> str:
+        [one] = [one for one in cluster.transitions() if one.region_id == region.region_id]
+        assert one.parked, one
+        return one.last_error
+
+    return eventually(found, 2 * PATIENCE_S, "the region parked")
+
+
+def test_a_server_with_another_shared_directory_does_not_register(cluster: Cluster, tmp_path: Path) -> None:
+    """It ends with status 1 and one sentence; the cluster goes on. The directory's id is in the store."""
+    for name, reason in (("other", "has no directory.json"), ("theirs", "is directory")):
+        shared = tmp_path / name
+        if name == "theirs":
+            shared.mkdir()
+            text = (cluster.folder / "shared" / "directory.json").read_text()
+            (shared / "directory.json").write_text(text.replace('"directory_id":"', '"directory_id":"x'))
+        command = rk(
+            "server", "run", "--store", cluster.hosts, "--data-dir", str(tmp_path / "data"),
+            "--shared-dir", str(shared), "--address", "127.0.0.1:0",
+        )  # fmt: skip
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert ended.returncode == 1
+        assert reason in ended.stderr
+        assert "nothing was registered" in ended.stderr
+        assert "Traceback" not in ended.stderr
+    assert cluster.status().servers == 2
+
+
+def test_a_region_without_its_directory_is_parked(cluster: Cluster, client: RegionClient) -> None:
+    """Deleted under the cluster: no server makes an empty region of it; put back, it is as it was."""
+    region = region_of(cluster, "a")
+    folder = folder_of(cluster, region)
+    away = folder.with_name("away")
+    cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=False, wait_ms=60_000), ms.Accepted)
+    folder.rename(away)
+    cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=True), ms.Accepted)
+    assert "does not exist, and server" in parked(cluster, region)
+    assert not folder.exists()
+    assert "does not exist" in said(cluster, "why", f"{TABLE}:a")
+    assert "does not exist" in said(cluster, "fsck")
+    away.rename(folder)
+    cluster.ask_active(ms.RetryRegion(region.region_id, 0), ms.Accepted)
+    cluster.wait_settled()
+    assert client.get(TABLE, "a") == b"a"
+
+
+def test_an_older_directory_is_refused(cluster: Cluster, client: RegionClient) -> None:
+    """A copy from before the latest open, put in the directory's place."""
+    region = region_of(cluster, "b")
+    folder = folder_of(cluster, region)
+    copy, newer = folder.with_name("copy"), folder.with_name("newer")
+    shutil.copytree(folder, copy)
+    cluster.ask_active(ms.MoveRegion(region.region_id, wait_ms=60_000), ms.Accepted)
+    client.put(TABLE, "b", b"new")
+    cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=False, wait_ms=60_000), ms.Accepted)
+    folder.rename(newer)
+    copy.rename(folder)
+    cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=True), ms.Accepted)
+    assert "is older than the region" in parked(cluster, region)
+    shutil.rmtree(folder)
+    newer.rename(folder)
+    cluster.ask_active(ms.RetryRegion(region.region_id, 0), ms.Accepted)
+    cluster.wait_settled()
+    assert client.get(TABLE, "b") == b"new"
+
+
+def test_a_volume_that_comes_back_late(cluster: Cluster, client: RegionClient) -> None:
+    """All servers start again while the volume is not mounted: they end; with it, every row is there."""
+    shared = cluster.folder / "shared"
+    for server in cluster.servers:
+        assert server.terminate() == 0
+    away = shared.with_name("volume")
+    shared.rename(away)
+    for server in cluster.servers:
+        server.start()
+        assert server.popen is not None
+        assert server.popen.wait(PATIENCE_S) == 1
+        assert "has no directory.json" in server.log.read_text()
+        server.kill()
+    shutil.rmtree(shared)
+    away.rename(shared)
+    for server in cluster.servers:
+        server.start()
+    cluster.wait_servers(2)
+    cluster.wait_settled()
+    assert [client.get(TABLE, key) for key in "acdef"] == [key.encode() for key in "acdef"]
