@@ -25,7 +25,7 @@ from cli import output
 from cli.connect import Cluster, ask_server, four_letter, is_answering, open_store, refusal, split_address
 from cli.display import Display
 from cli.errors import CliError, UnreachableError
-from cli.local import MASTER, SERVER, STORE, LocalCluster
+from cli.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
 from cli.supervisor import Ended, News, Restarted, Supervisor, last_lines
 from cli.tables import new_request_id
 from coord.client.access import StoreAccess
@@ -382,7 +382,10 @@ class BringUp:
                 continue
             try:
                 address = split_address(master.address)
-                call_blocking(address, messages.ShutdownCluster(), _MARK_TIMEOUT_S, expect=messages.Accepted)
+                mine = local_cluster_id(self._local)
+                call_blocking(
+                    address, messages.ShutdownCluster(), _MARK_TIMEOUT_S, expect=messages.Accepted, cluster=mine
+                )
             except RpcError as error:
                 if error.code != messages.NOT_LEADER:
                     failure = refusal(error, messages.ShutdownCluster())

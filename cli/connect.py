@@ -30,7 +30,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.access import connect, kazoo_options, misfit
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
-from cli.local import LocalCluster, read_cluster, read_super, require_cluster
+from cli.local import LocalCluster, local_cluster_id, read_cluster, read_super, require_cluster
 from cli.options import DEFAULT_ROOT, Globals
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
@@ -42,6 +42,7 @@ from regions.layout import (
     CorruptZnode,
     Layout,
     decode_active,
+    decode_cluster,
     decode_master,
     decode_server,
     decode_table,
@@ -210,8 +211,10 @@ class Cluster:
         local: LocalCluster | None = None,
         access: StoreAccess = OPEN_ACCESS,
         masters: Sequence[str] = (),
+        cluster_id: str = "",
     ) -> None:
-        """`masters`: whom to ask; else those that the store knows."""
+        """`masters`: whom to ask; else those that the store knows. `cluster_id`: the cluster that is meant, if the
+        user said so."""
         self.client = client
         self.access = access
         self.hosts = hosts
@@ -222,7 +225,8 @@ class Cluster:
         self.as_of: AsOf | None = None
         #: Znodes that could not be understood and were left out of what was read: path -> why.
         self.unreadable: dict[str, str] = {}
-        self._masters = MasterClient(masters, discover=None if masters else self._discover)
+        self._cluster_id = cluster_id
+        self._masters = MasterClient(masters, discover=None if masters else self._discover, cluster=self.cluster_id)
 
     def get(self, path: str) -> bytes | None:
         """A znode's value; None when there is no such znode."""
@@ -262,6 +266,30 @@ class Cluster:
             raise NotFoundError(
                 f"the store at {self.hosts} has no cluster below {self.layout.root or '/'}",
                 "A master creates it when it first becomes active; --root names another place.",
+            )
+
+    def cluster_id(self) -> str:
+        """Return the id that every request to a master carries; "" while it is not known."""
+        if not self._cluster_id:
+            self._cluster_id = self._find_cluster_id()
+        return self._cluster_id
+
+    def _find_cluster_id(self) -> str:
+        """Return the id that the store has."""
+        data = self.get(self.layout.cluster)
+        try:
+            return "" if data is None else decode_cluster(data, self.layout.cluster).cluster_id
+        except CorruptZnode as error:
+            self.unreadable[error.path] = error.reason
+            return ""
+
+    def check_cluster_id(self) -> None:
+        """Raise CliError if the store is that of another cluster than the user named."""
+        found = self._find_cluster_id() if self._cluster_id else ""
+        if found and found != self._cluster_id:
+            raise CliError(
+                f"the store at {self.hosts} is that of cluster {found}, --cluster-id names {self._cluster_id}",
+                "Give the store of the cluster that you mean, or leave --cluster-id (RK_CLUSTER_ID) away.",
             )
 
     def active(self) -> ActiveRecord | None:
@@ -363,8 +391,22 @@ class _NoStore:
 class MastersAlone(Cluster):
     """A cluster of which only masters are known: what they tell has to do."""
 
-    def __init__(self, masters: Sequence[str]) -> None:
-        super().__init__(_NoStore(), "", DEFAULT_ROOT, masters=masters)
+    def __init__(self, masters: Sequence[str], cluster_id: str = "") -> None:
+        super().__init__(_NoStore(), "", DEFAULT_ROOT, masters=masters, cluster_id=cluster_id)
+        self._addresses = masters
+
+    def _find_cluster_id(self) -> str:
+        """Return the id of the cluster of the first master that answers: the others must be of the same one.
+
+        Nothing here says whether that is the cluster that the user means; questions and results show the id.
+        """
+        for address in self._addresses:
+            with contextlib.suppress(RpcError):
+                wanted = messages.GetMasterStatus()
+                found = call_blocking(split_address(address), wanted, _PROBE_TIMEOUT_S, expect=messages.MasterStatus)
+                if found.cluster:
+                    return found.cluster
+        return ""
 
     def exists(self) -> bool:
         """Masters have a cluster."""
@@ -417,6 +459,11 @@ def _way_out(code: str, message: msgspec.Struct) -> str:
     """What to do about a refusal of which the master says no more than the reason."""
     table = getattr(message, "table", "")
     name = getattr(message, "name", None) or table
+    if code == messages.WRONG_CLUSTER:
+        return (
+            "Look at --masters and --store. --cluster-id names the cluster that is meant where neither a store nor the"
+            " local cluster in --data-dir says so."
+        )
     if code == messages.NOT_FOUND and table:
         return "`rk table list` shows the tables there are."
     if code == messages.NOT_FOUND and hasattr(message, "region_id"):
@@ -453,13 +500,24 @@ def knows_masters_alone(given: Globals) -> bool:
     return local is None or not {one.address for one in local.masters}.issuperset(masters)
 
 
+def of_cluster(given: Globals) -> str:
+    """Return " of cluster ID" for questions and results where nothing but masters' addresses says which cluster is
+    meant, else ""."""
+    if not knows_masters_alone(given):
+        return ""
+    with open_cluster(given) as cluster:
+        found = cluster.cluster_id()
+    return f" of cluster {found}" if found else ""
+
+
 @contextlib.contextmanager
 def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = messages.NO_BOUND) -> Iterator[Cluster]:
     """The cluster that the shared options name; `bound`: what its reads may lack. Raises CliError subclasses; see the
     module."""
     masters = given.master_addresses()
     if knows_masters_alone(given):
-        alone = MastersAlone(masters)
+        local = read_cluster(given.data_path)
+        alone = MastersAlone(masters, given.cluster_named() or (local_cluster_id(local) if local else ""))
         alone.bound = bound
         yield alone
         return
@@ -469,8 +527,9 @@ def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = mess
     opened = open_store(hosts, access=access)
     with store_errors(hosts), _start_again_hint(given, hosts, local), opened as client:
         local = local if local and local.store == hosts else None
-        cluster = Cluster(client, hosts, root_of(given), local, access, masters)
+        cluster = Cluster(client, hosts, root_of(given), local, access, masters, given.cluster_named())
         cluster.bound = bound
+        cluster.check_cluster_id()
         if must_exist:
             cluster.require()
         yield cluster
@@ -485,7 +544,8 @@ def ask_reigning(cluster: Cluster, message: msgspec.Struct, expect: type[T], tim
     if active is None:
         raise UnreachableError("no master is active")
     try:
-        return call_blocking((active.host, active.port), message, timeout_s, expect=expect)
+        address, mine = (active.host, active.port), cluster.cluster_id()
+        return call_blocking(address, message, timeout_s, expect=expect, cluster=mine)
     except RpcError as error:
         if error.code in (Code.UNREACHABLE, Code.TIMEOUT, messages.NOT_LEADER, messages.BUSY, messages.NOT_FOUND):
             raise UnreachableError(f"the active master gives no answer: {error.message or error.code}") from error

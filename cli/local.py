@@ -19,6 +19,7 @@ Ports lie at fixed distances from the base, so that the addresses of a cluster a
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import secrets
@@ -259,6 +260,22 @@ def environment() -> dict[str, str]:
     here = str(Path(__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{known}" if known else here, "PYTHONUNBUFFERED": "1"}
+
+
+def local_cluster_id(cluster: LocalCluster) -> str:
+    """Return the cluster's id as its region servers have noted it; "" if none of them has joined it yet."""
+    for daemon in cluster.servers:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            noted = msgspec.json.decode((Path(daemon.data_dir) / "instance.json").read_bytes(), type=_Noted)
+            if noted.cluster_id:
+                return noted.cluster_id
+    return ""
+
+
+class _Noted(msgspec.Struct):
+    """What a region server's instance.json says of its cluster (`regionserver/instance.py`)."""
+
+    cluster_id: str = ""
 
 
 def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STORE_VARIABLE: Final = "RK_STORE"
 MASTERS_VARIABLE: Final = "RK_MASTERS"
+CLUSTER_VARIABLE: Final = "RK_CLUSTER_ID"
 DEFAULT_DATA_DIR: Final = "./rk-data"
 DEFAULT_ROOT: Final = "/regionkeeper"
 
@@ -52,6 +53,7 @@ class Globals:
     def __init__(self) -> None:
         self.store: str | None = None
         self.masters: str | None = None
+        self.cluster_id: str | None = None
         self.data_dir: str | None = None
         self.root: str | None = None
         self.json: bool = False
@@ -91,6 +93,10 @@ class Globals:
         """The masters named by --masters or RK_MASTERS; none: they are found by the store. Raises UsageFaultError."""
         given = self.masters or (os.environ.get(MASTERS_VARIABLE) if self.data_dir is None else None)
         return [] if not given else parse_addresses(given, "master", "--masters 127.0.0.1:21831,127.0.0.1:21832")
+
+    def cluster_named(self) -> str:
+        """The id of the cluster named by --cluster-id or RK_CLUSTER_ID, "" for neither."""
+        return self.cluster_id or os.environ.get(CLUSTER_VARIABLE, "")
 
     def for_daemons(self) -> dict[str, object]:
         """The given values as defaults of `rk coord|master|server run`, which declare these options themselves."""
@@ -174,9 +180,12 @@ def spark_options(purpose: str, default: str | None = "local[*]") -> Callable[[_
 
 def global_options(command: _Command) -> _Command:
     """Let a command or group accept the shared options; the command itself takes `@click.pass_obj` to read them."""
-    decorate = click.option("--masters", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
-                            help="The masters' addresses. Else RK_MASTERS, else the store knows them.")  # fmt: skip
-    return decorate(own_masters_options(command))
+    masters = click.option("--masters", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
+                           help="The masters' addresses. Else RK_MASTERS, else the store knows them.")  # fmt: skip
+    cluster = click.option("--cluster-id", metavar="ID", expose_value=False, callback=_remember,
+                           help="The cluster that is meant; masters of another refuse. Else RK_CLUSTER_ID, else the"
+                                " store's.")  # fmt: skip
+    return masters(cluster(own_masters_options(command)))
 
 
 def json_option(command: _Command) -> _Command:

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from cli import output, reach
-from cli.connect import open_cluster
+from cli.connect import of_cluster, open_cluster
 from cli.errors import CliError, NotFoundError
 from cli.names import Names
 from cli.options import Globals, access_options, global_options
@@ -134,7 +134,7 @@ def fence(given: Globals, name: str, reason: str, yes: bool) -> None:
         names = Names(cluster.servers(), cluster.local)
         uuid = names.find(name).uuid
         if not yes:
-            question = f"fence {names.of_uuid(uuid)}, which drops all its regions at once?"
+            question = f"fence {names.of_uuid(uuid)}{of_cluster(given)}, which drops all its regions at once?"
             output.confirm(question, "nothing was fenced", as_json=given.json)
         answer = cluster.ask_master(messages.FenceServer(uuid, reason), messages.Accepted, timeout_s=15.0)
     _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))

@@ -13,7 +13,7 @@ import click
 from rich.console import Group
 
 from cli import output
-from cli.connect import Cluster, open_cluster
+from cli.connect import Cluster, of_cluster, open_cluster
 from cli.errors import NotFoundError, UsageFaultError
 from cli.names import Names
 from cli.options import Globals, global_options
@@ -165,11 +165,13 @@ def disable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id:
 @click.pass_obj
 def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, request_id: str | None) -> None:
     """Delete the table NAME: its name is free at once, its regions are closed. There is no way back."""
+    where = of_cluster(given)
     if not yes:
-        output.confirm(f"delete table {name}?", "nothing was deleted", as_json=given.json)
+        output.confirm(f"delete table {name}{where}?", "nothing was deleted", as_json=given.json)
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     wish = messages.DeleteTable(name, wait_ms, request_id or new_request_id())
-    _change(given, wish, wait_ms, "table {0.table.name} ({0.table.table_id}) is deleted, regions still open: {0.open}")
+    words = "table {0.table.name} ({0.table.table_id})" + where + " is deleted, regions still open: {0.open}"
+    _change(given, wish, wait_ms, words)
 
 
 @table.command()

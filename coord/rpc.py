@@ -213,7 +213,8 @@ class _ServerConnection(_Frames):
             self._fail(request_id, RpcError(Code.BUSY, f"{REQUESTS_MAX} requests of this connection are in progress"))
             return
         try:
-            request = decode_request(payload, self._server.requests)
+            self._server.check(payload)
+            request = decode_request(payload, self._server.requests, self._server.receiver())
         except RpcError as error:
             self._fail(request_id, error)
             return
@@ -254,12 +255,22 @@ class RpcServer:
     """Answers the requests of any number of callers by `dispatch`.
 
     `requests` is the tagged union of Structs that may be asked. `dispatch` runs on the reactor's thread and returns a
-    Struct or an awaitable of one.
+    Struct or an awaitable of one. `receiver` says what refusals call this process. `check` looks at each request before
+    it is decoded, and raises RpcError for one that is meant for somebody else.
     """
 
-    def __init__(self, dispatch: Dispatch, *, requests: Any) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        *,
+        requests: Any,
+        receiver: Callable[[], str] = lambda: "the receiver",
+        check: Callable[[Request], None] = lambda _request: None,
+    ) -> None:
         self.dispatch = dispatch
         self.requests = requests
+        self.receiver = receiver
+        self.check = check
         self.connections: set[_ServerConnection] = set()
         self._port: IListeningPort | None = None
 

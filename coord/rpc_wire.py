@@ -6,7 +6,8 @@ Masters, region servers and the CLI speak to each other in frames over one TCP c
     preamble := "RKRP" version:u16                    both sides send it first and wait for nothing
     frame    := length:u32 payload                    big-endian; length counts the payload, at most FRAME_BYTES_MAX
     payload  := msgpack array, the first item names the kind:
-                [0, id, body]                         request; `id` is chosen by the caller, unique on its connection
+                [0, id, body, cluster]                request; `id` is chosen by the caller, unique on its connection;
+                                                      `cluster`: id of the cluster that is meant, "" if not known
                 [1, id, body]                         reply
                 [2, id, code, message, hint]          the call failed; `code` is a word of `Code` or of the application
     body     := a msgspec Struct of a tagged union    which union: the two sides agree, `regions.messages` for us
@@ -22,6 +23,7 @@ import functools
 import socket
 import struct
 import time
+import typing
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar, overload
 
@@ -32,6 +34,8 @@ from coord.errors import CoordError, ProtocolError
 PREAMBLE: Final = b"RKRP" + struct.pack(">H", 1)
 #: A batch for a whole server of 10,000 regions is about 2 MB; beyond this the sender is broken or hostile.
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+#: A request's type is an identifier; a longer one is not repeated to its sender.
+TYPE_SHOWN_MAX: Final = 128
 _LENGTH: Final = struct.Struct(">I")
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -52,8 +56,10 @@ class Code:
     BUSY: Final = "busy"
     #: The message does not fit in a frame; nothing was sent.
     TOO_LARGE: Final = "too_large"
-    #: The receiver could not read the request, or has no such request.
+    #: The receiver could not read the request.
     BAD_REQUEST: Final = "bad_request"
+    #: The receiver answers no requests of that type: it is another service, or an earlier version.
+    UNSUPPORTED: Final = "unsupported"
     #: The answer is not of the agreed kind.
     BAD_REPLY: Final = "bad_reply"
     #: A fault of the receiver; its log has the details, they are not sent.
@@ -89,6 +95,8 @@ class Request(msgspec.Struct, array_like=True, tag=0):
 
     id: int
     body: msgspec.Raw
+    #: Id of the cluster that the caller means, "" if it does not know one; earlier builds neither send nor read it.
+    cluster: str = ""
 
 
 class Reply(msgspec.Struct, array_like=True, tag=1):
@@ -178,12 +186,43 @@ def _decode_payload(data: bytes) -> Payload:
     return payload
 
 
-def decode_request(request: Request, requests: Any) -> Any:
-    """The request Struct that `request` carries. Raises RpcError(BAD_REQUEST) for an unreadable one."""
+class _Tagged(msgspec.Struct):
+    """The type of a body that could not be decoded."""
+
+    type: str = ""
+
+
+_tagged_decoder: Final = msgspec.msgpack.Decoder(_Tagged)
+
+
+@functools.cache
+def _tags(union: Any) -> frozenset[str]:
+    """The types of the Structs of a tagged union."""
+    return frozenset(str(one.__struct_config__.tag) for one in typing.get_args(union) or (union,))
+
+
+def _type_of(body: msgspec.Raw) -> str:
+    """Return the type that an undecodable body names, "" if it names none that can be shown."""
+    try:
+        found = _tagged_decoder.decode(body).type
+    except UNREADABLE:
+        return ""
+    return found if found.isprintable() and len(found) <= TYPE_SHOWN_MAX else ""
+
+
+def decode_request(request: Request, requests: Any, receiver: str = "the receiver") -> Any:
+    """Return the request Struct that `request` carries; `receiver` is what a refusal calls this process.
+
+    Raises:
+        RpcError: UNSUPPORTED for a type that is not in the union `requests`, BAD_REQUEST for an unreadable body.
+    """
     try:
         return body_decoder(requests).decode(request.body)
     except UNREADABLE as error:
-        raise RpcError(Code.BAD_REQUEST, str(error)) from error
+        name = _type_of(request.body)
+        if name and name not in _tags(requests):
+            raise RpcError(Code.UNSUPPORTED, f"{receiver} does not answer {name} requests") from error
+        raise RpcError(Code.BAD_REQUEST, f"{receiver} cannot read this {name or 'unnamed'} request: {error}") from error
 
 
 def decode_reply(payload: Payload, replies: Any) -> Any:
@@ -200,11 +239,11 @@ def decode_reply(payload: Payload, replies: Any) -> Any:
 
 @overload
 def call_blocking(
-    address: tuple[str, int], message: msgspec.Struct, timeout_s: float = ..., *, expect: type[T]
+    address: tuple[str, int], message: msgspec.Struct, timeout_s: float = ..., *, expect: type[T], cluster: str = ...
 ) -> T: ...
 @overload
 def call_blocking(
-    address: tuple[str, int], message: msgspec.Struct, timeout_s: float = ..., *, replies: Any
+    address: tuple[str, int], message: msgspec.Struct, timeout_s: float = ..., *, replies: Any, cluster: str = ...
 ) -> Any: ...
 def call_blocking(
     address: tuple[str, int],
@@ -213,17 +252,18 @@ def call_blocking(
     *,
     expect: type[Any] | None = None,
     replies: Any = None,
+    cluster: str = "",
 ) -> Any:
     """One request on a connection of its own, waiting for the reply: for the CLI and for tests, never in a reactor.
 
     Give `expect` (the one type the reply can have) or `replies` (a tagged union). `timeout_s` covers connecting,
-    sending and waiting together. Raises RpcError.
+    sending and waiting together. `cluster`: the receiver refuses if it belongs to another one. Raises RpcError.
     """
     union = replies if expect is None else expect
     assert union is not None, "call_blocking needs to know what may be answered"
     host, port = address
     deadline = time.monotonic() + timeout_s
-    frame = encode_frame(Request(1, encode_body(message)))
+    frame = encode_frame(Request(1, encode_body(message), cluster))
     try:
         connection = socket.create_connection(address, timeout=timeout_s)
     except OSError as error:

@@ -50,6 +50,7 @@ class Master(Protocol):
     feed: Feed | None
     phases: Phases
     registered: list[MasterRecord]
+    cluster_id: str
 
     @property
     def role(self) -> str: ...
@@ -170,6 +171,7 @@ class MasterApi:
         is_open = reign is not None and reign.is_open
         tables = list(reign.assigner.world.names.values()) if reign is not None and is_open else []
         return ms.MasterStatus(
+            cluster=master.cluster_id,
             uuid=master.uuid,
             role=master.role,
             epoch=0 if reign is None else reign.fence.epoch,

@@ -62,9 +62,20 @@ def _stand_in(message: msgspec.Struct, reply: msgspec.Struct) -> RpcError | None
 class MasterClient:
     """See the module docstring. Not for several threads at once."""
 
-    def __init__(self, masters: Sequence[str] = (), *, discover: Callable[[], Sequence[str]] | None = None) -> None:
-        """`discover` tells masters that are known by other means, the most likely leader first; asked each round."""
+    def __init__(
+        self,
+        masters: Sequence[str] = (),
+        *,
+        discover: Callable[[], Sequence[str]] | None = None,
+        cluster: Callable[[], str] = lambda: "",
+    ) -> None:
+        """`discover` tells masters that are known by other means, the most likely leader first; asked each round.
+
+        `cluster` returns the id of the cluster that the caller means, "" if it does not know one: masters of another
+        cluster refuse every request.
+        """
         self._search = Search(masters)
+        self._cluster = cluster
         self._discover = discover
         #: The newest zxid that an answer told of.
         self.seen_zxid = 0
@@ -109,7 +120,9 @@ class MasterClient:
             try:
                 timeout_s = min(deadline - now, ATTEMPT_S + wait_s)
                 self.sent += 1
-                reply = call_blocking(split_address(address), message, timeout_s, expect=expect)
+                reply = call_blocking(
+                    split_address(address), message, timeout_s, expect=expect, cluster=self._cluster()
+                )
             except RpcError as error:
                 if error.code == TIMED_OUT and is_part and time.monotonic() < deadline:
                     continue

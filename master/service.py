@@ -47,6 +47,7 @@ from master.phases import Phases
 from master.planning import Planner
 from master.reign import Reign
 from master.settings import Settings
+from regions.belonging import check_cluster
 from regions.heartbeat import Heartbeat
 from regions.layout import CorruptZnode, Layout, decode_master
 from regions.limits import AssignerConfig
@@ -133,7 +134,12 @@ class MasterService:
         self.cluster_id = ""
         self.heartbeats = Heartbeats(self, self.now_ms)
         self.api = MasterApi(self)
-        self._rpc = RpcServer(self._dispatch, requests=MasterRequest)
+        self._rpc = RpcServer(
+            self._dispatch,
+            requests=MasterRequest,
+            receiver=lambda: f"master {self.uuid} at {self.address}",
+            check=lambda request: check_cluster(request.cluster, self.cluster_id, "master"),
+        )
         self._registry = CollectorRegistry()
         MasterMetrics(self, self._registry)
         self._admin_port: Any = None

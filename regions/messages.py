@@ -578,6 +578,8 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     mirror: MirrorStatus | None = None
     #: Its reign began with what it had kept as a standby, and not by loading the store.
     warm: bool = False
+    #: Id of the cluster that it belongs to, "" before its first session with the store.
+    cluster: str = ""
 
 
 class BalanceRound(msgspec.Struct, frozen=True):

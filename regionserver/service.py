@@ -39,6 +39,7 @@ from coord.env_os import os_system
 from coord.errors import ConfigError, OperationError
 from coord.rpc import RpcError, RpcServer
 from coord.stopping import stop_on_signals
+from regions.belonging import check_cluster
 from regions.heartbeat import ReplicaReport, ServerFigures
 from regions.layout import Layout
 from regions.messages import (
@@ -145,7 +146,14 @@ class RegionServer:
         )
         self._opener = opener
         self._kind = kind_of(opener)
-        self._rpc = RpcServer(self.dispatch, requests=functools.reduce(operator.or_, opener.requests, ServerRequest))
+        self._rpc = RpcServer(
+            self.dispatch,
+            requests=functools.reduce(operator.or_, opener.requests, ServerRequest),
+            receiver=lambda: (
+                f"server {self._record.uuid} at {self._record.host}:{self._record.port}, kind {self._kind},"
+            ),
+            check=lambda request: check_cluster(request.cluster, self._instance.cluster_id, "server"),
+        )
         self._admin_port: IListeningPort | None = None
         self._client: ZkClient | None = None
         self._membership: Membership | None = None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
+from cli.local import Shape, design, write_cluster
 from coord.rpc_wire import RpcError
 from regions import messages as ms
 from regions.heartbeat import Heartbeat
 from regions.layout import Layout, decode_cluster
+from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, Process, cluster_on, own_store
 from tests.helpers import eventually, free_ports
 
@@ -84,3 +87,52 @@ def _refused_by_itself(cluster: Cluster, server: Process) -> None:
     assert cluster.zk.get_children(OTHER.servers) == []
     after = json.loads(identity.read_bytes())
     assert [after[name] for name in ("uuid", "cluster_id")] == [before[name] for name in ("uuid", "cluster_id")]
+
+
+def test_a_command_for_one_cluster_is_not_obeyed_by_another(tmp_path: Path) -> None:
+    """FN-08: whatever names the cluster that is meant, the other cluster's masters refuse and name both; nothing is
+    done there. Where nothing names one, the question and the result do."""
+    with contextlib.ExitStack() as running:
+        hosts, elsewhere = (running.enter_context(own_store(tmp_path / name, 1)) for name in ("mine", "foreign"))
+        cluster = running.enter_context(cluster_on(hosts, tmp_path / "mine", masters=1, servers=1))
+        foreign = running.enter_context(cluster_on(elsewhere, tmp_path / "foreign", masters=1, servers=1))
+        for one in (cluster, foreign):
+            one.ask_active(ms.CreateTable("orders"), ms.Tables)
+        my_id, their_id = (one.status().cluster for one in (cluster, foreign))
+        assert "" not in (my_id, their_id)
+        ours, theirs = (f"127.0.0.1:{one.masters[0].address[1]}" for one in (cluster, foreign))
+        _refuses_what_is_meant_for_another(tmp_path, hosts, ours, theirs, my_id, their_id)
+        tables = foreign.ask_active(ms.ListTables(), ms.Tables).tables
+        assert [(one.table.name, one.table.intent.value) for one in tables] == [("orders", "enabled")]
+        asked = run_rk("table", "delete", "orders", "--masters", theirs, *EMPTY)
+        assert f"of cluster {their_id}?" in asked.stdout + asked.stderr
+        done = run_rk("table", "delete", "orders", "--no-wait", "--yes", "--masters", theirs, *EMPTY)
+        assert (done.returncode, f"of cluster {their_id} is deleted" in done.stdout) == (0, True), done
+
+
+#: A data directory in which there is no local cluster.
+EMPTY = ["--data-dir", "/nonexistent/rk-data"]
+
+
+def _refuses_what_is_meant_for_another(
+    folder: Path, hosts: str, ours: str, theirs: str, my_id: str, their_id: str
+) -> None:
+    local = folder / "local"
+    (local / "server-1").mkdir(parents=True)
+    write_cluster(design(Shape(1, 1, 1, 1, 21800, None, "/regionkeeper", "greedy"), local), local)
+    (local / "server-1" / "instance.json").write_text(json.dumps({"cluster_id": my_id, "uuid": "u"}))
+    delete = ["table", "delete", "orders", "--yes"]
+    for words in (
+        ["--store", hosts, "--masters", theirs],
+        ["--masters", theirs, "--cluster-id", my_id, *EMPTY],
+        ["--masters", theirs, "--data-dir", str(local)],
+    ):
+        refused = run_rk(*delete, *words)
+        assert refused.returncode == 1, (words, refused)
+        said = f"this master belongs to cluster {their_id}, the request is meant for cluster {my_id}"
+        assert said in refused.stderr, (words, refused)
+    # Two masters of different clusters in one list: the first that answers is taken at its word.
+    mixed = run_rk("table", "disable", "nothing", "--masters", f"{theirs},{ours}", *EMPTY)
+    assert mixed.returncode == 4, mixed
+    named = run_rk(*delete, "--store", hosts, "--cluster-id", their_id)
+    assert f"is that of cluster {my_id}, --cluster-id names {their_id}" in named.stderr, named

@@ -96,7 +96,7 @@ class ServerSide(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
         self.pending: dict[int, Deferred[Any]] = {}
-        server = RpcServer(self.dispatch, requests=Requests)
+        server = self.server = RpcServer(self.dispatch, requests=Requests)
         self.connection = server.factory(self.reactor).buildProtocol(None)
         self.transport = StringTransport()
         self.connection.makeConnection(self.transport)
@@ -160,7 +160,44 @@ class ServerSide(SynchronousTestCase):
         self.ask(2, Ask(2))
         self.pending[2].callback(Answer(2))
         first, second = self.answers()
-        assert (first.code, second.id) == (Code.BAD_REQUEST, 2)
+        assert (first.code, second.id) == (Code.UNSUPPORTED, 2)
+        assert first.message == "the receiver does not answer Other requests"
+
+    def test_a_refusal_names_receiver_and_type_and_repeats_no_rubbish(self) -> None:
+        """The type comes from a stranger: what is no identifier of bounded length is not shown."""
+        self.server.receiver = lambda: "server s1 of kind counters/1"
+        bodies = [{"type": "KvScan", "at": 1}, {"type": "Ask", "n": "x"}, {"type": "x" * 129}, {"type": "\x1b[2J"}]
+        for number, body in enumerate([*bodies, {}, [1], "text"]):
+            self.connection.dataReceived(encode_frame(Request(number, msgspec.Raw(msgspec.msgpack.encode(body)))))
+        told = [(one.code, one.message.partition(": ")[0]) for one in self.answers()]
+        nameless = (Code.BAD_REQUEST, "server s1 of kind counters/1 cannot read this unnamed request")
+        assert told == [
+            (Code.UNSUPPORTED, "server s1 of kind counters/1 does not answer KvScan requests"),
+            (Code.BAD_REQUEST, "server s1 of kind counters/1 cannot read this Ask request"),
+            *[nameless] * 5,
+        ]
+
+    def test_a_request_for_somebody_else_is_not_even_decoded(self) -> None:
+        """The envelope is looked at first: what it refuses reaches no dispatch."""
+
+        def check(request: Request) -> None:
+            if request.cluster == "other":
+                raise RpcError("wrong_cluster", "not here")
+
+        self.server.check = check
+        self.connection.dataReceived(encode_frame(Request(1, encode_body(Ask(1)), "other")))
+        self.connection.dataReceived(encode_frame(Request(2, encode_body(Ask(2)), "mine")))
+        self.pending[2].callback(Answer(2))
+        first, second = self.answers()
+        assert (first.code, second.id, 1 in self.pending) == ("wrong_cluster", 2, False)
+
+    def test_envelopes_of_earlier_and_later_builds_are_read(self) -> None:
+        """An earlier build sends no cluster; a later one may send more than we know."""
+        for number, more in enumerate(([], ["", 7, "later"])):
+            payload = msgspec.msgpack.encode([0, number, {"type": "Ask", "n": number}, *more])
+            self.connection.dataReceived(struct.pack(">I", len(payload)) + payload)
+            self.pending[number].callback(Answer(number))
+        assert [one.id for one in self.answers()] == [0, 1]
 
     def test_a_caller_that_does_not_read_is_not_read_from(self) -> None:
         """When replies pile up the transport is paused, and resumed once they have gone."""

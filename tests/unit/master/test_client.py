@@ -21,8 +21,10 @@ class Wire:
         self.now = 0.0
         self.answers: dict[str, Iterator[Any]] = {}
         self.asked: list[tuple[str, Any, float]] = []
+        self.meant: list[str] = []
 
-    def call(self, address: tuple[str, int], message: Any, timeout_s: float, *, expect: type) -> Any:
+    def call(self, address: tuple[str, int], message: Any, timeout_s: float, *, expect: type, cluster: str) -> Any:
+        self.meant.append(cluster)
         name = f"{address[0]}:{address[1]}"
         self.asked.append((name, message, timeout_s))
         self.now += 1.0
@@ -121,3 +123,12 @@ def test_a_refusal_is_passed_on(wire: Wire) -> None:
     wire.answers = {"a:1": forever(RpcError(ms.NOT_FOUND, "there is no table 't'"))}
     with pytest.raises(RpcError, match="there is no table"):
         MasterClient(["a:1"]).ask(ms.DeleteTable("t"), ms.Tables)
+
+
+def test_every_request_carries_the_cluster_and_another_cluster_ends_the_search(wire: Wire) -> None:
+    """FN-08: a master of another cluster is no standby; whoever is next in the list is not asked instead."""
+    wire.answers = {"a:1": iter([RpcError(ms.NOT_LEADER, "standby")]), "b:1": iter([RpcError(ms.WRONG_CLUSTER, "no")])}
+    client = MasterClient(["a:1", "b:1", "c:1"], cluster=lambda: "mine")
+    with pytest.raises(RpcError, match="wrong_cluster"):
+        client.ask(ms.DeleteTable("t"), ms.Tables)
+    assert wire.meant == ["mine", "mine"]
