@@ -51,6 +51,7 @@ NO_BOUND: Final = Bound()
 # Codes of RpcError.
 NOT_LEADER: Final = "not_leader"
 STALE_EPOCH: Final = "stale_epoch"
+UNKNOWN_EPOCH: Final = "unknown_epoch"  #: the store does not say that the sender's epoch has begun: try again
 WRONG_SERVER: Final = "wrong_server"
 WRONG_MASTER: Final = "wrong_master"
 WRONG_CLUSTER: Final = "wrong_cluster"  #: the sender belongs to another cluster; nothing was done (FN-04)

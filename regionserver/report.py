@@ -161,7 +161,7 @@ class Membership:
                 continue
         if self._admission is not None and not self._is_over:
             await self._admission.prove(client, self._cluster_id)
-        self.epoch = max(self.epoch, await self._read_epoch())
+        self.epoch = max(self.epoch, await self.read_epoch())
         former = await self._clear(path, record)
         registration = Create(path, layout.encode(record), ephemeral=True)
         try:
@@ -239,11 +239,18 @@ class Membership:
         if not self._is_over:
             self._timers["cluster"] = self._reactor.callLater(AGAIN_S, self._cluster_event, 0, "", 0)
 
-    async def _read_epoch(self) -> int:
-        """The fencing epoch as of now; -1 before there was a master."""
-        await self.client.sync(self._paths.epoch)
+    async def read_epoch(self) -> int:
+        """Return the fencing epoch as of now; -1 before there was a master. Raises OperationError."""
+        # Both leave at once: the store handles them in order.
+        synced = self.client.sync(self._paths.epoch)
+        found = self.client.get(self._paths.epoch)
         try:
-            _, stat = await self.client.get(self._paths.epoch)
+            await synced
+        except OperationError:
+            found.addErrback(lambda _: None)
+            raise
+        try:
+            _, stat = await found
         except NoNode:
             return -1
         return stat.version

@@ -36,7 +36,7 @@ from coord.admin_http import AdminHttp
 from coord.client.session import SessionState, ZkClient
 from coord.env import System
 from coord.env_os import os_system
-from coord.errors import ConfigError, OperationError
+from coord.errors import ConfigError, ConnectionLoss, OperationError
 from coord.rpc import RpcError, RpcServer
 from coord.stopping import stop_on_signals
 from regions.belonging import check_cluster
@@ -45,6 +45,7 @@ from regions.layout import Layout
 from regions.messages import (
     NO_LEASE,
     STALE_EPOCH,
+    UNKNOWN_EPOCH,
     WRONG_CLUSTER,
     WRONG_SERVER,
     AlterRegions,
@@ -61,6 +62,7 @@ from regions.messages import (
 from regions.model import Incarnation, ServerRecord
 from regionserver.config import Settings
 from regionserver.directory import DirectoryOpener
+from regionserver.epochs import Epochs
 from regionserver.events import Key
 from regionserver.handover import hand_over
 from regionserver.heartbeats import Heartbeats
@@ -159,7 +161,9 @@ class RegionServer:
         self._membership: Membership | None = None
         self._heartbeats: Heartbeats | None = None
         self._record = ServerRecord(instance.uuid, settings.host, settings.port, 0)
+        #: The highest epoch that the store has confirmed.
         self._epoch = -1
+        self._epochs = Epochs(reactor, self._read_epoch, self._epoch_begun)
         self._metrics.refresh = self.status
         self._began_s = self._boot_s()
         self._closing_since_s: float | None = None
@@ -376,6 +380,11 @@ class RegionServer:
         return self._dispatch(request)
 
     def _dispatch(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
+        if isinstance(request, Command) and request.epoch > self._epoch and not self._objection(request)[0]:
+            return self._epochs.claim(request.epoch, lambda: self._obey(request))
+        return self._obey(request)
+
+    def _obey(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
         if isinstance(request, OpenRegions):
             self._admit(request)
             return self._host.open_regions(request.orders, request.epoch, request.answer_within_ms)
@@ -408,12 +417,23 @@ class RegionServer:
     def _admit(self, command: Command) -> None:
         """Let a command of the newest master, meant for this very incarnation, under a valid lease, pass."""
         code, why = self._objection(command)
+        if not code and command.epoch > self._epoch:
+            code, why = UNKNOWN_EPOCH, f"epoch {command.epoch} is not confirmed by the store, {self._epoch} stands"
         if code:
             self._metrics.refused_commands.labels(code).inc()
             raise RpcError(code, why)
-        if command.epoch > self._epoch:
-            log.info("commands come from epoch {epoch} now", epoch=command.epoch)
-            self._epoch = command.epoch
+
+    async def _read_epoch(self) -> int:
+        membership = self._membership
+        if membership is None:
+            raise ConnectionLoss("", "no session with the store")
+        return await membership.read_epoch()
+
+    def _epoch_begun(self, epoch: int) -> None:
+        """The store says that this epoch has begun."""
+        if epoch > self._epoch:
+            log.info("commands come from epoch {epoch} now", epoch=epoch)
+            self._epoch = epoch
 
     def _objection(self, command: Command) -> tuple[str, str]:
         me = Incarnation(self._record.uuid, self._record.start_code)
@@ -470,9 +490,12 @@ class RegionServer:
         return self._serving.rates()
 
     def learn_epoch(self, epoch: int) -> int:
-        """A master of our cluster knows this epoch (FN-05): orders of a lower one are refused from now on."""
+        """Look into the store for an epoch that a master of our cluster claims (FN-05), and return the one known now.
+
+        Once the store has confirmed the epoch, orders of a lower one are refused.
+        """
         if epoch > self._epoch:
-            self._epoch = epoch
+            self._epochs.hear(epoch)
         return self._epoch
 
     def heartbeat_ended(self, *, is_answered: bool) -> None:

@@ -196,6 +196,7 @@ def test_one_bad_region_does_not_hold_the_others(server: Server) -> None:
 
 def test_commands_of_the_past_and_for_others_are_refused(server: Server) -> None:
     """FN-01, FN-08, FW-11: lower epoch, another uuid, another start code."""
+    raise_epoch(server.master, 7)
     server.order(OpenRegions, [], epoch=7)
     record = server.record
     for command, code in (
@@ -206,6 +207,21 @@ def test_commands_of_the_past_and_for_others_are_refused(server: Server) -> None
         with pytest.raises(RpcError) as caught:
             server.call(command)
         assert caught.value.code == code
+
+
+def test_an_epoch_counts_once_the_store_says_so(server: Server) -> None:
+    """Whoever can open a connection could claim one, and the server would obey no real master from then on."""
+    server.order(OpenRegions, offline(server.master, 2, server.record.incarnation), epoch=0)
+    for epoch in (1, (1 << 31) - 1, 1 << 62):
+        with pytest.raises(RpcError) as caught:
+            server.order(OpenRegions, [], epoch=epoch)
+        assert caught.value.code == messages.UNKNOWN_EPOCH
+    server.order(OpenRegions, offline(server.master, 2, server.record.incarnation, "s"), epoch=0)
+    raise_epoch(server.master, 1)
+    server.order(OpenRegions, [], epoch=1)
+    with pytest.raises(RpcError) as caught:
+        server.order(OpenRegions, [], epoch=0)
+    assert caught.value.code == messages.STALE_EPOCH
 
 
 def test_the_epoch_of_the_store_is_known_from_the_start(store: Store, master: KazooClient, tmp_path: Path) -> None:

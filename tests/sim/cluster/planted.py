@@ -142,7 +142,7 @@ class LowerEpochsObeyed(Bug):
 
     def patches(self) -> list[Patch]:
         def admit(self: RegionServer, command: Any) -> None:
-            self._epoch = -1
+            self._epoch = command.epoch
             real(self, command)
 
         real = RegionServer._admit

@@ -1,0 +1,137 @@
+"""A server believes the store, and nobody else, about which epoch it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from coord.errors import ConnectionLoss
+from coord.rpc import RpcError
+from regions.messages import BUSY, UNKNOWN_EPOCH
+from regionserver.epochs import EPOCH_MAX, PAUSE_S, WAITING_MAX, Epochs
+
+
+class EpochsTest(SynchronousTestCase):
+    """Claims against reads that the test answers."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.reads: list[Deferred[int]] = []
+        self.known = 3
+        self.done: list[str] = []
+        self.epochs = Epochs(self.clock, self._read, self._confirmed)
+
+    def _read(self) -> Deferred[int]:
+        self.reads.append(Deferred())
+        return self.reads[-1]
+
+    def _confirmed(self, epoch: int) -> None:
+        self.known = epoch
+
+    def claim(self, epoch: int, name: str) -> Deferred[Any]:
+        def go_on() -> str:
+            assert self.known >= epoch
+            self.done.append(name)
+            return name
+
+        return self.epochs.claim(epoch, go_on)
+
+    def code_of(self, answer: Deferred[Any]) -> str:
+        return str(self.failureResultOf(answer, RpcError).value.code)
+
+    def test_many_orders_of_a_new_master_cost_one_read(self) -> None:
+        """And go on in the order in which they came."""
+        answers = [self.claim(4, "first")]
+        answers += [self.claim(4, f"{n}") for n in range(100)]
+        assert len(self.reads) == 1
+        self.reads[0].callback(4)
+        assert [self.successResultOf(one) for one in answers] == self.done == ["first", *map(str, range(100))]
+        assert self.known == 4
+        assert len(self.reads) == 1
+
+    def test_a_forged_epoch_changes_nothing(self) -> None:
+        """The order is refused; the real master's next one is confirmed by the next read."""
+        forged = self.claim(EPOCH_MAX, "forged")
+        self.reads[0].callback(3)
+        assert self.code_of(forged) == UNKNOWN_EPOCH
+        assert self.known == 3
+        real = self.claim(4, "real")
+        self.clock.advance(PAUSE_S)
+        self.reads[1].callback(4)
+        assert self.successResultOf(real) == "real"
+        assert self.done == ["real"]
+
+    def test_an_epoch_that_no_znode_can_have_is_refused_at_once(self) -> None:
+        """2^62 made a server refuse every real master."""
+        for epoch in (EPOCH_MAX + 1, 1 << 62):
+            with pytest.raises(RpcError) as refused:
+                self.claim(epoch, "forged")
+            assert refused.value.code == UNKNOWN_EPOCH
+        assert not self.reads
+
+    def test_an_order_that_came_during_a_read_has_a_read_of_its_own(self) -> None:
+        """The read may have begun before the order's master wrote its epoch."""
+        forged = self.claim(9, "forged")
+        real = self.claim(5, "real")
+        self.reads[0].callback(4)
+        assert self.code_of(forged) == UNKNOWN_EPOCH
+        self.assertNoResult(real)
+        self.clock.advance(PAUSE_S)
+        self.reads[1].callback(5)
+        assert self.successResultOf(real) == "real"
+
+    def test_a_flood_of_forged_orders_costs_the_store_little(self) -> None:
+        """One read at a time, and a pause after one that has confirmed nothing."""
+        for _ in range(20):
+            answers = [self.claim(9, "forged") for _ in range(50)]
+            if self.reads and not self.reads[-1].called:
+                self.reads[-1].callback(3)
+            for answer in answers:
+                answer.addErrback(lambda _: None)
+        assert len(self.reads) == 1
+        self.clock.advance(PAUSE_S)
+        assert len(self.reads) == 2
+
+    def test_orders_that_wait_are_bounded(self) -> None:
+        """Whoever comes too late is told to try again."""
+        first = self.claim(9, "first")
+        answers = [self.claim(9, "x") for _ in range(WAITING_MAX)]
+        with pytest.raises(RpcError) as refused:
+            self.claim(9, "late")
+        assert refused.value.code == BUSY
+        self.reads[0].callback(9)
+        for answer in [first, *answers]:
+            self.successResultOf(answer)
+
+    def test_without_the_store_nothing_is_believed(self) -> None:
+        """The order is to be sent again."""
+        answer = self.claim(4, "order")
+        self.reads[0].errback(ConnectionLoss(""))
+        assert self.code_of(answer) == BUSY
+        assert self.known == 3
+
+    def test_a_heartbeat_answer_leads_to_a_look(self) -> None:
+        """Nobody waits for it."""
+        self.epochs.hear(1 << 62)
+        assert not self.reads
+        self.epochs.hear(4)
+        self.reads[0].callback(4)
+        assert self.known == 4
+
+    def test_what_an_order_ends_with_is_the_answer(self) -> None:
+        """Also when that comes later, or is a refusal."""
+        later: Deferred[str] = Deferred()
+
+        def refuse() -> None:
+            raise RpcError("no_lease", "gone")
+
+        slow, refused = self.epochs.claim(4, lambda: later), self.epochs.claim(4, refuse)
+        self.reads[0].callback(4)
+        self.assertNoResult(slow)
+        assert self.code_of(refused) == "no_lease"
+        later.callback("done")
+        assert self.successResultOf(slow) == "done"
