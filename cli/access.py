@@ -18,7 +18,7 @@ from typing import Any, Final
 from kazoo.security import ACL, Id
 
 from cli.errors import UsageFaultError
-from cli.options import SETTINGS, variable_of
+from cli.options import SETTINGS, Globals, variable_of
 from coord.client.access import StoreAccess
 from coord.errors import ConfigError
 
@@ -51,6 +51,11 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
         )
     except ConfigError as error:
         raise UsageFaultError(str(error), f"See {_named('store-tls-ca')} and the options that begin alike.") from error
+
+
+def store_access(given: Globals) -> StoreAccess:
+    """Return the connection settings that options and environment name. Raises UsageFaultError."""
+    return read_access(given.store_settings)
 
 
 def as_variables(given: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from cli.errors import EXIT_OK, EXIT_REFUSED, NotFoundError
 from cli.follow import describe
 from cli.names import Names
 from cli.options import Globals, global_options
-from regions.audit import Alarm
+from regions.alarms import Alarm
 from regions.layout import CorruptZnode, decode_alarm
 
 ALL = "all"

@@ -28,7 +28,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from cli.access import connect, kazoo_options, misfit
+from cli.access import connect, kazoo_options, misfit, store_access
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.local import LocalCluster, local_cluster_id, read_cluster, read_super, require_cluster
 from cli.options import DEFAULT_ROOT, Globals
@@ -72,7 +72,7 @@ def store_hosts(given: Globals) -> str:
 
 def rights_of(given: Globals) -> StoreAccess:
     """How to get into the store for what only super may do: the local cluster's own credential unless one was given."""
-    access = given.access()
+    access = store_access(given)
     local = read_cluster(given.data_path)
     if access.auth or access.sasl or local is None or local.outside or local.store != store_hosts(given):
         return access
@@ -523,7 +523,7 @@ def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = mess
         return
     hosts = store_hosts(given)
     local = read_cluster(given.data_path)
-    access = given.access()
+    access = store_access(given)
     opened = open_store(hosts, access=access)
     with store_errors(hosts), _start_again_hint(given, hosts, local), opened as client:
         local = local if local and local.store == hosts else None

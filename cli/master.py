@@ -101,6 +101,7 @@ def run(
     replacements_max: int,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
+    from cli.access import store_access  # not for `rk --help`
     from master import service
 
     try:
@@ -122,7 +123,7 @@ def run(
             plan_dir=plan_dir,
             spark_min=spark_min,
             balance_period_s=balance_period_s,
-            access=given.access(),
+            access=store_access(given),
             limits=limits_of(
                 start_timeout_s,
                 open_timeout_s,

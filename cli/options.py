@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from cli.errors import UsageFaultError
 
-if TYPE_CHECKING:
-    from coord.client.access import StoreAccess
 
 STORE_VARIABLE: Final = "RK_STORE"
 MASTERS_VARIABLE: Final = "RK_MASTERS"
@@ -59,12 +57,6 @@ class Globals:
         self.json: bool = False
         #: Given settings of SETTINGS, by option.
         self.store_settings: dict[str, str] = {}
-
-    def access(self) -> StoreAccess:
-        """How to get into the store, by options and environment. Raises UsageFaultError."""
-        from cli.access import read_access  # not for `rk --help`: it brings the client with it
-
-        return read_access(self.store_settings)
 
     @property
     def data_path(self) -> Path:

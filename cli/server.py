@@ -220,6 +220,7 @@ def run(
 
     SIGTERM hands the regions over one by one, then ends the session: a rolling restart costs each region its own move.
     """
+    from cli.access import store_access
     from coord.errors import ConfigError
     from regionserver import service
     from regionserver.config import Settings, parse_address
@@ -245,7 +246,7 @@ def run(
             handover_s=handover_s,
             masters=tuple(parse_address(one.strip(), "--masters") for one in masters.split(",") if one.strip()),
             heartbeat_period_s=heartbeat_period_s,
-            access=given.access(),
+            access=store_access(given),
         )
         return service.run(settings)
     except ConfigError as error:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli import output, reach
+from cli.access import store_access
 from cli.audit import read_alarms
 from cli.connect import (
     Cluster,
@@ -112,7 +113,7 @@ def status(given: Globals, bound: Bound) -> None:
         hosts = store_hosts(given)
         if local is not None and local.store != hosts:
             local = None
-        found = Status(store_nodes(hosts, local, given.access()))
+        found = Status(store_nodes(hosts, local, store_access(given)))
     unreachable: CliError | None = None
     try:
         with open_cluster(given, bound=bound) as cluster:

@@ -20,7 +20,7 @@ from typing import IO, Final
 import click
 
 from cli import output
-from cli.access import as_variables
+from cli.access import as_variables, store_access
 from cli.bringup import Assigned, BringUp
 from cli.connect import Cluster, store_errors
 from cli.control import listen
@@ -267,7 +267,7 @@ def _run(
     (data_dir / "logs").mkdir(exist_ok=True)
     news: queue.Queue[News] = queue.Queue()
     commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
-    given.access()  # wrong options are told before anything starts
+    store_access(given)  # wrong options are told before anything starts
     surroundings = {**environment(), **as_variables(given.store_settings)}
     supervisor = Supervisor(local.daemons(), commands, surroundings, listen(data_dir), news.put)
     display = choose(as_json=given.json)
@@ -329,8 +329,8 @@ def _bring_up(
     write_cluster(local, data_dir)
     leader = bringup.wait_store()
     with store_errors(local.store), contextlib.ExitStack() as stack:
-        client = bringup.connect(stack, given.access())
-        cluster = Cluster(client, local.store, local.root, local, given.access())
+        client = bringup.connect(stack, store_access(given))
+        cluster = Cluster(client, local.store, local.root, local, store_access(given))
         again = bringup.surely(lambda: bringup.remember_places(cluster), "where regions were could not be read")
         active = bringup.wait_master(client, cluster)
         bringup.wait_servers(client, cluster)

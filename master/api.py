@@ -20,7 +20,8 @@ from master.fence import Deposed
 from master.locks import Lock, Rank
 from master.phases import Phases
 from master.reading import age_of, by_mirror, by_reign, stamped
-from master.reads import READS, find_region, find_replica
+from master.lookup import find_region, find_replica
+from master.reads import READS
 from master.reign import Reign
 from regions import effects as fx
 from regions import messages as ms

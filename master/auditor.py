@@ -28,7 +28,8 @@ from coord.errors import CoordError, NodeExists, NoNode
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
 from master import catalog
 from master.aio import gather
-from regions.audit import Alarm, Audit, Rule
+from regions.alarms import Alarm
+from regions.audit import Audit, Rule
 from regions.layout import (
     CorruptZnode,
     Layout,

@@ -33,7 +33,7 @@ from coord.rpc import RpcError
 from master import catalog, tables
 from master.fence import Fence
 from master.locks import Lock, LockTable, Rank
-from master.reads import find_table, summary
+from master.lookup import find_table, summary
 from regions import ddl, partitioning
 from regions import effects as fx
 from regions import messages as ms

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coord.rpc import RpcError
+from master.lookup import find_region, find_table, summary
 from regions import messages as ms
 from regions.explain import explain
 from regions.history import StepLog
@@ -80,43 +80,7 @@ def read(picture: Picture, request: Read) -> ms.MasterReply:
             return _recent(picture.history, request)
 
 
-# --- looking things up ------------------------------------------------------------------------------------------------
-
-
-def find_table(world: World, name: str) -> Table:
-    """The table of that name or id. Raises RpcError(NOT_FOUND)."""
-    table = world.names.get(name) or world.tables.get(name)
-    if table is None:
-        raise RpcError(ms.NOT_FOUND, f"there is no table {name!r}")
-    return table
-
-
-def find_region(world: World, region_id: str) -> Region:
-    """The region of that id. Raises RpcError(NOT_FOUND)."""
-    region = world.regions.get(region_id)
-    if region is None:
-        raise RpcError(ms.NOT_FOUND, f"there is no region {region_id!r}")
-    return region
-
-
-def find_replica(world: World, region_id: str, number: int) -> Replica:
-    """A replica of that region. Raises RpcError(NOT_FOUND)."""
-    region = find_region(world, region_id)
-    if not 0 <= number < len(region.replicas):
-        raise RpcError(ms.NOT_FOUND, f"region {region_id} has no replica {number}")
-    return region.replicas[number]
-
-
 # --- telling what is there --------------------------------------------------------------------------------------------
-
-
-def summary(table: Table) -> ms.TableSummary:
-    """A table with counts."""
-    is_known = table.record.state is not TableState.ALTERING or bool(table.behind)
-    altered = table.altered if is_known else -1
-    return ms.TableSummary(
-        table.record, len(table.regions), table.replicas, table.open_replicas, table.rit, table.parked, altered
-    )
 
 
 def describe_table(table: Table, request: ms.DescribeTable) -> ms.Regions:

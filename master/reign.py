@@ -60,6 +60,7 @@ from regions.model import (
     TransitionRecord,
 )
 from regions.recovery import is_cluster_startup
+from regions.problems import problems
 from regions.reports import Reports
 from regions.world import Replica, World
 
@@ -423,7 +424,7 @@ class Reign:
 
     def problems(self, limit: int) -> list[str]:
         """What an operator should look at, at most `limit` lines."""
-        found = self.assigner.problems(self._now_ms(), limit)
+        found = problems(self.assigner.world, self.assigner.unplaceable(), self.assigner.config, self._now_ms(), limit)
         return [*found, *self.balancing.problems(), *self.strays.problems(), *self.also_problems()][:limit]
 
     def outdated(self, why: str) -> None:

@@ -45,7 +45,6 @@ from regions.model import (
 )
 from regions.moves import MoveBook
 from regions.orders import OrderBook
-from regions.problems import problems
 from regions.recovery import Action, Verdict, next_action
 from regions.replacing import Replacements
 from regions.selection import Selection
@@ -291,9 +290,9 @@ class Assigner:
         moving = sum(1 for one in transitions if one.plan_id == plan_id and not one.parked)
         return self._moves.pending_of(plan_id), moving
 
-    def problems(self, now_ms: int, limit: int) -> list[str]:
-        """What an operator should look at, at most `limit` lines."""
-        return problems(self.world, self._selection.stranded(), self.config, now_ms, limit)
+    def unplaceable(self) -> list[Replica]:
+        """Return the replicas that want a server while no live server may take them."""
+        return self._selection.stranded()
 
     # --- observe --------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from regions.audit import Alarm
+from regions.alarms import Alarm
 from regions.model import (
     ActiveRecord,
     BalancerRecord,

@@ -10,7 +10,8 @@ from twisted.internet.task import Clock
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from master import auditor as module
 from master.auditor import Auditor
-from regions.audit import Alarm, Rule
+from regions.alarms import Alarm
+from regions.audit import Rule
 from regions.layout import Layout, decode_alarm, encode
 from regions.model import RegionRecord
 from tests.unit.master.fake_store import FakeStore

@@ -20,7 +20,7 @@ from master.identity import Identity
 from master.service import MasterService
 from master.settings import Settings
 from regions import messages as ms
-from regions.audit import Alarm
+from regions.alarms import Alarm
 from regions.history import Segment, pack
 from regions.layout import Layout, decode_balancer, decode_cluster, decode_transition, encode
 from regions.model import (

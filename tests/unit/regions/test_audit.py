@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from regions import audit as module
-from regions.audit import Alarm, Audit, Rule, contradictions
+from regions.alarms import Alarm
+from regions.audit import Audit, Rule, contradictions
 from regions.model import (
     Incarnation,
     RegionState,

@@ -7,6 +7,7 @@ from regions.explain import explain
 from regions.limits import AssignerConfig
 from regions.messages import NextActor, OpenOrder, OrderResult, Outcome
 from regions.model import RegionState, ServerRecord, TableIntent, TableRecord
+from regions.problems import problems as problems_of
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
 CONFIG = AssignerConfig(bulk_min=1000, close_timeout_ms=20_000, fence_after_ms=60_000)
@@ -25,7 +26,8 @@ def hanging(*names: str) -> ModelCluster:
 
 
 def lines(cluster: ModelCluster) -> list[str]:
-    return cluster.assigner.problems(cluster.now, 20)
+    assigner = cluster.assigner
+    return problems_of(assigner.world, assigner.unplaceable(), assigner.config, cluster.now, 20)
 
 
 # --- X10 -------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from regions.limits import AssignerConfig
 from regions.messages import NextActor, TableExplanation
 from regions.model import TableIntent, TableState, TabletState
+from regions.problems import problems as problems_of
 from regions.unfinished import LOOKED_AT_MAX, explain_table
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
@@ -25,7 +26,8 @@ def waits(cluster: ModelCluster) -> list[tuple[int, NextActor, str]]:
 
 
 def problems(cluster: ModelCluster) -> list[str]:
-    return cluster.assigner.problems(cluster.now, 20)
+    assigner = cluster.assigner
+    return problems_of(assigner.world, assigner.unplaceable(), assigner.config, cluster.now, 20)
 
 
 def altering() -> ModelCluster:
