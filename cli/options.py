@@ -16,7 +16,6 @@ import click
 
 from cli.errors import UsageFaultError
 
-
 STORE_VARIABLE: Final = "RK_STORE"
 MASTERS_VARIABLE: Final = "RK_MASTERS"
 CLUSTER_VARIABLE: Final = "RK_CLUSTER_ID"

@@ -18,9 +18,9 @@ from master.election import Election
 from master.feed import Feed
 from master.fence import Deposed
 from master.locks import Lock, Rank
+from master.lookup import find_region, find_replica
 from master.phases import Phases
 from master.reading import age_of, by_mirror, by_reign, stamped
-from master.lookup import find_region, find_replica
 from master.reads import READS
 from master.reign import Reign
 from regions import effects as fx

@@ -15,7 +15,6 @@ from regions import messages as ms
 from regions.explain import explain
 from regions.history import StepLog
 from regions.limits import AssignerConfig
-from regions.model import TableState
 from regions.table_states import tablet_state
 from regions.unfinished import explain_table
 from regions.world import Region, Replica, Server, Table, World

@@ -59,8 +59,8 @@ from regions.model import (
     ServerRecord,
     TransitionRecord,
 )
-from regions.recovery import is_cluster_startup
 from regions.problems import problems
+from regions.recovery import is_cluster_startup
 from regions.reports import Reports
 from regions.world import Replica, World
 

@@ -30,7 +30,6 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-
 from regions.alarms import Alarm, SliceStep
 from regions.model import (
     Incarnation,

@@ -290,7 +290,7 @@ def test_a_master_writes_its_own_mark_again(tmp_path: Path, logged: list[LogEven
 
 
 def test_rubbish_over_a_table_keeps_none_of_its_regions_closed(tmp_path: Path) -> None:
-    """Writes of transitions check the table's record: the reigning master takes what it knows as it was, and goes on."""
+    """Writes of transitions check the table's record: the active master keeps what it knows and goes on."""
     cluster = Cluster(tmp_path)
     cluster.store.change(LAYOUT.table("t"), b"{")
     cluster.store.drop(LAYOUT.server("s1"))
