@@ -20,7 +20,7 @@ from cli.options import Globals, global_options
 from cli.splits import read_keys, split_evenly
 from cli.staleness import print_json, stale_options, tell
 from regions import messages
-from regions.kinds import KV
+from regions.kinds import KV, one_copy
 from regions.layout import check_table_name
 from regions.model import RegionRecord, RegionSpec, TableIntent, TableRecord, TableState, TabletState, split_ranges
 from regions.partitioning import describe_range
@@ -62,7 +62,7 @@ _KIND_HELP: Final = "Kind of service that opens its regions, such as kv/1.  [def
 @click.option("--key-column", help="Column of the keys.  [default: the first]")
 @click.option("--size-column", help="Column of the sizes.  [default: size_bytes, else every key counts 1]")
 @click.option("--schema", default="", help="A schema of your own, as text, instead of columns.")
-@click.option("--replication", type=click.IntRange(1), default=1, help="Replicas of each region.")
+@click.option("--replication", type=click.IntRange(1), default=1, help="Replicas of each region; 1 for kind kv.")
 @click.option("--group", default="", help="Servers of this group only.")
 @click.option("--kind", default="", metavar="NAME/VERSION", help=_KIND_HELP)
 @_wait
@@ -400,6 +400,8 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
         f"{output.count(record.regions, 'region')}, replication {record.replication}, kind {record.kind or KV}, "
         f"schema version {record.schema_version}"
     ]
+    note = one_copy(record.kind, record.replication)
+    lines += [f"copies: {note}"] if note else []
     if record.state is TableState.ALTERING:
         before = f"version {record.fully_applied_version}" if record.fully_applied_schema is not None else "none"
         follow = ""

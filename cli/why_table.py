@@ -90,6 +90,8 @@ def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
         since = f", for {max(0, int(time.time() * 1000) - said.since_ms) / 1000:.0f} s"
     headline = Text(f"{said.standing}{since}", style=f"bold {style}").append(f": {said.headline}", style="")
     console.print(headline, soft_wrap=True)
+    for note in said.notes:
+        console.print(Text(f"  {note}", style="yellow"), soft_wrap=True)
     for one in said.waiting:
         who = one.actor.value if one.actor is not NextActor.SERVER else f"server {names.of_uuid(one.server)}"
         if one.server in answer.silent:

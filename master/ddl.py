@@ -38,7 +38,7 @@ from regions import ddl, partitioning
 from regions import effects as fx
 from regions import messages as ms
 from regions import schema as columns
-from regions.kinds import check_group, resolve
+from regions.kinds import check_group, one_copy, resolve
 from regions.layout import CorruptZnode, check_table_name, decode_name, decode_table
 from regions.model import (
     RegionRecord,
@@ -385,13 +385,20 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
 
 
 def kind_for(request: ddl.CreateTable, world: World) -> str:
-    """Return the kind of a table to be created. Raise RpcError(BAD_REQUEST) unless it is clear which one is meant."""
+    """Return the kind of a table to be created.
+
+    Raise RpcError(BAD_REQUEST) unless it is clear which one is meant, and for more replicas than the kind keeps copies.
+    """
     servers = [one for one in world.servers.values() if one.fenced_until_ms is None]
     of_group = [one.kind for one in servers if one.group == request.group]
     try:
-        return resolve(request.kind, of_group or [one.kind for one in servers])
+        kind = resolve(request.kind, of_group or [one.kind for one in servers])
     except ValueError as error:
         raise RpcError(ms.BAD_REQUEST, str(error)) from error
+    objection = one_copy(kind, request.replication)
+    if objection:
+        raise RpcError(ms.BAD_REQUEST, f"{objection}; create the table with replication 1")
+    return kind
 
 
 def new_table(

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from regions.heartbeat import OPEN
+from regions.kinds import one_copy
 from regions.layout import Layout
 from regions.messages import HostedReplica
 from regions.model import (
@@ -52,12 +53,22 @@ class Problem(enum.StrEnum):
     PARKED = "parked"
     LATE = "late"
     HALF_TABLE = "half a table"
+    ONE_COPY = "fewer copies than the table asks for"
     SILENT_SERVER = "server that does not answer"
     NO_MASTER = "no active master"
 
 
 #: Findings that are no damage: the cluster works on it, or says so by itself.
-WARNINGS: Final = frozenset({Problem.PARKED, Problem.LATE, Problem.UNATTENDED, Problem.NO_MASTER, Problem.HALF_TABLE})
+WARNINGS: Final = frozenset(
+    {
+        Problem.PARKED,
+        Problem.LATE,
+        Problem.UNATTENDED,
+        Problem.NO_MASTER,
+        Problem.HALF_TABLE,
+        Problem.ONE_COPY,
+    }
+)
 
 
 class FixKind(enum.StrEnum):
@@ -382,6 +393,9 @@ def _tables(view: View) -> Iterable[Finding]:
             text = f"there are {len(regions)} regions of table {table_id}, which does not exist"
             yield _finding(Problem.HALF_TABLE, table_id, f"{text}; the next master to become active removes them")
     for table in view.tables:
+        note = one_copy(table.kind, table.replication)
+        if note and table.state is not TableState.REMOVED:
+            yield _finding(Problem.ONE_COPY, table.name, f"table {table.name}: {note}")
         if table.table_id not in ids and table.state is not TableState.REMOVED:
             text = f"table {table.name} ({table.table_id}) has no entry of its name: another could take it"
             yield _finding(Problem.HALF_TABLE, table.name, text)

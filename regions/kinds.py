@@ -90,6 +90,18 @@ def resolve(wanted: str, offered: Iterable[str]) -> str:
     return min(next(iter(by_name.values())), key=_version) if by_name else KV
 
 
+def one_copy(kind: str, replication: int) -> str:
+    """Return a sentence if fewer copies of the rows are kept than the table's replication says, "" otherwise.
+
+    Replicas of a key-value region are opened on as many servers, but nothing copies rows between them.
+    """
+    if replication <= 1 or kind_name(kind) != kind_name(KV):
+        return ""
+    return (
+        f"replication is {replication}, and one copy of the rows is kept: kind {kind or KV} copies no rows to replicas"
+    )
+
+
 def pool(group: str, kind: str) -> str:
     """Return the name by which planners know the servers and tables of one group and one kind."""
     name = kind_name(kind)
@@ -111,6 +123,7 @@ __all__ = [
     "check_group",
     "check_kind",
     "kind_name",
+    "one_copy",
     "pool",
     "pool_words",
     "resolve",

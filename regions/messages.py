@@ -727,6 +727,8 @@ class TableExplanation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
     #: Replicas in the way that were only counted.
     not_looked_at: int = 0
     way_out: list[str] = []
+    #: What an operator should know of the table although nothing is under way.
+    notes: list[str] = []
     as_of: AsOf | None = None
 
 

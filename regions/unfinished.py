@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 from regions.altering import Standing, standing
 from regions.explain import explain
+from regions.kinds import one_copy
 from regions.limits import AssignerConfig
 from regions.messages import Holdup, NextActor, TableExplanation
-from regions.model import TableIntent, TableState, TabletState
+from regions.model import TableIntent, TableRecord, TableState, TabletState
 from regions.world import Replica, Table, World
 
 #: So many replicas are looked at one by one; the others are counted.
@@ -48,7 +49,13 @@ def explain_table(table: Table, world: World, config: AssignerConfig, now_ms: in
         waiting=sorted(holdups, key=lambda one: (-one.replicas, one.text)),
         not_looked_at=max(0, len(late) - LOOKED_AT_MAX),
         way_out=_ways_out(table, holdups),
+        notes=_notes(table.record),
     )
+
+
+def _notes(record: TableRecord) -> list[str]:
+    note = one_copy(record.kind, record.replication)
+    return [note] if note else []
 
 
 def _standing_of(table: Table, astray: list[Replica], world: World) -> str:

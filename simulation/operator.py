@@ -20,6 +20,7 @@ from regions.layout import Layout
 from regions.model import PlanState, TableIntent, TableRecord, TransitionRecord
 from simulation.machines import RPC_PORT, MasterMachine, ServerMachine
 from simulation.observer import Observer
+from simulation.region_work import SIMULATED
 from simulation.timeline import Process
 
 CALL_S: Final = 8.0
@@ -136,7 +137,9 @@ class Operator:
     async def _create(self, name: str, regions: int, replication: int, system: bool) -> None:
         splits = [f"{number:04d}" for number in range(1, regions)]
         try:
-            answer = await self.ask(ms.CreateTable(name, splits, replication=replication, system=system))
+            answer = await self.ask(
+                ms.CreateTable(name, splits, replication=replication, system=system, kind=SIMULATED)
+            )
         except RpcError as error:
             if error.code != ms.ALREADY_EXISTS:
                 raise

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 from twisted.python.failure import Failure
 
-from regions.kinds import KV
 from regions.model import Incarnation, RegionRecord
 from regionserver.opener import Opening, OwnerHeld, RegionError, RegionOpener
 from simulation.timeline import SECOND, TURN_US, Process
@@ -17,6 +16,8 @@ from simulation.timeline import SECOND, TURN_US, Process
 T = TypeVar("T")
 Key = tuple[str, int]
 
+#: Kind of the simulated service. Masters take it to copy rows between replicas, so a table may have several.
+SIMULATED: Final = "simulated/1"
 #: A slow open says so often that it gets on.
 PROGRESS_US: Final = 1 * SECOND
 #: What hangs ends so soon after the faults have stopped.
@@ -76,7 +77,7 @@ class Holds:
 class Opener(RegionOpener):
     """Opens and closes regions in simulated time. One per process."""
 
-    kind = KV
+    kind = SIMULATED
 
     def __init__(self, process: Process, holds: Holds, work: Work) -> None:
         self.process = process

@@ -19,6 +19,7 @@ from regions.storm.operations import AGAIN, Operation, Outcome, Storm
 from regions.storm.picture import Finding, Picture, judge
 from simulation.crowding import Crowding
 from simulation.machines import RPC_PORT
+from simulation.region_work import SIMULATED
 from simulation.timeline import SECOND, Process
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class DdlStorm:
         self._even = even
         self._process = Process(world.timeline, world.network, "ddl", 1, 1.0)
         self._chance = self._process.chance
-        self._storm = Storm(self._chance, "storm", regions_max=regions_max)
+        self._storm = Storm(self._chance, "storm", regions_max=regions_max, kind=SIMULATED)
         self._is_over = False
         self._answered: ms.Tables | None = None
         self.crowding = Crowding(world.observer.shadow, world.observer.violated, lambda: world.timeline.now)

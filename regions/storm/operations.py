@@ -84,13 +84,15 @@ def columns_of(record: TableRecord) -> tuple[str, ...] | None:
 
 
 class Storm:
-    """Makes up what each client asks next. `regions_max`: of one table; `wait_ms`: of those who wait, one in four."""
+    """Makes up what each client asks next. `regions_max`: of one table; `wait_ms`: of those who wait, one in four;
+    `kind`: of the tables."""
 
-    def __init__(self, dice: Dice, prefix: str, *, regions_max: int = 4, wait_ms: int = 5_000) -> None:
+    def __init__(self, dice: Dice, prefix: str, *, regions_max: int = 4, wait_ms: int = 5_000, kind: str = "") -> None:
         self._dice = dice
         self._prefix = prefix
         self._regions_max = regions_max
         self._wait_ms = wait_ms
+        self._kind = kind
         self._number = 0
         #: What each client knows of the tables under names of its own, by name; and all of those that all want.
         self._own: dict[int, dict[str, TableRecord]] = {}
@@ -199,7 +201,7 @@ class Storm:
     def _create(self, client: int, name: str, *, has_columns: bool) -> Operation:
         splits = [f"{number:04d}" for number in range(1, 1 + self._dice.below(self._regions_max))]
         columns = [ColumnSpec(KEY_COLUMN, ColumnType.INT64, key=True)] if has_columns else []
-        return self._made(client, Kind.CREATE, CreateTable(name, splits, columns=columns))
+        return self._made(client, Kind.CREATE, CreateTable(name, splits, columns=columns, kind=self._kind))
 
     def _alter(self, client: int, table: TableRecord, reference: str) -> Operation:
         columns = columns_of(table)

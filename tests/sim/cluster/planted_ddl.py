@@ -22,6 +22,7 @@ from regions.model import Incarnation, TableIntent, TableState
 from regions.orders import CLOSE, OrderBook
 from regions.selection import Selection
 from simulation.drills import come_up
+from simulation.region_work import SIMULATED
 from simulation.run import Options, Verdict, run
 from simulation.storm import DdlStorm
 from simulation.timeline import SECOND
@@ -200,7 +201,8 @@ class AssignsUnchecked(DdlBug):
         chance, operator = world.timeline.chance, world.operator
 
         async def briefly(name: str) -> None:
-            answer = await operator.ask(ms.CreateTable(name, [f"{number:02}" for number in range(1, 12)]))
+            splits = [f"{number:02}" for number in range(1, 12)]
+            answer = await operator.ask(ms.CreateTable(name, splits, kind=SIMULATED))
             table_id = answer.tables[0].table.table_id
             await operator.pause(chance.between(0.0, 0.05))
             if chance.happens(0.5):

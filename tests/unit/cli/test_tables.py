@@ -121,6 +121,11 @@ def test_buckets_and_a_file_of_sizes_exclude_each_other(asked: list[Any], tmp_pa
             -1,
             ["altering: all follow version 4"],
         ),
+        (
+            TableRecord("t", "orders", replication=3),
+            -1,
+            ["copies: replication is 3, and one copy of the rows is kept: kind kv/1 copies no rows to replicas"],
+        ),
     ],
 )
 def test_a_table_as_people_read_it(record: TableRecord, altered: int, lines: list[str]) -> None:

@@ -323,6 +323,8 @@ def test_altering_remembers_the_schema_that_all_follow(bench: Bench) -> None:
         CreateTable("x", hash_buckets=1),
         CreateTable("x", ["b", "a"]),
         CreateTable("x", replication=9),
+        CreateTable("x", replication=2),
+        CreateTable("x", replication=3, kind="kv/7"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench, request_: DdlRequest) -> None:
@@ -331,6 +333,12 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench, reques
     before = catalogue(bench)
     assert bench.ask(request_) == ms.BAD_REQUEST
     assert catalogue(bench) == before
+
+
+def test_a_service_that_copies_its_rows_has_replicas(bench: Bench) -> None:
+    """Only the key-value service is known to keep one copy."""
+    made = bench.ask(CreateTable("x", replication=3, kind="counters/1"))
+    assert made.tables[0].table.replication == 3
 
 
 def test_names_are_unique_whoever_asks_first(bench: Bench) -> None:

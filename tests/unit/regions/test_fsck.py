@@ -55,6 +55,16 @@ def change(view: View, number: int, **fields: Any) -> None:
     view.regions["t"][number] = msgspec.structs.replace(view.regions["t"][number], **fields)
 
 
+def replicated(view: View) -> TableRecord:
+    """The table with a second replica of each region, open as it should be."""
+    for number, region in enumerate(view.regions["t"]):
+        other = B if region.replicas[0].uuid == "a" else A
+        second = ReplicaLocation(1, other.uuid, other.start_code)
+        change(view, number, replicas=(*region.replicas, second))
+        view.lists[other.uuid].append(msgspec.structs.replace(hosted(region.region_id), replica=1))
+    return msgspec.structs.replace(view.tables[0], replication=2)
+
+
 def transition(
     view: View, state: str, *, name: str = "t.1", number: int = 0, path: str = "", version: int = 2, **fields: Any
 ) -> None:
@@ -142,6 +152,7 @@ DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
      [(Problem.UNREADABLE, "/rk/regions/t/t.3"), (Problem.HOLE, "orders:p")]),
     ("nonsense in a table", _corrupt_table,
      [(Problem.UNREADABLE, "/rk/tables/t"), (Problem.HALF_TABLE, "orders"), (Problem.HALF_TABLE, "t")]),
+    ("replicas of one copy", lambda v: v.tables.__setitem__(0, replicated(v)), [(Problem.ONE_COPY, "orders")]),
     ("no master", lambda v: setattr(v, "has_master", False), [(Problem.NO_MASTER, "")]),
 ]  # fmt: skip
 

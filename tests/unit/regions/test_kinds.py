@@ -9,7 +9,18 @@ from regions import effects as fx
 from regions.balancer import propose
 from regions.census import census
 from regions.explain import objections
-from regions.kinds import KIND_MAX, KV, can_open, check_group, check_kind, kind_name, pool, pool_words, resolve
+from regions.kinds import (
+    KIND_MAX,
+    KV,
+    can_open,
+    check_group,
+    check_kind,
+    kind_name,
+    one_copy,
+    pool,
+    pool_words,
+    resolve,
+)
 from regions.limits import AssignerConfig
 from regions.messages import ServerLoad
 from regions.model import Move, MoveBatch, ServerRecord, TableRecord
@@ -190,6 +201,13 @@ def test_the_balancer_heeds_the_version() -> None:
     world.put_table(TableRecord("t", "new", kind="kv/2"), 0)
     fill(world, "t", {"a": 6})
     assert propose(world, WIDE).moves == []
+
+
+@pytest.mark.parametrize("kind", ["", KV, "kv/2"])
+def test_the_key_value_service_keeps_one_copy(kind: str) -> None:
+    assert one_copy(kind, 1) == ""
+    assert "replication is 2, and one copy of the rows is kept" in one_copy(kind, 2)
+    assert one_copy("counters/1", 3) == ""
 
 
 def test_planners_see_a_group_and_a_kind_as_one_pool() -> None:

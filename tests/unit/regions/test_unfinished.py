@@ -140,3 +140,14 @@ def test_a_huge_table_is_not_looked_at_whole() -> None:
     cluster.start()
     said = said_of(cluster)
     assert (sum(one.replicas for one in said.waiting), said.not_looked_at) == (LOOKED_AT_MAX, 5)
+
+
+def test_a_table_that_keeps_fewer_copies_than_it_asks_for_is_told_of() -> None:
+    """Tables made before that was refused: all of it is open, and one server's disk holds the rows."""
+    cluster = ModelCluster(CONFIG)
+    cluster.put(region("r1", at("a")))
+    cluster.start(A, B)
+    assert said_of(cluster).notes == []
+    cluster.change_table(replication=2)
+    [note] = said_of(cluster).notes
+    assert note == "replication is 2, and one copy of the rows is kept: kind kv/1 copies no rows to replicas"
