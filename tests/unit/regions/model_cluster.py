@@ -30,6 +30,7 @@ from regions.model import (
     TabletState,
     TransitionRecord,
 )
+from regions.problems import problems
 from regions.states import Actor, Cause, check
 
 TABLE = TableRecord("t1", "orders", regions=1)
@@ -175,6 +176,11 @@ class ModelCluster:
     def state(self, name: str = "r1") -> RegionState | None:
         found = self.unassigned.get(f"{name}-0")
         return None if found is None else found[0].state
+
+    def problems(self, limit: int = 5) -> list[str]:
+        """What the master would have an operator look at."""
+        assigner = self.assigner
+        return problems(assigner.world, assigner.unplaceable(), assigner.config, self.now, limit)
 
     def set_intent(self, intent: TableIntent) -> None:
         self.change_table(intent=intent)

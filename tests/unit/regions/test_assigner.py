@@ -55,7 +55,7 @@ def test_no_server_strands_until_one_comes() -> None:
     cluster = ModelCluster()
     cluster.put(region())
     cluster.start()
-    assert cluster.assigner.problems(cluster.now, 5) == ["r1-0 has no eligible server: there is no live server"]
+    assert cluster.problems() == ["r1-0 has no eligible server: there is no live server"]
     cluster.join(A)
     assert cluster.where() == "a"
     assert cluster.assigner.unplaced == 0
@@ -186,7 +186,7 @@ def test_poison_region_is_parked_and_can_be_retried() -> None:
     assert (record.state, record.parked, record.last_error) == (RegionState.OFFLINE, True, "poison")
     assert record.attempt == cluster.config.attempts_max
     assert cluster.assigner.world.tables["t1"].parked == 1
-    assert "parked after 8 attempts: poison" in cluster.assigner.problems(cluster.now, 5)[0].replace("is ", "")
+    assert "parked after 8 attempts: poison" in cluster.problems()[0].replace("is ", "")
     sent = len(cluster.sent)
     cluster.successor()
     cluster.pass_time(60_000)
@@ -223,7 +223,7 @@ def test_late_close_is_never_forced_while_the_source_lives() -> None:
     cluster.start(A, B)
     cluster.pass_time(200_000)
     assert cluster.state() is RegionState.CLOSING
-    assert "s late" in cluster.assigner.problems(cluster.now, 5)[0]
+    assert "s late" in cluster.problems()[0]
     assert cluster.sent
 
 

@@ -312,7 +312,7 @@ class Chaos(ModelCluster):
             self.now += 500
             self.leases_end()
             self.assigner.tick(self.now)
-        problems = self.assigner.problems(self.now, 5)
+        problems = self.problems()
         raise AssertionError(f"not settled: {self.unassigned}, open {sorted(self.open)}, {problems}")
 
 

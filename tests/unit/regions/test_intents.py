@@ -127,11 +127,11 @@ def test_a_drain_waits_for_a_server_that_may_have_the_regions() -> None:
     cluster.start(A)
     cluster.handle(fx.DrainingSeen(["a"]))
     assert (cluster.where("r1"), cluster.where("r2")) == ("a", "a"), "better served there than nowhere"
-    problems = cluster.assigner.problems(cluster.now, 5)
+    problems = cluster.problems()
     assert problems == ["server a cannot be drained: no other server may have r1-0 and 1 more"]
     cluster.join(B)
     assert (cluster.where("r1"), cluster.where("r2")) == ("b", "b")
-    assert cluster.assigner.problems(cluster.now, 5) == []
+    assert cluster.problems() == []
 
 
 def test_undrain_stops_what_has_not_begun() -> None:

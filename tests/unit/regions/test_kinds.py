@@ -135,7 +135,7 @@ def test_a_service_of_its_own_leaves_key_value_regions_alone() -> None:
     cluster.start(KV_1, COUNTERS)
     assert set(cluster.open.values()) == {at("a")}
     cluster.kill("a")
-    problem = cluster.assigner.problems(cluster.now, 5)[0]
+    problem = cluster.problems()[0]
     assert "it is of kind counters/1, the table of kind kv/1" in problem
     cluster.join(KV_2)
     assert {cluster.where(f"r{n}") for n in range(6)} == {"b"}
