@@ -256,6 +256,16 @@ class Cluster:
                 found[key] = answer.get()[0]
         return found
 
+    def get_versions(self, paths: Sequence[str]) -> list[tuple[str, bytes, int]]:
+        """Return path, value and version of the znodes at `paths`; missing ones are left out."""
+        waiting = [(path, self.client.get_async(path)) for path in paths]
+        found = []
+        for path, answer in waiting:
+            with contextlib.suppress(NoNodeError):
+                data, stat = answer.get()
+                found.append((path, data, stat.version))
+        return found
+
     def exists(self) -> bool:
         """Whether a RegionKeeper cluster has ever run below this root."""
         return self.client.exists(self.layout.epoch) is not None

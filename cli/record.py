@@ -22,19 +22,21 @@ from cli.follow import describe
 from cli.lookup import region_in_store
 from cli.names import Names
 from cli.options import Globals, global_options
+from cli.output import count
 from regions.history import (
     EPOCH_BEGINS,
-    FOUND,
+    GAP,
     SERVER_DOWN,
     SERVER_UP,
     CorruptSegment,
     Entry,
     concerns,
-    filled,
+    entries_kept,
     parse_segment,
+    told,
     unpack,
 )
-from regions.layout import decode_run
+from regions.layout import CorruptZnode, decode_run, decode_transition
 from regions.model import RunRecord
 from regions.states import Actor
 
@@ -60,15 +62,15 @@ class Step(msgspec.Struct):
     plan: str = ""
     reason: str = ""
     error: str = ""
-    #: Nobody saw this step, but no other legal way leads from its neighbour to the next.
-    inferred: bool = False
+    #: So many steps before this one are counted, and their times are not known.
+    missed: int = 0
 
 
 class Past:
     """The history as read, with the names of everybody in it."""
 
     def __init__(self, entries: list[Entry], names: Names, unreadable: list[str]) -> None:
-        self.entries = filled(entries)
+        self.entries = entries
         self.names = names
         self.unreadable = unreadable
         self._reigns = {one.epoch: one.server for one in entries if one.cause == EPOCH_BEGINS}
@@ -101,27 +103,40 @@ class Past:
             entry.plan_id,
             entry.reason,
             entry.detail if entry.key else "",
-            entry.inferred,
+            entry.missed,
         )
 
 
 def read_past(cluster: Cluster, names: Names) -> Past:
-    """Everything that the store holds of the history, oldest first."""
+    """Return everything that the store holds of the history, oldest first."""
     layout = cluster.layout
+    unreadable: list[str] = []
+    kept = _kept(cluster, unreadable)  # before the segments: see `told`
     for _ in range(_READ_AGAIN):
         segments = sorted(one for name in cluster.children(layout.history) if (one := parse_segment(name)) is not None)
         values = cluster.get_many({one.name: layout.segment(one.name) for one in segments})
         if len(values) == len(segments):
             break  # else some were merged or deleted while they were read: the list of now tells where they are
     entries: list[Entry] = []
-    unreadable: list[str] = []
     for one in segments:
         if one.name in values:
             try:
                 entries += unpack(values[one.name])
             except CorruptSegment as error:
                 unreadable.append(f"{layout.segment(one.name)}: {error}")
-    return Past(entries, names, unreadable)
+    return Past(told(entries, kept), names, unreadable)
+
+
+def _kept(cluster: Cluster, unreadable: list[str]) -> list[Entry]:
+    """Return the steps of servers that transitions keep and no master has written down yet."""
+    found: list[Entry] = []
+    paths = cluster.transitions_left()
+    for path, data, version in cluster.get_versions(paths):
+        try:
+            found += entries_kept(decode_transition(data, path), version)
+        except CorruptZnode as error:
+            unreadable.append(str(error))
+    return found
 
 
 @click.command()
@@ -133,8 +148,7 @@ def read_past(cluster: Cluster, names: Names) -> Past:
 def history(given: Globals, target: str, limit: int, since: str | None) -> None:
     """Every step of a region, of a table's regions, or on a server, with its time, actor and cause; oldest first.
 
-    REGION is an id, the beginning of one, or TABLE:KEY. Steps marked * were seen by nobody, but there is no other
-    legal way between their neighbours. docs/operating.md says how much is kept.
+    REGION is an id, the beginning of one, or TABLE:KEY. docs/operating.md says how much is kept.
     """
     since_s = _seconds(since) if since is not None else 0
     with open_cluster(given) as cluster:
@@ -214,8 +228,11 @@ def _line(one: Step) -> Text:
     text.append(f"{one.table} {one.region}")
     if one.replica:
         text.append(f" #{one.replica}")
-    step = f"{one.after} found" if one.cause == FOUND else describe(one.before, one.after)
-    text.append(f"  {step}{'*' if one.inferred else ''}", style="dim" if one.inferred else "cyan")
+    if one.cause == GAP:
+        between = f"{one.before or 'no transition'} and {one.after or 'its end'}"
+        return text.append(f"  the steps between {between} were not written down", style="dim")
+    more = f" (and {count(one.missed, 'step')} before, of unknown time)" if one.missed else ""
+    text.append(f"  {describe(one.before, one.after)}{more}", style="cyan")
     on = f"on {one.server}" if one.server and one.server != one.actor else ""
     reason = f"({one.reason})" if one.reason else ""
     tries = f"attempt {one.attempt}" if one.attempt else ""

@@ -1,8 +1,12 @@
 """Keeps the history of steps in the store (`regions/history.py` has the form and the bounds).
 
-    a multi of the master's own steps   carries a page with exactly these steps, and all steps of servers seen so far
-    no multi for FLUSH_MS               what servers did is written by itself
+    a multi of the master's own steps   carries a page with exactly these steps, and the steps of servers before them
+    no multi for FLUSH_MS               entries that are no steps are written by themselves
     now and then                        small segments are merged, the oldest beyond the bounds are deleted
+
+A page is in the store exactly if the steps in it were taken, because both are one multi. So a step is never told twice
+and never left out, also when the answer to its multi was lost. Such a page is *open* until the store has been asked.
+Nothing behind an open page is merged: the merged segment would take a place before or behind it for good.
 
 One page is one more znode per multi of some hundred, so an assignment of ten thousand regions costs a few dozen more
 creates. Nothing here waits for an answer before the transitions go on.
@@ -31,8 +35,8 @@ from regions.history import (
     Entry,
     Segment,
     StepLog,
-    entry_found,
-    entry_of_write,
+    entries_of_end,
+    entries_of_write,
     mergeable,
     pack,
     parse_segment,
@@ -41,7 +45,6 @@ from regions.history import (
 )
 from regions.model import ServerRecord, TransitionRecord
 from regions.states import Actor, Cause
-from regions.world import World
 
 log = Logger()
 
@@ -50,28 +53,30 @@ TIDY_MS: Final = 5_000
 
 
 class ChroniclePage:
-    """A segment on its way with somebody's multi."""
+    """A segment that is on its way with a multi. Its methods say what became of the multi."""
 
     def __init__(self, chronicle: Chronicle, segment: Segment, op: WriteOp, seen: list[Entry]) -> None:
         self._chronicle = chronicle
-        self._segment = segment
+        self.segment = segment
         self._seen = seen
         self.op = op
 
     def written(self) -> None:
-        """The multi has committed."""
-        self._chronicle.add(self._segment)
+        """Count the segment: the multi has committed."""
+        self._chronicle.settled(self, is_there=True)
 
     def refused(self) -> None:
-        """Nothing of the multi was done: its own steps were not taken, what servers did is still to be written."""
+        """Put back what was no step of the refused multi: nothing of the multi was done."""
+        self._chronicle.settled(self, is_there=False)
         self._chronicle.log.put_back(self._seen)
 
     def lost(self) -> None:
-        """Nobody knows whether the multi was done: that it stands in the store, or not, will tell."""
+        """Keep the page open: nobody knows whether the multi was done. Its znode, or none, will tell."""
         self._chronicle.doubtful.append(self)
 
     def unwritable(self, error: OperationError) -> None:
-        """The store refused the page itself: transitions are more important than what is told of them."""
+        """Go on without a history: the store refused the page itself, and transitions are more important."""
+        self._chronicle.settled(self, is_there=False)
         self._chronicle.give_up(error)
 
 
@@ -82,7 +87,6 @@ class Chronicle:
         self,
         fence: Fence,
         log_: StepLog,
-        world: World,
         now_ms: Callable[[], int],
         failed: Callable[[Failure], None],
     ) -> None:
@@ -90,11 +94,13 @@ class Chronicle:
         self._fence = fence
         self._layout = fence.layout
         self.log = log_
-        self._world = world
         self._now_ms = now_ms
         self._failed = failed
-        self._segments: list[Segment] = []
-        #: Pages whose multi was not answered, while the reign was out of sight of the store.
+        #: Segments that are known to be in the store.
+        self._segments: set[Segment] = set()
+        #: Pages without an answer.
+        self._open: set[Segment] = set()
+        #: Those of them whose answer was lost.
         self.doubtful: list[ChroniclePage] = []
         self._number = 0
         self._flushed_ms = 0
@@ -122,12 +128,11 @@ class Chronicle:
 
     # --- a reign begins and ends --------------------------------------------------------------------------------------
 
-    async def begin(self, uuid: str, address: str, found: Sequence[TransitionRecord]) -> None:
-        """Take over what is there, and write down who reigns now and what was found in transition."""
+    async def begin(self, uuid: str, address: str) -> None:
+        """Take over what is there, and write down who reigns now."""
         await self._load()
         epoch, now = self._fence.epoch, self._now_ms()
         self.note(Entry(now, "", Actor.MASTER.value, "", "", EPOCH_BEGINS, uuid, epoch, detail=address))
-        self.log.unsaved.extend(entry_found(record, epoch, now) for record in found)
 
     def give_up(self, error: OperationError) -> None:
         """Write nothing down any more in this reign."""
@@ -142,7 +147,7 @@ class Chronicle:
     async def _load(self) -> None:
         names = await self._fence.client.children(self._layout.history)
         known = [parse_segment(name) for name in names]
-        self._segments = sorted(one for one in known if one is not None)
+        self._segments = {one for one in known if one is not None}
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -151,30 +156,20 @@ class Chronicle:
         self.log.unsaved.append(entry)
 
     def page(self, writes: Sequence[Write]) -> ChroniclePage | None:
-        """A page for a multi with these steps; None when there is nothing to write down."""
+        """Return a page for a multi with these steps; None when there is nothing to write down."""
         now, epoch = self._now_ms(), self._fence.epoch
-        own: list[Entry] = []
-        for write in writes:
-            replica = self._world.replicas.get(write.key)
-            entry = None if replica is None else entry_of_write(write, replica, epoch, now)
-            if entry is not None:
-                own.append(entry)
-        return self._page(own)
+        return self._page([entry for write in writes for entry in entries_of_write(write, epoch, now)])
+
+    def page_of_ends(self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause) -> ChroniclePage | None:
+        """Return a page for a multi that deletes these transitions at their versions, for the same cause."""
+        now, epoch = self._now_ms(), self._fence.epoch
+        return self._page([entry for one in transitions for entry in entries_of_end(*one, cause, epoch, now)])
 
     def membership(self, server: ServerRecord, cause: str) -> None:
         """A server has registered or is gone."""
         name = f"{server.host}:{server.port}"
         entry = Entry(self._now_ms(), "", Actor.SERVER.value, "", "", cause, server.uuid, self._fence.epoch)
         self.note(msgspec.structs.replace(entry, detail=name))
-
-    def wipe(self, records: Sequence[TransitionRecord]) -> list[WriteOp]:
-        """The operation for a multi that deletes these transitions at a cluster startup."""
-        now, epoch = self._now_ms(), self._fence.epoch
-        page = self._page([entry_found(record, epoch, now, Cause.STARTUP_WIPE.value) for record in records])
-        if page is None:
-            return []
-        page.written()  # this multi is not sent again: if it fails, so does the reign
-        return [page.op]
 
     def _page(self, own: list[Entry]) -> ChroniclePage | None:
         if self._closed:
@@ -187,11 +182,37 @@ class Chronicle:
         data = pack(entries)
         segment = Segment(self._fence.epoch, self._number, len(entries), len(data))
         self._number += 1
+        self._open.add(segment)
         return ChroniclePage(self, segment, Create(self._layout.segment(segment.name), data), seen)
 
-    def add(self, segment: Segment) -> None:
-        """A segment is in the store."""
-        self._segments.append(segment)
+    def settled(self, page: ChroniclePage, *, is_there: bool) -> None:
+        """Book the end of an open page."""
+        self._open.discard(page.segment)
+        if is_there:
+            self._segments.add(page.segment)
+
+    async def write(self, page: ChroniclePage | None, ops: Sequence[WriteOp]) -> None:
+        """Do `ops` and write the page, in one multi. Raises what `Fence.write` raises.
+
+        Without history if the store refuses the page alone: then the error is handled here and `ops` are done.
+        """
+        if page is None:
+            await self._fence.write(ops)
+            return
+        try:
+            await self._fence.write([*ops, page.op])
+        except MultiFailed as error:
+            if error.index == len(ops):
+                page.unwritable(error.error)
+                if ops:
+                    await self._fence.write(ops)
+                return
+            page.refused()
+            raise
+        except RetryableError:
+            page.lost()
+            raise
+        page.written()
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -219,29 +240,23 @@ class Chronicle:
             self._flushing = False
 
     async def _write_seen(self) -> None:
+        if self.doubtful:
+            # The node that answers now may be behind the one that took the write.
+            await self._fence.client.sync(self._layout.history)
         while self.doubtful:
             page = self.doubtful[0]
-            if await self._fence.client.exists(page.op.path) is None:
+            stat = await self._fence.client.exists(page.op.path)
+            self.doubtful.remove(page)
+            if stat is None:
                 page.refused()
             else:
                 page.written()
-            self.doubtful.remove(page)
-        flushed = self._page([])
-        if flushed is None:
-            return
-        try:
-            await self._fence.write([flushed.op])
-        except RetryableError:
-            flushed.lost()
-            raise
-        except MultiFailed as error:
-            self.give_up(error.error)
-        else:
-            flushed.written()
+        if self.log.unsaved:
+            await self.write(self._page([]), [])
 
     async def _tidy(self) -> None:
         try:
-            segments = sorted(self._segments)
+            segments = self._in_order()
             gone = surplus(segments)[: OPS_MAX - 1]
             if gone:
                 await self._replace(gone, None)
@@ -249,6 +264,11 @@ class Chronicle:
                 await self._merge(run)
         finally:
             self._tidying = False
+
+    def _in_order(self) -> list[Segment]:
+        """Return the segments before the first open page, in order."""
+        first = min(self._open, default=None)
+        return sorted(one for one in self._segments if first is None or one < first)
 
     async def _merge(self, run: list[Segment]) -> None:
         """Put small neighbours together: in one multi, so that a reader finds each step once."""
@@ -274,7 +294,6 @@ class Chronicle:
             log.warn("the history is not as it was written: {error}", error=error)
             await self._load()
             return
-        left = set(old)
-        self._segments = [one for one in self._segments if one not in left]
+        self._segments.difference_update(old)
         if new is not None:
-            self._segments.append(new[0])
+            self._segments.add(new[0])

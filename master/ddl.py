@@ -31,6 +31,7 @@ from twisted.logger import Logger
 from coord.errors import BadVersion, MultiFailed
 from coord.rpc import RpcError
 from master import catalog, tables
+from master.chronicle import Chronicle
 from master.fence import Fence
 from master.locks import Lock, LockTable, Rank
 from master.lookup import find_table, summary
@@ -69,6 +70,9 @@ class Reign(Protocol):
 
     @property
     def world(self) -> World: ...
+
+    @property
+    def chronicle(self) -> Chronicle: ...
 
     def observe(self, event: fx.Event) -> None: ...
 

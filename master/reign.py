@@ -62,6 +62,7 @@ from regions.model import (
 from regions.problems import problems
 from regions.recovery import is_cluster_startup
 from regions.reports import Reports
+from regions.states import Cause
 from regions.world import Replica, World
 
 log = Logger()
@@ -77,6 +78,8 @@ def _only_begun(replica: Replica) -> bool:
     """Whether the change of a transition's data can only be the server's first step, from OFFLINE to OPENING."""
     transition = replica.transition
     if transition is None or transition.state is not RegionState.OFFLINE or replica.writing is not None:
+        return False
+    if replica.failure is not None:  # the next step waits for what the znode says
         return False
     return replica.order is not None and replica.order.first_sent_ms > 0
 
@@ -123,7 +126,7 @@ class Reign:
         self._uuid = uuid
         self.assigner = Assigner(fence.epoch, settings.limits)
         self.registry = Registry(self._client, self._layout, self._servers_changed, self._failed)
-        self.chronicle = Chronicle(fence, self.assigner.history, self.assigner.world, now_ms, self._failed)
+        self.chronicle = Chronicle(fence, self.assigner.history, now_ms, self._failed)
         self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.chronicle)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
@@ -215,7 +218,7 @@ class Reign:
         transitions = loaded.transitions
         found = [] if startup else [record for record, _ in transitions]
         address = f"{self._settings.host}:{self._settings.port}"
-        await self.chronicle.begin(self._uuid, address, found)
+        await self.chronicle.begin(self._uuid, address)
         if startup:
             await self._wipe(loaded)
             transitions = []
@@ -295,9 +298,9 @@ class Reign:
         self.phases.begin("wipe")
         at = 0
         for batch in in_batches(wipe_ops(self._layout, loaded.transitions)):
-            records = [record for record, _ in loaded.transitions[at : at + len(batch)]]
+            ends = loaded.transitions[at : at + len(batch)]
             at += len(batch)
-            await self.fence.write([*batch, *self.chronicle.wipe(records)])
+            await self.chronicle.write(self.chronicle.page_of_ends(ends, Cause.STARTUP_WIPE), batch)
 
     async def _wait_for_servers(self) -> None:
         """RT-03, DD-10: until the minimum has registered, or, with a minimum of one, nobody came for a while."""

@@ -23,7 +23,7 @@ from coord.wire.records import Stat
 from master import catalog
 from master.aio import gather
 from master.fence import BYTES_MAX, Fence, in_batches, weight
-from regions.layout import decode_request, encode
+from regions.layout import Layout, decode_request, encode
 from regions.model import RegionRecord, RequestRecord, TableRecord, TabletState
 
 log = Logger()
@@ -116,24 +116,20 @@ async def record_only(fence: Fence, table: TableRecord, version: int, record: Op
     await _write(fence, [Check(fence.layout.table(table.table_id), version), *record], record)
 
 
-async def replace_region(
-    fence: Fence, former: RegionRecord, version: int, fresh: RegionRecord, table: tuple[str, int], transitions: Ops
-) -> None:
-    """Put `fresh` in the place of a region that could not be created, in one step (DD-03).
+def replace_region(
+    layout: Layout, former: RegionRecord, version: int, fresh: RegionRecord, table: tuple[str, int]
+) -> list[WriteOp]:
+    """Return what puts `fresh` in the place of a region that could not be created (DD-03), for one multi.
 
-    `transitions` delete those of the former region at their versions; `table` is the (id, version) under which this was
-    decided. Raises MultiFailed when anything of it has moved on; then nothing was written, the region stays (DD-04).
+    The same multi deletes the transitions of the former region. `table` is the (id, version) under which this was
+    decided. If anything has moved on the multi is refused, and the region stays (DD-04).
     """
-    layout = fence.layout
     replaced = msgspec.structs.replace(former, state=TabletState.REPLACED)
-    await fence.write(
-        [
-            Check(layout.table(table[0]), table[1]),
-            *transitions,
-            SetData(layout.region(former.table_id, former.region_id), encode(replaced), version),
-            Create(layout.region(fresh.table_id, fresh.region_id), encode(fresh)),
-        ]
-    )
+    return [
+        Check(layout.table(table[0]), table[1]),
+        SetData(layout.region(former.table_id, former.region_id), encode(replaced), version),
+        Create(layout.region(fresh.table_id, fresh.region_id), encode(fresh)),
+    ]
 
 
 async def let_go(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> list[tuple[RegionRecord, int]]:

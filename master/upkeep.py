@@ -22,6 +22,7 @@ from master.locks import Lock, Rank
 from regions import effects as fx
 from regions.layout import CorruptZnode, decode_region, decode_request, decode_transition
 from regions.model import RegionRecord, TabletState, TransitionRecord
+from regions.states import Cause
 
 log = Logger()
 
@@ -98,15 +99,16 @@ class TableUpkeep:
     async def replace_region(self, effect: fx.ReplaceRegion) -> None:
         """DD-03: one write; DD-04: if it is refused, nothing has changed anywhere."""
         former, fresh = effect.record, effect.fresh
-        fence, layout = self._reign.fence, self._reign.fence.layout
+        layout, chronicle = self._reign.fence.layout, self._reign.chronicle
         locks = (Lock(Rank.TABLE, former.table_id, writes=False), Lock(Rank.REGION, former.region_id))
         async with self._operations.locks.hold(*locks):
-            deletes: list[WriteOp] = [
-                Delete(layout.transition(former.region_id, replica), version) for replica, version in effect.transitions
+            ops: list[WriteOp] = [
+                Delete(layout.transition(former.region_id, one.replica), version) for one, version in effect.transitions
             ]
             table = (former.table_id, effect.table_version)
+            ops += tables.replace_region(layout, former, effect.version, fresh, table)
             try:
-                await tables.replace_region(fence, former, effect.version, fresh, table, deletes)
+                await chronicle.write(chronicle.page_of_ends(effect.transitions, Cause.REPLACED), ops)
             except MultiFailed as error:
                 if await self._is_replaced(former):  # by a write of ours whose answer was lost
                     self._reign.observe(fx.RegionReplaced(former.region_id, fresh))

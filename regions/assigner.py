@@ -16,7 +16,6 @@ Deadlines are counted by this master from the last change that it saw, never by 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
@@ -27,7 +26,7 @@ from regions.catalogue import Catalogue
 from regions.deadlines import close_overdue, open_overdue
 from regions.explain import objection_to
 from regions.fleet import Fleet
-from regions.history import StepLog, step_of
+from regions.history import StepLog, master_step, steps_since
 from regions.kinds import can_open
 from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
@@ -48,10 +47,8 @@ from regions.orders import OrderBook
 from regions.recovery import Action, Verdict, next_action
 from regions.replacing import Replacements
 from regions.selection import Selection
-from regions.states import Actor, Cause
+from regions.states import Cause
 from regions.world import CLOSE, OPEN, Order, Replica, World
-
-_SERVER_STATES: Final = (RegionState.OPENING, RegionState.OPENED, RegionState.CLOSING, RegionState.CLOSED)
 
 
 class Assigner:
@@ -309,17 +306,41 @@ class Assigner:
         if record == replica.transition and event.version == replica.version:
             self._unchanged(replica, now_ms)
             return
+        if self._begun:  # what a new master finds is no step
+            self._remember(replica, record, event.version, now_ms)
+        failure = replica.failure
         if record is None:
             self._become(replica, None, -1, now_ms)
             self._catalogue.finish(replica.region.table)
         else:
-            self.history.append(step_of(replica, record, self._actor_of(record), None, now_ms))
             self._become(replica, record, event.version, now_ms)
+            if failure is not None and failure[0] >= event.version:
+                replica.failure = failure
+                if self._look_at_failure(replica, now_ms):
+                    return
         self._settle(replica, now_ms)
 
-    @staticmethod
-    def _actor_of(record: TransitionRecord) -> Actor:
-        return Actor.SERVER if record.state in _SERVER_STATES else Actor.MASTER
+    def _remember(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
+        """Add the steps that were not ours, or whose answer was lost, to the latest steps in memory."""
+        former = replica.transition
+        if record is not None:
+            self.history.extend(steps_since(former, replica.version, record, version, now_ms))
+        elif former is not None:
+            self.history.append(master_step(former, None, None, self.epoch, now_ms))
+
+    def _look_at_failure(self, replica: Replica, now_ms: int) -> bool:
+        """Try elsewhere if the transition is still as it was when its server failed to open it. Return whether it is.
+
+        The transition must have been read at that version: the next step writes its steps into the history.
+        """
+        failure, transition = replica.failure, replica.transition
+        if failure is None or failure[0] != replica.version or transition is None:
+            return False
+        replica.failure = None
+        if transition.state not in (RegionState.OFFLINE, RegionState.OPENING):
+            return False
+        self._attempt_failed(replica, Cause.OPEN_FAILED, failure[1], now_ms)
+        return True
 
     def _unchanged(self, replica: Replica, now_ms: int) -> None:
         """A read found what was known: if an order was refused, the refusal stands and counts as a failure."""
@@ -348,7 +369,7 @@ class Assigner:
         replica.transition = record
         replica.version = version
         replica.seen_ms = now_ms
-        replica.refusal = None
+        replica.refusal = replica.failure = None
         if record is not None:
             self._moves.drop(replica)  # under way; steps between two looks may have been missed
             if record.destination is not None:
@@ -409,15 +430,14 @@ class Assigner:
         record, replica.proposed = replica.proposed, None
         if record is None:
             assert replica.transition is not None, replica.key
-            gone = msgspec.structs.replace(replica.transition, epoch=self.epoch)
-            self.history.append(step_of(replica, gone, Actor.MASTER, cause, now_ms, deleted=True))
+            self.history.append(master_step(replica.transition, None, cause, self.epoch, now_ms))
             if replica.proposed_region is not None:
                 replica.region.record, replica.proposed_region = replica.proposed_region, None
                 replica.region.version += 1
             self._become(replica, None, -1, now_ms)
             self._catalogue.finish(replica.region.table)
         else:
-            self.history.append(step_of(replica, record, Actor.MASTER, cause, now_ms))
+            self.history.append(master_step(replica.transition, record, cause, self.epoch, now_ms))
             self._become(replica, record, event.version, now_ms)
         self._settle(replica, now_ms)
 
@@ -444,8 +464,7 @@ class Assigner:
         region = self.world.regions.get(region_id)
         for replica in region.replicas if region is not None else ():
             if replica.transition is not None:
-                gone = msgspec.structs.replace(replica.transition, epoch=self.epoch)
-                self.history.append_apart(step_of(replica, gone, Actor.MASTER, Cause.REPLACED, now_ms, deleted=True))
+                self.history.append(master_step(replica.transition, None, Cause.REPLACED, self.epoch, now_ms))
 
     def _move_requested(self, event: fx.MoveRequested, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
@@ -625,10 +644,13 @@ class Assigner:
                 replica.last_error = result.error
                 self._note(f"close failed on {order.server.uuid}: {result.error}", replica.key)
                 return
+            replica.failure = (result.version, result.error)
             if result.version > replica.version and replica.transition is not None:
                 # The server went to OPENING before it failed; the watch has not told us yet.
-                opening = msgspec.structs.replace(replica.transition, state=RegionState.OPENING)
-                self._become(replica, opening, result.version, now_ms)
+                record = replica.region.record
+                self._effects.append(fx.ReadTransition(record.region_id, replica.number))
+                return
+            replica.failure = None
             self._attempt_failed(replica, Cause.OPEN_FAILED, result.error, now_ms)
         elif result.outcome is Outcome.REFUSED:
             replica.refusal = (replica.version, result.error)

@@ -28,6 +28,7 @@ class WriteOffline(msgspec.Struct):
 
     `table_check` (table id, version) goes into the same multi: a region of a table that was removed or disabled
     meanwhile gets no destination.
+    `former` is the transition as it was read at `version`; its steps go into the history with this one.
     """
 
     key: str
@@ -36,13 +37,15 @@ class WriteOffline(msgspec.Struct):
     version: int
     cause: Cause
     table_check: tuple[str, int] | None = None
+    former: TransitionRecord | None = None
 
 
 class DeleteTransition(msgspec.Struct):
     """Delete the transition at `version`.
 
     `table_check` (table id, version) goes into the same multi when the legality hangs on the table's intent (X3);
-    `region` and `region_version`, when set, is the catalogue record to be written in the same multi.
+    `region` and `region_version`, when set, is the catalogue record to be written in the same multi. `former` as in
+    `WriteOffline`.
     """
 
     key: str
@@ -54,6 +57,7 @@ class DeleteTransition(msgspec.Struct):
     table_check: tuple[str, int] | None = None
     region: RegionRecord | None = None
     region_version: int = -1
+    former: TransitionRecord | None = None
 
 
 class SendOpen(msgspec.Struct):
@@ -162,7 +166,7 @@ class ReplaceRegion(msgspec.Struct):
     record: RegionRecord
     version: int
     table_version: int
-    transitions: list[tuple[int, int]]
+    transitions: list[tuple[TransitionRecord, int]]
     fresh: RegionRecord
 
 

@@ -1,10 +1,9 @@
 """Every step of every transition, for `rk history`: what is written down, in which form, and for how long it is kept.
 
 The active master writes steps to the store as *segments*, znodes below `/history`, each the compressed list of some
-hundred entries. Its own steps are in the very multi that takes them, so no step of a master is ever done and not
-written down, or written down and not done. Steps of servers are written with the next multi, or after `FLUSH_MS` if
-none comes. If the master dies in between, its successor writes down what it *found*, and `filled` tells the steps
-between two entries that only one legal way connects: a region goes from OFFLINE to OPENED through OPENING.
+hundred entries. A step of a master is in the history because the multi that takes the step writes the entry. A step
+of a server is kept by the transition's znode (`regions/trail.py`) until the next step of a master, whose multi writes
+both. So segments and znodes together are the store's own log, step for step, whichever master died and when.
 
 A segment's name says all that its keeping depends on, so nothing has to be read for that:
 
@@ -16,8 +15,6 @@ bytes or segments than the bounds below allow. All of that is fenced like any ot
 
 from __future__ import annotations
 
-import functools
-import itertools
 import zlib
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -25,11 +22,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from regions import trail
 from regions.effects import DeleteTransition, WriteOffline
 from regions.model import RegionState, TransitionRecord
-from regions.sights import NONE, actor_of, only_way
-from regions.states import STEPS, Actor, Cause
-from regions.world import Replica
+from regions.states import Actor, Cause
 
 #: Bounds of what is kept in the store.
 STEPS_MAX: Final = 200_000
@@ -46,7 +42,7 @@ SEGMENT_BYTES_MAX: Final = 400_000
 RAW_BYTES_MAX: Final = 8 << 20
 #: Errors longer than this are cut in the history; the transition itself has them in full.
 DETAIL_MAX: Final = 200
-#: Steps of servers wait no longer than this for a multi to go with.
+#: Entries that are no steps wait no longer than this for a multi to go with.
 FLUSH_MS: Final = 500
 
 _MAGIC: Final = b"RKH1"
@@ -54,14 +50,17 @@ _LEVEL: Final = 1
 
 # Causes of entries that are no steps.
 EPOCH_BEGINS: Final = "epoch begins"
+#: Written by earlier builds only: a new master found the transition so. No step.
 FOUND: Final = "found"
+#: Only in answers: the steps between `before` and `after` were not written down, or not by this build.
+GAP: Final = "gap"
 SERVER_UP: Final = "server registered"
 SERVER_DOWN: Final = "server gone"
 OPERATOR: Final = "operator"
 
 
 class SeenStep(msgspec.Struct, gc=False):
-    """A step as one master saw or made it; `cause` None: seen, not made."""
+    """A step as one master saw or made it; `cause` None: of another master, which is not known here."""
 
     at_ms: int
     key: str
@@ -80,9 +79,8 @@ class SeenStep(msgspec.Struct, gc=False):
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
     """One line of the history as it is stored: a step, or (`key` "") something about a master or server.
 
-    `before` and `after` are states, "" for no znode. `cause` is a `states.Cause`, or one of the words above; `FOUND`:
-    a new master found the transition so, whatever led there. `server` is a uuid: the server concerned, of EPOCH_BEGINS
-    the master's own.
+    `before` and `after` are states, "" for no znode. `cause` is a `states.Cause`, or one of the words above. `server`
+    is a uuid: the server concerned, of EPOCH_BEGINS the master's own.
     """
 
     at_ms: int
@@ -97,8 +95,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_default
     plan_id: str = ""
     reason: str = ""
     detail: str = ""
-    #: Only in answers: nobody saw this step, but there is no other legal way between its neighbours.
+    #: Of no meaning since steps are not guessed any more; its place in a stored entry is kept.
     inferred: bool = False
+    #: So many steps of the server before this one are counted, and their times are not known (`regions/trail.py`).
+    missed: int = 0
 
     @property
     def region_id(self) -> str:
@@ -160,120 +160,134 @@ def unpack(data: bytes) -> list[Entry]:
 # --- what is written down -------------------------------------------------------------------------------------------
 
 
+_CAUSES: Final[dict[str, Cause]] = {one.value: one for one in Cause}
+
+
 class StepLog(deque[SeenStep]):
-    """The latest steps in memory; those that were seen and not made wait in `unsaved` to be written down."""
+    """The latest steps in memory, and the entries that are no steps and wait in `unsaved` to be written down."""
 
     def __init__(self, maxlen: int) -> None:
         super().__init__(maxlen=maxlen)
         self.unsaved: deque[Entry] = deque(maxlen=maxlen)
 
-    def append(self, step: SeenStep) -> None:
-        """Add a step; one of ours is written down by the multi that takes it."""
-        super().append(step)
-        if step.cause is None:
-            self.unsaved.append(entry_of(step))
-
-    def append_apart(self, step: SeenStep) -> None:
-        """Add a step of ours whose multi did not write it down."""
-        super().append(step)
-        self.unsaved.append(entry_of(step))
-
     def take_unsaved(self, most: int = ENTRIES_MAX) -> list[Entry]:
-        """The oldest entries that are not written down yet, `most` at most."""
+        """Return the oldest entries that are not written down yet, at most `most`, and remove them."""
         return [self.unsaved.popleft() for _ in range(min(most, len(self.unsaved)))]
 
     def put_back(self, entries: Sequence[Entry]) -> None:
-        """What was taken has not been written after all."""
+        """Put entries back whose write was refused."""
         self.unsaved.extendleft(reversed(entries))
 
 
-def step_of(
-    replica: Replica, record: TransitionRecord, actor: Actor, cause: Cause | None, now_ms: int, *, deleted: bool = False
+def master_step(
+    former: TransitionRecord | None, record: TransitionRecord | None, cause: Cause | None, epoch: int, now_ms: int
 ) -> SeenStep:
-    """The step from the replica's known transition to `record`, or to none if `deleted`."""
-    former = replica.transition
-    closing = record.state in (RegionState.CLOSING, RegionState.CLOSED)
-    server = record.source if closing else record.destination
+    """Return a master's step from `former` to `record`; None of the two: no znode."""
+    about = record if record is not None else former
+    assert about is not None, "a step that begins and ends without a znode"
+    server = trail.server_of(about)
     return SeenStep(
         now_ms,
-        replica.key,
-        actor,
+        about.key,
+        Actor.MASTER,
         None if former is None else former.state,
-        None if deleted else record.state,
+        None if record is None else record.state,
         cause,
         "" if server is None else server.uuid,
-        record.epoch,
-        record.plan_id,
-        record.attempt,
-        record.last_error,
-        record.reason,
+        epoch,
+        about.plan_id,
+        about.attempt,
+        about.last_error,
     )
 
 
-def entry_of(step: SeenStep) -> Entry:
-    """A step in the form in which it is kept."""
-    before, after = _word(step.before), _word(step.after)
-    cause = step.cause.value if step.cause is not None else cause_of(step.actor, before, after)
-    reason = step.reason[:DETAIL_MAX] if step.after is RegionState.CLOSING else ""
+def server_steps(record: TransitionRecord, version: int) -> list[tuple[SeenStep, int]]:
+    """Return the server's steps that a znode keeps at `version`, oldest first, each with the count of those missed
+    before it."""
+    server = trail.server_of(record)
+    uuid = "" if server is None else server.uuid
+    return [
+        (
+            SeenStep(
+                one.at_ms,
+                record.key,
+                Actor.SERVER,
+                one.before,
+                one.after,
+                one.cause,
+                uuid,
+                record.epoch,
+                record.plan_id,
+                record.attempt,
+                "",
+                record.reason if one.after is RegionState.CLOSING else "",
+            ),
+            one.missed,
+        )
+        for one in trail.untold(record, version)
+    ]
+
+
+def steps_since(
+    known: TransitionRecord | None, known_version: int, record: TransitionRecord, version: int, now_ms: int
+) -> list[SeenStep]:
+    """Return the steps that lead from what this master knew to what it reads now, as far as the znode tells them."""
+    found = [one for one, _ in server_steps(record, version)]
+    if known is not None and record.base <= known_version < version:
+        return found[-(version - known_version) :]
+    if record.state in (RegionState.CLOSING, RegionState.CLOSED):
+        return found
+    # A step of this master, whose answer was lost: its cause is the record's reason.
+    cause = _CAUSES.get(record.reason)
+    before = None if record.base == 0 else known
+    offline = msgspec.structs.replace(record, state=RegionState.OFFLINE)
+    return [master_step(before, offline, cause, record.epoch, now_ms), *found]
+
+
+def entry_of(step: SeenStep, missed: int = 0) -> Entry:
+    """Return a step in the form in which it is kept."""
     return Entry(
         step.at_ms,
         step.key,
         step.actor.value,
-        before,
-        after,
-        cause,
+        _word(step.before),
+        _word(step.after),
+        "" if step.cause is None else step.cause.value,
         step.server,
         step.epoch,
         step.attempt,
         step.plan_id,
-        reason,
+        step.reason[:DETAIL_MAX],
         step.error[:DETAIL_MAX],
+        missed=missed,
     )
 
 
-def entry_of_write(write: WriteOffline | DeleteTransition, replica: Replica, epoch: int, now_ms: int) -> Entry | None:
-    """The step that a master's write will be, once it has committed; None if there is nothing to delete."""
+def entries_kept(record: TransitionRecord, version: int) -> list[Entry]:
+    """Return the entries for the server's steps that a znode keeps at `version`."""
+    return [entry_of(step, missed) for step, missed in server_steps(record, version)]
+
+
+def entries_of_write(write: WriteOffline | DeleteTransition, epoch: int, now_ms: int) -> list[Entry]:
+    """Return what a master's write makes true once it has committed: the server's steps before it, and its own."""
+    former = write.former
+    entries = [] if former is None else entries_kept(former, write.version)
     if isinstance(write, WriteOffline):
-        return entry_of(step_of(replica, write.record, Actor.MASTER, write.cause, now_ms))
-    if replica.transition is None:
-        return None
-    gone = msgspec.structs.replace(replica.transition, epoch=epoch)
-    return entry_of(step_of(replica, gone, Actor.MASTER, write.cause, now_ms, deleted=True))
+        step = master_step(former, write.record, write.cause, epoch, now_ms)
+    elif former is not None:
+        step = master_step(former, None, write.cause, epoch, now_ms)
+    else:
+        return entries
+    return [*entries, entry_of(step)]
 
 
-def entry_found(record: TransitionRecord, epoch: int, now_ms: int, cause: str = FOUND) -> Entry:
-    """A transition as a new master of `epoch` found it; with STARTUP_WIPE as cause, as it deleted it."""
-    closing = record.state in (RegionState.CLOSING, RegionState.CLOSED)
-    server = record.source if closing else record.destination
-    state = record.state.value
-    found = cause == FOUND
-    return Entry(
-        now_ms,
-        record.key,
-        Actor.MASTER.value,
-        state,
-        state if found else NONE,
-        cause,
-        "" if server is None else server.uuid,
-        epoch,
-        record.attempt,
-        record.plan_id,
-        record.reason,
-        record.last_error[:DETAIL_MAX],
-    )
-
-
-@functools.cache  # of actors and states: a few dozen answers
-def cause_of(actor: Actor, before: str, after: str) -> str:
-    """The cause of a step of which only the states are known; "" when the table leaves it open."""
-    causes = {s.cause for s in STEPS if s.actor is actor and _word(s.after) == after and _word(s.before) == before}
-    if not causes:  # steps between were not seen: what leads there from anywhere
-        causes = {s.cause for s in STEPS if s.actor is actor and _word(s.after) == after and s.before != s.after}
-    return causes.pop().value if len(causes) == 1 else ""
+def entries_of_end(record: TransitionRecord, version: int, cause: Cause, epoch: int, now_ms: int) -> list[Entry]:
+    """Return the entries for a transition that a master of `epoch` deletes as it was read at `version`."""
+    return [*entries_kept(record, version), entry_of(master_step(record, None, cause, epoch, now_ms))]
 
 
 def _word(state: RegionState | None) -> str:
-    return NONE if state is None else state.value
+    return "" if state is None else state.value
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------------
@@ -306,62 +320,34 @@ def mergeable(segments: Sequence[Segment]) -> list[Segment]:
     return run if len(run) >= MERGE_AT else []
 
 
-#: States in which the server that is named is the one that takes the next step.
-_AT_WORK: Final = frozenset(state.value for state in (RegionState.OFFLINE, RegionState.OPENING, RegionState.CLOSING))
-_STEPS: Final = frozenset((_word(one.before), _word(one.after)) for one in STEPS)
-
 # --- what is told ---------------------------------------------------------------------------------------------------
 
 
-def filled(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries in order, with the steps between two of one replica that nobody saw but only one legal way has.
+def told(segments: Iterable[Entry], kept: Iterable[Entry]) -> list[Entry]:
+    """Return the whole history: the entries of the segments in order, and the steps that znodes keep.
 
-    What a new master found just as it was before is left out: it adds nothing but the epoch.
+    The znodes must have been read before the segments: steps that a master has written down meanwhile are told once.
+    Entries are sorted by time, the steps of one replica always in their order, whatever clocks they have. Where two
+    steps of a replica do not join, a `GAP` says so; nothing is made up.
     """
-    state: dict[str, str] = {}
-    server: dict[str, str] = {}
-    told: list[Entry] = []
+    entries = [one for one in segments if one.cause != FOUND]
+    known = {(one.key, one.at_ms, one.after, one.server) for one in entries if one.actor == Actor.SERVER.value}
+    entries += [one for one in kept if (one.key, one.at_ms, one.after, one.server) not in known]
+    latest: dict[str, Entry] = {}
+    time_of: dict[str, int] = {}
+    timed: list[tuple[int, Entry]] = []
     for one in entries:
         if not one.key:
-            told.append(one)
+            timed.append((one.at_ms, one))
             continue
-        known = state.get(one.key)
-        if known is not None and known != one.before:
-            at_work = server.get(one.key, "") if known in _AT_WORK else ""
-            told.extend(_between(known, one.before, msgspec.structs.replace(one, server=at_work or one.server)))
-        if one.cause != FOUND and (one.before, one.after) not in _STEPS:
-            way = only_way(one.before, one.after)
-            if len(way) > 1:  # its writer saw only what it led to
-                told.extend(_between(one.before, way[-2], one))
-                told.append(msgspec.structs.replace(one, before=way[-2]))
-                state[one.key], server[one.key] = one.after, one.server
-                continue
-        if one.cause != FOUND or known is None:
-            told.append(one)
-        state[one.key], server[one.key] = one.after, one.server
-    return told
-
-
-def _between(start: str, end: str, later: Entry) -> list[Entry]:
-    """The unseen steps from `start` to `end`, told of with what `later` says of server, epoch and attempt."""
-    way = only_way(start, end)
-    found: list[Entry] = []
-    for before, after in itertools.pairwise(way):
-        actor = actor_of(before, after)
-        cause = "" if actor is None else cause_of(actor, before, after)
-        found.append(
-            msgspec.structs.replace(
-                later,
-                actor="" if actor is None else actor.value,
-                before=before,
-                after=after,
-                cause=cause,
-                reason="",
-                detail="",
-                inferred=True,
-            )
-        )
-    return found
+        at_ms = time_of[one.key] = max(one.at_ms, time_of.get(one.key, 0))
+        former = latest.get(one.key)
+        if former is not None and former.after != one.before:
+            timed.append((at_ms, Entry(at_ms, one.key, "", former.after, one.before, GAP)))
+        timed.append((at_ms, one))
+        latest[one.key] = one
+    timed.sort(key=lambda pair: pair[0])
+    return [one for _, one in timed]
 
 
 def concerns(entry: Entry, *, region_id: str = "", table_id: str = "", server: str = "") -> bool:

@@ -317,6 +317,10 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     parked: bool = False
     #: In OPENED: the token of this open, as the location in the same write has it.
     token: int = 0
+    #: Version of the znode after the last step of a master, and when a server took each of its steps since then. The
+    #: history is written from both (`regions/trail.py`).
+    base: int = 0
+    took: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:

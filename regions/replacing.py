@@ -95,7 +95,7 @@ class Replacements:
 
     def _replace(self, region: Region) -> None:
         region.is_replacing = True
-        transitions = [(one.number, one.version) for one in region.replicas if one.transition is not None]
+        transitions = [(one.transition, one.version) for one in region.replicas if one.transition is not None]
         self._emit(
             fx.ReplaceRegion(region.record, region.version, region.table.version, transitions, successor(region.record))
         )

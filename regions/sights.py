@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from regions.model import Intent, RegionState, TransitionRecord
@@ -198,16 +198,6 @@ def _leading_to(table: _Table, end: str, steps: int) -> set[str]:
     for _ in range(steps):
         found = {state for state, after in table.items() if state != NONE and after & found}
     return found
-
-
-@functools.lru_cache(_ANSWERS_MAX)
-def only_way(start: str, end: str) -> Sequence[str]:
-    """The shortest legal way of a region that is to be open, if there is only one of that length; else empty."""
-    for steps in range(1, len(_successors(_USUAL)) + 1):
-        ways = _ways(_USUAL, start, end, steps)
-        if ways:
-            return ways[0] if len(ways) == 1 else ()
-    return ()
 
 
 def _word(state: RegionState | None) -> str:

@@ -73,9 +73,10 @@ class TableChecks:
         """Send the write again with the table's version that is known by now, unless the region is to stay closed."""
         record, cause, table = replica.proposed, replica.writing, replica.region.table
         if record is not None and cause is not None and replica.wants_open:
-            before = None if replica.transition is None else replica.transition.state
+            former = replica.transition
+            before = None if former is None else former.state
             check = (table.record.table_id, table.version)
-            self._emit(fx.WriteOffline(replica.key, record, before, replica.version, cause, check))
+            self._emit(fx.WriteOffline(replica.key, record, before, replica.version, cause, check, former))
             return
         replica.writing = None
         replica.proposed = replica.proposed_region = None

@@ -141,6 +141,7 @@ class Replica:
         "counted_parked",
         "counted_rit",
         "failed",
+        "failure",
         "home",
         "is_unread",
         "key",
@@ -198,6 +199,8 @@ class Replica:
         self.failed: set[str] | None = None
         #: (version, error) of a refused order whose reason must first be looked for in the store.
         self.refusal: tuple[int, str] | None = None
+        #: (version, error) of a failed open: the transition is at that version, and must be read before the next step.
+        self.failure: tuple[int, str] | None = None
         self.not_before_ms = 0
         #: Version of the table's schema that the server which has it open has told of; -1: none yet.
         self.schema_version = -1

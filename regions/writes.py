@@ -53,19 +53,26 @@ def offline(
         now_ms + start_timeout_ms,
         last_error if error is None else error,
         parked,
+        base=0 if former is None else replica.version + 1,
     )
     before = None if former is None else former.state
     table_check = None
     if before is None or destination is not None:
         table_check = (region.table_id, replica.region.table.version)
-    return fx.WriteOffline(replica.key, record, before, replica.version, cause, table_check)
+    return fx.WriteOffline(replica.key, record, before, replica.version, cause, table_check, former)
 
 
 def delete(replica: Replica, transition: TransitionRecord, cause: Cause) -> fx.DeleteTransition:
     """Delete the transition. One that ends with a closed region takes the location out of the record in the same multi,
     which also checks the intents on which its legality hangs (X3)."""
     effect = fx.DeleteTransition(
-        replica.key, transition.region_id, transition.replica, transition.state, replica.version, cause
+        replica.key,
+        transition.region_id,
+        transition.replica,
+        transition.state,
+        replica.version,
+        cause,
+        former=transition,
     )
     if cause is not Cause.DO_NOT_REOPEN:
         return effect

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from coord.errors import InvalidTransition
-from regions import states
+from regions import states, trail
 from regions.heartbeat import ReplicaReport
 from regions.messages import AlterOrder, AlterResult, CloseOrder, HostedReplica, OpenOrder, OrderResult, Outcome
 from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
@@ -336,9 +336,12 @@ class Replicas:
             replica.step_number = number
             self.step_done(key, number, version, region_version, now_ms, zxid)
             return
-        if step.before is not None:
+        record = step.record
+        if step.before is not None and found is not None:
             replica.version = version
-        self._write(replica, step.cause, step.before, step.record)
+            # A step before this one may be in the store although it was not known here: the znode has them all.
+            record = replace(record, took=trail.add(found.took, record.took[-1]))
+        self._write(replica, step.cause, step.before, record)
 
     def holder_seen(self, key: Key, number: int, holder: Incarnation, is_alive: bool, now_ms: int) -> None:
         """The answer to AskAlive."""
@@ -394,7 +397,8 @@ class Replicas:
             return
         self._move(replica, "closed", Phase.RELEASING, now_ms)
         assert replica.record is not None, f"{key} closes without a transition"
-        record = replace(replica.record, state=RegionState.CLOSED, since_ms=now_ms, deadline_ms=0)
+        took = trail.add(replica.record.took, now_ms)
+        record = replace(replica.record, state=RegionState.CLOSED, since_ms=now_ms, deadline_ms=0, took=took)
         self._write(replica, Cause.CLOSE_DONE, RegionState.CLOSING, record)
 
     def close_failed(self, key: Key, number: int, error: str, now_ms: int) -> None:
@@ -424,7 +428,8 @@ class Replicas:
             return
         replica.progress_ms = now_ms
         assert replica.record is not None, f"{key} opens without a transition"
-        record = replace(replica.record, deadline_ms=now_ms + replica.open_timeout_ms)
+        took = trail.add(replica.record.took, now_ms)
+        record = replace(replica.record, deadline_ms=now_ms + replica.open_timeout_ms, took=took)
         self._write(replica, Cause.PROGRESS, RegionState.OPENING, record)
 
     # --- the session ---
@@ -505,6 +510,7 @@ class Replicas:
             epoch=epoch,
             since_ms=now_ms,
             deadline_ms=now_ms + order.open_timeout_ms,
+            took=(now_ms,),
         )
         self._write(replica, Cause.OPEN_ORDER, RegionState.OFFLINE, record)
         return ticket
@@ -526,6 +532,7 @@ class Replicas:
             reason=order.reason,
             since_ms=now_ms,
             deadline_ms=now_ms + order.close_timeout_ms,
+            took=(now_ms,),
         )
         replica.version = -1
         self._write(replica, Cause.CLOSE_ORDER, None, record)
@@ -535,7 +542,10 @@ class Replicas:
         assert replica.record is not None, f"{replica.key} is announced without a transition"
         token = replica.token
         replica.location = ReplicaLocation(replica.key[1], self.me.uuid, self.me.start_code, now_ms, token)
-        record = replace(replica.record, state=RegionState.OPENED, since_ms=now_ms, deadline_ms=0, token=token)
+        took = trail.add(replica.record.took, now_ms)
+        record = replace(
+            replica.record, state=RegionState.OPENED, since_ms=now_ms, deadline_ms=0, token=token, took=took
+        )
         self._write(replica, Cause.OPEN_DONE, RegionState.OPENING, record)
 
     def _write(self, replica: Replica, cause: Cause, before: RegionState | None, record: TransitionRecord) -> None:

@@ -43,6 +43,7 @@ from regions.model import (
 )
 from regions.recovery import is_cluster_startup
 from regions.states import Actor, is_legal
+from simulation.record import Record
 from simulation.timeline import Timeline
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -120,6 +121,8 @@ class Observer:
         #: uuid of the server on each host.
         self.uuids: dict[str, str] = {}
         self._root = layout.root.encode()
+        #: The steps that were taken, against the history that the masters keep.
+        self.record = Record(self.violated)
         #: Told of every change of the picture, with the path.
         self.changed: Callable[[str], None] = lambda _: None
 
@@ -160,9 +163,23 @@ class Observer:
             self._timeline.note(f"commit {outcome.zxid} by {host}: {' '.join(f'{k}/{r}' for k, r, _ in changes)}")
         for kind, rest, data in changes:
             self._check(before, kind, rest, data, changes, outcome, host, machine)
+        self._check_record(machine, changes, host)
         for kind, rest, data in changes:
             self._remember(kind, rest, data, outcome)
             self.changed(f"{kind}/{rest}")
+
+    def _check_record(self, machine: StateMachine, changes: list[tuple[str, str, bytes | None]], host: str) -> None:
+        """The history equals the log: see `simulation/record.py`."""
+        server = self.uuids.get(host, "") if host.startswith(SERVER) else ""
+        steps = [(rest, data) for kind, rest, data in changes if kind == "unassigned"]
+        for rest, data in steps:
+            key = rest.partition("/")[2]
+            new = None if data is None else decode_transition(data, key)
+            self.record.taken(key, self.shadow.transitions.get(key), new, server, self.shadow.epoch)
+        self.record.segments_changed([(rest, data) for kind, rest, data in changes if kind == "history"])
+        for rest, data in steps:
+            node = machine.tree.nodes.get(f"{self._layout.unassigned}/{rest}".encode())
+            self.record.check_kept(rest.partition("/")[2], data, -1 if node is None else node.version)
 
     def _is_news(self, change: tuple[str, str, bytes | None]) -> bool:
         """Whether a touched znode is of interest: lists of children are not."""
@@ -440,7 +457,9 @@ class Observer:
                 shadow.active_session = outcome.session_id
 
     def check_all(self) -> None:
-        """At the end: no region lost, every table whole."""
+        """At the end: no region lost, every table whole, the history as the log."""
+        self.record.check_all()
+        self.counts["steps recorded"] = self.record.steps
         for table_id, table in self.shadow.tables.items():
             if table.state is not TableState.REMOVED:
                 self._check_cover(table, [one for one in self.shadow.regions.values() if one.table_id == table_id])

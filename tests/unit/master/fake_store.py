@@ -80,6 +80,9 @@ class FakeStore:
 
         return self._later(act)
 
+    def sync(self, path: str) -> Deferred[Any]:
+        return self._later(lambda: None)
+
     def children(self, path: str) -> Deferred[Any]:
         return self._later(lambda: self._children(path))
 

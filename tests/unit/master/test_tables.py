@@ -192,9 +192,9 @@ def test_a_region_is_replaced_in_one_step_or_not_at_all() -> None:
     before = dict(store.nodes)
     for version, table_version in ((1, 0), (0, 1)):
         with pytest.raises(MultiFailed):
-            run(store, tables.replace_region(fence, former, version, fresh, ("t1", table_version), []))
+            run(store, fence.write(tables.replace_region(LAYOUT, former, version, fresh, ("t1", table_version))))
     assert store.nodes == before
-    run(store, tables.replace_region(fence, former, 0, fresh, ("t1", 0), []))
+    run(store, fence.write(tables.replace_region(LAYOUT, former, 0, fresh, ("t1", 0))))
     kept = decode_region(store.nodes[LAYOUT.region("t1", former.region_id)][0])
     assert kept == replace(former, state=TabletState.REPLACED)
     names = sorted(store._children(LAYOUT.table_regions("t1")))

@@ -270,14 +270,14 @@ class ModelCluster:
         former = effect.record
         region_id = former.region_id
         fits = self.replacing == "done" and self.regions[region_id] == (former, effect.version)
-        for replica, version in effect.transitions:
-            found = self.unassigned.get(f"{region_id}-{replica}")
+        for record, version in effect.transitions:
+            found = self.unassigned.get(record.key)
             fits = fits and found is not None and found[1] == version and found[0].state is RegionState.OFFLINE
         if not fits:
             self.assigner.handle(fx.ReplaceFailed(region_id), self.now)
             return
-        for replica, _ in effect.transitions:
-            del self.unassigned[f"{region_id}-{replica}"]
+        for record, _ in effect.transitions:
+            del self.unassigned[record.key]
         self.regions[region_id] = (msgspec.structs.replace(former, state=TabletState.REPLACED), effect.version + 1)
         self.regions[effect.fresh.region_id] = (effect.fresh, 0)
         self.assigner.handle(fx.RegionReplaced(region_id, effect.fresh), self.now)

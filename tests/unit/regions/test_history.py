@@ -1,4 +1,4 @@
-"""The history of steps: its form in the store, its bounds, and what is told of steps that nobody saw."""
+"""The history of steps: its form in the store, its bounds, and what is told of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from regions import history as module
+from regions.effects import DeleteTransition, WriteOffline
 from regions.history import (
     ENTRIES_MAX,
     EPOCH_BEGINS,
     FOUND,
+    GAP,
     MERGE_AT,
     MERGED_MAX,
     SEGMENT_BYTES_MAX,
@@ -22,15 +24,17 @@ from regions.history import (
     SeenStep,
     Segment,
     StepLog,
-    cause_of,
     concerns,
-    entry_found,
+    entries_kept,
+    entries_of_end,
+    entries_of_write,
     entry_of,
-    filled,
     mergeable,
     pack,
     parse_segment,
+    steps_since,
     surplus,
+    told,
     unpack,
 )
 from regions.model import Incarnation, RegionState, TransitionRecord
@@ -43,8 +47,11 @@ def step(after: str, before: str = "", *, cause: str = "", key: str = KEY, actor
     return Entry(1, key, actor, before, after, cause, "s1", 3)
 
 
-def told(entries: list[Entry]) -> list[str]:
-    return [f"{one.before or '-'}>{one.after or '-'}{'*' if one.inferred else ''}" for one in filled(entries)]
+def words(entries: list[Entry], kept: list[Entry] | None = None) -> list[str]:
+    return [
+        f"{one.before or '-'}>{one.after or '-'}{' gap' if one.cause == GAP else ''}"
+        for one in told(entries, kept or [])
+    ]
 
 
 def test_a_segment_survives_its_znode() -> None:
@@ -129,20 +136,13 @@ def test_small_neighbours_are_merged_up_to_a_size() -> None:
     assert sum(one.entries for one in run) <= MERGED_MAX < sum(one.entries for one in run) + SMALL - 1
 
 
-def test_only_steps_that_were_seen_wait_to_be_written_down() -> None:
-    """A master's own steps are written by the multi that takes them."""
+def test_what_was_not_written_is_put_back_in_its_place() -> None:
     log = StepLog(10)
-    fields = ("s1", 3, "", 0, "")
-    log.append(SeenStep(1, KEY, Actor.MASTER, None, RegionState.OFFLINE, Cause.ASSIGN, *fields))
-    log.append(SeenStep(2, KEY, Actor.SERVER, RegionState.OFFLINE, RegionState.OPENED, None, *fields))
-    [entry] = log.take_unsaved()
-    assert (entry.after, entry.cause) == ("OPENED", Cause.OPEN_DONE.value)
-    assert log.take_unsaved() == []
-    log.put_back([entry])
-    log.append(SeenStep(3, KEY, Actor.SERVER, None, RegionState.CLOSING, None, *fields, "move"))
-    assert [one.after for one in log.take_unsaved(1)] == ["OPENED"]
-    assert [(one.cause, one.reason) for one in log.take_unsaved()] == [("close order", "move")]
-    assert len(log) == 3
+    log.unsaved.extend(step(name) for name in "abc")
+    taken = log.take_unsaved(2)
+    assert [one.after for one in taken] == ["a", "b"]
+    log.put_back(taken)
+    assert [one.after for one in log.take_unsaved()] == ["a", "b", "c"]
 
 
 def test_a_long_error_is_cut() -> None:
@@ -151,50 +151,98 @@ def test_a_long_error_is_cut() -> None:
     assert (len(entry.detail), len(entry.reason)) == (module.DETAIL_MAX, module.DETAIL_MAX)
 
 
-def test_causes_of_servers_follow_from_the_states() -> None:
-    """RT-27 to RT-29: a server's step has one cause, also when the one before it was not seen."""
-    assert cause_of(Actor.SERVER, "OFFLINE", "OPENING") == "open order"
-    assert cause_of(Actor.SERVER, "OPENING", "OPENING") == "progress"
-    assert cause_of(Actor.SERVER, "OFFLINE", "OPENED") == "open done"
-    assert cause_of(Actor.SERVER, "", "CLOSED") == "close done"
-    assert cause_of(Actor.MASTER, "OFFLINE", "OFFLINE") == "", "of four causes nobody can tell"
+# --- steps of servers, kept by the znode ---
+
+HERE = Incarnation("s1", 1)
+AWAY = Incarnation("s2", 1)
 
 
-def test_steps_between_two_entries_are_told_if_there_is_one_way_only() -> None:
-    """A kill -9 loses what the dead master had seen and not written: its successor's entries say what it was."""
-    life = [step("OFFLINE"), step("OPENED", "OFFLINE"), step("", "OPENED")]
-    assert told(life) == ["->OFFLINE", "OFFLINE>OPENING*", "OPENING>OPENED", "OPENED>-"]
-    lost = ["->OFFLINE", "OFFLINE>OPENING*", "OPENING>OPENED*", "OPENED>-"]
-    assert told([step("OFFLINE"), step("", "OPENED")]) == lost
-    assert told([step("CLOSING"), step("OFFLINE", "CLOSED")]) == ["->CLOSING", "CLOSING>CLOSED*", "CLOSED>OFFLINE"]
-    assert told([step("CLOSED", "CLOSING"), step("OPENED", "OFFLINE")])[1] == "CLOSED>OFFLINE*"
-    assert told([step("CLOSED")]) == ["->CLOSING*", "CLOSING>CLOSED"]
-    assert told([step("OPENED", "CLOSING")]) == ["CLOSING>OFFLINE*", "OFFLINE>OPENING*", "OPENING>OPENED"]
-    inferred = [one for one in filled([step("OFFLINE"), step("", "OPENED")]) if one.inferred]
-    assert [(one.actor, one.cause) for one in inferred] == [("server", "open order"), ("server", "open done")]
+def record(state: RegionState, *took: int, base: int = 0, epoch: int = 3) -> TransitionRecord:
+    return TransitionRecord(
+        "t1.0001", "t1", 0, state, HERE, AWAY, epoch=epoch, reason="move", since_ms=9, base=base, took=took
+    )
 
 
-def test_what_a_new_master_found_fills_the_gap_and_is_told_only_if_it_says_something_new() -> None:
-    """MF-02: the snapshot of a failover."""
-    found = Entry(5, KEY, "master", "OPENED", "OPENED", FOUND, "s1", 4)
-    assert told([step("OFFLINE"), found, step("", "OPENED")]) == [
-        "->OFFLINE",
-        "OFFLINE>OPENING*",
-        "OPENING>OPENED*",
-        "OPENED>-",
+def test_a_masters_write_tells_the_servers_steps_before_it_and_itself() -> None:
+    """Each step once and in order, whoever was active when it was taken."""
+    opened = record(RegionState.OPENED, 5, 6)
+    done = DeleteTransition(KEY, "t1.0001", 0, RegionState.OPENED, 2, Cause.DONE, former=opened)
+    entries = entries_of_write(done, 4, 7)
+    assert [(one.at_ms, one.actor, one.before, one.after, one.cause, one.server, one.epoch) for one in entries] == [
+        (5, "server", "OFFLINE", "OPENING", "open order", "s2", 3),
+        (6, "server", "OPENING", "OPENED", "open done", "s2", 3),
+        (7, "master", "OPENED", "", "done", "s2", 4),
     ]
-    assert told([found]) == ["OPENED>OPENED"], "the first that is known of it"
-    record = TransitionRecord("t1.0001", "t1", 0, RegionState.CLOSED, source=Incarnation("a", 1))
-    entry = entry_found(record, 9, 1)
-    assert (entry.before, entry.after, entry.server, entry.epoch) == ("CLOSED", "CLOSED", "a", 9)
-    wiped = entry_found(record, 9, 1, Cause.STARTUP_WIPE.value)
-    assert (wiped.before, wiped.after) == ("CLOSED", "")
+    forced = WriteOffline(KEY, record(RegionState.OFFLINE, base=2, epoch=4), RegionState.CLOSED, 1, Cause.SERVER_DEATH)
+    forced.former = record(RegionState.CLOSED, 5, 6)
+    entries = entries_of_write(forced, 4, 7)
+    assert [(one.actor, one.after, one.server, one.reason) for one in entries] == [
+        ("server", "CLOSING", "s1", "move"),
+        ("server", "CLOSED", "s1", ""),
+        ("master", "OFFLINE", "s2", ""),
+    ]
+    wiped = entries_of_end(record(RegionState.CLOSING, 5), 0, Cause.STARTUP_WIPE, 9, 8)
+    assert [(one.after, one.cause, one.epoch) for one in wiped] == [
+        ("CLOSING", "close order", 3),
+        ("", "startup wipe", 9),
+    ]
+
+
+def test_what_a_master_learns_of_a_znode_is_only_what_is_new_to_it() -> None:
+    """The latest steps in memory, also over a write of its own whose answer was lost."""
+
+    def learned(known: TransitionRecord | None, known_version: int, now: TransitionRecord, version: int) -> list[str]:
+        found = steps_since(known, known_version, now, version, 7)
+        return [f"{one.actor}>{one.after}" for one in found]
+
+    offline, opened = record(RegionState.OFFLINE), record(RegionState.OPENED, 5, 6)
+    assert learned(offline, 0, opened, 2) == ["server>OPENING", "server>OPENED"]
+    assert learned(record(RegionState.OPENING, 5), 1, opened, 2) == ["server>OPENED"]
+    assert learned(None, -1, record(RegionState.CLOSED, 5, 6), 1) == ["server>CLOSING", "server>CLOSED"]
+    assert learned(None, -1, record(RegionState.OPENING, 5), 1) == ["master>OFFLINE", "server>OPENING"]
+    again = record(RegionState.OPENING, 5, base=3)
+    assert learned(opened, 2, again, 4) == ["master>OFFLINE", "server>OPENING"]
+
+
+def test_nothing_is_made_up() -> None:
+    """Where two steps do not join, that is what is told."""
+    life = [step("OFFLINE"), step("OPENING", "OFFLINE"), step("OPENED", "OPENING"), step("", "OPENED")]
+    assert words(life) == ["->OFFLINE", "OFFLINE>OPENING", "OPENING>OPENED", "OPENED>-"]
+    assert words([step("OFFLINE"), step("", "OPENED")]) == ["->OFFLINE", "OFFLINE>OPENED gap", "OPENED>-"]
+    assert words([step("", "OPENED")]) == ["OPENED>-"], "the oldest entries are deleted in time"
+    found = Entry(5, KEY, "master", "OPENED", "OPENED", FOUND, "s1", 4)
+    assert words([step("OFFLINE"), found]) == ["->OFFLINE"], "an earlier build's: no step"
+
+
+def test_steps_that_znodes_keep_are_told_once() -> None:
+    """A znode is read, and its master writes the next step before the segments are read."""
+    kept = entries_kept(record(RegionState.OPENED, 5, 6), 2)
+    assert words([step("OFFLINE")], kept) == ["->OFFLINE", "OFFLINE>OPENING", "OPENING>OPENED"]
+    written = [step("OFFLINE"), *kept, step("", "OPENED")]
+    assert words(written, kept) == words(written) == ["->OFFLINE", "OFFLINE>OPENING", "OPENING>OPENED", "OPENED>-"]
+
+
+def test_order_is_that_of_time_and_of_each_replica() -> None:
+    """Servers' clocks differ: a replica's steps stay in their order."""
+    other = "t1.0002-0"
+    entries = [
+        Entry(10, KEY, "master", "", "OFFLINE", "assign"),
+        Entry(2, KEY, "server", "OFFLINE", "OPENING", "open order"),
+        Entry(5, other, "master", "", "OFFLINE", "assign"),
+        Entry(4, "", "master", "", "", EPOCH_BEGINS, "m", 4),
+    ]
+    assert [(one.key, one.after) for one in told(entries, [])] == [
+        ("", ""),
+        (other, "OFFLINE"),
+        (KEY, "OFFLINE"),
+        (KEY, "OPENING"),
+    ]
 
 
 def test_replicas_do_not_mix() -> None:
     other = "t1.0001-1"
     entries = [step("OFFLINE"), step("CLOSING", key=other), step("", "OPENED"), step("OFFLINE", "CLOSED", key=other)]
-    assert sum(one.inferred for one in filled(entries)) == 3
+    assert [one.key for one in told(entries, []) if one.cause == GAP] == [KEY, other]
 
 
 def test_whom_an_entry_concerns() -> None:

@@ -121,7 +121,7 @@ def test_a_server_that_opens_it_at_the_last_moment_keeps_it() -> None:
     cluster.pass_time(28_000)
     record, version = cluster.unassigned["r1-0"]
     assert record.destination is None, "nobody may open it any more"
-    assert cluster.replaces[0].transitions == [(0, version)]
+    assert cluster.replaces[0].transitions == [(record, version)]
 
 
 def test_a_new_master_counts_anew_and_forgets_what_was_given_up() -> None:

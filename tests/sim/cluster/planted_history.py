@@ -1,0 +1,121 @@
+"""Bugs of the recorded history, planted on purpose: each must be found by the comparison with the store's own log."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+from master import chronicle as module
+from master.chronicle import Chronicle, ChroniclePage
+from master.reign import Reign
+from regions import history, trail
+from regions.history import Entry, Segment, unpack
+from regions.states import Actor
+from regionserver.replicas import Replicas
+from simulation.drills import come_up, operate
+from simulation.timeline import SECOND
+from simulation.world import World
+from tests.sim.cluster.planted import Bug, Patch, instead, trouble
+
+
+def quick_merges() -> list[Patch]:
+    """Segments are merged as soon as there are two, so that a short run has many merges."""
+    return [mock.patch.object(history, "MERGE_AT", 2), mock.patch.object(module, "TIDY_MS", 0)]
+
+
+def lost_answers(world: World) -> None:
+    """The active master's connection to the store breaks again and again while it has multis on their way."""
+    come_up(world)
+    world.setting.work.until = world.timeline.now + 12 * SECOND
+    operate(world, 0.3)
+    network, chance = world.network, world.timeline.chance
+    nodes = {node.host for node in world.store.nodes}
+    while world.timeline.now < world.setting.work.until:
+        active = world.faults.active()
+        for end in [one for one in network.ends if one.peer.host in nodes and not one.is_closed]:
+            if active is not None and end.host == active.host and chance.happens(0.3):
+                network.break_connection(end)
+        if chance.happens(0.1):
+            world.operator.create(8)
+        world.run_for(chance.between(0.005, 0.15))
+
+
+class FoundStatesTold(Bug):
+    """A new master writes down the states that it finds as if they were steps."""
+
+    def patches(self) -> list[Patch]:
+        def take_in(self: Reign, loaded: Any, transitions: Any) -> None:
+            for record, _ in transitions:
+                state = record.state.value
+                self.chronicle.note(Entry(0, record.key, Actor.MASTER.value, state, state, "found", "", record.epoch))
+            real(self, loaded, transitions)
+
+        real = Reign._take_in
+        return [instead(Reign, "_take_in", take_in)]
+
+    def script(self, world: World) -> None:
+        def slow(world: World) -> None:
+            world.setting.work.slow_open = 0.5
+
+        trouble(world, ["kill-active"], 0.5, slow)
+
+
+class LostAnswerToldTwice(Bug):
+    """A page whose answer was lost is written again, although its multi may have been performed."""
+
+    def patches(self) -> list[Patch]:
+        def lost(self: ChroniclePage) -> None:
+            self._chronicle.settled(self, is_there=False)
+            self._chronicle.log.put_back(unpack(self.op.data))  # type: ignore[union-attr]
+
+        return [instead(ChroniclePage, "lost", lost)]
+
+    def script(self, world: World) -> None:
+        lost_answers(world)
+
+
+class MergedOutOfOrder(Bug):
+    """Segments before and behind a page in doubt are merged: its steps change places with those behind it."""
+
+    seeds = 30
+
+    def patches(self) -> list[Patch]:
+        def in_order(self: Chronicle) -> list[Segment]:
+            return sorted(self._segments)
+
+        return [*quick_merges(), instead(Chronicle, "_in_order", in_order)]
+
+    def script(self, world: World) -> None:
+        lost_answers(world)
+
+
+class StepsOfServersForgotten(Bug):
+    """A server announces a region as open without the steps that led there."""
+
+    def patches(self) -> list[Patch]:
+        def announce(self: Replicas, replica: Any, now_ms: int) -> None:
+            with mock.patch.object(trail, "add", lambda _took, at_ms: (at_ms,)):
+                real(self, replica, now_ms)
+
+        real = Replicas._announce
+        return [instead(Replicas, "_announce", announce)]
+
+
+class Sound(Bug):
+    """No bug: on the scripts above, with as many merges, the history is the log."""
+
+    def patches(self) -> list[Patch]:
+        return quick_merges()
+
+    def script(self, world: World) -> None:
+        if world.options.seed % 2:
+            world.network.heavy = 0.3
+        lost_answers(world)
+
+
+HISTORY_BUGS: list[type[Bug]] = [
+    FoundStatesTold,
+    LostAnswerToldTwice,
+    MergedOutOfOrder,
+    StepsOfServersForgotten,
+]

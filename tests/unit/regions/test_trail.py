@@ -1,0 +1,51 @@
+"""The steps of servers that a transition's znode keeps."""
+
+from __future__ import annotations
+
+from regions.model import Incarnation, RegionState, TransitionRecord
+from regions.states import Cause
+from regions.trail import TOOK_MAX, Taken, add, untold
+
+S1 = Incarnation("s1", 1)
+
+
+def record(state: RegionState, took: tuple[int, ...], base: int = 0) -> TransitionRecord:
+    return TransitionRecord("t.1", "t", 0, state, S1, S1, since_ms=99, base=base, took=took)
+
+
+def test_an_open_and_a_close() -> None:
+    """RT-27 to RT-29: which steps they were follows from their number."""
+    opened = untold(record(RegionState.OPENED, (1, 2, 3), base=4), 7)
+    assert opened == [
+        Taken(RegionState.OFFLINE, RegionState.OPENING, Cause.OPEN_ORDER, 1),
+        Taken(RegionState.OPENING, RegionState.OPENING, Cause.PROGRESS, 2),
+        Taken(RegionState.OPENING, RegionState.OPENED, Cause.OPEN_DONE, 3),
+    ]
+    assert untold(record(RegionState.CLOSED, (1, 2)), 1) == [
+        Taken(None, RegionState.CLOSING, Cause.CLOSE_ORDER, 1),
+        Taken(RegionState.CLOSING, RegionState.CLOSED, Cause.CLOSE_DONE, 2),
+    ]
+    assert untold(record(RegionState.OFFLINE, ()), 5) == []
+
+
+def test_a_znode_does_not_grow_with_the_progress_of_an_open() -> None:
+    """At the limit every time is kept; beyond it the steps whose times are not are counted."""
+    took: tuple[int, ...] = ()
+    for at_ms in range(TOOK_MAX):
+        took = add(took, at_ms)
+    assert len(took) == TOOK_MAX
+    assert [one.missed for one in untold(record(RegionState.OPENED, took), TOOK_MAX)] == [0] * TOOK_MAX
+    for at_ms in range(TOOK_MAX, TOOK_MAX + 3):
+        took = add(took, at_ms)
+    found = untold(record(RegionState.OPENED, took), TOOK_MAX + 3)
+    assert [one.missed for one in found] == [0, 3] + [0] * (TOOK_MAX - 2)
+    assert [found[0].at_ms, found[1].at_ms, found[-1].at_ms] == [0, 4, TOOK_MAX + 2]
+    assert sum(1 + one.missed for one in found) == TOOK_MAX + 3
+
+
+def test_a_server_of_an_older_build_leaves_no_times() -> None:
+    """The version says how many steps there were; nothing is said of those that are not known."""
+    assert untold(record(RegionState.OPENED, ()), 2) == [
+        Taken(RegionState.OFFLINE, RegionState.OPENED, Cause.OPEN_DONE, 99, 1)
+    ]
+    assert untold(record(RegionState.CLOSED, ()), 1) == [Taken(None, RegionState.CLOSED, Cause.CLOSE_DONE, 99, 1)]
