@@ -38,6 +38,8 @@ SUPERSEDED: Final = "superseded"
 WRONG_REGION: Final = "wrong_region"
 #: The region's file cannot be read or written; the message says why. A write may have been carried out.
 STORAGE: Final = "storage"
+#: What the region's file holds is not what was written; the message says what. The region is closed and parked.
+DAMAGED: Final = "damaged"
 #: The region has reached its largest size; the write was not carried out.
 REGION_FULL: Final = "region_full"
 

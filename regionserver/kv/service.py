@@ -23,7 +23,7 @@ from coord.rpc_wire import RpcError
 from regions.kinds import KV
 from regions.model import RegionRecord
 from regionserver.directory import DirectoryOpener
-from regionserver.kv.files import Environments, RegionFile, Snapshot
+from regionserver.kv.files import Environments, RegionFile
 from regionserver.kv.lanes import Answer, Lane
 from regionserver.kv.messages import (
     REGION_FULL,
@@ -36,6 +36,7 @@ from regionserver.kv.messages import (
     KvWritten,
     check_request,
 )
+from regionserver.kv.snapshot import Snapshot
 from regionserver.opener import Opening
 from regionserver.serving import FENCED, NOT_SERVING, Serving
 from regionserver.workers import WorkerPool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -63,6 +62,13 @@ def put(file: RegionFile, **rows: str) -> None:
     file.write([(key.encode(), value.encode()) for key, value in rows.items()], allowed)
 
 
+def rows_files(folder: Path) -> list[str]:
+    """The files of rows in a region's directory; without them there must be no mark either."""
+    names = {path.name for path in folder.glob("*.mdb")}
+    assert (files_module._MARK in names) == any(name.startswith("rows-") for name in names)
+    return sorted(names - {files_module._MARK})
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "region"
@@ -78,7 +84,7 @@ def test_rows_outlive_the_opening(folder: Path) -> None:
     second = opened(folder, token=6)
     assert values(second, "a", "b") == [None, b"2"]
     put(second, a="3")
-    assert sorted(name for name in os.listdir(folder) if name.endswith(".mdb")) == ["data-5.mdb"]
+    assert rows_files(folder) == ["rows-5.mdb"]
     closed(second)
 
 
@@ -90,7 +96,7 @@ def test_a_region_that_was_never_written_has_no_file(folder: Path) -> None:
     with file.reading() as snapshot:
         assert snapshot.page(b"", b"", 10) == ([], "")
     assert len(environments) == 0
-    assert not list(folder.glob("data*"))
+    assert rows_files(folder) == []
     closed(file)
 
 
@@ -101,7 +107,7 @@ def test_a_full_map_grows(folder: Path) -> None:
         file.write([(b"%02d" % number, bytes(8000))], allowed)
     with file.reading() as snapshot:
         assert len(snapshot.values([b"%02d" % number for number in range(40)])) == 40
-    assert (folder / "data-5.mdb").stat().st_size > 64 * 1024
+    assert (folder / "rows-5.mdb").stat().st_size > 64 * 1024
     closed(file)
     again = opened(folder, token=6, map_bytes=64 * 1024)
     again.write([(b"new", bytes(8000))], allowed)
@@ -307,7 +313,7 @@ def test_what_an_old_owner_acknowledged_is_there_and_nothing_of_it_comes_later(
             rows, _ = snapshot.page(b"row-", b"", 1000)
         assert len(rows) == min(found, 500)
         closed(new)
-        assert sorted(name for name in os.listdir(folder) if name.endswith(".mdb")) == ["data-20.mdb"]
+        assert rows_files(folder) == ["rows-20.mdb"]
     again = opened(folder, token=21)
     assert values(again, "n") == [b"new"]
     closed(again)

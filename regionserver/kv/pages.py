@@ -1,0 +1,185 @@
+"""Is a region's LMDB file as long as its pages need? Asked at every open, before LMDB maps the file.
+
+A process that reads a mapped page behind the end of its file ends by SIGBUS. A file that was cut short (a copy that
+broke off, a damaged file system) would end one server after the other, so it must be a failed open.
+
+The two meta pages at the beginning of the file are written in turn. The one with the higher transaction id counts, and
+names the highest page that was ever used. A file that reaches this page is long enough. A shorter one is not always
+cut: LMDB does not write a last page that the same transaction took and gave back. Then `check_tree` follows the tree,
+without a map, and looks for a page behind the end. That costs a read of each page, and happens rarely.
+
+`check_tree` also finds pages whose contents would lead LMDB out of its map, which ends the process as well. LMDB itself
+trusts its pages. A region's file is checked in this way after its servers have died twice in a row.
+
+Source: the layout of MDB_meta, MDB_page and MDB_node in LMDB 0.9 (mdb.c).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from regionserver.opener import RegionError
+
+_PAGE_HEADER: Final = 16
+_MAGIC_AND_VERSION: Final = (0xBEEFC0DE, 1)
+#: magic, version, address, map size, then two MDB_db (free pages and rows), last page, transaction id.
+_META: Final = struct.Struct("=IIQQ48s48sQQ")
+#: Of an MDB_db: page size (in the first one), flags, depth, branch, leaf and overflow pages, entries, root page.
+_DB: Final = struct.Struct("=IHHQQQQQ")
+_NO_PAGE: Final = 0xFFFFFFFFFFFFFFFF
+_PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
+#: Of an MDB_page: number, pad, flags, then lower and upper bound (or the count of overflow pages, in one field).
+_PAGE: Final = struct.Struct("=QHHHH")
+_NODE: Final = struct.Struct("=HHHH")
+_BRANCH: Final = 0x01
+_LEAF: Final = 0x02
+_OVERFLOW: Final = 0x04
+#: Marks of a transaction under way, which may stay in a page.
+_DIRTY: Final = 0x10 | 0x4000 | 0x8000
+_KEY_BYTES_MAX: Final = 511
+#: A walk reports progress after so many pages.
+PROGRESS_PAGES: Final = 1000
+#: A node whose data are in overflow pages.
+_BIG_DATA: Final = 0x01
+_PAGE_NUMBER: Final = struct.Struct("=Q")
+
+
+class _Meta(NamedTuple):
+    page_bytes: int
+    roots: tuple[int, int]
+    last_page: int
+    transaction: int
+
+
+class Damaged(RegionError):  # noqa: N818 - a finding, not a fault
+    """The file cannot be what its last commit left."""
+
+
+def check_whole(path: str) -> None:
+    """Return when every page that the file's latest commit uses is in the file.
+
+    Raises:
+        Damaged: the file is shorter, or no region's file at all.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb", buffering=0) as file:
+        length = os.fstat(file.fileno()).st_size
+        meta = _latest_meta(file.fileno(), path, length)
+    if length < (meta.last_page + 1) * meta.page_bytes:
+        check_tree(path)
+
+
+def check_tree(path: str, progress: Callable[[], None] = lambda: None) -> None:
+    """Read every page that the file's latest commit uses; `progress` is called now and then.
+
+    Raises:
+        Damaged: a page is not in the file, or leads out of it.
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb", buffering=0) as file:
+        length = os.fstat(file.fileno()).st_size
+        meta = _latest_meta(file.fileno(), path, length)
+        tree = _Tree(file.fileno(), path, length, meta.page_bytes)
+        for root in meta.roots:
+            if root != _NO_PAGE:
+                tree.walk(root, progress)
+
+
+def _latest_meta(fd: int, path: str, length: int) -> _Meta:
+    first = _meta(fd, path, length, 0)
+    second = _meta(fd, path, length, first.page_bytes)
+    if second.page_bytes != first.page_bytes:
+        raise Damaged(f"{path} is damaged: its two meta pages contradict each other")
+    return max(first, second, key=lambda one: one.transaction)
+
+
+def _meta(fd: int, path: str, length: int, at: int) -> _Meta:
+    data = os.pread(fd, _META.size, at + _PAGE_HEADER)
+    if len(data) < _META.size:
+        raise _cut(path, length)
+    magic, version, _, _, free, rows, last_page, transaction = _META.unpack(data)
+    page_bytes = _DB.unpack(free)[0]
+    if (magic, version) != _MAGIC_AND_VERSION or page_bytes not in _PAGE_SIZES:
+        raise Damaged(f"{path} is not a region's file")
+    return _Meta(page_bytes, (_DB.unpack(free)[-1], _DB.unpack(rows)[-1]), last_page, transaction)
+
+
+class _Tree:
+    """The pages of one file, read one by one."""
+
+    def __init__(self, fd: int, path: str, length: int, page_bytes: int) -> None:
+        self._fd = fd
+        self._path = path
+        self._length = length
+        self._page_bytes = page_bytes
+        self._seen: set[int] = set()
+
+    def walk(self, root: int, progress: Callable[[], None]) -> None:
+        """Follow a tree from its root. Raises Damaged."""
+        waiting = [root]
+        while waiting:
+            number = waiting.pop()
+            if number in self._seen:
+                raise self._damaged(number, "occurs twice in the tree")
+            self._seen.add(number)
+            waiting += self._children(number)
+            if len(self._seen) % PROGRESS_PAGES == 0:
+                progress()
+
+    def _children(self, number: int) -> list[int]:
+        """Return the pages below a branch page; check the rows of a leaf page."""
+        size = self._page_bytes
+        page = os.pread(self._fd, size, number * size) if number * size < self._length else b""
+        if len(page) < size:
+            raise _cut(self._path, self._length)
+        found, leaf2_key_bytes, flags, lower, upper = _PAGE.unpack_from(page)
+        if found != number or flags & ~_DIRTY not in (_BRANCH, _LEAF) or leaf2_key_bytes:
+            raise self._damaged(number, "is no page of the tree")
+        count = (lower - _PAGE_HEADER) // 2
+        if not _PAGE_HEADER <= lower <= upper <= size or lower % 2 or (flags & _BRANCH and count < 2):
+            raise self._damaged(number, "has impossible bounds")
+        children = []
+        for at in struct.unpack_from(f"={count}H", page, _PAGE_HEADER):
+            if not upper <= at <= size - _NODE.size:
+                raise self._damaged(number, "has a row outside of it")
+            low, high, node_flags, key_bytes = _NODE.unpack_from(page, at)
+            end = at + _NODE.size + key_bytes
+            if flags & _BRANCH:
+                children.append(low | high << 16 | node_flags << 32)
+            else:
+                end += self._value_bytes(number, page, end, low | high << 16, node_flags)
+            if key_bytes > _KEY_BYTES_MAX or end > size:
+                raise self._damaged(number, "has a row outside of it")
+        return children
+
+    def _value_bytes(self, number: int, page: bytes, at: int, value_bytes: int, flags: int) -> int:
+        """Return how many bytes of the page a value takes; check its overflow pages if it has any."""
+        if flags == 0:
+            return value_bytes
+        if flags != _BIG_DATA or at + _PAGE_NUMBER.size > len(page):
+            raise self._damaged(number, "has a row of another kind")
+        (first,) = _PAGE_NUMBER.unpack_from(page, at)
+        at = first * self._page_bytes
+        if at + _PAGE_HEADER > self._length:
+            raise _cut(self._path, self._length)
+        found, _, overflow_flags, count_low, count_high = _PAGE.unpack(os.pread(self._fd, _PAGE.size, at))
+        if found != first or overflow_flags & ~_DIRTY != _OVERFLOW:
+            raise self._damaged(first, "is no overflow page")
+        if (count_low | count_high << 16) * self._page_bytes < _PAGE_HEADER + value_bytes:
+            raise self._damaged(first, "is shorter than its value")
+        if at + _PAGE_HEADER + value_bytes > self._length:
+            raise _cut(self._path, self._length)
+        return _PAGE_NUMBER.size
+
+    def _damaged(self, number: int, what: str) -> Damaged:
+        return Damaged(f"{self._path} is damaged: page {number} {what}; restore the file from a backup")
+
+
+def _cut(path: str, length: int) -> Damaged:
+    return Damaged(
+        f"{path} was cut short: it has {length} bytes, and its latest commit uses pages behind them; restore the file"
+        " from a backup"
+    )

@@ -1,0 +1,47 @@
+"""How a row is stored: the value, then 4 bytes of CRC-32C over key and value.
+
+LMDB does not notice a byte that changed on the disk. The checksum covers the key as well, so that a value below the
+wrong key is found, too. Files of earlier builds (`data-<token>.mdb`) have no checksums; `regionserver/kv/files.py`
+says when they get them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.rpc_wire import RpcError
+from regionserver.kv.messages import DAMAGED
+
+CRC_BYTES: Final = 4
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """Return the value as it is stored."""
+    return value + crc32c(value, crc32c(key)).to_bytes(CRC_BYTES, "little")
+
+
+def is_whole(key: bytes, stored: bytes) -> bool:
+    """Return True if the checksum fits."""
+    value = stored[:-CRC_BYTES]
+    return len(stored) >= CRC_BYTES and crc32c(value, crc32c(key)).to_bytes(CRC_BYTES, "little") == stored[-CRC_BYTES:]
+
+
+def unseal(key: bytes, stored: bytes) -> bytes:
+    """Return the value of a stored row. Raises RpcError(DAMAGED) when its checksum does not fit."""
+    value = stored[:-CRC_BYTES]
+    if crc32c(value, crc32c(key)).to_bytes(CRC_BYTES, "little") != stored[-CRC_BYTES:]:
+        raise RpcError(DAMAGED, f"row {shown(key)} is damaged: its checksum does not fit")
+    return value
+
+
+def seal_all(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return rows of an earlier build as they are stored now."""
+    return [(key, seal(key, value)) for key, value in rows]
+
+
+def shown(key: bytes) -> str:
+    """Return a key for people, whatever bytes it has."""
+    return repr(key[:40].decode(errors="backslashreplace"))
