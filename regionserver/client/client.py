@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import logging
 import operator
 import time
 import uuid
@@ -27,9 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
-from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
-from kazoo.handlers.threading import KazooTimeoutError
 
 from coord.rpc_wire import Code, RpcError
 from regions import partitioning
@@ -38,6 +35,7 @@ from regions.messages import NO_LEASE, WRONG_SERVER
 from regions.model import RegionRecord
 from regionserver.client.connections import Connections
 from regionserver.client.places import Places
+from regionserver.client.store import StoreReader, StoreSilentError
 from regionserver.kv.messages import (
     KEYS_MAX,
     PAGE_ROWS_MAX,
@@ -62,10 +60,12 @@ ATTEMPT_TIMEOUT_S: Final = 1.0
 #: Pause before the store is asked again for a region that is nowhere, doubling up to the second figure.
 PAUSE_FIRST_S: Final = 0.01
 PAUSE_MAX_S: Final = 0.2
-#: How kazoo comes back to a store that was away: its own pauses double up to a minute.
-RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
+#: How long the store may take to say where a region is by now, before the known place is tried again.
+LOOK_S: Final = 3.0
 
 _NOTHING_DONE: Final = frozenset({NOT_SERVING, WRONG_SERVER, NO_LEASE, WRONG_REGION, Code.UNREACHABLE, Code.BUSY})
+#: Refusals of the request itself, before anything of it is done.
+_NEVER_BEGUN: Final = frozenset({Code.BAD_REQUEST, Code.UNSUPPORTED})
 _UNKNOWN: Final = frozenset({Code.TIMEOUT, Code.CONNECTION_LOST, FENCED, SUPERSEDED})
 
 
@@ -96,7 +96,7 @@ class Refused(DataError):  # noqa: N818
     """The server will not do it; `code` is its word for why."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message, may_have_been_done=code not in _NOTHING_DONE and code != Code.BAD_REQUEST)
+        super().__init__(message, may_have_been_done=code not in (*_NOTHING_DONE, *_NEVER_BEGUN))
         self.code = code
 
 
@@ -131,6 +131,10 @@ class RegionClient:
         """Close the connections."""
         self._connections.close()
 
+    def _until_s(self, timeout_s: float | None) -> float:
+        """Return when a call that begins now ends."""
+        return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+
     # --- key-value regions ---
 
     def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None:
@@ -152,12 +156,16 @@ class RegionClient:
     def write(self, table: str, changes: Iterable[KvChange], *, timeout_s: float | None = None) -> int:
         """Put and delete many keys; how many. Each region's changes are made in few steps, each all or nothing.
 
-        `timeout_s` is for each step. After a DataError any of the steps may have been made; all may be repeated.
+        `timeout_s` is for each step, and finding the regions is the first. After a DataError any of the steps may have
+        been made; all may be repeated.
         """
         by_region: dict[str, list[KvChange]] = {}
         count = 0
+        until_s = self._until_s(timeout_s)
         for change in changes:
-            by_region.setdefault(_there(table, self.places.region_of(table, change.key)).region_id, []).append(change)
+            with _within(table, change.key):
+                region = _there(table, self.places.region_of(table, change.key, until_s=until_s))
+            by_region.setdefault(region.region_id, []).append(change)
         for mine in by_region.values():
             for batch in _batches(mine):
                 self._write(table, batch, timeout_s)
@@ -172,7 +180,8 @@ class RegionClient:
         A page is as of one moment, the whole is not. In a table with hash buckets every bucket has its part of the
         rows.
         """
-        known = self.places.table(table)
+        with _within(table, start):
+            known = self.places.table(table, until_s=self._until_s(timeout_s))
         buckets = 0 if known is None else known.hash_buckets
         if not buckets:
             yield from self._scan(table, start, end, rows_max, timeout_s)
@@ -210,7 +219,9 @@ class RegionClient:
             following = region.end_key
             return KvScan(place, at, end, rows_max)
 
-        found = self._call(table, at, lambda: self.places.region_at(table, at), ask, KvRows, timeout_s)
+        found = self._call(
+            table, at, lambda until_s: self.places.region_at(table, at, until_s=until_s), ask, KvRows, timeout_s
+        )
         return found, following
 
     def _write(self, table: str, changes: list[KvChange], timeout_s: float | None) -> None:
@@ -242,25 +253,26 @@ class RegionClient:
         `regions.partitioning.place(key, region.hash_buckets)`.
         Raises NoSuchTable, Refused, Unavailable, OutcomeUnknown.
         """
-        return self._call(
-            table, key, lambda: self.places.region_of(table, key), ask, expect, timeout_s, is_repeatable=is_repeatable
-        )
+
+        def find(until_s: float) -> RegionRecord | None:
+            return self.places.region_of(table, key, until_s=until_s)
+
+        return self._call(table, key, find, ask, expect, timeout_s, is_repeatable=is_repeatable)
 
     def _call(
         self,
         table: str,
         key: str,
-        find: Callable[[], RegionRecord | None],
+        find: Callable[[float], RegionRecord | None],
         ask: Callable[[Place, RegionRecord, int], msgspec.Struct],
         expect: type[T],
         timeout_s: float | None,
         *,
         is_repeatable: bool = True,
     ) -> T:
-        """`call` to the region that `find` finds; `key` is for messages."""
-        began_s = time.monotonic()
+        """`call` to the region that `find` finds by a given time; `key` is for messages."""
         wait_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline_s = began_s + wait_s
+        deadline_s = self._until_s(timeout_s)
         pause_s = PAUSE_FIRST_S
         attempt_s = self._attempt_timeout_s
         is_in_doubt = False
@@ -268,16 +280,18 @@ class RegionClient:
         for attempt in itertools.count():
             region: RegionRecord | None = None
             try:
-                region = _there(table, find())
+                region = _there(table, find(deadline_s))
                 place = Place.of(region)
                 if tried is not None and place != tried:
                     pause_s = PAUSE_FIRST_S
                 tried = place
-                within_s = max(0.001, min(attempt_s, deadline_s - time.monotonic()))
-                return self._attempt(place, region, ask(place, region, attempt) if place else None, expect, within_s)
+                request = ask(place, region, attempt) if place else None
+                return self._attempt(place, region, request, expect, attempt_s, deadline_s)
             except RpcError as error:
                 problem = error
-            except (KazooException, KazooTimeoutError) as error:
+            except StoreSilentError as error:
+                problem = RpcError(Code.UNREACHABLE, str(error))
+            except KazooException as error:
                 problem = RpcError(Code.UNREACHABLE, f"the store does not answer ({type(error).__name__})")
             if problem.code not in _NOTHING_DONE:
                 if problem.code not in _UNKNOWN:
@@ -287,16 +301,16 @@ class RegionClient:
                     attempt_s *= 2
                 if not is_repeatable:
                     raise OutcomeUnknown(problem.message, may_have_been_done=True)
-            has_moved = self._look_again(table, region, tried, problem)
+            has_moved = self._look_again(table, region, tried, problem, deadline_s)
             remaining_s = deadline_s - time.monotonic()
-            if remaining_s <= 0:
+            if remaining_s > 0 and not has_moved:
+                time.sleep(min(pause_s, remaining_s))
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            if time.monotonic() >= deadline_s:
                 raise Unavailable(
                     f"{table}: {key!r}: no answer within {wait_s:g} s; last: {problem.message}",
                     may_have_been_done=is_in_doubt,
                 )
-            if not has_moved:
-                time.sleep(min(pause_s, remaining_s))
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
         raise AssertionError("unreachable")
 
     def _attempt(
@@ -305,15 +319,17 @@ class RegionClient:
         region: RegionRecord,
         request: msgspec.Struct | None,
         expect: type[T],
-        within_s: float,
+        attempt_s: float,
+        deadline_s: float,
     ) -> T:
         code = NOT_SERVING
         try:
             if place is None or request is None:
                 raise RpcError(NOT_SERVING, f"region {region.region_id} is open nowhere")
-            server = self.places.server(place.server, place.start_code)
+            server = self.places.server(place.server, place.start_code, until_s=deadline_s)
             if server is None:
                 raise RpcError(NOT_SERVING, f"region {region.region_id} is open nowhere: its server is gone")
+            within_s = max(0.001, min(attempt_s, deadline_s - time.monotonic()))
             reply = self._connections.call((server.host, server.port), request, expect, within_s)
             code = ""
         except RpcError as error:
@@ -323,7 +339,9 @@ class RegionClient:
             self._on_attempt(Attempt(region.region_id, code))
         return reply
 
-    def _look_again(self, table: str, region: RegionRecord | None, tried: Place | None, problem: RpcError) -> bool:
+    def _look_again(
+        self, table: str, region: RegionRecord | None, tried: Place | None, problem: RpcError, deadline_s: float
+    ) -> bool:
         """Read what the failure has put in doubt; whether the region is elsewhere now."""
         if region is None or problem.code == Code.BUSY:
             return False
@@ -331,10 +349,12 @@ class RegionClient:
             if problem.code == WRONG_REGION:
                 self.places.forget(table)
                 return False
+            # While the store is silent, what is known has to do.
+            until_s = min(deadline_s, time.monotonic() + LOOK_S)
             if tried is not None and problem.code != NOT_SERVING:
-                self.places.forget_server(tried.server)
-            now = self.places.refresh(table, region.region_id)
-        except (KazooException, KazooTimeoutError):
+                self.places.refresh_server(tried.server, until_s=until_s)
+            now = self.places.refresh(table, region.region_id, until_s=until_s)
+        except (KazooException, StoreSilentError):
             return False
         return now is not None and Place.of(now) not in (None, tried)
 
@@ -361,23 +381,30 @@ def _batches(changes: list[KvChange]) -> Iterator[list[KvChange]]:
 
 
 @contextlib.contextmanager
+def _within(table: str, key: str) -> Iterator[None]:
+    """Turn the store's silence into Unavailable."""
+    try:
+        yield
+    except StoreSilentError as error:
+        raise Unavailable(f"{table}: {key!r}: {error}") from error
+    except KazooException as error:
+        raise Unavailable(f"{table}: {key!r}: the store does not answer ({type(error).__name__})") from error
+
+
+@contextlib.contextmanager
 def connect(
     store: str, root: str = DEFAULT_ROOT, *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S
 ) -> Iterator[RegionClient]:
-    """A client with a store session of its own. Raises Unavailable when the store gives none."""
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # its retries are not news; what matters is raised
-    zookeeper = KazooClient(store, timeout=10.0, connection_retry=RECONNECT)
+    """A client with a store session of its own. Raises Unavailable when the store gives none in time."""
     try:
-        try:
-            zookeeper.start(timeout=connect_timeout_s)
-        except KazooTimeoutError as error:
-            raise Unavailable(f"the store at {store} gives no session within {connect_timeout_s:g} s") from error
-        client = RegionClient(Places(zookeeper, Layout(root)), timeout_s=timeout_s)
+        reader = StoreReader.open(store, connect_timeout_s)
+    except StoreSilentError as error:
+        raise Unavailable(str(error)) from error
+    try:
+        client = RegionClient(Places(reader, Layout(root)), timeout_s=timeout_s)
         try:
             yield client
         finally:
             client.close()
     finally:
-        with contextlib.suppress(KazooException):
-            zookeeper.stop()
-            zookeeper.close()
+        reader.close()

@@ -8,8 +8,8 @@ only for the very opening that a request names, so a wrong one costs a round tri
 from __future__ import annotations
 
 import bisect
-import contextlib
 import threading
+import time
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -17,6 +17,7 @@ from kazoo.exceptions import NoNodeError
 from regions.layout import CorruptZnode, Layout, decode_name, decode_region, decode_server, decode_table
 from regions.model import RegionRecord, ServerRecord, TableRecord
 from regions.partitioning import place
+from regionserver.client.store import READ_TIMEOUT_S, StoreReader
 
 
 class _Table:
@@ -31,59 +32,63 @@ class _Table:
 
 
 class Places:
-    """Regions and servers as the store has them. Any thread. Methods raise what kazoo raises."""
+    """Regions and servers as the store has them. Any thread. Methods raise what `StoreReader` raises.
 
-    def __init__(self, client: KazooClient, layout: Layout) -> None:
-        self._client = client
+    `until_s`: when a read of the store must have ended, by `time.monotonic`; what is known needs no read.
+    """
+
+    def __init__(self, client: KazooClient | StoreReader, layout: Layout) -> None:
+        self._store = client if isinstance(client, StoreReader) else StoreReader(client)
         self._layout = layout
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
         self._servers: dict[str, ServerRecord] = {}
 
-    def table(self, name: str) -> TableRecord | None:
+    def table(self, name: str, *, until_s: float | None = None) -> TableRecord | None:
         """The table of that name or id; None if there is none."""
-        found = self._table(name)
+        found = self._table(name, _end(until_s))
         return None if found is None else found.record
 
-    def region_of(self, table: str, key: str) -> RegionRecord | None:
+    def region_of(self, table: str, key: str, *, until_s: float | None = None) -> RegionRecord | None:
         """The region that holds `key`, perhaps as it was a while ago; None for an unknown table."""
-        found = self._table(table)
-        return None if found is None else self._region_at(found, place(key, found.record.hash_buckets))
+        end_s = _end(until_s)
+        found = self._table(table, end_s)
+        return None if found is None else self._region_at(found, place(key, found.record.hash_buckets), end_s)
 
-    def region_at(self, table: str, placed: str) -> RegionRecord | None:
+    def region_at(self, table: str, placed: str, *, until_s: float | None = None) -> RegionRecord | None:
         """The same for a placed key (`regions/partitioning.py`)."""
-        found = self._table(table)
-        return None if found is None else self._region_at(found, placed)
+        end_s = _end(until_s)
+        found = self._table(table, end_s)
+        return None if found is None else self._region_at(found, placed, end_s)
 
-    def _region_at(self, found: _Table, key: str) -> RegionRecord | None:
+    def _region_at(self, found: _Table, key: str, end_s: float) -> RegionRecord | None:
         with self._lock:
             at = bisect.bisect_right(found.starts, (key, "\U0010ffff")) - 1
             known = found.regions[found.starts[at][1]] if at >= 0 else None
         if known is not None and known.contains(key):
             return known
-        return self._search(found, key)
+        return self._search(found, key, end_s)
 
-    def regions(self, table: str) -> list[RegionRecord] | None:
+    def regions(self, table: str, *, until_s: float | None = None) -> list[RegionRecord] | None:
         """All regions of a table by key, read now; None for an unknown table."""
-        found = self._table(table)
+        end_s = _end(until_s)
+        found = self._table(table, end_s)
         if found is None:
             return None
         folder = self._layout.table_regions(found.record.table_id)
-        waiting = [(name, self._client.get_async(f"{folder}/{name}")) for name in found.names]
-        records = []
-        for name, answer in waiting:
-            with contextlib.suppress(NoNodeError):
-                records.append(decode_region(answer.get()[0], f"{folder}/{name}"))
+        values = self._store.get_many([f"{folder}/{name}" for name in found.names], end_s)
+        records = [decode_region(data, path) for path, data in values.items()]
         for record in records:
             self._remember(found, record)
         return sorted((one for one in records if not one.is_replaced), key=lambda one: one.start_key)
 
-    def refresh(self, table: str, region_id: str) -> RegionRecord | None:
+    def refresh(self, table: str, region_id: str, *, until_s: float | None = None) -> RegionRecord | None:
         """Read one region's record again; None if it is gone, and then the whole table is forgotten."""
-        found = self._table(table)
+        end_s = _end(until_s)
+        found = self._table(table, end_s)
         if found is None:
             return None
-        record = self._read(found, region_id)
+        record = self._read(found, region_id, end_s)
         if record is None:
             self.forget(table)
         return record
@@ -93,53 +98,52 @@ class Places:
         with self._lock:
             self._tables.pop(table, None)
 
-    def server(self, uuid: str, start_code: int) -> ServerRecord | None:
+    def server(self, uuid: str, start_code: int, *, until_s: float | None = None) -> ServerRecord | None:
         """Where that start of that server answers; None if it is not registered (any more)."""
         with self._lock:
             known = self._servers.get(uuid)
         if known is None or known.start_code != start_code:
-            try:
-                path = self._layout.server(uuid)
-                known = decode_server(self._client.get(path)[0], path)
-            except NoNodeError:
-                known = None
-            with self._lock:
-                if known is None:
-                    self._servers.pop(uuid, None)
-                else:
-                    self._servers[uuid] = known
+            known = self.refresh_server(uuid, until_s=until_s)
         return known if known is not None and known.start_code == start_code else None
 
-    def forget_server(self, uuid: str) -> None:
-        """It did not answer: ask the store again whether it is registered."""
+    def refresh_server(self, uuid: str, *, until_s: float | None = None) -> ServerRecord | None:
+        """Read a server's registration again, for it did not answer; None if it is not registered (any more)."""
+        path = self._layout.server(uuid)
+        try:
+            found = decode_server(self._store.get(path, _end(until_s)), path)
+        except NoNodeError:
+            with self._lock:
+                self._servers.pop(uuid, None)
+            return None
         with self._lock:
-            self._servers.pop(uuid, None)
+            self._servers[uuid] = found
+        return found
 
     # --- inside ---
 
-    def _table(self, name: str) -> _Table | None:
+    def _table(self, name: str, end_s: float) -> _Table | None:
         with self._lock:
             known = self._tables.get(name)
         if known is not None:
             return known
         try:
             entry = self._layout.name(name)
-            table_id = decode_name(self._client.get(entry)[0], entry)
+            table_id = decode_name(self._store.get(entry, end_s), entry)
         except NoNodeError:
             table_id = name
         try:
             path = self._layout.table(table_id)
-            record = decode_table(self._client.get(path)[0], path)
-            names = sorted(self._client.get_children(self._layout.table_regions(table_id)))
+            record = decode_table(self._store.get(path, end_s), path)
+            names = sorted(self._store.children(self._layout.table_regions(table_id), end_s))
         except (NoNodeError, ValueError):
             return None
         with self._lock:
             return self._tables.setdefault(name, _Table(record, names))
 
-    def _read(self, table: _Table, region_id: str) -> RegionRecord | None:
+    def _read(self, table: _Table, region_id: str, end_s: float) -> RegionRecord | None:
         path = self._layout.region(table.record.table_id, region_id)
         try:
-            record = decode_region(self._client.get(path)[0], path)
+            record = decode_region(self._store.get(path, end_s), path)
         except NoNodeError:
             return None
         self._remember(table, record)
@@ -151,7 +155,7 @@ class Places:
                 bisect.insort(table.starts, (record.start_key, record.region_id))
             table.regions[record.region_id] = record
 
-    def _search(self, table: _Table, key: str) -> RegionRecord | None:
+    def _search(self, table: _Table, key: str, end_s: float) -> RegionRecord | None:
         """By halves over the names; should they not be in the order of the keys, one after the other.
 
         Raises CorruptZnode if the key may be in a region whose record somebody has written over.
@@ -161,7 +165,7 @@ class Places:
         while low <= high:
             middle = (low + high) // 2
             try:
-                record = table.regions.get(table.names[middle]) or self._read(table, table.names[middle])
+                record = table.regions.get(table.names[middle]) or self._read(table, table.names[middle], end_s)
             except CorruptZnode:
                 break
             if record is None:
@@ -174,7 +178,7 @@ class Places:
                 low = middle + 1
         for name in table.names:
             try:
-                record = table.regions.get(name) or self._read(table, name)
+                record = table.regions.get(name) or self._read(table, name, end_s)
             except CorruptZnode as error:
                 corrupt = error
                 continue
@@ -183,3 +187,8 @@ class Places:
         if corrupt is not None:
             raise corrupt
         return None
+
+
+def _end(until_s: float | None) -> float:
+    """Return the time by which a read must have ended."""
+    return time.monotonic() + READ_TIMEOUT_S if until_s is None else until_s

@@ -40,6 +40,9 @@ class Store:
                               replicas=(ReplicaLocation(0, uuid, 7, since_ms),))  # fmt: skip
         self.znodes[PATHS.region("t1", record.region_id)] = layout.encode(record)
 
+    hosts: tuple[()] = ()
+    connected = True
+
     def get(self, path: str) -> tuple[bytes, None]:
         if self.failures:
             raise self.failures.pop()
@@ -51,14 +54,22 @@ class Store:
     def get_children(self, path: str) -> list[str]:
         return [one.rpartition("/")[2] for one in self.znodes if one.startswith(f"{path}/")]
 
-    def get_async(self, path: str) -> Any:
-        found = self.get(path)
+    def get_async(self, path: str) -> Answer:
+        return Answer(lambda: self.get(path))
 
-        class Answer:
-            def get(self) -> tuple[bytes, None]:
-                return found
+    def get_children_async(self, path: str) -> Answer:
+        return Answer(lambda: self.get_children(path))
 
-        return Answer()
+
+class Answer:
+    """What kazoo gives for a request under way."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self.answer = answer
+
+    def get(self, timeout: float) -> Any:
+        assert timeout > 0
+        return self.answer()
 
 
 class Cluster:
@@ -283,3 +294,21 @@ def test_rubbish_in_one_region_hides_no_other(cluster: Cluster) -> None:
     cluster.store.znodes[PATHS.name("rows")] = b"\xff"
     with pytest.raises(CorruptZnode, match=PATHS.name("rows")):
         Places(cluster.store, PATHS).table("rows")
+
+
+def test_a_known_place_is_used_while_the_store_is_silent(cluster: Cluster) -> None:
+    """A server that was out of reach for a moment is asked again, although nobody says whether it is still the one."""
+    cluster.answers = [KvValues([b"1"])]
+    cluster.client.get("rows", "n")
+    cluster.store.failures = [ConnectionLoss() for _ in range(10_000)]
+    cluster.answers = [RpcError("unreachable", "refused"), KvValues([b"2"])]
+    assert cluster.client.get("rows", "n") == b"2"
+    assert cluster.now_s < client_module.LOOK_S + 1
+
+
+def test_another_kind_of_service_is_named_and_nothing_was_done(cluster: Cluster) -> None:
+    """The refusal is final: no server of that kind will ever answer."""
+    cluster.answers = [RpcError(Code.UNSUPPORTED, "server s1 of kind counters/1 does not answer KvWrite requests")]
+    with pytest.raises(Refused, match="server s1 of kind counters/1 does not answer KvWrite") as caught:
+        cluster.client.put("rows", "n", b"1")
+    assert not caught.value.may_have_been_done

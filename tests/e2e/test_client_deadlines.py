@@ -1,0 +1,150 @@
+"""Every call of the row client ends by its deadline, whatever becomes of the store's nodes (real processes)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from regions import messages as ms
+from regionserver.client import Change, RegionClient, Unavailable, connect
+from regionserver.kv.messages import KvRead, KvValues
+from tests.e2e.masters import Cluster, cluster_on
+from tests.helpers import daemon, free_ports, rk
+
+pytestmark = pytest.mark.e2e
+
+#: What a busy machine may take on top of a deadline before a thread runs again. Without deadlines, calls hung for ever.
+SLACK_S = 15.0
+TABLES = ["known", *(f"new{number}" for number in range(8))]
+
+
+class Nodes:
+    """The store's nodes, by their client port."""
+
+    def __init__(self) -> None:
+        self.by_port: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.by_port)
+
+    def all(self, number: signal.Signals) -> None:
+        for node in self.by_port.values():
+            os.killpg(node.pid, number)
+
+
+@contextlib.contextmanager
+def store(folder: Path) -> Iterator[Nodes]:
+    """Three nodes, of which some may be stopped."""
+    folder.mkdir(parents=True)
+    ports = free_ports(6)
+    everybody = ",".join(f"{number}=127.0.0.1:{port}" for number, port in enumerate(ports[3:], 1))
+    nodes = Nodes()
+    with contextlib.ExitStack() as running:
+        for number, (client, peer) in enumerate(zip(ports[:3], ports[3:], strict=True), 1):
+            words = ["coord", "run", "--id", str(number), "--data-dir", str(folder / f"store{number}")]
+            words += ["--client-address", f"127.0.0.1:{client}", "--peer-address", f"127.0.0.1:{peer}"]
+            command = rk(*words, "--peers", everybody)
+            nodes.by_port[client] = running.enter_context(daemon(command, log=folder / f"store{number}.log"))
+        yield nodes
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[tuple[Nodes, Cluster]]:
+    """A cluster with tables that are open; "known" has a row."""
+    with store(folder / "store") as nodes, cluster_on(nodes.hosts, folder, masters=1, servers=1) as cluster:
+        for name in TABLES:
+            cluster.ask_active(ms.CreateTable(name, wait_ms=60_000), ms.Tables)
+        yield nodes, cluster
+
+
+def node_of(client: RegionClient, nodes: Nodes) -> subprocess.Popen[bytes]:
+    """The node with which the client is connected."""
+    connection = client.places._store._client._connection
+    return nodes.by_port[connection._socket.getpeername()[1]]
+
+
+def timed(call: Callable[[], object], deadline_s: float) -> object:
+    """What the call returns, or the DataError that it raises; it has to end by its deadline."""
+    began = time.monotonic()
+    try:
+        result = call()
+    except Unavailable as error:
+        result = error
+    took_s = time.monotonic() - began
+    assert took_s < deadline_s + SLACK_S, f"{took_s:.1f} s for a call of {deadline_s} s: {result!r}"
+    return result
+
+
+def test_a_frozen_node_costs_a_second_and_not_the_call(tmp_path: Path) -> None:
+    """Whatever the call reads, another node is asked; the frozen one is any, the leader's, too."""
+    with running(tmp_path) as (nodes, _), connect(nodes.hosts) as client:
+        client.put("known", "a", b"1")
+        for name in TABLES[1:4]:
+            frozen = node_of(client, nodes)
+            os.killpg(frozen.pid, signal.SIGSTOP)
+            try:
+                assert timed(lambda table=name: client.put(table, "a", b"2", timeout_s=30), 30) is None  # type: ignore[misc]
+                assert timed(lambda table=name: client.get(table, "a", timeout_s=30), 30) == b"2"  # type: ignore[misc]
+                assert node_of(client, nodes) is not frozen
+            finally:
+                os.killpg(frozen.pid, signal.SIGCONT)
+
+
+def test_a_frozen_store_ends_no_call_late(tmp_path: Path) -> None:
+    """All nodes accept connections and answer nothing: every kind of call, connecting and closing end in time."""
+    with running(tmp_path) as (nodes, _), connect(nodes.hosts) as client:
+        client.put("known", "a", b"1")
+        nodes.all(signal.SIGSTOP)
+        try:
+            _every_call_ends(client)
+            refused = timed(lambda: connect(nodes.hosts, connect_timeout_s=2).__enter__(), 2 + 2)
+            assert isinstance(refused, Unavailable)
+            assert "gives no session within 2 s" in str(refused)
+            began = time.monotonic()
+            client.places._store.close()
+            assert time.monotonic() - began < 2 + SLACK_S
+        finally:
+            nodes.all(signal.SIGCONT)
+
+
+def test_a_dead_store_ends_no_call_late(tmp_path: Path) -> None:
+    """The same where nobody accepts connections; closing comes with the end of the block."""
+    with running(tmp_path) as (nodes, _):
+        with connect(nodes.hosts) as client:
+            client.put("known", "a", b"1")
+            nodes.all(signal.SIGKILL)
+            _every_call_ends(client)
+            refused = timed(lambda: connect(nodes.hosts, connect_timeout_s=2).__enter__(), 2 + 2)
+            assert isinstance(refused, Unavailable)
+            began = time.monotonic()
+        assert time.monotonic() - began < 2 + SLACK_S
+
+
+def _every_call_ends(client: RegionClient) -> None:
+    """With places that have to be read, and with one that is known: its server serves as long as its lease lasts."""
+
+    def ask(table: str) -> object:
+        return client.call(table, "a", lambda place, _r, _n: KvRead(place, ["a"]), KvValues, timeout_s=2)
+
+    known = timed(lambda: client.get("known", "a", timeout_s=2), 2)
+    assert known == b"1" or isinstance(known, Unavailable)
+    for call in (
+        lambda: client.get("new0", "a", timeout_s=2),
+        lambda: client.put("new1", "a", b"1", timeout_s=2),
+        lambda: client.delete("new2", "a", timeout_s=2),
+        lambda: client.write("new3", [Change("a", b"1"), Change("b", b"2")], timeout_s=2),
+        lambda: list(client.scan("new4", timeout_s=2)),
+        lambda: ask("new5"),
+    ):
+        result = timed(call, 2)
+        assert isinstance(result, Unavailable), result
+        assert "the store does not answer" in str(result)
+        assert not result.may_have_been_done
