@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from cli.errors import EXIT_REFUSED, CliError, UsageFaultError
 from cli.options import Globals, global_options
 from cli.output import console, count, print_json, print_json_line, size
-from coord.errors import ConfigError, ForeignDirectory, StorageError
+from coord.errors import ConfigError, ForeignDirectory, StorageError, UnsupportedLevel
 from coord.offline import describe
 from coord.offline.backup import BackupReader, is_backup
 from coord.offline.directory import Progress, StoppedDirectory
@@ -58,6 +58,8 @@ def damage_told() -> Iterator[None]:
         yield
     except StorageError as error:
         raise CliError(str(error), "rk coord verify DIR checks everything there is.") from error
+    except UnsupportedLevel as error:
+        raise CliError(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -222,6 +224,7 @@ def _load(reader: SnapshotReader, facts: dict[str, Any]) -> tuple[dict[str, Any]
         zxid=machine.last_zxid,
         digest=f"{machine.digest():016x}",
         members=repr(decode_configuration(meta.config)) if meta.config else "",
+        level=machine.level,
         znodes=len(machine.tree.nodes),
         ephemerals=machine.tree.ephemeral_count,
         data_bytes=machine.tree.data_bytes,
@@ -279,7 +282,7 @@ def verify(given: Globals, directories: tuple[Path, ...]) -> int:
     """
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(opened(path)) for path in directories]
-        with progress_bar() as progress:
+        with progress_bar() as progress, damage_told():
             reports = [check(directory, progress) for directory in found]
             comparisons = (
                 [compare(reports[0], other, progress) for other in reports[1:]]

@@ -60,7 +60,7 @@ def list_members(given: Globals) -> None:
     with _Store(given) as store:
         facts = store.ask({"do": "list"})
     if given.json:
-        print_json({name: facts[name] for name in ("version", "term", "is_settled", "nodes")})
+        print_json({name: facts.get(name) for name in ("version", "term", "is_settled", "level", "nodes")})
         return
     rows = [
         (
@@ -68,15 +68,18 @@ def list_members(given: Globals) -> None:
             "leader" if node["is_leader"] else node["role"],
             "yes" if node["is_up"] else "no",
             "" if node["behind"] is None else str(node["behind"]),
+            "" if node.get("supported_level") is None else str(node["supported_level"]),
             node["client"],
             node["peer"],
         )
         for node in facts["nodes"]
     ]
     out = console()
-    out.print(table("", ["#id", "role", "up", "#entries behind", "clients", "peers"], rows))
+    out.print(table("", ["#id", "role", "up", "#entries behind", "#level", "clients", "peers"], rows))
     settled = "" if facts["is_settled"] else ", a change is not committed yet"
-    out.print(f"configuration {facts['version']:x}, term {facts['term']}{settled}")
+    # A leader of a build from before there were feature levels says nothing of them.
+    level = facts.get("level", 0)
+    out.print(f"configuration {facts['version']:x}, term {facts['term']}, feature level {level}{settled}")
 
 
 @click.command()

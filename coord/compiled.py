@@ -29,7 +29,7 @@ _MODULES: Final = {
     "raft": "bounds core handed leadership log membership messages progress quorum reads settings",
     "server": "agreement client_listener connection grouping keeper node node_settings peer_codec peer_link pipeline"
     " proposals stream syncs transfer",
-    "tree": "acl command datatree machine node paths plan quota reads requests sessions snapshot watches",
+    "tree": "acl command datatree levels machine node paths plan quota reads requests sessions snapshot watches",
     "wire": "client_conn codec jute opcodes values",
 }
 #: What is compiled, relative to the root of the source tree.

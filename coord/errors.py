@@ -431,6 +431,18 @@ class ForeignDirectory(StorageError):
     """A data directory belongs to another node or cluster, or another process holds it."""
 
 
+class UnsupportedLevel(CoordError):
+    """The store's feature level is above what this build supports. `where` begins the sentence."""
+
+    def __init__(self, where: str, level: int, supported: int) -> None:
+        super().__init__(
+            f"{where} feature level {level}, this build supports levels up to {supported}: start a build that supports"
+            f" level {level} (docs/compatibility.md)"
+        )
+        self.level = level
+        self.supported = supported
+
+
 class InvalidTransition(CoordError):
     """A state machine has no row for (state, event). `story` is what happened to the thing before, oldest first."""
 

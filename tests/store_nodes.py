@@ -16,6 +16,7 @@ from coord.server.node_settings import NodeSettings
 from coord.server.repair import recover_or_repair
 from coord.server.snapshot_job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
+from coord.tree.levels import SUPPORTED
 from coord.wire import records
 from coord.wire.values import ConnectRequest
 from tests.disks import MemoryDisk
@@ -133,8 +134,13 @@ class Client:
 class StoreNodes:
     """A cluster of nodes."""
 
+    #: Whether nodes announce their feature levels to each other, as builds of today do.
+    announces = False
+
     def __init__(self, count: int = 3, seed: int = 1, segment_bytes: int = 100_000, **settings: Any) -> None:
         self.segment_bytes = segment_bytes
+        #: Node -> the highest feature level that its build supports, where that is not today's.
+        self.builds: dict[int, int] = {}
         self.clock = StepClock()
         self.count = count
         self.options = settings
@@ -159,7 +165,9 @@ class StoreNodes:
         disk = self.disks[i]
         self.incarnations[i] += 1
         rng = SeededRng(self.seed * 100 + i * 10 + self.incarnations[i])
-        found = recover_or_repair(disk, i, self.began[i], rng, segment_bytes=self.segment_bytes)
+        found = recover_or_repair(
+            disk, i, self.began[i], rng, segment_bytes=self.segment_bytes, supported=self.builds.get(i, SUPPORTED)
+        )
         writer = InlineWriter(found.wal)
         job = InlineSnapshotJob(found.snapshots)
         node = Node(
@@ -198,6 +206,8 @@ class StoreNodes:
         for src, dst in ((a, b), (b, a)):
             if src in self.nodes and dst in self.nodes and (src, dst) not in self.queues:
                 self.queues[(src, dst)] = deque()
+                if self.announces:
+                    self.nodes[dst].levels.peer_announced(src, self.nodes[src].levels.supported, 0)
                 self.nodes[dst].peer_introduced(src, self.nodes[src].has_log())
                 self.nodes[src].peer_connected(dst)
 

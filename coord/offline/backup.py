@@ -204,6 +204,6 @@ def _make(node: NewNode, meta: SnapshotMeta, machine: StateMachine, voters: list
     draft.mkdir(mode=0o700, parents=True)
     disk = OsDisk(draft)
     Snapshots(disk, SNAPSHOT_FOLDER).write(meta, machine.snapshot_chunks())
-    replace_file(disk, "", META, encode_meta(node.node_id, cluster, voters))
+    replace_file(disk, "", META, encode_meta(node.node_id, cluster, voters, level=machine.level))
     os.rename(draft, node.path)
     OsDisk(node.path.parent).sync_folder("")

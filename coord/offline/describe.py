@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from coord.errors import RemoteProtocolError
 from coord.raft.membership import decode_configuration
-from coord.raft.messages import CONFIG, NOOP, NORMAL
+from coord.raft.messages import CONFIG, LEVEL, NOOP, NORMAL
 from coord.storage.wal import LogItem
 from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
+from coord.tree.levels import decode_level
 from coord.wire import opcodes as op
 from coord.wire.records import (
     decode_create,
@@ -24,7 +25,7 @@ from coord.wire.records import (
 )
 from coord.wire.values import CreateRequest, MultiOp
 
-KIND_NAMES: Final = {NORMAL: "group", NOOP: "no-op", CONFIG: "members"}
+KIND_NAMES: Final = {NORMAL: "group", NOOP: "no-op", CONFIG: "members", LEVEL: "feature level"}
 CREATE_NAMES: Final = {
     op.CREATE_PERSISTENT: "persistent",
     op.CREATE_EPHEMERAL: "ephemeral",
@@ -52,6 +53,8 @@ def entry_fields(item: LogItem) -> Fields:
             found["commands"] = [command_fields(command) for command in commands]
         elif item.kind == CONFIG:
             found["members"] = repr(decode_configuration(item.data))
+        elif item.kind == LEVEL:
+            found["level"] = decode_level(item.data)
     except (RemoteProtocolError, ValueError) as error:
         found["unreadable"] = str(error)
     return found
@@ -140,6 +143,8 @@ def entry_line(fields: Fields) -> str:
         line += f" {instant(fields['time_ms'])} {len(fields['commands'])} commands"
     if "members" in fields:
         line += f" {fields['members']}"
+    if "level" in fields:
+        line += f" {fields['level']}"
     if fields["bytes"]:
         line += f" {fields['bytes']} B"
     return line + _unreadable(fields)

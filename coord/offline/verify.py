@@ -17,7 +17,7 @@ from coord.errors import CorruptRecord, RemoteProtocolError, StorageError
 from coord.offline.describe import command_fields, command_line, text
 from coord.offline.directory import Progress, StoppedDirectory, no_progress
 from coord.raft.membership import decode_configuration
-from coord.raft.messages import CONFIG, NORMAL
+from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.members import config_text
 from coord.storage.wal import LogItem, LogRecord, Recovered
 from coord.tree.command import Command, decode_group, encode_command
@@ -111,7 +111,7 @@ def _check_snapshots(report: Report, progress: Progress) -> None:
 
 
 def _load(directory: StoppedDirectory, name: str) -> tuple[StateMachine, SnapshotFact]:
-    """The state in a snapshot, and its header. Raises CorruptRecord, StorageError, OSError."""
+    """The state in a snapshot, and its header. Raises CorruptRecord, StorageError, UnsupportedLevel, OSError."""
     reader = directory.open_snapshot(name)
     try:
         machine = StateMachine.restore(reader.chunks())
@@ -240,8 +240,16 @@ class Replay:
                 self.machine.apply_group(entry.data)
             elif entry.kind == CONFIG:
                 self._apply_members(entry)
+            elif entry.kind == LEVEL:
+                self._raise_level(entry)
             self.index, self.term, self.entry = entry.index, entry.term, entry
             yield entry
+
+    def _raise_level(self, entry: LogItem) -> None:
+        try:
+            self.machine.raise_level(entry.data)
+        except ValueError as error:
+            self.fault = f"entry {entry.term}/{entry.index}: {error}"
 
     def _apply_members(self, entry: LogItem) -> None:
         try:

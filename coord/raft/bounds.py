@@ -11,7 +11,7 @@ from typing import Final
 
 from coord.errors import InvalidMessage
 from coord.raft.membership import decode_configuration
-from coord.raft.messages import APPEND, CONFIG, NORMAL, PRE_VOTE, READ_INDEX_RESP, SNAPSHOT, Entry, Message
+from coord.raft.messages import APPEND, CONFIG, LEVEL, NORMAL, PRE_VOTE, READ_INDEX_RESP, SNAPSHOT, Entry, Message
 
 #: Terms, indexes and read contexts are below this. An ensemble that held an election every millisecond would need 146
 #: million years. Numbers are kept and sent as signed 64-bit integers, so a node can still add to any of them.
@@ -53,7 +53,7 @@ def _check_entries(m: Message, entries: list[Entry]) -> None:
                 f"node {m.src} sent entry {entry.index} of term {entry.term} in the place of {index}, behind term"
                 f" {term}, in term {m.term}"
             )
-        if entry.kind > CONFIG:
+        if entry.kind > LEVEL:
             raise InvalidMessage(f"node {m.src} sent entry {index} of unknown kind {entry.kind}")
         if entry.kind == CONFIG:
             _check_config(m.src, entry)

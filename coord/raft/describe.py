@@ -13,6 +13,7 @@ from coord.raft.messages import (
     CONFIG,
     HEARTBEAT,
     HEARTBEAT_RESP,
+    LEVEL,
     NOOP,
     PRE_VOTE,
     READ_INDEX,
@@ -58,6 +59,8 @@ def entry(e: Entry) -> str:
         return f"{position} noop"
     if e.kind == CONFIG:
         return f"{position} config"
+    if e.kind == LEVEL:
+        return f"{position} level"
     if len(e.data) > SHOWN_BYTES:
         return f"{position} {len(e.data)} bytes"
     return f'{position} "{e.data.decode("ascii", "backslashreplace")}"'

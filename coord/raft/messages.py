@@ -20,6 +20,8 @@ NORMAL: Final = 0
 NOOP: Final = 1
 #: A whole configuration (`membership.Configuration.encode`).
 CONFIG: Final = 2
+#: The shell's: raises the feature level of the state machine (`coord.tree.levels`).
+LEVEL: Final = 3
 
 # --- roles ----------------------------------------------------------------------------------------------------------
 

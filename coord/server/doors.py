@@ -30,6 +30,24 @@ class PeerDoor(Protocol):
         ...
 
 
+class LevelsView(Protocol):
+    """The feature levels, as the links need them (`coord.server.levels.Levels`)."""
+
+    supported: int
+
+    def required(self) -> int:
+        """Return the level below which no peer may be."""
+        ...
+
+    def objection(self, peer: int, supported: int, required: int) -> str:
+        """Return why there is no link to a peer with these levels, "" if there is."""
+        ...
+
+    def peer_announced(self, peer: int, supported: int, required: int) -> None:
+        """Note what `peer` said in its hello."""
+        ...
+
+
 class SnapshotJob(Protocol):
     """Writes the state to disk without holding up the node."""
 
@@ -55,6 +73,11 @@ class PeerEvents(Protocol):
 
     def has_log(self) -> bool:
         """What to say of this node in a hello."""
+        ...
+
+    @property
+    def levels(self) -> LevelsView:
+        """What is known of the nodes' feature levels."""
         ...
 
     def peer_introduced(self, peer: int, has_log: bool) -> None:

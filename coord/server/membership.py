@@ -331,6 +331,9 @@ class Membership:
             target = changes.target_for(wish, config)
             awaited = changes.named(wish) if do == "reconfig" else []
             steps = changes.steps_to(target, config, self._node.core.id, renews=do == "reconfig", awaited=awaited)
+            for node_id in target:
+                if not config.is_member(node_id) and self._node.levels.newcomer(node_id):
+                    raise RefusedError(NEW_CONFIG_NO_QUORUM, self._node.levels.newcomer(node_id))
             if steps and steps[0].kind == changes.TRANSFER:
                 steps[0].node_id = self._heir(target, config)
         for step in steps:
@@ -520,13 +523,15 @@ class Membership:
                     "role": "joining" if i in config.pre_voters else role_of(config, i),
                     "is_leader": is_leader,
                     "is_up": i in alive,
+                    "supported_level": self._node.levels.supported_by(i),
                     "behind": 0 if is_leader else core.log.last - progress.match if progress is not None else None,
                     "peer": shown(member.peer) if member is not None else "",
                     "client": shown(member.client) if member is not None and member.client is not None else "",
                 }
             )
         settled = core.configs.newest_index() <= core.log.commit
-        return {"nodes": nodes, "version": self._version(), "term": core.term, "is_settled": settled}
+        facts = {"nodes": nodes, "version": self._version(), "term": core.term, "is_settled": settled}
+        return {**facts, "level": self._node.levels.in_force()}
 
     # --- what the links want to know (MembersView) --------------------------------------------------------------------
 

@@ -27,13 +27,21 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.env import Clock, Entropy
-from coord.errors import InvalidMessage, NotLeader, ProposalDropped, RemoteProtocolError, StateDiverged
+from coord.errors import (
+    InvalidMessage,
+    NotLeader,
+    ProposalDropped,
+    RemoteProtocolError,
+    StateDiverged,
+    UnsupportedLevel,
+)
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import (
     APPEND,
     CONFIG,
     LEADER,
+    LEVEL,
     NORMAL,
     PRE_VOTE,
     ROLE_NAMES,
@@ -51,6 +59,7 @@ from coord.server.doors import PeerDoor, SnapshotJob, Tracer
 from coord.server.grouping import GROUP_BYTES_MAX, Grouping
 from coord.server.joining import Joining
 from coord.server.keeper import Keeper
+from coord.server.levels import Levels
 from coord.server.members import config_text
 from coord.server.membership import Membership
 from coord.server.node_settings import NodeSettings
@@ -126,7 +135,7 @@ class Node:
         self._writer = writer
         self._peers = peers
         self._clock = clock
-        self._inbox = SnapshotInbox(snapshots)
+        self._inbox = SnapshotInbox(snapshots, machine.supported)
         self._outbox = SnapshotOutbox(snapshots, peers)
         #: A state from the leader that the core has just been told of.
         self._arrived: Arrival | None = None
@@ -137,6 +146,7 @@ class Node:
         self.leader = 0
         self.group = Grouping(settings, clock)
         self.applied_index = applied.index
+        self.levels = Levels(self, machine.supported)
         #: Peers to which the link is newer than what was last forwarded over it.
         self._fresh_links: set[int] = set()
         #: (batch number of the writer, Ready number or 0, messages that wait for it), oldest first.
@@ -168,6 +178,7 @@ class Node:
         self.core.tick()
         self.syncs.tick()
         self.membership.tick()
+        self.levels.tick()
         self._compare(now_ms)
         self._tick_sessions(now_ms)
         self._outbox.pump(self.core)
@@ -222,6 +233,7 @@ class Node:
         self._outbox.peer_lost(peer, self.core)
         self._inbox.peer_lost(peer)
         self.membership.peer_lost(peer)
+        self.levels.peer_lost(peer)
 
     def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
         """Take a frame from `peer`, whose identity the link has checked.
@@ -368,7 +380,11 @@ class Node:
         # One state at a time: the core may still have to take up the one before.
         if self._arrived is None and self._inbox.is_restoring():
             has_more = True
-            arrival = self._inbox.step(now_ms)
+            try:
+                arrival = self._inbox.step(now_ms)
+            except UnsupportedLevel as error:
+                self.on_failed(error)
+                return False
             if arrival is not None:
                 self._snapshot_arrived(arrival)
         while True:
@@ -402,8 +418,12 @@ class Node:
         if ready.must_persist():
             if ready.hard_state is not None:
                 batch.set_hard_state(ready.hard_state.term, ready.hard_state.vote)
+            has_level = False
             for entry in ready.entries:
                 batch.add_entry(entry.term, entry.index, entry.kind, entry.data)
+                has_level = has_level or entry.kind == LEVEL
+            if ready.entries and (has_level or self.levels.has_pending()):
+                self.levels.appended(ready.entries)
             self._submitted = self._writer.submit(batch)
             self._held.append((self._submitted, ready.number, ready.messages_after_persist))
         elif ready.messages_after_persist:
@@ -465,6 +485,16 @@ class Node:
                     outcomes = machine.apply_group(entry.data)
                     self.commands += len(outcomes)
                     pipeline.applied(outcomes)
+            elif entry.kind == LEVEL:
+                try:
+                    pipeline.applied([machine.raise_level(entry.data)])
+                except UnsupportedLevel as error:
+                    # Behind this entry this build would answer otherwise than the others.
+                    self.applied_index = entry.index - 1
+                    self.on_failed(error)
+                    return
+                log.info("feature level {to} is in force from {index} on", to=machine.level, index=entry.index)
+                self.levels.applied(entry.index)
             elif entry.kind == CONFIG:
                 pipeline.applied([machine.apply_membership(config_text(decode_configuration(entry.data)))])
             self.keeper.bytes_since += len(entry.data)
@@ -593,6 +623,7 @@ class Node:
         self.machine = machine
         self.pipeline.serve(machine)
         self.applied_index = meta.index
+        self.levels.applied(meta.index)
         self.keeper.installed(meta.index)
         self.agreement.applied(meta.index, machine.last_zxid, machine.digest())
         log.info("took over the state at {index} from the leader", index=meta.index)
@@ -629,6 +660,8 @@ class Node:
         """What keeps this node from doing its work as it should although it goes on, "" for nothing."""
         if self.is_full:
             return "disk full: no writes until there is room"
+        if self.levels.trouble():
+            return self.levels.trouble()
         return f"the last snapshot failed: {self.keeper.error}" if self.keeper.error else ""
 
     def role_name(self) -> str:

@@ -7,7 +7,12 @@ of it in order. All numbers big-endian:
     answer   := hello | refused         (listener to dialler, once)
     frame    := length:u32  kind:u8  body
     hello    := frame kind 1: magic "RKPR" version:u16 cluster:16 bytes src:u64 dst:u64 incarnation:u64 has_log:u8
-                config:u64 address        the sender's newest configuration's index, and where it is in it, as UTF-8
+                config:u64                the index of the sender's newest configuration
+                version 3: address        where the sender is in that configuration, as UTF-8, to the end
+                version 4: address_length:u16 address field*
+    field    := tag:u16 length:u16 value  unknown tags are ignored; 1 and 2 have a u32
+                1 supported               the highest feature level of the sender's build; 0 if missing
+                2 required                the highest feature level in the sender's log; 0 if missing
     refused  := frame kind 2: reason as UTF-8
     raft     := frame kind 3: fixed fields, flags, [snapshot: index term name config], entries
     forward  := frame kind 4: term:u64 first:u64 command*             commands carry their own length
@@ -22,12 +27,16 @@ of it in order. All numbers big-endian:
     digest   := frame kind 16: index:u64 zxid:u64 digest:u64 asks:u8  the state behind an entry (`agreement`)
     challenge, counter, proof := frame kinds 13, 14, 15: before the hello, where there is a secret (`peer_guard`)
 
+A listener answers a hello in the hello's own version. Builds from before version 4 refuse its hello with the sentence
+that `refused_version` reads; the dialler then dials again with theirs.
+
 A frame that cannot be read is a RemoteProtocolError and costs the connection: between peers of one version and one
 cluster there are no bad frames, only bugs and strangers.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -37,9 +46,10 @@ from crc32c import crc32c
 from coord.errors import RemoteProtocolError
 from coord.raft.bounds import NUMBER_MAX
 from coord.raft.membership import MEMBER_ID_MAX, Configuration
-from coord.raft.messages import CONFIG, Entry, Message, SnapshotMeta
+from coord.raft.messages import CONFIG, LEVEL, Entry, Message, SnapshotMeta
 from coord.server.members import check_configuration, parse_host_port
 from coord.tree.command import COMMAND_HEADER_BYTES
+from coord.tree.levels import decode_level
 from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX
 
 T = TypeVar("T")
@@ -48,7 +58,11 @@ if IS_COMPILED:
     from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 
 MAGIC: Final = b"RKPR"
-VERSION: Final = 3
+VERSION: Final = 4
+#: The version of builds from before there were feature levels; its hello has no fields.
+VERSION_BEFORE: Final = 3
+#: WHO has no fields that could differ, so that builds of both versions find their store by each other.
+WHO_VERSION: Final = 3
 #: The longest frame taken from a peer: one append or forward with the largest single command, and room for headers.
 FRAME_BYTES_MAX: Final = 64 << 20
 #: Of an unknown stranger only a hello is taken.
@@ -80,6 +94,10 @@ DIGEST: Final = 16
 
 _FRAME: Final = struct.Struct(">IB")
 _HELLO: Final = struct.Struct(">4sH16sQQQ?Q")
+_FIELD: Final = struct.Struct(">HH")
+_TAG_SUPPORTED: Final = 1
+_TAG_REQUIRED: Final = 2
+_LEVEL_BYTES: Final = 4
 _WHO: Final = struct.Struct(">4sH")
 _CLUSTER: Final = struct.Struct(">16sQ")
 _NUMBER: Final = struct.Struct(">Q")
@@ -111,6 +129,8 @@ class Hello:
         version: int = VERSION,
         config: int = 0,
         address: str = "",
+        supported: int = 0,
+        required: int = 0,
     ) -> None:
         #: 16 bytes, alike on all nodes of one cluster.
         self.cluster = cluster
@@ -124,6 +144,9 @@ class Hello:
         #: Index of the configuration in force at that node, and its own peer address in it ("": it has none).
         self.config = config
         self.address = address
+        #: The highest feature level of that node's build, and the highest one in its log (`coord.server.levels`).
+        self.supported = supported
+        self.required = required
 
 
 class Chunk:
@@ -153,21 +176,60 @@ def encode_hello(hello: Hello) -> bytes:
         hello.has_log,
         hello.config,
     )
-    return frame(HELLO, fixed + hello.address.encode())
+    address = hello.address.encode()
+    if hello.version == VERSION_BEFORE:
+        return frame(HELLO, fixed + address)
+    parts = [fixed, len(address).to_bytes(2, "big"), address]
+    for tag, level in ((_TAG_SUPPORTED, hello.supported), (_TAG_REQUIRED, hello.required)):
+        parts.append(_FIELD.pack(tag, _LEVEL_BYTES) + level.to_bytes(_LEVEL_BYTES, "big"))
+    return frame(HELLO, b"".join(parts))
 
 
 def decode_hello(body: bytes) -> Hello:
     """Raises RemoteProtocolError for anything but a hello; a foreign version is the caller's to refuse."""
     if len(body) < 6 or body[:4] != MAGIC:
         raise RemoteProtocolError("not a node of a store")
-    if body[4:6] != VERSION.to_bytes(2, "big"):
-        return Hello(bytes(16), 0, 0, 0, False, int.from_bytes(body[4:6], "big"))
+    version = int.from_bytes(body[4:6], "big")
+    if version not in (VERSION_BEFORE, VERSION):
+        return Hello(bytes(16), 0, 0, 0, False, version)
     if len(body) < _HELLO.size:
         raise RemoteProtocolError(f"hello of {len(body)} bytes")
     _, version, cluster, src, dst, incarnation, has_log, config = _HELLO.unpack_from(body)
-    address = body[_HELLO.size :].decode(errors="replace")
-    _check_hello(src, config, address)
-    return Hello(cluster, src, dst, incarnation, has_log, version, config, address)
+    hello = Hello(cluster, src, dst, incarnation, has_log, version, config)
+    at = _HELLO.size
+    if version == VERSION_BEFORE:
+        hello.address = body[at:].decode(errors="replace")
+        _check_hello(src, config, hello.address)
+        return hello
+    end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+    if at + 2 > len(body) or end > len(body):
+        raise RemoteProtocolError(f"hello of {len(body)} bytes")
+    hello.address = body[at + 2 : end].decode(errors="replace")
+    _check_hello(src, config, hello.address)
+    _read_fields(hello, body, end)
+    return hello
+
+
+def _read_fields(hello: Hello, body: bytes, at: int) -> None:
+    """Take the fields of a hello that this build knows. Raises RemoteProtocolError."""
+    while at < len(body):
+        start = at + _FIELD.size
+        if start > len(body):
+            raise RemoteProtocolError("half a field in a hello")
+        tag, length = _FIELD.unpack_from(body, at)
+        at = start + length
+        if at > len(body) or (tag in (_TAG_SUPPORTED, _TAG_REQUIRED) and length != _LEVEL_BYTES):
+            raise RemoteProtocolError(f"field {tag} of a hello with {length} bytes")
+        if tag == _TAG_SUPPORTED:
+            hello.supported = int.from_bytes(body[start:at], "big")
+        elif tag == _TAG_REQUIRED:
+            hello.required = int.from_bytes(body[start:at], "big")
+
+
+def refused_version(reason: str) -> int:
+    """Return the version that a listener speaks which refused ours for `reason`; 0 for another reason."""
+    found = re.fullmatch(r"speaks version \d+, this node (\d+)", reason)
+    return int(found[1]) if found is not None else 0
 
 
 def _check_hello(src: int, config: int, address: str) -> None:
@@ -183,12 +245,12 @@ def _check_hello(src: int, config: int, address: str) -> None:
 
 def encode_who() -> bytes:
     """Ask a node which cluster it belongs to."""
-    return frame(WHO, _WHO.pack(MAGIC, VERSION))
+    return frame(WHO, _WHO.pack(MAGIC, WHO_VERSION))
 
 
 def is_who(body: bytes) -> bool:
-    """Whether a node of this version asks."""
-    return body == _WHO.pack(MAGIC, VERSION)
+    """Whether a node asks in the version of WHO that this build knows."""
+    return body == _WHO.pack(MAGIC, WHO_VERSION)
 
 
 def encode_cluster(cluster: bytes, index: int, config: Configuration) -> bytes:
@@ -358,10 +420,20 @@ def _decode_entries(data: bytes, at: int, end: int, count: int) -> list[Entry]:
             raise RemoteProtocolError("an entry is longer than its message, or its place out of range")
         if kind == CONFIG:
             _check_config(data[start:at], index)
+        elif kind == LEVEL:
+            _check_level(data[start:at], index)
         entries.append(Entry(term, index, kind, data[start:at]))
     if at != end:
         raise RemoteProtocolError(f"{end - at} bytes behind a Raft message")
     return entries
+
+
+def _check_level(data: bytes, index: int) -> None:
+    """Raise RemoteProtocolError for a LEVEL entry that could not be applied."""
+    try:
+        decode_level(data)
+    except ValueError as error:
+        raise RemoteProtocolError(f"unreadable entry {index}: {error}") from error
 
 
 def _check_config(data: bytes, index: int) -> None:

@@ -2,7 +2,7 @@
 
     dialler                                  listener
     connect, hello  ----------------------->  same version, same cluster, meant for me, a member, not myself?
-                    <-----------------------  hello, or refused with the reason
+                    <-----------------------  hello in the same version, or refused with the reason
     frames          ----------------------->  to the node, with the identity that was checked
 
 So there is one ordered stream from A to B, and when A dials again B drops the older connection before it reads from the
@@ -11,6 +11,9 @@ new one: nothing of an old connection is ever handled after something of its suc
 Whom there is a link to follows the membership in force (`follow`). Somebody who is not a member here may be one in a
 newer configuration than this node has heard of: its hello says how new, and where to dial it. A node that is no member
 any more is told so. Whoever knows nothing yet may ask which cluster this is (`WHO`): a new node learns its members so.
+
+A hello announces the highest feature level of the node's build, and the level that its log requires
+(`coord.server.levels`): nodes whose levels do not fit have no link.
 
 A link's queue is bounded; a peer that does not keep up loses the link, and what was queued with it. The core and
 `Proposals` are made for that.
@@ -87,14 +90,16 @@ class _Dialled(Stream):
             self.flush()
 
     def _say_hello(self) -> None:
-        self.output.append(codec.encode_hello(self._link.owner.hello(self._link.peer)))
+        self.output.append(codec.encode_hello(self._link.owner.hello(self._link.peer, self._link.version)))
         self.flush()
 
     def received(self, data: bytes) -> None:
         try:
             for kind, block, at, end in self._frames.feed(data):
                 if kind == codec.REFUSED:
-                    self.fail("refused: " + block[at:end].decode(errors="replace"))
+                    reason = block[at:end].decode(errors="replace")
+                    self._link.refused(reason)
+                    self.fail("refused: " + reason)
                     return
                 if self._handshake is not None and not self._handshake.is_done:
                     self.output.append(self._handshake.prove(kind, block[at:end]))
@@ -137,6 +142,11 @@ class _Link:
         self._tries = 0
         self._pause_ms = self._pause_min_ms()
         self._last_reason = ""
+        #: The version of the next hello, see `refused`.
+        self.version = codec.VERSION
+        self._is_older = False
+        #: What the peer announced last.
+        self.supported = 0
         self.is_stopped = False
         self.queued = 0
 
@@ -195,10 +205,26 @@ class _Link:
         if not stream.is_up:
             stream.fail("no answer to the hello")
 
+    def refused(self, reason: str) -> None:
+        """The listener refused the hello. If it is of an older build, the next hello is in that build's version.
+
+        Only the next one: when the link breaks, the peer may come back with a newer build.
+        """
+        if self.version == codec.VERSION and codec.refused_version(reason) == codec.VERSION_BEFORE:
+            self._is_older = True
+
     def check_answer(self, hello: codec.Hello) -> None:
         owner = self.owner
+        if hello.version != self.version:
+            raise RemoteProtocolError(f"answers in version {hello.version}, was asked in {self.version}")
         if hello.cluster != owner.cluster or hello.src != self.peer or hello.dst != owner.node_id:
             raise RemoteProtocolError(f"answered by node {hello.src} of another place")
+        levels = owner.node.levels
+        why = levels.objection(self.peer, hello.supported, hello.required)
+        if why:
+            raise RemoteProtocolError(why)
+        self.supported = hello.supported
+        levels.peer_announced(self.peer, hello.supported, hello.required)
         owner.node.peer_introduced(self.peer, hello.has_log)
 
     def up(self) -> None:
@@ -211,6 +237,12 @@ class _Link:
     def down(self, stream: _Dialled, reason: str) -> None:
         self.stream = None
         self.queued = 0
+        self.version = codec.VERSION
+        if self._is_older:
+            self._is_older = False
+            self.version = codec.VERSION_BEFORE
+            self.owner.reactor.callLater(0, self.dial)
+            return
         self._dial_again(reason)
         if stream.is_up:
             self.owner.node.peer_lost(self.peer)
@@ -249,6 +281,7 @@ class _Accepted(Stream):
         self._frames = codec.PeerFrames()
         self.peer = 0
         self.incarnation = 0
+        self.supported = 0
         self.tls = owner.guard.engine(is_server=True) if owner.guard is not None else None
         self._handshake = owner.guard.handshake() if owner.guard is not None else None
 
@@ -305,7 +338,7 @@ class _Accepted(Stream):
         owner = self._owner
         if owner.is_cut:
             return
-        why = owner.objection(hello) or owner.doubt(hello, self.tls)
+        why = owner.mismatch(hello) or owner.objection(hello) or owner.doubt(hello, self.tls)
         if why:
             since = owner.removed_since(hello)
             if why not in owner.told and len(owner.told) < TOLD_MAX:
@@ -316,10 +349,12 @@ class _Accepted(Stream):
             return
         owner.told.clear()
         owner.meet(hello)
+        owner.node.levels.peer_announced(hello.src, hello.supported, hello.required)
         self.peer = hello.src
         self.incarnation = hello.incarnation
+        self.supported = hello.supported
         owner.introduced(self)
-        self.output.append(codec.encode_hello(owner.hello(hello.src)))
+        self.output.append(codec.encode_hello(owner.hello(hello.src, hello.version)))
         owner.node.peer_introduced(hello.src, hello.has_log)
         self.flush()
 
@@ -413,6 +448,19 @@ class PeerLinks:
                 link.stream.fail(reason)
         for stream in [*self._accepted.values(), *self.strangers]:
             stream.fail(reason)
+
+    def recheck(self) -> None:
+        """The node requires a higher feature level: break the links with peers that are below."""
+        levels = self.node.levels
+        for peer, link in list(self._links.items()):
+            if link.is_up() and link.stream is not None:
+                why = levels.objection(peer, link.supported, 0)
+                if why:
+                    link.stream.fail(why)
+        for peer, accepted in list(self._accepted.items()):
+            why = levels.objection(peer, accepted.supported, 0)
+            if why:
+                accepted.fail(why)
 
     def follow(self, addresses: dict[int, Address]) -> None:
         """The members are others now: `addresses` of all but this node. Closes and opens links as needed."""
@@ -530,9 +578,11 @@ class PeerLinks:
             self.strangers.discard(stream)
             stream.close()
 
-    def hello(self, peer: int) -> codec.Hello:
+    def hello(self, peer: int, version: int = codec.VERSION) -> codec.Hello:
         """What this node says of itself."""
-        hello = codec.Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log())
+        hello = codec.Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log(), version)
+        hello.supported = self.node.levels.supported
+        hello.required = self.node.levels.required()
         if self.members is not None:
             hello.config = self.members.config_index()
             hello.address = self.members.own_address()
@@ -540,7 +590,7 @@ class PeerLinks:
 
     def objection(self, hello: codec.Hello) -> str:
         """Why this hello is refused, "" if it is not."""
-        if hello.version != codec.VERSION:
+        if hello.version not in (codec.VERSION_BEFORE, codec.VERSION):
             return f"speaks version {hello.version}, this node {codec.VERSION}"
         if hello.cluster != self.cluster:
             return "belongs to another cluster"
@@ -553,6 +603,12 @@ class PeerLinks:
         if hello.src not in self._links and self._provisional() >= PROVISIONAL_MAX:
             return f"{PROVISIONAL_MAX} nodes that are not members here are being met already"
         return ""
+
+    def mismatch(self, hello: codec.Hello) -> str:
+        """Return why the feature levels of this node and of a node of this cluster do not fit, "" if they do."""
+        if hello.cluster != self.cluster or hello.dst != self.node_id or hello.src == self.node_id:
+            return ""
+        return self.node.levels.objection(hello.src, hello.supported, hello.required)
 
     def doubt(self, hello: codec.Hello, tls: Engine | None) -> str:
         """Why this connection is not that node's, as its certificate says, "" if it may be."""

@@ -13,13 +13,14 @@ from typing import Final
 from twisted.logger import Logger
 
 from coord.env import Disk, Rng
-from coord.errors import CorruptRecord, StorageError
+from coord.errors import CorruptRecord, StorageError, UnsupportedLevel
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import Configuration, decode_configuration
-from coord.raft.messages import Entry, HardState, bootstrap
+from coord.raft.messages import LEVEL, Entry, HardState, bootstrap
 from coord.raft.messages import SnapshotMeta as RaftSnapshot
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import SEGMENT_BYTES, Batch, Recovered, Wal, open_wal
+from coord.tree.levels import SUPPORTED, decode_level
 from coord.tree.machine import StateMachine
 
 log = Logger()
@@ -55,15 +56,17 @@ def recover(
     *,
     segment_bytes: int = SEGMENT_BYTES,
     keep_entries: int = KEEP_ENTRIES,
+    supported: int = SUPPORTED,
 ) -> Recovery:
     """Read the data directory; a new one gives the empty state of a group that `began` with these voters or members.
 
     So many entries that the snapshot covers are read into memory as well, for peers that are a little behind.
 
-    Raises CorruptRecord, StorageError, OSError: the node must not start on what it found.
+    Raises CorruptRecord, StorageError, OSError: the node must not start on what it found. Raises UnsupportedLevel when
+    the state, or an entry of the log, committed or not, has a feature level above `supported`.
     """
     snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
-    machine, position = _newest_state(snapshots)
+    machine, position = _newest_state(snapshots, supported)
     floor = max(0, position.index - keep_entries) if _has_peers(node_id, position, began) else position.index
     wal, recovered = open_wal(disk, WAL_FOLDER, segment_bytes=segment_bytes, floor=floor)
     if recovered.cut:
@@ -80,6 +83,7 @@ def recover(
     else:
         start = RaftSnapshot(0, 0, began) if isinstance(began, Configuration) else bootstrap(began)
     entries = [Entry(item.term, item.index, item.kind, item.data) for item in recovered.entries]
+    _check_levels(disk, entries, supported)
     core = RaftCore(node_id, RaftConfig(), rng, start, HardState(recovered.term, recovered.vote), entries)
     log.info(
         "recovered: snapshot at {snapshot}, log to {last}, term {term}, {segments} segments",
@@ -118,13 +122,20 @@ def _align(wal: Wal, recovered: Recovered, position: SnapshotMeta) -> None:
         wal.write([batch])
 
 
-def _newest_state(snapshots: Snapshots) -> tuple[StateMachine, SnapshotMeta]:
+def _check_levels(disk: Disk, entries: list[Entry], supported: int) -> None:
+    """Raise UnsupportedLevel if the log raises the feature level above `supported`."""
+    for entry in entries:
+        if entry.kind == LEVEL and decode_level(entry.data) > supported:
+            raise UnsupportedLevel(f"{disk.where(WAL_FOLDER)}: the log has", decode_level(entry.data), supported)
+
+
+def _newest_state(snapshots: Snapshots, supported: int) -> tuple[StateMachine, SnapshotMeta]:
     """The state of the newest snapshot that is whole; the empty state if there never was one."""
     for name in snapshots.names():
         try:
             reader = snapshots.open_named(name)
             try:
-                return StateMachine.restore(reader.chunks()), reader.meta
+                return StateMachine.restore(reader.chunks(), supported), reader.meta
             finally:
                 reader.close()
         except StorageError as error:
@@ -132,4 +143,4 @@ def _newest_state(snapshots: Snapshots) -> tuple[StateMachine, SnapshotMeta]:
             if isinstance(error, CorruptRecord):
                 # It must not count as one of those that are kept.
                 snapshots.set_aside(name)
-    return StateMachine(), SnapshotMeta(0, 0, b"")
+    return StateMachine(supported=supported), SnapshotMeta(0, 0, b"")

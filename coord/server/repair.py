@@ -28,6 +28,7 @@ from coord.server.joining import MARK
 from coord.server.recovery import KEEP_ENTRIES, SNAPSHOT_FOLDER, WAL_FOLDER, GapInLogError, Recovery, recover
 from coord.storage.snapshot import Snapshots
 from coord.storage.wal import SEGMENT_BYTES
+from coord.tree.levels import SUPPORTED
 
 log = Logger()
 
@@ -44,13 +45,19 @@ def recover_or_repair(
     *,
     segment_bytes: int = SEGMENT_BYTES,
     keep_entries: int = KEEP_ENTRIES,
+    supported: int = SUPPORTED,
 ) -> Recovery:
     """As `recover`; where that finds damage which the other nodes can mend, what is damaged is set aside.
 
-    Raises CorruptRecord, StorageError, OSError: the node must not start.
+    Raises CorruptRecord, StorageError, UnsupportedLevel, OSError: the node must not start.
     """
+
+    def attempt() -> Recovery:
+        sizes = {"segment_bytes": segment_bytes, "keep_entries": keep_entries}
+        return recover(disk, node_id, began, rng, supported=supported, **sizes)
+
     try:
-        return recover(disk, node_id, began, rng, segment_bytes=segment_bytes, keep_entries=keep_entries)
+        return attempt()
     except (CorruptRecord, GapInLogError) as error:
         why = _objection(disk, node_id, began)
         if why:
@@ -62,7 +69,7 @@ def recover_or_repair(
             error=str(error),
         )
         _set_aside(disk)
-        return recover(disk, node_id, began, rng, segment_bytes=segment_bytes, keep_entries=keep_entries)
+        return attempt()
 
 
 def has_forgotten(disk: Disk) -> bool:

@@ -50,6 +50,8 @@ log = Logger()
 
 META: Final = "meta.json"
 META_FORMAT: Final = 1
+#: As META_FORMAT, of a directory whose log has a feature level: builds from before there were levels refuse it.
+META_FORMAT_WITH_LEVEL: Final = 2
 EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 2
 #: Nodes that start together stand for election so many ticks apart.
@@ -170,6 +172,9 @@ class Service:
             trace.begin(found.core, is_new=is_new or has_forgotten(disk))
             self.node.tracer = trace
         self._leaving = Leaving(self.node, self.reactor.callLater, self._left, str(settings.data_dir))
+        self.node.levels.on_required = lambda: self._level_required(disk)
+        if self.node.levels.required():
+            self._mark_level(disk)
         self._know_members(bytes.fromhex(meta["cluster"]))
         backups = Backups(self.node, disk, meta["cluster"], self.clock, entropy)
         self._job.written = backups.snapshot_written
@@ -197,6 +202,25 @@ class Service:
         addresses = addresses_of(self.node.core.configs.current, self.settings.first_members())
         addresses.pop(self.settings.node_id, None)
         self.links.follow(addresses)
+
+    def _level_required(self, disk: Disk) -> None:
+        """The log is about to get an entry that raises the feature level."""
+        self._mark_level(disk)
+        self.links.recheck()
+
+    def _mark_level(self, disk: Disk) -> None:
+        """Write META in the format that builds from before there were feature levels refuse.
+
+        Such a build would read the log and take no notice of the entry. Without room for META the node goes on: the
+        next start tries again, and nobody but an operator who goes back by two builds would miss the mark.
+        """
+        try:
+            meta = json.loads(read_file(disk, META))
+            if meta["format"] != META_FORMAT_WITH_LEVEL:
+                meta["format"] = META_FORMAT_WITH_LEVEL
+                replace_file(disk, "", META, json.dumps(meta, indent=1).encode() + b"\n")
+        except OSError as error:
+            log.error("cannot mark {file} with the feature level: {why}", file=disk.where(META), why=error.strerror)
 
     def _open_doors(self) -> dict[socket.socket, ssl.SSLContext | None]:
         """Where clients come in, with TLS and without."""
@@ -281,7 +305,7 @@ class Service:
             return dict(json.loads(made))
         try:
             meta: dict[str, Any] = json.loads(read_file(disk, META))
-            if meta["format"] != META_FORMAT:
+            if meta["format"] not in (META_FORMAT, META_FORMAT_WITH_LEVEL):
                 raise StorageError(f"{disk.where(META)}: format {meta['format']} is not known")
             owner, cluster, _ = meta["node_id"], meta["cluster"], meta["voters"]
         except (ValueError, KeyError, TypeError) as error:
@@ -438,13 +462,21 @@ class Service:
 
 
 def encode_meta(
-    node_id: int, cluster: bytes, voters: list[int], *, learners: list[int] | None = None, began: bytes = b""
+    node_id: int,
+    cluster: bytes,
+    voters: list[int],
+    *,
+    learners: list[int] | None = None,
+    began: bytes = b"",
+    level: int = 0,
 ) -> bytes:
     """Content of META: whose directory it is, and the members it began with.
 
-    `began`: the whole configuration that a node found when it joined, instead of `voters` and `learners`.
+    `began`: the whole configuration that a node found when it joined, instead of `voters` and `learners`. `level`: the
+    feature level of the state in the directory.
     """
-    made: dict[str, Any] = {"format": META_FORMAT, "node_id": node_id, "cluster": cluster.hex(), "voters": voters}
+    made_format = META_FORMAT_WITH_LEVEL if level else META_FORMAT
+    made: dict[str, Any] = {"format": made_format, "node_id": node_id, "cluster": cluster.hex(), "voters": voters}
     if learners:
         made["learners"] = learners
     if began:

@@ -17,6 +17,7 @@ from coord.raft.core import RaftCore
 from coord.raft.messages import Message
 from coord.server import peer_codec as codec
 from coord.storage.snapshot import SnapshotDraft, SnapshotReader, Snapshots
+from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
 from coord.tree.node import Node as ZNode
 from coord.tree.snapshot import SnapshotReader as StateReader
@@ -147,7 +148,7 @@ class Arrival:
 class _Restoring:
     """A file that is complete, on its way to becoming a state."""
 
-    def __init__(self, peer: int, message: Message, name: str, draft: SnapshotDraft) -> None:
+    def __init__(self, peer: int, message: Message, name: str, draft: SnapshotDraft, supported: int) -> None:
         """Raises StorageError, OSError."""
         self.peer = peer
         self.message = message
@@ -155,7 +156,7 @@ class _Restoring:
         self.draft = draft
         self.file = draft.reader()
         self.chunks = self.file.chunks()
-        self.state = StateReader(name)
+        self.state = StateReader(name, supported)
 
     def step(self) -> StateMachine | None:
         """Read one chunk; the state once it is whole and durable. Raises StorageError, OSError."""
@@ -177,8 +178,9 @@ class _Restoring:
 class SnapshotInbox:
     """Transfers this node is receiving, at most one per peer, of which one at a time is being read."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Snapshots, supported: int = SUPPORTED) -> None:
         self._snapshots = snapshots
+        self._supported = supported
         self._drafts: dict[int, tuple[str, SnapshotDraft]] = {}
         self._restoring: _Restoring | None = None
         #: Peer -> the transfer of which nothing more is taken, since this node's disk refused it.
@@ -245,7 +247,7 @@ class SnapshotInbox:
             before.discard()
             self._restoring = None
         try:
-            found = _Restoring(peer, message, name, draft)
+            found = _Restoring(peer, message, name, draft, self._supported)
         except (StorageError, OSError) as error:
             draft.discard()
             return Arrival(peer, message, None, str(error))
@@ -260,7 +262,10 @@ class SnapshotInbox:
         return self._restoring is not None
 
     def step(self, now_ms: int) -> Arrival | None:
-        """Read a piece: a large state must not hold up heartbeats and clients. How it ended, if it did."""
+        """Read a piece: a large state must not hold up heartbeats and clients. How it ended, if it did.
+
+        Raises UnsupportedLevel: the store has gone on without this build, the node must stop.
+        """
         found = self._restoring
         if found is None:
             return None

@@ -37,6 +37,7 @@ from coord.errors import (
     UNIMPLEMENTED,
     QuotaExceeded,
     RemoteProtocolError,
+    UnsupportedLevel,
 )
 from coord.tree.acl import IDENTITY_SCHEMES, IP, AccessList, Identity
 from coord.tree.command import (
@@ -53,6 +54,7 @@ from coord.tree.command import (
     decode_identities,
 )
 from coord.tree.datatree import CONFIG, DataTree, Event
+from coord.tree.levels import CREATE_TTL_IN_MULTI, SUPPORTED, decode_level
 from coord.tree.node import KIND_CONTAINER, CreateDelta, DeleteDelta, Delta, SetDataDelta
 from coord.tree.paths import parent_of
 from coord.tree.plan import (
@@ -78,6 +80,8 @@ from coord.wire.codec import (
 from coord.wire.jute import I32, IS_COMPILED, i32
 from coord.wire.opcodes import (
     CREATE_CONTAINER,
+    CREATE_SEQUENTIAL_TTL,
+    CREATE_TTL,
     OP_ATTACH,
     OP_AUTH,
     OP_CHECK,
@@ -98,13 +102,15 @@ from coord.wire.opcodes import (
     OP_SET_WATCHES2,
     PERM_READ,
 )
+from coord.wire.values import MultiOp
 
 if IS_COMPILED:
     from librt.strings import read_i32_be, read_i64_be
 
 _MASK_64: Final = (1 << 64) - 1
-#: Keeps the sessions' part of the digest apart from the tree's.
+#: Keep the parts of sessions and level in the digest apart from the tree's.
 _SESSION_WEIGHT: Final = 0x9E3779B97F4A7C15
+_LEVEL_WEIGHT: Final = 0xBF58476D1CE4E5B9
 
 _MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
 _DONE: Final = b"\0" + i32(OK)
@@ -137,9 +143,15 @@ class Outcome:
 class StateMachine:
     """Tree and sessions at `last_zxid`. One per node; used from one thread."""
 
-    def __init__(self, tree: DataTree | None = None, sessions: SessionTable | None = None) -> None:
+    def __init__(
+        self, tree: DataTree | None = None, sessions: SessionTable | None = None, supported: int = SUPPORTED
+    ) -> None:
+        """`supported`: the highest feature level that this build, or the build that a test plays, supports."""
         self.tree = tree if tree is not None else DataTree()
         self.sessions = sessions if sessions is not None else SessionTable()
+        self.supported = supported
+        #: The feature level in force behind `last_zxid`: by it commands are planned.
+        self.level: int = 0
         #: The zxid of the last applied command, refused ones included.
         self.last_zxid: int = 0
         #: The leader's clock of the last applied group.
@@ -219,6 +231,24 @@ class StateMachine:
         self.tree.apply(SetDataDelta(CONFIG, content, -1), outcome.zxid, self.applied_time_ms, events)
         return outcome
 
+    def raise_level(self, data: bytes) -> Outcome:
+        """Apply a LEVEL entry: commands behind it are planned by its level. A lower level than the present one changes
+        nothing.
+
+        It takes a zxid like a command, of session 0, so that replicas with equal zxids have equal digests. Raises
+        UnsupportedLevel, ValueError; nothing has changed then.
+        """
+        level = decode_level(data)
+        if level > self.supported:
+            raise UnsupportedLevel("the log raises the store to", level, self.supported)
+        self.last_zxid += 1
+        self.level = max(self.level, level)
+        return Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
+
+    def has(self, level: int) -> bool:
+        """Return True if what `level` changed is in force. Ask nothing else: not what this build supports."""
+        return self.level >= level
+
     def _events_of(self, outcome: Outcome) -> list[Event] | None:
         """Where to put the events of an outcome, None if nobody could hear of them."""
         if self.watches is not None and self.watches.is_empty():
@@ -296,6 +326,8 @@ class StateMachine:
         """multi: the header of the reply says OK even if the parts were refused."""
         ops = decode_multi(data, at, end)
         for op in ops:
+            if op.opcode == OP_CREATE_TTL and self.has(CREATE_TTL_IN_MULTI):
+                _name_plainly(op)
             if op.create is None and op.opcode not in (OP_SET_DATA, OP_CHECK, OP_DELETE):
                 raise RemoteProtocolError(f"operation {op.opcode} has no place in a multi")
             if op.create is not None and op.opcode != OP_CREATE_TTL and not 0 <= op.create.flags <= CREATE_CONTAINER:
@@ -434,8 +466,12 @@ class StateMachine:
     # --- comparing and keeping ---------------------------------------------------------------------------------------
 
     def digest(self) -> int:
-        """64 bits over tree and sessions: equal on replicas with equal `last_zxid`, whatever way they got there."""
-        return (self.tree.digest_sum() + self.sessions.digest_sum * _SESSION_WEIGHT) & _MASK_64
+        """64 bits over tree, sessions and level: equal on replicas with equal `last_zxid`, whatever way they got there.
+
+        At level 0 the digest is that of builds from before there were levels.
+        """
+        parts = self.tree.digest_sum() + self.sessions.digest_sum * _SESSION_WEIGHT + self.level * _LEVEL_WEIGHT
+        return parts & _MASK_64
 
     def reap_candidates(self, time_ms: int) -> list[bytes]:
         """Containers and TTL znodes for which the leader may propose DELETE_CONTAINER (session 0, owner 0), sorted."""
@@ -443,12 +479,13 @@ class StateMachine:
 
     def snapshot_chunks(self) -> Iterator[bytes]:
         """The state as a stream of chunks (snapshot.py); it only reads, so a forked child can write it."""
-        return write_snapshot(self.tree, self.sessions, self.last_zxid, self.applied_time_ms, self.digest())
+        time_ms = self.applied_time_ms
+        return write_snapshot(self.tree, self.sessions, self.last_zxid, time_ms, self.digest(), self.level)
 
     @classmethod
-    def restore(cls, pieces: Iterable[bytes]) -> StateMachine:
-        """The state machine of a snapshot, read from pieces of any size. Raises CorruptRecord."""
-        reader = SnapshotReader()
+    def restore(cls, pieces: Iterable[bytes], supported: int = SUPPORTED) -> StateMachine:
+        """The state machine of a snapshot, read from pieces of any size. Raises CorruptRecord, UnsupportedLevel."""
+        reader = SnapshotReader(supported=supported)
         for piece in pieces:
             reader.feed(piece)
         return cls.of_snapshot(reader)
@@ -457,11 +494,20 @@ class StateMachine:
     def of_snapshot(cls, reader: SnapshotReader) -> StateMachine:
         """The state machine of a snapshot that has been fed to `reader` whole. Raises CorruptRecord."""
         reader.check_end()
-        machine = cls(reader.tree, reader.sessions)
+        machine = cls(reader.tree, reader.sessions, reader.supported)
+        machine.level = reader.level
         machine.last_zxid = reader.last_zxid
         machine.applied_time_ms = reader.applied_time_ms
         reader.check_digest(machine.digest())
         return machine
+
+
+def _name_plainly(op: MultiOp) -> None:
+    """Read a createTTL whose flags name no TTL as the create that it is (level CREATE_TTL_IN_MULTI)."""
+    create = op.create
+    if create is not None and create.flags not in (CREATE_TTL, CREATE_SEQUENTIAL_TTL):
+        op.opcode = create.opcode = OP_CREATE
+        create.ttl_ms = 0
 
 
 def _are_identities(proved: list[Identity]) -> bool:

@@ -4,6 +4,7 @@
     chunk    = kind:u8 length:u32 crc:u32 payload            (crc: CRC32C over kind, length and payload)
 
     H header   magic:"RKSNAP" version:u16 last_zxid:i64 time_ms:i64              first, once
+    L level    level:u32                                        behind the header, once; missing for level 0
     A lists    count:u32 (length:u32 access list)*                                numbered from 0 over all chunks
     S sessions count:u32 (length:u32 session)*
     N znodes   count:u32 (length:u32 znode)*                                      parents before their children
@@ -14,7 +15,8 @@
     znode       = list:u32 kind:u8 ttl_ms:i64 creates:i64 stat:68 bytes path:ustring data:buffer
 
 All big-endian. A chunk has about CHUNK_BYTES, more only if a single record is larger, so neither side holds more than
-one of them beside the state itself. A reader of version N refuses other versions.
+one of them beside the state itself. A reader of version N refuses other versions, and a feature level
+(`coord.tree.levels`) that its build does not support.
 
 Writing only reads the state: it is meant to be done by a forked child.
 """
@@ -27,9 +29,10 @@ from typing import Final
 
 from crc32c import crc32c
 
-from coord.errors import CorruptRecord, RemoteProtocolError, StateDamaged
+from coord.errors import CorruptRecord, RemoteProtocolError, StateDamaged, UnsupportedLevel
 from coord.tree.acl import AccessList
 from coord.tree.datatree import DataTree
+from coord.tree.levels import SUPPORTED
 from coord.tree.node import KIND_TTL, STAT, Node
 from coord.tree.paths import ROOT, parent_of
 from coord.tree.sessions import Session, SessionTable
@@ -58,6 +61,7 @@ _NODE_FIXED_BYTES: Final = _NODE_FIXED.size
 _OWNER_OFFSET: Final = 44
 
 _KIND_HEADER: Final = ord("H")
+_KIND_LEVEL: Final = ord("L")
 _KIND_LISTS: Final = ord("A")
 _KIND_SESSIONS: Final = ord("S")
 _KIND_NODES: Final = ord("N")
@@ -68,13 +72,16 @@ _KIND_TRAILER: Final = ord("T")
 
 
 def write_snapshot(
-    tree: DataTree, sessions: SessionTable, last_zxid: int, time_ms: int, digest: int
+    tree: DataTree, sessions: SessionTable, last_zxid: int, time_ms: int, digest: int, level: int = 0
 ) -> Iterator[bytes]:
     """The state's chunks in order. The state must not change while they are drawn.
 
     Every znode is checked on the way against the digest that has been kept along with it. Raises StateDamaged.
     """
     yield _chunk(_KIND_HEADER, _HEADER.pack(_MAGIC, VERSION, last_zxid, time_ms))
+    if level:
+        # Without the chunk, builds from before there were levels can read the snapshot while level 0 is in force.
+        yield _chunk(_KIND_LEVEL, _U32.pack(level))
     lists = list(tree.acls.values())
     # By identity: a list's object is its content, see DataTree.share.
     numbers = {id(acl): number for number, acl in enumerate(lists)}
@@ -154,9 +161,12 @@ class SnapshotReader:
     StateMachine.of_snapshot. Any damage raises CorruptRecord with the offset of the chunk; the reader is then useless.
     """
 
-    def __init__(self, name: str = "snapshot") -> None:
+    def __init__(self, name: str = "snapshot", supported: int = SUPPORTED) -> None:
+        """`supported`: the highest feature level that may be in the snapshot."""
         self.tree = DataTree(empty=True)
         self.sessions = SessionTable()
+        self.supported = supported
+        self.level: int = 0
         self.last_zxid: int = 0
         self.applied_time_ms: int = 0
         self._name = name
@@ -173,7 +183,7 @@ class SnapshotReader:
         self._digest: int = -1
 
     def feed(self, piece: bytes) -> None:
-        """Take the next bytes. Raises CorruptRecord."""
+        """Take the next bytes. Raises CorruptRecord, UnsupportedLevel."""
         self._buffer += piece
         head = _CHUNK.size
         at = 0
@@ -213,6 +223,8 @@ class SnapshotReader:
         try:
             if kind == _KIND_HEADER:
                 self._take_header(payload)
+            elif kind == _KIND_LEVEL:
+                self._take_level(payload)
             elif kind == _KIND_TRAILER:
                 self._take_trailer(payload)
             elif kind in (_KIND_LISTS, _KIND_SESSIONS, _KIND_NODES):
@@ -229,6 +241,15 @@ class SnapshotReader:
         self.last_zxid = last_zxid
         self.applied_time_ms = time_ms
         self._has_header = True
+
+    def _take_level(self, payload: bytes) -> None:
+        # Before anything that a later level may write in another way.
+        if self.level or self._lists or len(self.sessions) or self.tree.nodes:
+            raise self._corrupt("the level once, behind the header", "a chunk with the level")
+        level = _U32.unpack_from(payload)[0]
+        if level > self.supported:
+            raise UnsupportedLevel(f"{self._name} holds a state of", level, self.supported)
+        self.level = level
 
     def _take_trailer(self, payload: bytes) -> None:
         digest, last_zxid, time_ms, lists, sessions, nodes = _TRAILER.unpack(payload)

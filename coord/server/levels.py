@@ -1,0 +1,182 @@
+"""One node's part in the store's feature level: what peers support, when the leader raises the level, who is refused.
+
+    hello (supported, required) --> Levels: what each peer supports, while its link is up
+    leader: all members of the committed configuration are linked and support more than the level in the log
+            --> a LEVEL entry, committed as every other; behind that entry commands are planned by the new level
+    any node: a LEVEL entry in its log, committed or not, is *required* from then on; a peer below is refused
+
+Level 0 is what a peer supports that announces nothing: a build from before there were levels. A node never applies a
+LEVEL entry above its own support: it stops (`UnsupportedLevel`). Nodes below the required level get neither entries nor
+snapshots, so such a node differs from nobody; it waits until it is started with a newer build.
+
+Compare etcd's cluster version (the lowest version of all members, decided by the leader, never lowered) and
+CockroachDB's cluster version. Here the level is an entry of the log and so has one place in the order of commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from twisted.logger import Logger
+
+from coord.errors import NotLeader, ProposalDropped
+from coord.raft.messages import LEVEL, Entry
+from coord.tree.levels import LEVELS, decode_level, encode_level
+
+if TYPE_CHECKING:
+    from coord.server.node import Node
+
+log = Logger()
+
+#: Nodes that are no members and whose levels are remembered for `Levels.newcomer`: more than anybody adds at a time,
+#: and a bound for what strangers can make a node keep.
+STRANGERS_MAX: Final = 64
+
+
+class Levels:
+    """The feature levels that a node knows of."""
+
+    def __init__(self, node: Node, supported: int) -> None:
+        """`supported`: the highest level of this node's build."""
+        self._node = node
+        self.supported = supported
+        #: Peers whose link is up -> the highest level that their builds support.
+        self.announced: dict[int, int] = {}
+        #: (index, level) of the LEVEL entries behind the applied index, in order.
+        self._in_log: list[tuple[int, int]] = []
+        #: Peer -> why this node's build is too old for the store, as that peer's hello shows.
+        self._outdated: dict[int, str] = {}
+        #: Nodes that are no members and dialled with a build that does not fit -> why not.
+        self._strangers: dict[int, str] = {}
+        #: Called when a higher level is required: links to peers below must go.
+        self.on_required: Callable[[], None] = _nobody_cares
+        self._take(node.core.log.entries)
+
+    def has_pending(self) -> bool:
+        """Return True if the log holds LEVEL entries that are not applied."""
+        return bool(self._in_log)
+
+    def in_force(self) -> int:
+        """Return the level by which this node plans commands now."""
+        return self._node.machine.level
+
+    def required(self) -> int:
+        """Return the level below which no peer may be: the level in force, or that of a LEVEL entry in the log."""
+        return max([self.in_force(), *(level for _, level in self._in_log)])
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def appended(self, entries: list[Entry]) -> None:
+        """Note the entries that are about to be written to the log; they replace what it held from the first one on."""
+        before = self.required()
+        if self._in_log:
+            first = entries[0].index
+            self._in_log = [(index, level) for index, level in self._in_log if index < first]
+        self._take(entries)
+        if self.required() > before:
+            self.on_required()
+
+    def _take(self, entries: list[Entry]) -> None:
+        applied = self._node.applied_index
+        for entry in entries:
+            if entry.kind == LEVEL and entry.index > applied:
+                self._in_log.append((entry.index, decode_level(entry.data)))
+
+    def applied(self, index: int) -> None:
+        """Forget the LEVEL entries up to `index`: they are in force, or replaced by a snapshot."""
+        if self._in_log:
+            self._in_log = [(place, level) for place, level in self._in_log if place > index]
+
+    # --- peers --------------------------------------------------------------------------------------------------------
+
+    def peer_announced(self, peer: int, supported: int, required: int) -> None:
+        """Note what `peer` said in its hello."""
+        self.announced[peer] = supported
+        if required <= self.supported:
+            self._outdated.pop(peer, None)
+
+    def peer_lost(self, peer: int) -> None:
+        """Forget what `peer` announced: the next process there may be of another build."""
+        self.announced.pop(peer, None)
+
+    def newcomer(self, peer: int) -> str:
+        """Return why `peer` cannot be let in, as far as its last hello tells; "" if it can."""
+        return self._strangers.get(peer, "")
+
+    def objection(self, peer: int, supported: int, required: int) -> str:
+        """Return why there is no link to a peer that supports `supported` and requires `required`, "" if there is."""
+        why = self._objection(peer, supported, required)
+        if not self._node.core.configs.current.is_member(peer):
+            self._strangers.pop(peer, None)
+            if why and len(self._strangers) < STRANGERS_MAX:
+                self._strangers[peer] = why
+        return why
+
+    def _objection(self, peer: int, supported: int, required: int) -> str:
+        if supported < self.required():
+            return (
+                f"the build of node {peer} supports feature levels up to {supported}, the store has level"
+                f" {self.required()}: start node {peer} with a build that supports level {self.required()}"
+                " (docs/compatibility.md)"
+            )
+        if required > self.supported:
+            own = self._node.settings.node_id
+            why = (
+                f"the build of this node ({own}) supports feature levels up to {self.supported}, node {peer} says that"
+                f" the store has level {required}: start this node with a build that supports level {required}"
+                " (docs/compatibility.md)"
+            )
+            if self._node.core.configs.current.is_member(peer):
+                self._outdated[peer] = why
+            return why
+        return ""
+
+    def trouble(self) -> str:
+        """Return why this node's build is too old for the store, "" if it is not."""
+        return next(iter(self._outdated.values()), "")
+
+    def supported_by(self, member: int) -> int | None:
+        """Return the highest level that a member's build supports, None while there is no link to the member."""
+        return self.supported if member == self._node.core.id else self.announced.get(member)
+
+    # --- raising ------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """As the leader, raise the level if all members support a higher one."""
+        node = self._node
+        # With the expiry queue everything of earlier terms is applied: no older raise is unknown.
+        if node.core.leadership is None or node.expiry is None:
+            return
+        level = self.attainable()
+        if level <= self.required():
+            return
+        try:
+            index = node.core.propose(encode_level(level), LEVEL)
+        except (NotLeader, ProposalDropped):
+            return
+        self._in_log.append((index, level))
+        log.info("raising the feature level to {to}: {what}", to=level, what=describe(level))
+        self.on_required()
+
+    def attainable(self) -> int:
+        """Return the highest level that all members support; the level required now while that is not known.
+
+        A member without a link may be of any build. So may one whose removal is not committed: it may return.
+        """
+        core = self._node.core
+        if core.configs.newest_index() > core.log.commit:
+            return self.required()
+        others = [peer for peer in core.configs.current.members() if peer != core.id]
+        if any(peer not in self.announced for peer in others):
+            return self.required()
+        return min([self.supported, *(self.announced[peer] for peer in others)])
+
+
+def describe(level: int) -> str:
+    """Return what a level changes, in one line."""
+    return LEVELS[level] if level < len(LEVELS) else "not known to this build"
+
+
+def _nobody_cares() -> None:
+    """Do nothing: the default of `Levels.on_required`."""
