@@ -12,14 +12,16 @@ from zlib import crc32
 
 from coord import errors as e
 from coord.raft.membership import Configuration, decode_configuration
-from coord.raft.messages import CONFIG, NORMAL, Entry
+from coord.raft.messages import CONFIG, LEVEL, NORMAL, Entry
 from coord.raft.trace import Event, TraceModel, TraceViolation
 from coord.server import peer_codec as codec
 from coord.server.members import config_text
 from coord.tree.command import decode_group, encode_group
+from coord.tree.levels import decode_level
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from tests.sim.checks import Violation
+from tests.sim.store.builds import NEXT
 from tests.sim.store.model import Expected, Model
 
 if TYPE_CHECKING:
@@ -43,13 +45,20 @@ class NodeView:
         self.decided: set[int] = set()
 
 
+class Reference(StateMachine):
+    """The judge's own replica, of a build that supports every level; bugs are planted in the nodes' machines only."""
+
+    def has(self, level: int) -> bool:
+        return self.level >= level
+
+
 class Checks:
     """The judge."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.model = Model()
-        self.replica = StateMachine()
+        self.replica: StateMachine = Reference(supported=NEXT)
         #: By index - 1: checksum of the entry, and the zxid behind it.
         self.entries: list[int] = []
         self.zxids: list[int] = []
@@ -136,6 +145,7 @@ class Checks:
             elif index > len(self.entries):
                 raise Violation(f"{process.host.id} is at {node.applied_index} by a state that nobody had")
         view.applied = node.applied_index
+        self.world.builds.check(process)
         if is_whole:
             self._compare(process)
 
@@ -181,6 +191,12 @@ class Checks:
             self._compare_events(self.model.apply_membership(text), outcome)
             self.configs.append((self.model.zxid, config))
             self.world.counts["configurations"] += 1
+        elif entry.kind == LEVEL:
+            level = decode_level(entry.data)
+            self.world.builds.raised(entry.index, level, self.members())
+            self.replica.raise_level(entry.data)
+            self.digests.append(self.replica.digest())
+            self.model.raise_level(level)
         self.zxids.append(self.model.zxid)
 
     def _performed(self, expected: Expected, outcome: Any) -> None:

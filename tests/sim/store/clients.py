@@ -371,7 +371,10 @@ class Client:
         if kind == 0:
             flags = chance.below(4)
             name = b"/s/m-" if flags & r.CREATE_SEQUENTIAL else b"/s/m" + self.name
-            return r.MultiOp(r.OP_CREATE, name, b"m", -1, r.CreateRequest(r.OP_CREATE, name, b"m", r.OPEN_ACL, flags))
+            # What a createTTL without a TTL is depends on the feature level.
+            opcode, ttl_ms = (r.OP_CREATE_TTL, 1500) if chance.happens(0.2) else (r.OP_CREATE, 0)
+            create = r.CreateRequest(opcode, name, b"m", r.OPEN_ACL, flags, ttl_ms)
+            return r.MultiOp(opcode, name, b"m", -1, create)
         if kind == 1:
             return r.MultiOp(r.OP_DELETE, path, None, -1)
         if kind == 2:

@@ -416,6 +416,7 @@ class Story:
             host.disk.is_full = False
             if host.process is None:
                 host.restart_later()
+        world.builds.make_peace()
 
     def _recovered(self, began: dict[Client, tuple[int, int]]) -> bool:
         """One leader that everybody knows, every client served, replicas identical, dead sessions gone."""
@@ -426,6 +427,8 @@ class Story:
         config = leaders[0].node.core.configs.current
         for member in config.members():
             world.hosts[member].install()
+        if leaders[0].node.levels.in_force() != world.builds.newer:
+            return False
         if config.pre_voters or not world.check.at_rest() or config != world.check.config():
             return False
         if any(process.node.core.leader != leaders[0].host.id for process in world.members()):
@@ -449,7 +452,8 @@ class Story:
             core = node.core
             notes = f"{' joining' if node.joining.is_joining else ''}{' full' if node.is_full else ''}"
             lines.append(
-                f"\n  {host.id} {core.configs.current} {node.role_name()} term {core.term} leader {core.leader} applied"
+                f"\n  {host.id} build {host.build} level {node.levels.in_force()} {core.configs.current}"
+                f" {node.role_name()} term {core.term} leader {core.leader} applied"
                 f" {node.applied_index} of {len(self.world.check.entries)}{notes}"
             )
         for client in self.clients:

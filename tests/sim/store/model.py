@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from coord import errors as e
 from coord.tree.command import Command, decode_attach, decode_create_session, decode_identities
+from coord.tree.levels import CREATE_TTL_IN_MULTI
 from coord.wire import records as r
 
 #: One line of an access list: permissions, scheme, id.
@@ -110,6 +111,8 @@ class Model:
 
     def __init__(self) -> None:
         self.zxid = 0
+        #: The feature level in force.
+        self.level = 0
         #: The leader's clock of the last group.
         self.time_ms = 0
         self.nodes: dict[bytes, Znode] = {}
@@ -174,6 +177,12 @@ class Model:
         expected.events.append((r.EVENT_DATA_CHANGED, CONFIG_PATH, node.acl))
         self._note({CONFIG_PATH})
         return expected
+
+    def raise_level(self, level: int) -> None:
+        """The level in force is another from now on."""
+        self.zxid += 1
+        self.history.append(Expected(self.zxid, Command(0, 0, 0, r.OP_ERROR, b"")))
+        self.level = max(self.level, level)
 
     def apply(self, command: Command, time_ms: int) -> Expected:
         """Perform a committed command of a group closed at `time_ms`."""
@@ -292,6 +301,18 @@ class Model:
         if op.opcode == r.OP_SET_ACL:
             return self._set_acl(changed, op, who)
         if op.create is not None:
+            if op.opcode == r.OP_CREATE_TTL and op.create.flags not in (5, 6):
+                # Alone it is never sent; in a multi it is an ordinary create since level 1.
+                if self.level < CREATE_TTL_IN_MULTI:
+                    raise Refused(e.BAD_ARGUMENTS)
+                op = r.MultiOp(
+                    r.OP_CREATE,
+                    op.path,
+                    op.data,
+                    -1,
+                    r.CreateRequest(r.OP_CREATE, op.path, op.data, op.create.acl, op.create.flags),
+                )
+            assert op.create is not None
             return self._create(changed, op.create, session, expected)
         if op.opcode == r.OP_DELETE:
             self._delete(changed, op.path, op.version, who, expected)

@@ -18,7 +18,7 @@ from hashlib import sha1
 from typing import Any, Final
 
 from coord.env import read_file, replace_file
-from coord.errors import CoordError, CorruptRecord, StateDiverged
+from coord.errors import CoordError, CorruptRecord, StateDiverged, UnsupportedLevel
 from coord.raft.membership import Configuration, decode_configuration
 from coord.server import peer_codec as codec
 from coord.server import peer_link
@@ -37,6 +37,7 @@ from coord.storage.writer import InlineWriter
 from tests.sim.chance import Chance
 from tests.sim.checks import Violation
 from tests.sim.plan import Plan
+from tests.sim.store.builds import Builds
 from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import SECOND, ForkedJob, NodeTracer, PeerEvents, PowerCut, SimReactor, ThreadedWriter
 from tests.sim.store.net import Listening, Network, SimSocket
@@ -85,6 +86,8 @@ class Bug:
     crash_in_step = 0.0
     #: Whether the members change; None: as the seed says.
     members_move: bool | None = None
+    #: (older, newer) build, see `Builds`; None: as the seed says.
+    upgrade: tuple[int, int] | None = None
     #: Its place in the list of famous bugs, and where it was seen.
     number = 0
     known = ""
@@ -112,7 +115,9 @@ class Process:
         disk = host.disk
         is_new = META not in disk.names("")
         began = host.began_with()
-        self.found = found = recover_or_repair(disk, host.id, began, chance, segment_bytes=world.segment_bytes)
+        self.found = found = recover_or_repair(
+            disk, host.id, began, chance, segment_bytes=world.segment_bytes, supported=host.build
+        )
         writer = InlineWriter(found.wal) if host.writes_inline else ThreadedWriter(self, found.wal)
         self.links = PeerLinks(
             self.reactor,  # type: ignore[arg-type]
@@ -141,6 +146,7 @@ class Process:
         self.node.membership.cluster = CLUSTER
         self.links.members = self.node.membership
         self.node.on_members_changed = self._follow_members
+        self.node.levels.on_required = self.links.recheck
         self._follow_members()
         self.leaving = Leaving(self.node, self.reactor.callLater, self._left, disk.name)
         self._has_left = False
@@ -305,6 +311,10 @@ class Host:
         self.paused_until = 0
         #: A life of the process; also its incarnation.
         self.lives = 0
+        #: The highest feature level that the build of this life supports (-1 before the first), and of all lives.
+        self.build = self.best_build = -1
+        #: The operator has seen that the older build is of no use here.
+        self.must_be_newer = False
         self.is_flipped = False
         #: Its process holds a state that the log did not make.
         self.is_odd = False
@@ -382,6 +392,7 @@ class Host:
         self.is_on = True
         self.paused_until = 0
         self.lives += 1
+        self.build = world.builds.next_for(self)
         self.disk.injected = 0
         try:
             self.process = Process(self)
@@ -414,6 +425,10 @@ class Host:
     def _refused(self, error: Exception) -> None:
         world = self.world
         world.note(f"{self.id} does not start: {error}")
+        if isinstance(error, UnsupportedLevel):
+            self.disk.killed()
+            world.builds.refused(self)
+            return
         if self.disk.injected:
             world.counts["start_failed"] += 1
             self.disk.killed()
@@ -496,6 +511,7 @@ class World:
             outstanding_max=chance.pick([6, 1000]),
             output_bytes_max=chance.pick([400, 4 << 20, 4 << 20]),
         )
+        self.builds = Builds(self, self.bug.upgrade)
         self.net = Network(self)
         self.check = Checks(self)
         self.hosts: dict[int, Host] = {}

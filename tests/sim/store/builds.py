@@ -1,0 +1,85 @@
+"""Builds: the store is upgraded, and taken back again, while everything else happens to it.
+
+A machine's next process is of the older or of the newer build, in any order. What the judge demands:
+
+- A level comes into force only when every member has run a build that supports it.
+- No process goes past the entry with a level that its build does not support, and none has to stop for one: nodes below
+  the level have no link. An older build that is started on a log with a higher level does not start.
+
+Peace ends the upgrade: every machine gets the newer build.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from coord.tree.levels import SUPPORTED
+from tests.sim.chance import Chance
+from tests.sim.checks import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.store.world import Host, Process, World
+
+#: A build that is not written yet; its level changes nothing.
+NEXT: Final = SUPPORTED + 1
+#: (older, newer) by the highest levels that they support: mostly today's build, else an upgrade from the build before
+#: levels, to the next build, or both at once.
+UPGRADES: Final = ((SUPPORTED, SUPPORTED), (SUPPORTED - 1, SUPPORTED), (SUPPORTED, NEXT), (0, NEXT))
+
+
+class Builds:
+    """Which build runs where."""
+
+    def __init__(self, world: World, upgrade: tuple[int, int] | None = None) -> None:
+        self._world = world
+        # Of its own: a history is the same, whatever builds there are.
+        self._chance = chance = Chance(world.seed * 1_000_003 + 7)
+        self.older, self.newer = upgrade or chance.pick(list(UPGRADES))
+        #: Of ten processes, so many are of the newer build.
+        self._newer_share = chance.pick([3, 5, 8])
+        #: (index, level) of the entries that have raised the level.
+        self.raises: list[tuple[int, int]] = []
+
+    def next_for(self, host: Host) -> int:
+        """The highest level that the next process on this machine supports."""
+        must = host.must_be_newer or not self._world.faulty
+        level = self.newer if must or self._chance.below(10) < self._newer_share else self.older
+        if host.build > level:
+            self._world.counts["build_downgraded"] += 1
+        elif 0 <= host.build < level:
+            self._world.counts["build_upgraded"] += 1
+        host.best_build = max(host.best_build, level)
+        return level
+
+    def refused(self, host: Host) -> None:
+        """A process did not start on what a newer build has left: the operator takes the newer one."""
+        if host.build >= self.newer:
+            raise Violation(f"{host.id} refuses a level that its build supports")
+        self._world.counts["level_refused_at_start"] += 1
+        host.must_be_newer = True
+        host.restart_later()
+
+    def raised(self, index: int, level: int, members: list[int]) -> None:
+        """An entry that raises the level is applied somewhere for the first time."""
+        self._world.counts["level_raised"] += 1
+        for member in members:
+            best = self._world.hosts[member].best_build
+            if best < level:
+                raise Violation(f"level {level} is in force from {index} on, {member} never supported more than {best}")
+        self.raises.append((index, level))
+
+    def check(self, process: Process) -> None:
+        """Look at a process after a turn."""
+        build = process.host.build
+        for index, level in self.raises:
+            if build < level and process.node.applied_index >= index:
+                raise Violation(f"{process.host.id} has gone past level {level} at {index} with a build for {build}")
+
+    def make_peace(self) -> None:
+        """Every machine whose build is too old gets the newer one."""
+        for host in self._world.hosts.values():
+            if host.process is not None and host.build < self.newer:
+                if host.process.node.levels.trouble():
+                    self._world.counts["level_trouble_told"] += 1
+                host.process.kill()
+                host.restart_later()
