@@ -486,15 +486,8 @@ class Node:
                     self.commands += len(outcomes)
                     pipeline.applied(outcomes)
             elif entry.kind == LEVEL:
-                try:
-                    pipeline.applied([machine.raise_level(entry.data)])
-                except UnsupportedLevel as error:
-                    # Behind this entry this build would answer otherwise than the others.
-                    self.applied_index = entry.index - 1
-                    self.on_failed(error)
+                if not self._raise_level(entry):
                     return
-                log.info("feature level {to} is in force from {index} on", to=machine.level, index=entry.index)
-                self.levels.applied(entry.index)
             elif entry.kind == CONFIG:
                 pipeline.applied([machine.apply_membership(config_text(decode_configuration(entry.data)))])
             self.keeper.bytes_since += len(entry.data)
@@ -513,6 +506,18 @@ class Node:
             # Everything of earlier terms is applied: the table is complete, and every session begins anew.
             self._restart_expiry()
             self.membership.leadership_settled()
+
+    def _raise_level(self, entry: Entry) -> bool:
+        """Apply a LEVEL entry; return False if this build does not support the level: the node stops in front of it."""
+        try:
+            self.pipeline.applied([self.machine.raise_level(entry.data)])
+        except UnsupportedLevel as error:
+            self.applied_index = entry.index - 1
+            self.on_failed(error)
+            return False
+        log.info("feature level {to} is in force from {index} on", to=self.machine.level, index=entry.index)
+        self.levels.applied(entry.index)
+        return True
 
     def _apply_one_by_one(self, entry: Entry) -> None:
         """Answer each command before the next is applied: reads of its session wait between them."""

@@ -123,10 +123,18 @@ def _align(wal: Wal, recovered: Recovered, position: SnapshotMeta) -> None:
 
 
 def _check_levels(disk: Disk, entries: list[Entry], supported: int) -> None:
-    """Raise UnsupportedLevel if the log raises the feature level above `supported`."""
+    """Raise UnsupportedLevel if the log raises the level above `supported`, StorageError for entries unknown here."""
+    where = disk.where(WAL_FOLDER)
     for entry in entries:
-        if entry.kind == LEVEL and decode_level(entry.data) > supported:
-            raise UnsupportedLevel(f"{disk.where(WAL_FOLDER)}: the log has", decode_level(entry.data), supported)
+        if entry.kind > LEVEL:
+            raise StorageError(f"{where}: entry {entry.index} is of kind {entry.kind}: start a newer build")
+        if entry.kind == LEVEL:
+            try:
+                level = decode_level(entry.data)
+            except ValueError as error:
+                raise StorageError(f"{where}: entry {entry.index}: {error}: start a newer build") from error
+            if level > supported:
+                raise UnsupportedLevel(f"{where}: the log has", level, supported)
 
 
 def _newest_state(snapshots: Snapshots, supported: int) -> tuple[StateMachine, SnapshotMeta]:

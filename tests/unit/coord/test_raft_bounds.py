@@ -168,7 +168,7 @@ def test_what_is_committed_is_not_contradicted(previous: int, previous_term: int
         [Entry(2, 5, NORMAL, b"")],  # terms never fall along a log
         [Entry(5, 5, NORMAL, b""), Entry(4, 6, NORMAL, b"")],
         [Entry(TERM + 1, 5, NORMAL, b"")],  # later than the leader's own term
-        [Entry(3, 5, 3, b"")],
+        [Entry(3, 5, 4, b"")],
         [Entry(3, 5, CONFIG, b"no configuration")],
         [Entry(3, 5, CONFIG, Configuration([], [1]).encode())],
     ],

@@ -125,3 +125,48 @@ def test_strangers_may_not_send_long_frames() -> None:
         reader.feed(b"\x7f\xff\xff\xff\x03")
     with pytest.raises(RemoteProtocolError):
         codec.PeerFrames().feed(b"GET / HTTP/1.1\r\n\r\n")
+
+
+LEVELS = st.integers(0, (1 << 32) - 1)
+
+
+@given(LEVELS, LEVELS, st.booleans(), st.sampled_from(["", "h5:1", "[::1]:65535"]))
+def test_hellos_round_trip_in_both_versions(supported: int, required: int, has_log: bool, address: str) -> None:
+    """The older version has no levels: its sender supports level 0."""
+    for version in (codec.VERSION_BEFORE, codec.VERSION):
+        hello = codec.Hello(b"c" * 16, 1, 2, 7, has_log, version, 9, address, supported, required)
+        got = codec.decode_hello(codec.encode_hello(hello)[5:])
+        levels = (supported, required) if version == codec.VERSION else (0, 0)
+        assert (got.supported, got.required) == levels
+        assert (got.version, got.src, got.dst, got.has_log, got.config) == (version, 1, 2, has_log, 9)
+        assert (got.cluster, got.incarnation, got.address) == (b"c" * 16, 7, address)
+
+
+def test_a_hello_of_the_version_before_is_byte_for_byte_what_older_builds_send() -> None:
+    """They take the rest of the frame for the address."""
+    hello = codec.Hello(b"c" * 16, 1, 2, 7, True, codec.VERSION_BEFORE, 9, "h:1", 5, 5)
+    body = b"RKPR\x00\x03" + b"c" * 16 + b"".join(n.to_bytes(8, "big") for n in (1, 2, 7)) + b"\1" + bytes(7) + b"\x09"
+    assert codec.encode_hello(hello)[5:] == body + b"h:1"
+
+
+def test_fields_of_later_builds_are_passed_over() -> None:
+    """Whatever their length; a field that breaks off, or a level of another size, is no hello."""
+    body = codec.encode_hello(codec.Hello(b"c" * 16, 1, 2, 7, True, supported=3))[5:]
+    assert codec.decode_hello(body + b"\x00\x63\x00\x05later").supported == 3
+    for rest in (b"\x00", b"\x00\x63\x00\x05late", b"\x00\x01\x00\x02\x00\x03"):
+        with pytest.raises(RemoteProtocolError):
+            codec.decode_hello(body + rest)
+
+
+def test_the_refusal_of_an_older_listener_names_its_version() -> None:
+    """No other refusal makes a dialler try an older version."""
+    assert codec.refused_version("speaks version 4, this node 3") == 3
+    assert codec.refused_version("node 5 is not a member") == 0
+    assert codec.refused_version("speaks version 4, this node 3 and more") == 0
+
+
+def test_a_level_entry_that_cannot_be_read_costs_the_link() -> None:
+    """It would stop the node that applies it."""
+    frame = codec.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 1, 3, b"\2")]))
+    with pytest.raises(RemoteProtocolError, match="feature level"):
+        codec.decode_raft(frame, 5, len(frame))
