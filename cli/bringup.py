@@ -26,7 +26,7 @@ from cli.connect import Cluster, ask_server, four_letter, is_answering, open_sto
 from cli.display import Display
 from cli.errors import CliError, UnreachableError
 from cli.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
-from cli.supervisor import Ended, News, Restarted, Supervisor, last_lines
+from cli.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
 from cli.tables import new_request_id
 from coord.client.access import StoreAccess
 from coord.rpc_wire import RpcError, call_blocking
@@ -311,6 +311,14 @@ class BringUp:
     def tell(self, news: News) -> None:
         """Show one end: a line, and the log's last lines unless somebody asked for it; or one restart."""
         daemon = news.daemon
+        if isinstance(news, NotStarted):
+            self._display.say(
+                f"{_now()}  {daemon.name} cannot be started: {news.why}; tried again in {news.again_in_s:.0f} s",
+                daemon=daemon.name,
+                why=news.why,
+                again_in_s=news.again_in_s,
+            )
+            return
         if isinstance(news, Restarted):
             daemon.pid = news.pid
             self._display.say(

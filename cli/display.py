@@ -6,8 +6,10 @@ one phase is open at a time.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -93,7 +95,8 @@ class LiveDisplay(Display):
 
     def say(self, text: str, **_fields: Any) -> None:
         """Above the bars."""
-        self.console.print(text, markup=False)
+        with output_may_fail():
+            self.console.print(text, markup=False)
 
     def close(self) -> None:
         """Leave the bars as they are."""
@@ -126,7 +129,8 @@ class PlainDisplay(Display):
 
     def say(self, text: str, **_fields: Any) -> None:
         """As it is."""
-        self.console.print(text, markup=False)
+        with output_may_fail():
+            self.console.print(text, markup=False)
 
     def _show_begin(self, title: str, _total: int) -> None:
         self._title = title
@@ -150,7 +154,8 @@ class JsonDisplay(Display):
 
     def say(self, text: str, **fields: Any) -> None:
         """One line."""
-        output.print_json_line({"event": "note", "text": text, **fields})
+        with output_may_fail():
+            output.print_json_line({"event": "note", "text": text, **fields})
 
     def _show_begin(self, title: str, total: int) -> None:
         pass
@@ -159,7 +164,22 @@ class JsonDisplay(Display):
         pass
 
     def _show_end(self, _seconds: float, _detail: str) -> None:
-        output.print_json_line({"event": "phase", **output.whole(self.phases[-1])})
+        with output_may_fail():
+            output.print_json_line({"event": "phase", **output.whole(self.phases[-1])})
+
+
+@contextlib.contextmanager
+def output_may_fail() -> Iterator[None]:
+    """Let a line be lost that standard output does not take, because it is a file on a full disk for instance.
+
+    A reader that has gone is another matter: BrokenPipeError ends `rk` as it ends other commands.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
 
 
 def choose(*, as_json: bool) -> Display:

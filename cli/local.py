@@ -282,8 +282,13 @@ def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:
     """Replace cluster.json atomically: a reader sees the old or the new one, never half."""
     path = data_dir / CLUSTER_FILE
     temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def read_cluster(data_dir: Path) -> LocalCluster | None:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import msgspec
 
@@ -87,7 +87,16 @@ class Restarted:
         self.by_itself = by_itself
 
 
-News = Ended | Restarted
+class NotStarted:
+    """News: a daemon that had died could not be started again; it is tried again in `again_in_s`."""
+
+    def __init__(self, daemon: Daemon, why: str, again_in_s: float) -> None:
+        self.daemon = daemon
+        self.why = why
+        self.again_in_s = again_in_s
+
+
+News = Ended | Restarted | NotStarted
 
 
 class Supervisor:
@@ -212,7 +221,7 @@ class Supervisor:
             return running.process.pid
         daemon = self._daemons[name]
         Path(daemon.data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        with Path(daemon.log).open("ab") as log:
+        with _open_log(daemon) as log:
             process = subprocess.Popen(
                 self._commands[name],
                 stdin=subprocess.DEVNULL,
@@ -245,8 +254,13 @@ class Supervisor:
         """How long to wait before a daemon that died is started again; None: it stays down."""
         if child.end_expected or not self._keeps_running:
             return None
-        lasted = time.monotonic() - child.began_s >= LASTED_S
-        pause_s = RESTART_S if lasted else self._pause_s.get(name, RESTART_S)
+        if time.monotonic() - child.began_s >= LASTED_S:
+            self._pause_s.pop(name, None)
+        return self._next_pause(name)
+
+    def _next_pause(self, name: str) -> float:
+        """Plan the next start of a daemon that does not run; return after how long."""
+        pause_s = self._pause_s.get(name, RESTART_S)
         self._pause_s[name] = min(2 * pause_s, RESTART_MAX_S)
         self._due_s[name] = time.monotonic() + pause_s
         return pause_s
@@ -255,8 +269,16 @@ class Supervisor:
         now_s = time.monotonic()
         for name in [name for name, due_s in self._due_s.items() if due_s <= now_s]:
             del self._due_s[name]
-            if name not in self._children:
-                self._tell(Restarted(self._daemons[name], self._start(name), by_itself=True))
+            if name in self._children:
+                continue
+            daemon = self._daemons[name]
+            try:
+                pid = self._start(name)
+            except OSError as error:  # no memory, no room for its directory: both pass
+                pause_s = self._next_pause(name)
+                self._tell(NotStarted(daemon, f"{error.filename or 'fork'}: {error.strerror}", pause_s))
+            else:
+                self._tell(Restarted(daemon, pid, by_itself=True))
 
     def _signal(self, name: str, number: int) -> None:
         child = self._children[name]
@@ -283,7 +305,10 @@ class Supervisor:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # no descriptor left, or the client has gone: it asks again
+            return
         # Served on the spot: a request is one short line, and nothing here takes longer than a fork.
         with connection:
             connection.settimeout(_CONTROL_TIMEOUT_S)
@@ -303,7 +328,10 @@ class Supervisor:
             return ControlAnswer(ok=False, error=f"there is no daemon {request.name!r}")
         if request.op == "start":
             if request.name not in self._children:
-                self._tell(Restarted(daemon, self._start(request.name)))
+                try:
+                    self._tell(Restarted(daemon, self._start(request.name)))
+                except OSError as error:
+                    return ControlAnswer(ok=False, error=f"{error.filename or 'fork'}: {error.strerror}")
         elif request.op == "kill":
             if request.name not in self._children:
                 return ControlAnswer(ok=False, error=f"{request.name} does not run")
@@ -311,6 +339,14 @@ class Supervisor:
         else:
             return ControlAnswer(ok=False, error=f"unknown operation {request.op!r}")
         return ControlAnswer(ok=True, daemons=[self._state(daemon)])
+
+
+def _open_log(daemon: Daemon) -> IO[bytes]:
+    """Open the log of a daemon. Where that is impossible, on a full disk for instance, the daemon runs without one."""
+    try:
+        return Path(daemon.log).open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")
 
 
 def _die_with(parent: int) -> Callable[[], None]:

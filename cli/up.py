@@ -15,13 +15,14 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import IO, Final
+from typing import IO, Final, NoReturn
 
 import click
 
 from cli import output
 from cli.access import as_variables, store_access
 from cli.bringup import Assigned, BringUp
+from cli.cluster_file import ClusterFile
 from cli.connect import Cluster, store_errors
 from cli.control import listen
 from cli.display import Display, choose
@@ -226,9 +227,10 @@ def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
             f"{data_dir} is in use by the `rk up` with pid {owner}",
             "Stop that one (Ctrl-C), or give another --data-dir.",
         ) from error
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
+    # For whoever wonders who has the directory; a full disk need not take that.
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
     return lock
 
 
@@ -264,13 +266,21 @@ def _run(
     *,
     restart: bool,
 ) -> int:
-    (data_dir / "logs").mkdir(exist_ok=True)
     news: queue.Queue[News] = queue.Queue()
     commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
     store_access(given)  # wrong options are told before anything starts
+    try:
+        (data_dir / "logs").mkdir(exist_ok=True)
+        listener = listen(data_dir)
+        write_cluster(local, data_dir)  # whatever happens from here on, the directory is known as a cluster's
+    except OSError as error:
+        raise CliError(
+            f"cannot write in {data_dir}: {error.strerror}", "Make room on that disk, or give another --data-dir."
+        ) from error
     surroundings = {**environment(), **as_variables(given.store_settings)}
-    supervisor = Supervisor(local.daemons(), commands, surroundings, listen(data_dir), news.put)
+    supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put)
     display = choose(as_json=given.json)
+    file = ClusterFile(local, data_dir, display.say)
     bringup = BringUp(local, supervisor, display, news)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
@@ -280,13 +290,12 @@ def _run(
     try:
         try:
             local.supervisor_pid = os.getpid()
-            _bring_up(local, data_dir, bringup, display, table, specs, given)
+            _bring_up(local, data_dir, bringup, display, table, specs, given, file)
             supervisor.keep_running(restart)
-            while True:
-                _follow(local, data_dir, bringup, news.get())
+            _follow(bringup, news, file)
         finally:
             display.close()
-            _take_down(bringup, supervisor, display, local, data_dir)
+            _take_down(bringup, supervisor, display, local, data_dir, file)
     except StopRequested:
         return 0
     finally:
@@ -297,7 +306,9 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
     raise StopRequested
 
 
-def _take_down(bringup: BringUp, supervisor: Supervisor, display: Display, local: LocalCluster, data_dir: Path) -> None:
+def _take_down(
+    bringup: BringUp, supervisor: Supervisor, display: Display, local: LocalCluster, data_dir: Path, file: ClusterFile
+) -> None:
     """Stop in order; a second Ctrl-C kills at once."""
     try:
         display.say("stopping: masters, servers, then the store (Ctrl-C again kills at once)")
@@ -309,7 +320,7 @@ def _take_down(bringup: BringUp, supervisor: Supervisor, display: Display, local
     local.supervisor_pid = 0
     for daemon in local.daemons():
         daemon.pid = 0
-    write_cluster(local, data_dir)
+    file.write()
 
 
 def _bring_up(
@@ -320,13 +331,14 @@ def _bring_up(
     table: str,
     specs: list[RegionSpec],
     given: Globals,
+    file: ClusterFile,
 ) -> None:
     """All phases, then the summary."""
     began = time.monotonic()
     display.say(f"RegionKeeper: {_counts(local)}; data in {output.shown(data_dir)}", data_dir=str(data_dir))
-    write_cluster(local, data_dir)  # first: whatever happens from here on, the directory is known as a cluster's
+    file.write()
     bringup.start_daemons()
-    write_cluster(local, data_dir)
+    file.write()
     leader = bringup.wait_store()
     with store_errors(local.store), contextlib.ExitStack() as stack:
         client = bringup.connect(stack, store_access(given))
@@ -346,7 +358,7 @@ def _bring_up(
         assigned = bringup.follow_assignment(cluster)
     display.close()
     local.has_been_up = True
-    write_cluster(local, data_dir)
+    file.write()
     total = time.monotonic() - began
     if given.json:
         _json_summary(local, display, assigned, leader, active, total)
@@ -354,10 +366,16 @@ def _bring_up(
         _summary(local, data_dir, display, assigned, leader, active, total, table)
 
 
-def _follow(local: LocalCluster, data_dir: Path, bringup: BringUp, news: News) -> None:
-    """A daemon ended or was started again while the cluster was up: say so, and keep cluster.json true."""
-    bringup.tell(news)
-    write_cluster(local, data_dir)
+def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile) -> NoReturn:
+    """While the cluster is up, show each end and restart of a daemon, and keep cluster.json true."""
+    while True:
+        try:
+            item = news.get(timeout=file.wait_s())
+        except queue.Empty:
+            pass
+        else:
+            bringup.tell(item)
+        file.write()
 
 
 # --- what is said at the end ---------------------------------------------------------------------------------------

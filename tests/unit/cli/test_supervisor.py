@@ -17,7 +17,7 @@ from cli import supervisor
 from cli.control import ControlRequest, ask, listen
 from cli.errors import CliError, UnreachableError
 from cli.local import Daemon
-from cli.supervisor import Ended, News, Restarted, Supervisor, describe_end, last_lines
+from cli.supervisor import Ended, News, NotStarted, Restarted, Supervisor, describe_end, last_lines
 from tests.helpers import eventually
 
 DEADLINE_S = 60.0
@@ -129,7 +129,7 @@ def test_daemons_die_when_their_supervisor_is_killed(tmp_path: Path) -> None:
 import os, sys, threading
 from pathlib import Path
 from cli.local import Daemon
-from cli.supervisor import Ended, News, Restarted, Supervisor, describe_end, last_lines
+from cli.supervisor import Ended, News, NotStarted, Restarted, Supervisor, describe_end, last_lines
 folder = Path({str(tmp_path)!r})
 one = Daemon("a", "server", "127.0.0.1:1", "", str(folder / "a"), str(folder / "a.log"))
 found = Supervisor([one], {{"a": [sys.executable, "-c", {SLEEPER!r}]}}, dict(os.environ), None, lambda _: None)
@@ -234,3 +234,28 @@ def test_an_end_that_was_asked_for_is_final(tmp_path: Path, monkeypatch: pytest.
         assert isinstance(told, Ended)
         assert told.expected
         assert told.again_in_s is None
+
+
+def test_a_daemon_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    """The supervisor's thread goes on: there was no room for the daemon's directory, then there is."""
+    with supervised(tmp_path, {"a": "raise SystemExit(3)", "b": SLEEPER}, control=True) as (found, news):
+        found.keep_running(True)
+        found.start("a")
+        assert isinstance(news.get(timeout=DEADLINE_S), Ended)
+        (tmp_path / "a").rmdir()
+        (tmp_path / "a").write_text("in the way of the directory")
+        failed = news.get(timeout=DEADLINE_S)
+        assert isinstance(failed, NotStarted)
+        assert "File exists" in failed.why
+        with pytest.raises(CliError, match="File exists"):
+            ask(tmp_path, ControlRequest("start", "a"))
+        (tmp_path / "a").unlink()
+        assert isinstance(news.get(timeout=DEADLINE_S), Restarted | NotStarted)
+        assert found.start("b")
+
+
+def test_a_daemon_runs_without_a_log_where_none_can_be_opened(tmp_path: Path) -> None:
+    """A full disk takes no new file."""
+    with supervised(tmp_path, {"a": SLEEPER}) as (found, _):
+        (tmp_path / "a.log").mkdir()
+        assert is_alive(found.start("a"))
