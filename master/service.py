@@ -33,6 +33,7 @@ from coord.client.session import SessionState, ZkClient
 from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
+from coord.listening import listen
 from coord.rpc import RpcServer
 from master import catalog
 from master.api import MasterApi
@@ -40,6 +41,7 @@ from master.auditor import Auditor
 from master.election import Election
 from master.feed import Feed
 from master.fence import Fence
+from master.health import MasterHealth
 from master.heartbeats import Heartbeats
 from master.identity import Identity
 from master.metrics import MasterMetrics
@@ -143,6 +145,8 @@ class MasterService:
         self._registry = CollectorRegistry()
         MasterMetrics(self, self._registry)
         self._admin_port: Any = None
+        self._is_listening = False
+        self.health = MasterHealth(self.now_ms, settings.session_timeout_ms)
 
     # --- what others look at --------------------------------------------------------------------------------------
 
@@ -196,19 +200,22 @@ class MasterService:
 
     # --- life -----------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Listen, connect, stand for election."""
+    def listen(self) -> None:
+        """Listen for requests and on the admin port. Raise ConfigError when an address is taken."""
         settings = self._settings
-        self._rpc.listen(self._reactor, settings.host, settings.port)
+        listen(self._rpc, self._reactor, "address", settings.host, settings.port)
+        self._is_listening = True
         if settings.admin_port:
             admin = AdminHttp(
-                registry=self._registry,
-                health=lambda: (True, {"uuid": self.uuid}),
-                ready=self._is_ready,
-                status=self.api.status,
+                registry=self._registry, health=self._health, ready=self._is_ready, status=self.api.status
             )
             host = settings.admin_host or settings.host
-            self._admin_port = admin.listen(self._reactor, host, settings.admin_port)
+            self._admin_port = listen(admin, self._reactor, "admin address", host, settings.admin_port)
+
+    def start(self) -> None:
+        """Listen, unless that was done before; connect, stand for election."""
+        if not self._is_listening:
+            self.listen()
         self.client.on_state(self._session_changed)
         self.client.connect().addErrback(lambda _: None)
         log.info("master {uuid} start code {code}", uuid=self.uuid, code=self._identity.start_code)
@@ -235,12 +242,19 @@ class MasterService:
             await self._admin_port.stopListening()
         self._identity.release()
 
+    def _health(self) -> tuple[bool, dict[str, object]]:
+        is_activating = self.reign is not None and self.role == "activating"
+        began_ms = self._reign_began_ms if is_activating else None
+        reasons = self.health.reasons(self.client.trouble, began_ms, self.phases.current)
+        return not reasons, {"uuid": self.uuid, "reasons": reasons}
+
     def _is_ready(self) -> tuple[bool, dict[str, object]]:
         ready = self.client.state is SessionState.CONNECTED and self.role != "activating"
         return ready, {"role": self.role, "session": self.client.state.value}
 
     def _session_changed(self, state: SessionState) -> None:
         log.info("session {state}", state=state.value)
+        self.health.session(state is SessionState.CONNECTED)
         if self._stopping:
             return
         if state is SessionState.CONNECTED:
@@ -280,6 +294,7 @@ class MasterService:
         await election.register()
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
         await self._count_masters()
+        self.health.stands()
         epoch = await election.win(now, self._racing)
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch, self.cluster_id)
@@ -370,6 +385,8 @@ class MasterService:
             )
         elif not isinstance(error, CoordError | CancelledError):
             log.failure("election", failure=result)
+        if not isinstance(error, CancelledError):
+            self.health.election_failed(str(error) or type(error).__name__)
         self._stand_later()
 
     def _stand_later(self) -> None:
@@ -404,7 +421,7 @@ class MasterService:
 def run(settings: Settings) -> int:
     """Run a master until SIGTERM or SIGINT; returns the exit status.
 
-    Raises ConfigError when the data directory cannot be used.
+    Raises ConfigError when the data directory or an address cannot be used.
     """
     from twisted.internet import reactor
 
@@ -435,6 +452,11 @@ def run(settings: Settings) -> int:
         if loop.running:
             loop.stop()
 
+    try:
+        service.listen()
+    except ConfigError:
+        identity.release()
+        raise
     loop.callWhenRunning(service.start)
     loop.callWhenRunning(signal.signal, signal.SIGTERM, stop)
     loop.callWhenRunning(signal.signal, signal.SIGINT, stop)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,6 @@ from typing import Any, Final
 
 import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import (
@@ -37,6 +35,7 @@ from coord.client.session import SessionState, ZkClient
 from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, ConnectionLoss, OperationError
+from coord.listening import listen
 from coord.rpc import RpcError, RpcServer
 from coord.stopping import stop_on_signals
 from regions.belonging import check_cluster
@@ -65,6 +64,7 @@ from regionserver.directory import DirectoryOpener
 from regionserver.epochs import Epochs
 from regionserver.events import Key
 from regionserver.handover import hand_over
+from regionserver.health import LOOK_EVERY_S, ServerHealth, SharedWatch
 from regionserver.heartbeats import Heartbeats
 from regionserver.host import Host
 from regionserver.instance import Instance
@@ -73,6 +73,7 @@ from regionserver.lease import Lease
 from regionserver.life import Phase
 from regionserver.metrics import Metrics
 from regionserver.opener import NothingOpener, RegionOpener, kind_of
+from regionserver.process import allow_many_files, install_reactor
 from regionserver.report import Membership
 from regionserver.serving import Serving
 from regionserver.shared import Admission
@@ -89,8 +90,6 @@ SAY_EVERY_S: Final = 5.0
 REFUSED_AGAIN_S: Final = 1.0
 #: SIGTERM: the regions get this long to close; then the process ends without them.
 CLOSE_WITHIN_S: Final = 10.0
-#: Regions of a lost session that have not closed after this long make the process unhealthy.
-HEALTHY_CLOSE_S: Final = 60.0
 
 #: What only the newest master may send, and only to this very incarnation.
 Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas
@@ -167,6 +166,11 @@ class RegionServer:
         self._metrics.refresh = self.status
         self._began_s = self._boot_s()
         self._closing_since_s: float | None = None
+        shared = opener.shared
+        self._watch = SharedWatch((lambda: None) if shared is None else shared.check, self._boot_s)
+        self._health_of = ServerHealth(self._boot_s, settings.session_timeout_ms, self._watch)
+        self._noting = LoopingCall(self._note_health)
+        self._noting.clock = reactor
         self._is_leaving = False
         self._is_stopping = False
         self._living: Deferred[None] | None = None
@@ -199,6 +203,8 @@ class RegionServer:
             self._admin_port, admin_port = self._listen(
                 admin, "admin address", settings.admin_host, settings.admin_port
             )
+            self._watch.start()
+            self._noting.start(LOOK_EVERY_S)
         self._record = ServerRecord(
             uuid=self._instance.uuid,
             host=settings.host,
@@ -214,11 +220,7 @@ class RegionServer:
         self._living.addErrback(self._fatal)
 
     def _listen(self, server: RpcServer | AdminHttp, what: str, host: str, port: int) -> tuple[IListeningPort, int]:
-        try:
-            opened = server.listen(self._reactor, host, port)
-        except CannotListenError as error:
-            reason = getattr(error.socketError, "strerror", None) or error.socketError
-            raise ConfigError(f"{what} {host}:{port} cannot be used: {reason}") from error
+        opened = listen(server, self._reactor, what, host, port)
         address: Any = opened.getHost()
         return opened, int(address.port)
 
@@ -247,6 +249,9 @@ class RegionServer:
         if client is not None:
             await client.close()
         await self._rpc.stop()
+        self._watch.stop()
+        if self._noting.running:
+            self._noting.stop()
         if self._admin_port is not None:
             stopped = self._admin_port.stopListening()
             if stopped is not None:
@@ -530,9 +535,23 @@ class RegionServer:
         return is_joined and self._host.is_serving, {"registered": is_joined, "serving": self._host.is_serving}
 
     def _health(self) -> tuple[bool, Mapping[str, object]]:
+        self._note_health()
         since_s = self._closing_since_s
-        stuck_s = 0.0 if since_s is None else self._boot_s() - since_s
-        return stuck_s < HEALTHY_CLOSE_S, {"closing_for_s": round(stuck_s, 1)}
+        closing_s = 0.0 if since_s is None else self._boot_s() - since_s
+        reasons = self._health_of.reasons(self._why_unserving(), closing_s)
+        return not reasons, {"reasons": reasons, "closing_for_s": round(closing_s, 1)}
+
+    def _note_health(self) -> None:
+        self._health_of.note((self._ready()[0] and self._holds()) or self._is_leaving)
+
+    def _why_unserving(self) -> str:
+        client, membership = self._client, self._membership
+        if client is None or client.state is not SessionState.CONNECTED:
+            trouble = "" if client is None else client.trouble
+            return f"no session with the store ({trouble or 'no node answers'})"
+        if membership is None or not membership.is_joined:
+            return "the server is not registered"
+        return "the lease does not hold" if not self._holds() else "the server is leaving"
 
 
 def built_in(settings: Settings) -> RegionOpener:
@@ -550,11 +569,11 @@ def run(settings: Settings, opener: RegionOpener | None = None) -> int:
     Raises:
         ConfigError: nothing was started; the message is one line for the operator.
     """
-    _allow_many_files()
+    allow_many_files()
     if opener is None:
         opener = built_in(settings)
     instance = Instance.open(settings.data_dir)
-    reactor = _install_reactor()
+    reactor = install_reactor()
     # A worker between two system calls must not wait 5 ms for a busy reactor to let go of the interpreter.
     sys.setswitchinterval(0.0005)
     deaths: list[str] = []
@@ -575,20 +594,3 @@ def run(settings: Settings, opener: RegionOpener | None = None) -> int:
     reactor.run()
     instance.close()
     return 1 if deaths else 0
-
-
-def _install_reactor() -> Any:
-    """The process's reactor, its timers on the monotonic clock."""
-    from twisted.internet import reactor
-
-    # Twisted's timers follow the wall clock; a server whose clock is set back by an hour must not stop renewing.
-    process_reactor: Any = reactor
-    process_reactor.seconds = time.monotonic
-    return process_reactor
-
-
-def _allow_many_files() -> None:
-    """Every open region holds a descriptor: take as many as the system lets us."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

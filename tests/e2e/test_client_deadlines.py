@@ -16,44 +16,13 @@ from regions import messages as ms
 from regionserver.client import Change, RegionClient, Unavailable, connect
 from regionserver.kv.messages import KvRead, KvValues
 from tests.e2e.masters import Cluster, cluster_on
-from tests.helpers import daemon, free_ports, rk
+from tests.e2e.nodes import Nodes, store
 
 pytestmark = pytest.mark.e2e
 
 #: What a busy machine may take on top of a deadline before a thread runs again. Without deadlines, calls hung for ever.
 SLACK_S = 15.0
 TABLES = ["known", *(f"new{number}" for number in range(8))]
-
-
-class Nodes:
-    """The store's nodes, by their client port."""
-
-    def __init__(self) -> None:
-        self.by_port: dict[int, subprocess.Popen[bytes]] = {}
-
-    @property
-    def hosts(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.by_port)
-
-    def all(self, number: signal.Signals) -> None:
-        for node in self.by_port.values():
-            os.killpg(node.pid, number)
-
-
-@contextlib.contextmanager
-def store(folder: Path) -> Iterator[Nodes]:
-    """Three nodes, of which some may be stopped."""
-    folder.mkdir(parents=True)
-    ports = free_ports(6)
-    everybody = ",".join(f"{number}=127.0.0.1:{port}" for number, port in enumerate(ports[3:], 1))
-    nodes = Nodes()
-    with contextlib.ExitStack() as running:
-        for number, (client, peer) in enumerate(zip(ports[:3], ports[3:], strict=True), 1):
-            words = ["coord", "run", "--id", str(number), "--data-dir", str(folder / f"store{number}")]
-            words += ["--client-address", f"127.0.0.1:{client}", "--peer-address", f"127.0.0.1:{peer}"]
-            command = rk(*words, "--peers", everybody)
-            nodes.by_port[client] = running.enter_context(daemon(command, log=folder / f"store{number}.log"))
-        yield nodes
 
 
 @contextlib.contextmanager
