@@ -16,10 +16,13 @@ from coord.server.commands import command_pages
 from coord.server.config import Settings
 from coord.server.node import Node
 from coord.server.peer_link import PeerLinks
+from coord.server.readiness import Readiness
 from coord.server.words import Words
 
 
-def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words, backups: Backups) -> AdminHttp:
+def admin_site(
+    settings: Settings, node: Node, links: PeerLinks, words: Words, backups: Backups, readiness: Readiness
+) -> AdminHttp:
     """The admin pages of one node."""
     registry = CollectorRegistry()
     registry.register(_Figures(node))
@@ -29,7 +32,8 @@ def admin_site(settings: Settings, node: Node, links: PeerLinks, words: Words, b
         return node.failure is None, {"problem": why}
 
     def ready() -> tuple[bool, Mapping[str, object]]:
-        return node.is_serving(), {"role": node.role_name(), "leader": node.core.leader}
+        why = readiness.why_not()
+        return not why, {"problem": why, "role": node.role_name(), "leader": node.core.leader}
 
     def status() -> dict[str, object]:
         machine = node.machine

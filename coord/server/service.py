@@ -36,6 +36,7 @@ from coord.server.node_settings import NodeSettings
 from coord.server.peer_guard import PeerGuard
 from coord.server.peer_link import PeerLinks
 from coord.server.reactor import TurnReactor
+from coord.server.readiness import Readiness
 from coord.server.recovery import WAL_FOLDER
 from coord.server.repair import has_forgotten, recover_or_repair
 from coord.server.snapshot_job import ForkSnapshotJob
@@ -108,6 +109,7 @@ class Service:
         self._status = 0
         self._is_stopping = False
         self._leaving: Leaving
+        self._readiness: Readiness
         #: Whether this process has known a leader, or has done what it can to get one.
         self._is_led = False
         #: Where the log ended at the start; 0 once that is applied.
@@ -179,6 +181,7 @@ class Service:
         backups = Backups(self.node, disk, meta["cluster"], self.clock, entropy)
         self._job.written = backups.snapshot_written
         self._job.damaged = self.node.on_failed
+        self._readiness = Readiness(self.node, found.wal, self.clock)
         words = Words(settings, self.node)
         self.clients = ClientListener(self.reactor, self.node, self.clock, _client_limits(settings), words.answer)
         self._serve_admin(words, backups)
@@ -344,7 +347,7 @@ class Service:
         from coord.server.admin import admin_site
 
         try:
-            site = admin_site(self.settings, self.node, self.links, words, backups)
+            site = admin_site(self.settings, self.node, self.links, words, backups, self._readiness)
             self._admin = site.listen(self.reactor, *address)
             backups.admit(address)
             if self.settings.drill_links:
@@ -364,6 +367,7 @@ class Service:
                 if not self._is_led:
                     self._hasten()
                 self.node.tick()
+                self._readiness.tick()
                 if self._recovered_to and self.node.applied_index >= self._recovered_to:
                     # What was read of the log may be gone by now, and lay between znodes.
                     self._recovered_to = 0

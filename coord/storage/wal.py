@@ -300,6 +300,10 @@ class Wal:
         except OSError as error:
             raise SyncFailed(self._disk.where(self._folder), error) from error
 
+    def newest_path(self) -> str:
+        """Return the path of the newest segment. Any thread: the name is added once the file is on the disk."""
+        return self._where()
+
     def segment_count(self) -> int:
         """How many files the log has."""
         return len(self._segments)

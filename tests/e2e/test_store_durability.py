@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import shutil
-import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,34 +17,11 @@ from coord.tree.machine import StateMachine
 from coord.tree.node import SetDataDelta
 from tests.e2e.test_store_cluster import Cluster
 from tests.helpers import eventually
+from tests.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.e2e
 
-SMALL_DISK = "6m"
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of SMALL_DISK at `folder`; skips where nobody may mount one."""
-    folder.mkdir(mode=0o700)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK},mode=0700", "tmpfs", str(folder)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("may not mount a small file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
-
-
-def fill(folder: Path) -> Path:
-    """Take all the room that is left."""
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(1 << 12))
-    return filler
+SMALL_DISK_MB = 6
 
 
 def flip(path: Path, offset: int) -> None:
@@ -64,9 +40,42 @@ def health(cluster: Cluster, node: int) -> dict[str, object]:
         return found
 
 
+def ready(cluster: Cluster, node: int) -> tuple[bool, str]:
+    """What the ready page says, and why."""
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.admin_ports[node], timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", "/ready")
+        answer = connection.getresponse()
+        found = json.load(answer)
+    assert (answer.status == http.client.OK) == found["ready"]
+    return bool(found["ready"]), str(found["problem"])
+
+
+@pytest.mark.parametrize("harm", ["removed", "moved"])
+def test_a_data_directory_that_goes_ends_its_node(tmp_path: Path, harm: str) -> None:
+    """The node took a thousand writes more, into files that nobody could open any more."""
+    cluster = Cluster(tmp_path, count=1)
+    cluster.start()
+    try:
+        cluster.leader()
+        with cluster.client() as client:
+            client.create("/before", b"x")
+        if harm == "removed":
+            shutil.rmtree(tmp_path / "n1")
+        else:
+            (tmp_path / "n1").rename(tmp_path / "elsewhere")
+        process = cluster.processes[1]
+        assert eventually(lambda: process.poll() is not None, what="the node to end")
+        assert process.returncode == 1
+        [line] = [line for line in (tmp_path / "1.log").read_text().splitlines() if "node 1 stops" in line]
+        assert "is not there any more: somebody has removed or moved the data directory" in line
+    finally:
+        cluster.kill()
+
+
 def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None:
     """One node: what was asked for while there was no room is done when there is, without a restart."""
-    with small_disk(tmp_path / "n1") as folder:
+    with small_disk(tmp_path / "n1", SMALL_DISK_MB) as folder:
         cluster = Cluster(tmp_path, count=1)
         cluster.start()
         try:
@@ -79,11 +88,13 @@ def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None
                 eventually(lambda: cluster.status(1)["disk_full"], what="the disk to be found full")
                 assert reader.get("/before")[0] == b"x"
                 assert health(cluster, 1)["problem"] == "disk full: no writes until there is room"
+                assert ready(cluster, 1) == (False, "disk full: no writes until there is room")
                 assert "zk_disk_full\t1\n" in cluster.word(1, b"mntr")
                 assert not all(each.ready() for each in waiting)
                 filler.unlink()
                 assert [each.get(timeout=60) for each in waiting] == [f"/big{number}" for number in range(6)]
             assert not cluster.status(1)["disk_full"]
+            assert ready(cluster, 1) == (True, "")
             assert "disk full" in (tmp_path / "1.log").read_text()
             assert "the disk has room again" in (tmp_path / "1.log").read_text()
         finally:

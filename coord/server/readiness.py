@@ -1,0 +1,85 @@
+"""Whether a node would take a write, for its /ready page, and whether its data directory is still its own."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from coord.env import Clock
+from coord.errors import StorageError
+from coord.server.node import Node
+from coord.storage.wal import Wal
+
+#: A write that has waited for so long is taken by nobody: longer than an election and than a disk that stalls.
+STALL_MS: Final = 3000
+#: How often the log's file is looked for.
+LOOK_MS: Final = 500
+
+
+class DirectoryGone(StorageError):  # noqa: N818 - a state of affairs
+    """The data directory of this running node was removed, or another one put in its place."""
+
+
+class Readiness:
+    """What one node can do at the moment. `tick` is called with each tick of the node."""
+
+    def __init__(self, node: Node, wal: Wal, clock: Clock) -> None:
+        self._node = node
+        self._wal = wal
+        self._clock = clock
+        self._looked_ms = clock.monotonic_ms()
+        #: As the leader: the commit index, and when it last moved or nothing waited for it.
+        self._commit = 0
+        self._moved_ms = self._looked_ms
+        #: The log's newest file, and which file had that name when it was first looked for.
+        self._path = ""
+        self._inode = 0
+
+    def tick(self) -> None:
+        """Look at the log's progress and at its file. Raises DirectoryGone."""
+        now_ms = self._clock.monotonic_ms()
+        log = self._node.core.log
+        if log.commit != self._commit or log.commit >= log.last or self._node.core.leadership is None:
+            self._commit = log.commit
+            self._moved_ms = now_ms
+        if now_ms - self._looked_ms >= LOOK_MS:
+            self._looked_ms = now_ms
+            self.look()
+
+    def why_not(self) -> str:
+        """Return why a write would not be taken now, "" if it would."""
+        node = self._node
+        now_ms = self._clock.monotonic_ms()
+        if not node.is_serving():
+            return str(node.failure) if node.failure is not None else "no leader"
+        if node.is_full and (node.core.leadership is not None or node.core.is_alone()):
+            return node.trouble()
+        waited_ms = now_ms - self._moved_ms
+        proposals = node.proposals
+        for waiting in (proposals.sent, proposals.waiting):
+            if waiting:
+                waited_ms = max(waited_ms, now_ms - waiting[0].since_ms)
+        return f"a write has waited for {waited_ms} ms" if waited_ms >= STALL_MS else ""
+
+    def look(self) -> None:
+        """Find out whether the log's newest file is still where it was. Raises DirectoryGone.
+
+        Without this look a node would acknowledge writes into files that nobody can ever open again.
+        """
+        path = self._wal.newest_path()
+        try:
+            inode = os.stat(path).st_ino
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DirectoryGone(
+                f"{path} is not there any more: somebody has removed or moved the data directory of this running node."
+                " What was written last is lost with it. Put the directory back before the next start"
+            ) from error
+        except OSError:
+            return  # No answer about the file; the log's own writes will say what is wrong.
+        if path != self._path:
+            self._path, self._inode = path, inode
+        elif inode != self._inode:
+            raise DirectoryGone(
+                f"{path} is another file than the one that this running node writes to: somebody has replaced its data"
+                " directory. What was written last is not in the new one"
+            )

@@ -1,0 +1,154 @@
+"""What a stranger sends to an open peer port, in the name of a node: it costs connections, never a node or its disk."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.raft.membership import Configuration
+from coord.raft.messages import (
+    APPEND,
+    APPEND_RESP,
+    COMMIT,
+    HEARTBEAT,
+    HEARTBEAT_RESP,
+    PRE_VOTE,
+    READ_INDEX_RESP,
+    SNAPSHOT,
+    TIMEOUT_NOW,
+    VOTE,
+    Entry,
+    Message,
+    SnapshotMeta,
+)
+from coord.server import peer_codec as codec
+from coord.server.config import Settings
+from coord.tree.levels import SUPPORTED
+from tests.e2e.test_store_cluster import Cluster
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+NAME = "forged"
+#: More elections than this test could bring about by honest means.
+TERM_MAX = 1 << 20
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Cluster]:
+    """Three nodes without secret or certificates."""
+    cluster = Cluster(folder, options=("--cluster", NAME))
+    cluster.start()
+    try:
+        cluster.leader()
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+def send(cluster: Cluster, node: int, hello: codec.Hello, frames: bytes) -> None:
+    """Say hello to a node, then `frames`, and wait until the node closes or answers."""
+    with socket.create_connection(("127.0.0.1", cluster.peer_ports[node]), 10) as sock:
+        sock.sendall(codec.encode_hello(hello))
+        sock.settimeout(30)
+        if not frames:
+            with contextlib.suppress(OSError):
+                sock.recv(4096)
+            return
+        answer = sock.recv(4096)
+        assert answer[4] == codec.HELLO, answer
+        with contextlib.suppress(OSError):
+            sock.sendall(frames)
+            # A frame that was taken leaves the connection open, or the next hello in this name closes it.
+            sock.settimeout(0.3)
+            sock.recv(4096)
+
+
+def identity() -> bytes:
+    """The id of the cluster, which every peer port tells."""
+    return Settings(1, Path(), ("", 1), cluster=NAME).cluster_id()
+
+
+def forged(src: int, dst: int, term: int) -> Iterator[Message]:
+    """Messages that no node sends, in a term that the receiver leads or follows, and far beyond."""
+    meta = SnapshotMeta(1, 1, Configuration([1, 2, 3]), "0000000000000009-0000000000000002.snap")
+    for high in ((1 << 63) - 2, 1 << 62, (1 << 62) - 1, (1 << 32) + 100):
+        for kind in range(PRE_VOTE, READ_INDEX_RESP + 1):
+            snapshot = meta if kind == SNAPSHOT else None
+            yield Message(kind, src, dst, high, match_index=1, granted=True, snapshot=snapshot)
+            yield Message(kind, src, dst, high, high - 1, high - 1, snapshot=snapshot)
+    for kind in (APPEND, HEARTBEAT, COMMIT):
+        yield Message(kind, src, dst, term)
+    yield Message(APPEND, src, dst, term, 1, 1, entries=[Entry(1, 9, 0, b"")])
+    yield Message(APPEND, src, dst, term, entries=[Entry(term, 1, 7, b"")])
+    yield Message(APPEND_RESP, src, dst, term, match_index=1 << 40, granted=True)
+    yield Message(HEARTBEAT_RESP, src, dst, term, context=1 << 50)
+    yield Message(0, src, dst, term)
+    yield Message(99, src, dst, term)
+
+
+def alive(cluster: Cluster) -> None:
+    """All processes run, in terms that an election or two explains."""
+    for node, process in cluster.processes.items():
+        assert process.poll() is None, (cluster.folder / f"{node}.log").read_text()[-3000:]
+        assert cluster.status(node)["term"] < TERM_MAX
+
+
+def test_forged_frames_cost_connections_only(tmp_path: Path) -> None:
+    """One of them was enough to stop a leader, another to ruin every directory for good."""
+    with running(tmp_path) as cluster:
+        with cluster.client() as client:
+            client.create("/before", b"kept")
+        leader = cluster.leader()
+        for node in (leader, leader % 3 + 1):
+            src = next(i for i in cluster.ids if i not in (leader, node))
+            term = cluster.status(node)["term"]
+            hello = codec.Hello(identity(), src, node, 4711, True, supported=SUPPORTED)
+            for message in forged(src, node, term):
+                with contextlib.suppress(OverflowError, ValueError):
+                    send(cluster, node, hello, codec.encode_raft(message))
+                assert cluster.processes[node].poll() is None, repr((message.kind, message.term))
+            # Asks it to stand for election, which is allowed: the cluster finds a leader again.
+            send(cluster, node, hello, codec.encode_raft(Message(TIMEOUT_NOW, src, node, term)))
+            send(cluster, node, hello, codec.encode_raft(Message(VOTE, src, node, term + 5)))
+        eventually(cluster.leader, what="a leader")
+        alive(cluster)
+        with cluster.client() as client:
+            assert client.get("/before")[0] == b"kept"
+            client.create("/after", b"kept")
+        cluster.kill()
+        cluster.start()
+        cluster.leader()
+        with cluster.client() as client:
+            assert client.get("/after")[0] == b"kept"
+        alive(cluster)
+
+
+def test_hellos_with_impossible_numbers_cost_connections_only(tmp_path: Path) -> None:
+    """Port 99999 stopped a node; and ids that nobody has were dialled for ever."""
+    with running(tmp_path) as cluster:
+        for address in ("127.0.0.1:99999", "127.0.0.1:0", ":1", "127.0.0.1:1"):
+            for config in (1 << 61, 1 << 62, (1 << 64) - 1):
+                for src in (9, 1 << 62, (1 << 63) + 1):
+                    send(
+                        cluster,
+                        1,
+                        codec.Hello(identity(), src, 1, 1, True, config=config, address=address, supported=SUPPORTED),
+                        b"",
+                    )
+        for src in range(20, 40):
+            send(
+                cluster,
+                1,
+                codec.Hello(identity(), src, 1, 1, True, config=1 << 61, address="127.0.0.1:1", supported=SUPPORTED),
+                b"",
+            )
+        alive(cluster)
+        log = (tmp_path / "1.log").read_text()
+        assert "nodes that are not members here are being met already" in log
+        with cluster.client(1) as client:
+            client.create("/after", b"kept")
