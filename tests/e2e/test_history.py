@@ -1,0 +1,174 @@
+"""`rk history` beside a stopped node's log: each step once, in order, by its actor, after every kind of takeover."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from coord.errors import OK
+from coord.offline.directory import StoppedDirectory
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import CONFIG, NORMAL
+from coord.server.members import config_text
+from coord.storage.wal import LogItem
+from coord.tree.command import decode_group
+from coord.tree.machine import Outcome, StateMachine
+from regions import messages as ms
+from regions.layout import Layout, decode_master, decode_server, decode_transition
+from tests.e2e.clusters import run_rk
+from tests.e2e.masters import Cluster, Process, cluster_on, own_store
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+#: Region, state before, state after, the address of the process that wrote the step.
+Step = tuple[str, str, str, str]
+
+
+class Log:
+    """The steps that the log of a stopped node holds, by performing it anew."""
+
+    def __init__(self, directory: Path) -> None:
+        self.steps: list[Step] = []
+        self._layout = Layout()
+        self._states: dict[str, str] = {}
+        self._addresses: dict[int, str] = {}
+        machine = StateMachine()
+        with StoppedDirectory(directory) as found:
+            assert found.snapshots() == [], "the log reaches back to its beginning"
+            for item in self._items(found):
+                if item.kind == CONFIG:
+                    machine.apply_membership(config_text(decode_configuration(item.data)))
+                elif item.kind == NORMAL:
+                    time_ms, commands = decode_group(item.data)
+                    machine.begin_group(item.data)
+                    for command in commands:
+                        self._performed(machine, machine.apply(command, time_ms))
+
+    @staticmethod
+    def _items(found: StoppedDirectory) -> list[LogItem]:
+        latest: dict[int, LogItem] = {}
+        for _, record in found.log().records():
+            latest |= {item.index: item for item in record.items if isinstance(item, LogItem)}
+        return [latest[index] for index in sorted(latest)]
+
+    def _performed(self, machine: StateMachine, outcome: Outcome) -> None:
+        for path in dict.fromkeys(path.decode() for _, path, _ in outcome.events):
+            node = machine.tree.nodes.get(path.encode())
+            data = b"" if node is None else node.data or b""
+            if path.startswith(f"{self._layout.servers}/") and data:
+                server = decode_server(data)
+                self._addresses[outcome.session_id] = f"{server.host}:{server.port}"
+            elif path.startswith(f"{self._layout.masters}/") and data:
+                master = decode_master(data)
+                self._addresses[outcome.session_id] = f"{master.host}:{master.port}"
+            elif self._layout.parse_transition(path) is not None:
+                assert outcome.err == OK
+                key = path.rpartition("/")[2]
+                before = self._states.get(key, "")
+                after = self._states[key] = "" if node is None else decode_transition(data).state.value
+                self.steps.append((key, before, after, self._addresses[outcome.session_id]))
+
+
+def told(cluster: Cluster) -> list[Step]:
+    """What `rk history` says of regions."""
+    done = run_rk("history", "--limit", "0", "--json", "--store", cluster.hosts)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["left_out"], answer["unreadable"]) == (0, [])
+    return [
+        (f"{one['region']}-{one['replica']}", one["before"], one["after"], one["actor"])
+        for one in answer["steps"]
+        if one["region"]
+    ]
+
+
+class Takeovers:
+    """One takeover after the other while transitions are under way."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._tables = 0
+
+    def _begin(self, frozen: Process) -> None:
+        """Create a table while one server stands still: its regions stay in transition, the others' come and go."""
+        self._tables += 1
+        splits = [f"{number:02}" for number in range(1, 40)]
+        frozen.signal(signal.SIGSTOP)
+        self.cluster.ask_active(ms.CreateTable(f"table{self._tables}", splits), ms.Tables)
+        eventually(lambda: 0 < len(self.cluster.transitions()) < 30, what="some regions wait, others are open")
+
+    def killed(self, frozen: Process) -> None:
+        """SIGKILL; a server takes its steps while nobody is active."""
+        self._begin(frozen)
+        active = self.cluster.wait_active()
+        active.kill()
+        frozen.signal(signal.SIGCONT)
+        self._over(active)
+
+    def stopped(self, frozen: Process) -> None:
+        """SIGTERM."""
+        self._begin(frozen)
+        active = self.cluster.wait_active()
+        assert active.terminate() == 0
+        frozen.signal(signal.SIGCONT)
+        self._over(active)
+
+    def killed_while_moving(self, leaving: Process) -> None:
+        """A server hands its regions over, and the master dies in the middle of that."""
+        leaving.signal(signal.SIGTERM)
+        eventually(self.cluster.transitions, what="a region that moves")
+        active = self.cluster.wait_active()
+        active.kill()
+        assert leaving.popen is not None
+        leaving.popen.wait(60)
+        leaving.kill()
+        leaving.start()
+        self.cluster.wait_servers(3)
+        self._over(active)
+
+    def all_killed(self, frozen: Process) -> None:
+        """Everything dies, and the next master wipes what it finds."""
+        self._begin(frozen)
+        cluster = self.cluster
+        everybody = [*cluster.masters, *cluster.servers]
+        for process in everybody:
+            process.kill()
+        for process in everybody:
+            process.start()
+        cluster.wait_servers(3)
+        cluster.wait_settled()
+
+    def _over(self, former: Process) -> None:
+        self.cluster.wait_settled()
+        former.start()
+        self.cluster.wait_masters(2)
+
+
+@pytest.mark.parametrize("option", ["--no-mirror", "--mirror"])
+def test_the_history_is_the_stores_log(tmp_path: Path, option: str) -> None:
+    """Takeovers from the store (cold) and from a mirror (warm), by SIGKILL and SIGTERM, and a cluster startup."""
+    store, folder = tmp_path / "store", tmp_path / "cluster"
+    with own_store(store, 1) as hosts, cluster_on(hosts, folder, options=[option]) as cluster:
+        cluster.wait_servers(3)
+        cluster.wait_masters(2)
+        takeovers = Takeovers(cluster)
+        first, second, third = cluster.servers
+        takeovers.killed(first)
+        takeovers.stopped(second)
+        takeovers.killed_while_moving(third)
+        takeovers.all_killed(first)
+        for process in [*cluster.masters, *cluster.servers]:
+            process.kill()
+        found = told(cluster)
+    log = Log(store / "store1").steps
+    assert {after for _, _, after, _ in log} >= {"OFFLINE", "OPENING", "OPENED", "CLOSING", "CLOSED", ""}
+    by_key: dict[str, list[Step]] = {}
+    for step in log:
+        by_key.setdefault(step[0], []).append(step)
+    for key, true in by_key.items():
+        assert [one for one in found if one[0] == key] == true
+    assert len(found) == len(log)
