@@ -46,14 +46,18 @@ lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
 # Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.
 # What failed is run once more by itself, and both runs are shown: a machine that stands still for seconds is no fault of
 # ours, and a fault of ours seldom spares a test that has the machine to itself. Who fails twice has failed.
+# The closing line names the tests that passed only when they were run once more (tests/repeated.py).
 TOGETHER := -n 2 --dist worksteal
-AGAIN := --last-failed --last-failed-no-failures none --maxfail 1 -n 0
+AGAIN := --last-failed --last-failed-no-failures none --maxfail 1 -n 0 -p tests.repeated
+REPEATED := $(abspath $(VENV)/repeated)
 PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest "$$@" && return; test $$? -eq 1 || return 1; \
 	echo "== once more, by itself: what failed above"; $(BIN)/python -m pytest "$$@" $(AGAIN); }; checked
 test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled modules also interpreted
-	@$(PYTEST) $(TOGETHER) tests/unit tests/datadriven tests/sim
-	@echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) tests/unit/coord tests/datadriven tests/sim --ignore tests/sim/cluster
-	@$(PYTEST) -n 2 --dist loadfile tests/e2e
+	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED); status=0; \
+	{ ($(PYTEST) $(TOGETHER) tests/unit tests/datadriven tests/sim) && \
+	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) tests/unit/coord tests/datadriven tests/sim --ignore tests/sim/cluster) && \
+	($(PYTEST) -n 2 --dist loadfile tests/e2e); } || status=$$?; \
+	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
 
 bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)
