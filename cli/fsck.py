@@ -11,7 +11,14 @@ from typing import Any, Final, TypeVar
 
 import click
 import msgspec
-from kazoo.exceptions import BadVersionError, KazooException, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from rich.console import Console
 from rich.text import Text
 
@@ -44,7 +51,7 @@ from regions.layout import (
     decode_transition,
     encode,
 )
-from regions.model import RegionState, ServerRecord
+from regions.model import RegionState, ServerRecord, TableState
 from regions.states import Actor, Cause
 
 T = TypeVar("T")
@@ -212,7 +219,7 @@ def _named(text: str, names: Names) -> str:
 
 
 def _what(fix: Fix, names: Names) -> str:
-    step = fix.kind in (FixKind.DELETE, FixKind.PUT_DOWN)
+    step = fix.kind in (FixKind.DELETE, FixKind.PUT_DOWN, FixKind.NAME)
     return f"write {fix.preview}" if step else _named(fix.preview, names)
 
 
@@ -251,8 +258,12 @@ def _take(cluster: Cluster, finding: Finding) -> Done:
             answer = cluster.ask_master(messages.RetryRegion(fix.region_id, fix.replica), messages.Accepted)
             result.detail = answer.detail
         elif fix.kind is FixKind.FENCE:
-            fence = messages.FenceServer(fix.server, f"rk fsck: {finding.problem}, {finding.subject}")
+            fence = messages.FenceServer(
+                fix.server, f"rk fsck: {finding.problem}, {finding.subject}", start_code=fix.start_code
+            )
             result.detail = cluster.ask_master(fence, messages.Accepted).detail
+        elif fix.kind is FixKind.NAME:
+            _enter_name(cluster, fix)
         else:
             _step(cluster, fix)
     except CliError as error:
@@ -261,7 +272,24 @@ def _take(cluster: Cluster, finding: Finding) -> Done:
         result.done, result.detail = False, "it is gone already"
     except BadVersionError:
         result.done, result.detail = False, "it has changed meanwhile: look again"
+    except NodeExistsError:
+        result.done, result.detail = False, "another table has taken the name meanwhile"
     return result
+
+
+def _enter_name(cluster: Cluster, fix: Fix) -> None:
+    """Enter a table's name again, in one multi that checks the epoch and the table's record."""
+    layout, client = cluster.layout, cluster.client
+    data, stat = client.get(layout.table(fix.table_id))
+    record = decode_table(data, layout.table(fix.table_id))
+    if layout.name(record.name) != fix.path or record.state is TableState.REMOVED:
+        raise BadVersionError
+    acl, _ = client.get_acls(layout.names)
+    transaction = client.transaction()
+    transaction.check(layout.epoch, client.get(layout.epoch)[1].version)
+    transaction.check(layout.table(fix.table_id), stat.version)
+    transaction.create(fix.path, fix.table_id.encode("ascii"), acl)
+    _raise_first(transaction.commit())
 
 
 def _step(cluster: Cluster, fix: Fix) -> None:

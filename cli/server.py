@@ -132,11 +132,13 @@ def fence(given: Globals, name: str, reason: str, yes: bool) -> None:
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
-        uuid = names.find(name).uuid
+        found = names.find(name)
+        uuid = found.uuid
         if not yes:
             question = f"fence {names.of_uuid(uuid)}{of_cluster(given)}, which drops all its regions at once?"
             output.confirm(question, "nothing was fenced", as_json=given.json)
-        answer = cluster.ask_master(messages.FenceServer(uuid, reason), messages.Accepted, timeout_s=15.0)
+        wish = messages.FenceServer(uuid, reason, start_code=found.start_code)
+        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=15.0)
     _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
 
 

@@ -269,6 +269,7 @@ def _facts(answer: Answer, names: Names, now_ms: int) -> list[tuple[str, str]]:
         ("reason", said.reason),
         ("from, to", _way(said, names)),
         ("plan", said.plan_id),
+        ("kind", said.kind),
         ("epoch", str(said.epoch) if said.epoch else ""),
     ]
 
@@ -307,6 +308,6 @@ def _carry_out(cluster: Cluster, said: Explanation, plan: Unstick) -> str:
     wishes: dict[Action, msgspec.Struct] = {
         Action.RETRY: messages.RetryRegion(said.region_id, said.replica),
         Action.ASSIGN: messages.SetRegionIntent(said.region_id, True),
-        Action.FENCE: messages.FenceServer(plan.server, f"rk unstick {said.region_id}"),
+        Action.FENCE: messages.FenceServer(plan.server, f"rk unstick {said.region_id}", start_code=plan.start_code),
     }
     return cluster.ask_master(wishes[plan.action], messages.Accepted).detail

@@ -293,6 +293,13 @@ class MasterApi:
         server = reign.assigner.world.servers.get(request.uuid)
         if server is None:
             raise RpcError(ms.NOT_FOUND, f"there is no live server {request.uuid!r}")
+        now = server.incarnation.start_code
+        if request.start_code not in (0, now):
+            raise RpcError(
+                ms.BAD_REQUEST,
+                f"server {request.uuid} was started again since: start {request.start_code} was to be fenced, start"
+                f" {now} lives now; nothing was done, look again",
+            )
         reign.observe(fx.FenceRequested(request.uuid, request.reason))
         count = len(server.open)
         await reign.wait(lambda: not server.fencing or server.fenced_until_ms is not None, 10_000, lambda: "")

@@ -37,6 +37,7 @@ def _explain(replica: Replica, world: World, config: AssignerConfig) -> Explanat
         headline="",
         actor=NextActor.NOBODY,
         attempts_max=config.attempts_max,
+        kind=table.kind or KV,
     )
     if transition is None:
         return _resting(said, replica, world, config)

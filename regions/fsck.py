@@ -52,6 +52,7 @@ class Problem(enum.StrEnum):
     UNATTENDED = "transition that nobody attends to"
     PARKED = "parked"
     LATE = "late"
+    NAMELESS = "table without its name"
     HALF_TABLE = "half a table"
     ONE_COPY = "fewer copies than the table asks for"
     SILENT_SERVER = "server that does not answer"
@@ -77,6 +78,7 @@ class FixKind(enum.StrEnum):
     RETRY = "retry"  #: ask the master to try a parked replica again: OFFLINE -> OFFLINE
     DELETE = "delete"  #: delete an orphan's znode at its version, by one of the master's legal deletions
     PUT_DOWN = "put down"  #: set an orphan's znode of a dead server OFFLINE, by a master's legal step
+    NAME = "name"  #: enter a table's name again, unless somebody has taken it: fenced, with a check of the table
     FENCE = "fence"  #: ask the master to fence a server: it closes everything and joins again, the masters reassign
 
 
@@ -94,6 +96,10 @@ class Fix(msgspec.Struct, frozen=True, omit_defaults=True):
     before: str = ""
     after: str = ""
     cause: str = ""
+    #: Which start of the server is meant.
+    start_code: int = 0
+    #: The table whose name is to be entered again.
+    table_id: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -289,7 +295,8 @@ def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: View) -> Fix | No
         f"have the master fence {server.host}:{server.port}: it closes its {count} regions and joins again,"
         " and they are assigned anew"
     )
-    return Fix(FixKind.FENCE, preview, path=Layout(view.root).fence_mark(uuid), server=uuid)
+    path = Layout(view.root).fence_mark(uuid)
+    return Fix(FixKind.FENCE, preview, path=path, server=uuid, start_code=server.start_code)
 
 
 # --- transitions ------------------------------------------------------------------------------------------------------
@@ -372,8 +379,9 @@ def _away(found: FoundTransition, record: TransitionRecord, alive: set[Incarnati
             kind = FixKind.DELETE if after is None else FixKind.PUT_DOWN
             word = "(deleted)" if after is None else after.value
             preview = f"{found.path}: {state.value} -> {word} at version {found.version} ({cause.value})"
-            states = {"before": state.value, "after": "" if after is None else after.value, "cause": cause.value}
-            return Fix(kind, preview, found.path, found.version, record.region_id, record.replica, **states)
+            fix = Fix(kind, preview, found.path, found.version, record.region_id, record.replica)
+            to = "" if after is None else after.value
+            return msgspec.structs.replace(fix, before=state.value, after=to, cause=cause.value)
     return None
 
 
@@ -396,9 +404,24 @@ def _tables(view: View) -> Iterable[Finding]:
         note = one_copy(table.kind, table.replication)
         if note and table.state is not TableState.REMOVED:
             yield _finding(Problem.ONE_COPY, table.name, f"table {table.name}: {note}")
-        if table.table_id not in ids and table.state is not TableState.REMOVED:
-            text = f"table {table.name} ({table.table_id}) has no entry of its name: another could take it"
-            yield _finding(Problem.HALF_TABLE, table.name, text)
-        elif table.name not in view.names and table.state is not TableState.REMOVED:
-            text = f"table {table.table_id} calls itself {table.name}, its name is registered as {ids[table.table_id]}"
-            yield _finding(Problem.HALF_TABLE, table.name, text)
+        if table.state is not TableState.REMOVED:
+            yield from _name_of(table, view, ids)
+
+
+def _name_of(table: TableRecord, view: View, ids: Mapping[str, str]) -> Iterable[Finding]:
+    """The table's entry below /names; `ids` has the names by table id. Without the entry another table can take it."""
+    path = Layout(view.root).name(table.name)
+    if view.names.get(table.name) == table.table_id or path in {unreadable for unreadable, _ in view.unreadable}:
+        return
+    text = f"table {table.name} ({table.table_id})"
+    if table.name in view.names:
+        text += f" has no name of its own: {table.name!r} stands for table {view.names[table.name]}"
+        yield _finding(Problem.NAMELESS, table.name, f"{text}; rename it by its id (rk table rename)")
+        return
+    if table.table_id in ids:
+        text += f" is entered as {ids[table.table_id]!r}"
+    else:
+        text += " has no entry of its name"
+    preview = f"{path} = {table.table_id}, if the name is free and the table is as it was read"
+    fix = Fix(FixKind.NAME, preview, path=path, table_id=table.table_id)
+    yield _finding(Problem.NAMELESS, table.name, f"{text}: another table could take {table.name!r}", fix)

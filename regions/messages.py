@@ -317,6 +317,8 @@ class FenceServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     uuid: str
     reason: str = "asked for by an operator"
+    #: The start that the caller has seen; a server that was started again since is not fenced. 0: whichever lives.
+    start_code: int = 0
 
 
 class ExplainRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -689,6 +691,8 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     ruled_out: list[str] = []
     #: What an operator can do about it, commands first.
     way_out: list[str] = []
+    #: Kind of service that its table needs (`regions/kinds.py`).
+    kind: str = ""
 
 
 class Explanations(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

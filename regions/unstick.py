@@ -32,6 +32,8 @@ class Unstick(msgspec.Struct, frozen=True, omit_defaults=True):
     cost: str = ""
     undo: str = ""
     server: str = ""
+    #: Which start of the server is meant: the one whose deeds were shown.
+    start_code: int = 0
 
 
 def unstick(said: Explanation, *, server_answers: bool | None) -> Unstick:
@@ -61,5 +63,6 @@ def unstick(said: Explanation, *, server_answers: bool | None) -> Unstick:
                 "all regions of that server are unavailable until then",
                 "none needed: the server joins again by itself, empty",
                 said.server.uuid,
+                said.server.start_code,
             )
     return Unstick(Action.NOTHING, said.headline)
