@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from cli.coord_files import progress_bar
+from cli.coord_salvage import backup_stopped
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.local import read_cluster
 from cli.options import Globals, global_options, json_option
@@ -44,7 +45,7 @@ class Door:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="[DIR] FILE")
 @click.option("--admin", metavar="HOST:PORT", help="Admin address of a node.  [default: as in its admin.json]")
 @click.option(
     "--token-file",
@@ -52,23 +53,37 @@ class Door:
     metavar="FILE",
     help=f"The {ADMIN_FILE} of that node's data directory, or a copy of it.",
 )
+@click.option("--committed-only", is_flag=True, help="With DIR: leave out what its log does not show to be committed.")
 @global_options
 @click.pass_obj
-def backup(given: Globals, file: Path, admin: str | None, token_file: Path | None) -> None:
+def backup(
+    given: Globals, places: tuple[Path, ...], admin: str | None, token_file: Path | None, committed_only: bool
+) -> None:
     """Write the state of a running store to FILE: whole, of one zxid, while clients go on.
 
     \b
     On a node's machine:    rk coord backup --data-dir /var/lib/rk/1 FILE
     From somewhere else:    rk coord backup --admin HOST:PORT --token-file admin.json FILE
     Of `rk up`:             rk coord backup FILE          (--store HOST:PORT takes that node)
+    Of a stopped node:      rk coord backup DIR FILE      also of one that cannot start; DIR is only read
 
     \b
     The file is checked as a whole before it gets its name. It holds everything, passwords of sessions included.
     """
+    if len(places) > 2:
+        raise UsageFaultError(f"{len(places)} names are given", "Give FILE, or DIR FILE for a stopped node.")
+    file = places[-1]
+    if len(places) == 2 and (admin is not None or token_file is not None):
+        raise UsageFaultError("DIR is a stopped node's: nobody answers there", "Leave --admin and --token-file away.")
+    if len(places) == 1 and committed_only:
+        raise UsageFaultError("--committed-only is for a stopped node", "Give its data directory: DIR FILE.")
     if file.exists():
         raise UsageFaultError(f"{file} exists already", "Nothing is overwritten; give another name.")
     if not file.absolute().parent.is_dir():
         raise UsageFaultError(f"there is no directory {file.parent} to put {file.name} into", "Make it first.")
+    if len(places) == 2:
+        backup_stopped(places[0], file, committed_only=committed_only, as_json=given.json)
+        return
     doors = list(_doors(given, admin, token_file))
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
     try:

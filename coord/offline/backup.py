@@ -22,6 +22,7 @@ from coord.env import DiskFile, replace_file
 from coord.env_os import OsDisk
 from coord.errors import ConfigError, CorruptRecord
 from coord.offline.directory import META, Progress, ReadOnlyDisk, no_progress
+from coord.raft.bounds import TERM_LEAP_MAX, TERM_MAX
 from coord.raft.membership import Configuration
 from coord.server.recovery import SNAPSHOT_FOLDER
 from coord.server.service import encode_meta
@@ -189,7 +190,9 @@ def make_directories(
     machine = renewed(backup.load(progress))
     manifest = backup.manifest
     config = Configuration(voters).encode()
-    meta = SnapshotMeta(manifest.index, manifest.term, config, machine.last_zxid, machine.digest())
+    # The new ensemble knows no other term. One that forged messages brought to the end of all terms begins anew.
+    term = manifest.term if manifest.term < TERM_MAX - TERM_LEAP_MAX else 1
+    meta = SnapshotMeta(manifest.index, term, config, machine.last_zxid, machine.digest())
     for position, node in enumerate(nodes):
         progress(str(node.path), position, len(nodes))
         _make(node, meta, machine, voters, cluster)

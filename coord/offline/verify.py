@@ -19,6 +19,7 @@ from coord.offline.directory import Progress, StoppedDirectory, no_progress
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.members import config_text
+from coord.server.recovery import TermSpent, check_term
 from coord.storage.wal import LogItem, LogRecord, Recovered
 from coord.tree.command import Command, decode_group, encode_command
 from coord.tree.machine import StateMachine
@@ -138,6 +139,10 @@ def _check_log(report: Report, progress: Progress) -> bool:
             _take(report.log, where, record)
         is_whole = True
     except (StorageError, OSError) as error:
+        report.damage.append(str(error))
+    try:
+        check_term(str(report.directory.path), max(report.log.term, report.log.last_term()))
+    except TermSpent as error:
         report.damage.append(str(error))
     report.log_bytes = files.bytes
     if files.cut:

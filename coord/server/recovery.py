@@ -14,6 +14,7 @@ from twisted.logger import Logger
 
 from coord.env import Disk, Rng
 from coord.errors import CorruptRecord, StorageError, UnsupportedLevel
+from coord.raft.bounds import TERM_MAX
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import LEVEL, Entry, HardState, bootstrap
@@ -33,6 +34,10 @@ KEEP_ENTRIES: Final = 10_000
 
 class GapInLogError(StorageError):
     """Between the newest whole snapshot and the log there are entries that are nowhere."""
+
+
+class TermSpent(StorageError):  # noqa: N818 - a state of affairs
+    """The node is in a term beyond the last one in which an election can be held."""
 
 
 class Recovery:
@@ -71,6 +76,7 @@ def recover(
     wal, recovered = open_wal(disk, WAL_FOLDER, segment_bytes=segment_bytes, floor=floor)
     if recovered.cut:
         log.warn("{what}", what=recovered.cut)
+    check_term(disk.where(WAL_FOLDER), max(recovered.term, recovered.last_term(), position.term))
     if position.index < recovered.base_index:
         raise GapInLogError(
             f"{disk.where(WAL_FOLDER)}: the log begins behind entry {recovered.base_index}, the newest whole snapshot"
@@ -93,6 +99,16 @@ def recover(
         segments=wal.segment_count(),
     )
     return Recovery(wal, snapshots, machine, position, core)
+
+
+def check_term(where: str, term: int) -> None:
+    """Raise TermSpent for a term that no election can follow: other nodes would refuse every message."""
+    if term >= TERM_MAX:
+        raise TermSpent(
+            f"{where}: this node is in term {term}, and terms end at {TERM_MAX}: a forged message has brought it there."
+            " Its data is not lost. Close the peer port to strangers, write the state to a file (rk coord backup DIR"
+            " FILE) and make a new store from it (rk coord restore)"
+        )
 
 
 def _has_peers(node_id: int, position: SnapshotMeta, began: list[int] | Configuration) -> bool:

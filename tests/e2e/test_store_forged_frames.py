@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from coord.env_os import OsDisk
 from coord.raft.membership import Configuration
 from coord.raft.messages import (
     APPEND,
@@ -16,6 +17,7 @@ from coord.raft.messages import (
     COMMIT,
     HEARTBEAT,
     HEARTBEAT_RESP,
+    NOOP,
     PRE_VOTE,
     READ_INDEX_RESP,
     SNAPSHOT,
@@ -27,7 +29,9 @@ from coord.raft.messages import (
 )
 from coord.server import peer_codec as codec
 from coord.server.config import Settings
+from coord.storage.wal import Batch, open_wal
 from coord.tree.levels import SUPPORTED
+from tests.e2e.clusters import run_rk
 from tests.e2e.test_store_cluster import Cluster
 from tests.helpers import eventually
 
@@ -152,3 +156,48 @@ def test_hellos_with_impossible_numbers_cost_connections_only(tmp_path: Path) ->
         assert "nodes that are not members here are being met already" in log
         with cluster.client(1) as client:
             client.create("/after", b"kept")
+
+
+def test_a_ruined_directory_comes_back_by_backup_and_restore(tmp_path: Path) -> None:
+    """A directory that an older build let a forged term into: no node starts on it, and nothing of it is lost."""
+    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "file"
+    old.mkdir()
+    new.mkdir()
+    cluster = Cluster(old, count=1)
+    cluster.start()
+    try:
+        cluster.leader()
+        with cluster.client() as client:
+            client.create("/kept", b"data")
+        running_node = run_rk("coord", "backup", str(old / "n1"), str(file))
+        assert running_node.returncode == 1
+        assert "in use by a running node" in running_node.stderr
+        assert cluster.stop() == [0]
+        wal, found = open_wal(OsDisk(old / "n1"), "wal")
+        batch = Batch()
+        batch.set_hard_state((1 << 63) - 2, 0)
+        batch.add_entry((1 << 63) - 2, found.last_index() + 1, NOOP, b"")
+        wal.write([batch])
+        wal.close()
+        cluster.start()
+        assert cluster.processes.pop(1).wait(60) == 1
+        assert "rk coord backup DIR FILE" in (old / "1.log").read_text().splitlines()[-1]
+    finally:
+        cluster.kill()
+    done = run_rk("coord", "backup", str(old / "n1"), str(file))
+    assert done.returncode == 0, done.stderr
+    assert "committed: all of it" in done.stdout
+    done = run_rk("coord", "backup", str(old / "n1"), str(file))
+    assert done.returncode == 2
+    assert "exists already" in done.stderr
+    done = run_rk("coord", "restore", str(file), "--data-dir", str(new / "n1"))
+    assert done.returncode == 0, done.stderr
+    cluster = Cluster(new, count=1)
+    cluster.start()
+    try:
+        cluster.leader()
+        with cluster.client() as client:
+            assert client.get("/kept")[0] == b"data"
+            client.create("/after", b"")
+    finally:
+        cluster.kill()
