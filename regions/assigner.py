@@ -26,6 +26,7 @@ from regions.catalogue import Catalogue
 from regions.deadlines import close_overdue, open_overdue
 from regions.explain import objection_to
 from regions.fleet import Fleet
+from regions.hazards import deaths_after, hazard
 from regions.history import StepLog, master_step, steps_since
 from regions.kinds import can_open
 from regions.limits import AssignerConfig
@@ -206,6 +207,7 @@ class Assigner:
                 self._catalogue.region_seen(event, now_ms)
             case fx.ReplicasReported():
                 self._alters.reported(event.server, event.replicas)
+                self._damage_reported(event, now_ms)
             case fx.AltersAnswered():
                 self._alters.answered(event, now_ms)
             case fx.AltersLost():
@@ -351,7 +353,11 @@ class Assigner:
         transition = replica.transition
         if transition is None:
             server = replica.open_on
-            must_close = not replica.wants_open or (server is not None and server.draining and self._elsewhere(replica))
+            must_close = (
+                replica.is_damaged
+                or not replica.wants_open
+                or (server is not None and server.draining and self._elsewhere(replica))
+            )
             what = "it is asked again" if must_close else "the move is given up"
             self._note(f"{what}, the server refused to close: {refusal[1]}", replica.key)
             replica.last_error = refusal[1]
@@ -388,6 +394,7 @@ class Assigner:
             self._orders.drop(replica)
             replica.last_uuid = record.source.uuid if record.source is not None else replica.last_uuid
             replica.home = None
+            replica.damage = None
         elif record.state is RegionState.CLOSING and former is not None:
             self._orders.drop(replica)
         elif record.state is RegionState.OFFLINE:
@@ -473,13 +480,21 @@ class Assigner:
         self._moves.want(replica, event.destination, event.plan_id, event.reason)
         self._settle(replica, now_ms)
 
+    def _damage_reported(self, event: fx.ReplicasReported, now_ms: int) -> None:
+        for report in event.replicas:
+            replica = self.world.replicas.get(report.key) if report.damage else None
+            if replica is not None and replica.damage != (event.server, report.damage):
+                replica.damage = (event.server, report.damage)
+                self._note(f"damaged on {event.server}: {report.damage}", replica.key)
+                self._settle(replica, now_ms)
+
     def _retry_requested(self, key: str) -> None:
         replica = self.world.replicas.get(key)
         if replica is None or replica.transition is None or not replica.transition.parked:
             return
         replica.failed = None
         replica.cause = Cause.REPLAN
-        replica.transition = msgspec.structs.replace(replica.transition, attempt=0)
+        replica.transition = msgspec.structs.replace(replica.transition, attempt=0, deaths=0)
         self._selection.add(replica)
 
     def _plan_ready(self, event: fx.PlanReady, now_ms: int) -> None:
@@ -515,6 +530,10 @@ class Assigner:
             world.party(transition.destination),
             reopen=replica.wants_open,
         )
+        why = hazard(transition, verdict.cause, world.departed) if replica.wants_open else ""
+        if why:
+            self._park(replica, transition, verdict, why, now_ms)
+            return
         action = verdict.action
         if action is Action.ORDER_OPEN:
             self._order_open(replica, transition, now_ms)
@@ -532,6 +551,13 @@ class Assigner:
         else:
             self._delete(replica, transition, verdict)
 
+    def _park(self, replica: Replica, transition: TransitionRecord, verdict: Verdict, why: str, now_ms: int) -> None:
+        """No server gets it until an operator has it tried again (`regions/hazards.py`)."""
+        self._note(f"parked: {why}", replica.key)
+        cause = Cause.DAMAGED if transition.state is RegionState.CLOSED else verdict.cause
+        attempt = transition.attempt + (cause is not Cause.DAMAGED)
+        self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=why, parked=True)
+
     def _settle_resting(self, replica: Replica, now_ms: int) -> None:
         """No transition: open where it should be open, closed where it should be closed, or one of the two to come."""
         server = replica.open_on
@@ -546,7 +572,12 @@ class Assigner:
                 self._selection.add(replica)
         elif server.fencing:
             self._orders.drop(replica)
-        elif not replica.wants_open or replica.move is not None or (server.draining and self._elsewhere(replica)):
+        elif (
+            not replica.wants_open
+            or replica.move is not None
+            or replica.is_damaged
+            or (server.draining and self._elsewhere(replica))
+        ):
             if replica.order is None:
                 self._orders.put(replica, CLOSE, server, -1, now_ms, now_ms)
         elif replica.order is not None:
@@ -624,6 +655,7 @@ class Assigner:
             error=error,
             parked=parked,
             intent=intent,
+            deaths=deaths_after(replica.transition, cause, self.world.departed),
         )
         replica.writing = cause
         replica.proposed = effect.record

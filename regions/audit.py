@@ -75,6 +75,7 @@ class Rule(enum.StrEnum):
     NO_OWNER = "open nowhere"
     ELSEWHERE = "open on another server than the store says"
     ORPHAN = "open, and unknown to the store"
+    DAMAGED = "its rows are damaged"
 
 
 class Audit:
@@ -230,6 +231,8 @@ class Audit:
             if sight.version != UNKNOWN and self._vanished(known, changes, sight.at_ms):
                 yield Rule.VANISHED, f"{last.before or '(none)'} -> (deleted), though its table is to be open"
             return
+        if record.damage:
+            yield Rule.DAMAGED, record.damage
         if not last.missed and last.after == RegionState.OFFLINE.value:
             yield from self._taken(record, last)
         if record.state in _STARTED and known is not None and known.record.state is RegionState.OFFLINE:

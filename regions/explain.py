@@ -136,7 +136,10 @@ def _why_closed(replica: Replica, server: Server) -> str:
 
 
 def _parked(said: Explanation, replica: Replica, transition: TransitionRecord) -> Explanation:
-    headline = f"it was tried {transition.attempt} times and is parked: {transition.last_error or 'no reason given'}"
+    reason = transition.last_error or "no reason given"
+    headline = f"it was tried {transition.attempt} times and is parked: {reason}"
+    if transition.damage:
+        headline = f"it was closed and parked, because it is damaged: {reason}"
     return _say(
         said,
         NextActor.OPERATOR,

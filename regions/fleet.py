@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from regions import effects as fx
 from regions.limits import AssignerConfig
@@ -21,6 +22,9 @@ from regions.model import FenceRecord, ServerRecord
 from regions.orders import OrderBook
 from regions.selection import Selection
 from regions.world import Replica, Server, Table, World
+
+#: Servers remembered that ended in order: their regions are settled at once, all but what a plan is made for.
+DEPARTED_MAX: Final = 1_000
 
 Settle = Callable[[Replica, int], None]
 Closed = Callable[[Table], None]
@@ -100,6 +104,10 @@ class Fleet:
             return
         if server.fenced_until_ms is not None:
             self._effects(fx.ForgetFence(uuid))
+        if server.fenced_until_ms is not None or server.record.leaving:
+            self._world.departed[server.incarnation] = None
+            if len(self._world.departed) > DEPARTED_MAX:
+                del self._world.departed[next(iter(self._world.departed))]
         affected = [*server.open.values(), *server.incoming.values()]
         for replica in affected:
             self._orders.drop(replica)

@@ -45,6 +45,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     schema_version: int = 0
     #: Requests per second of late, as far as the region's handler lets them be counted.
     load: float = 0.0
+    #: What is wrong with its rows; "" while nobody has read a damaged one.
+    damage: str = ""
 
     @property
     def key(self) -> str:

@@ -321,6 +321,10 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: history is written from both (`regions/trail.py`).
     base: int = 0
     took: tuple[int, ...] = ()
+    #: Servers that died one after the other while they opened it (`regions/hazards.py`).
+    deaths: int = 0
+    #: In CLOSED, and in OFFLINE while it is parked: what the server found wrong with its rows.
+    damage: str = ""
 
     @property
     def key(self) -> str:

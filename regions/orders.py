@@ -117,6 +117,7 @@ class OrderBook:
         """Up to a batch of current orders from the queue, as far as slots allow."""
         queue = server.opens if kind == OPEN else server.closes
         taken: list[tuple[Replica, Order]] = []
+        held_back: list[Replica] = []
         slots = self._busy_max - len(server.busy)
         if kind == CLOSE and queue:
             slots = min(slots, self._closes_max - sum(1 for one in server.busy.values() if one.kind == CLOSE))
@@ -129,6 +130,9 @@ class OrderBook:
             if not order.first_sent_ms and slots <= 0:
                 break
             queue.popleft()
+            if kind == OPEN and not self._may_open(server, replica):
+                held_back.append(replica)
+                continue
             order.queued = False
             order.sent = True
             order.asks += 1
@@ -137,7 +141,18 @@ class OrderBook:
                 server.busy[replica.key] = order
                 slots -= 1
             taken.append((replica, order))
+        queue.extend(held_back)
         return taken
+
+    @staticmethod
+    def _may_open(server: Server, replica: Replica) -> bool:
+        """Whether the server may get the order now: one suspect at a time (`regions/hazards.py`)."""
+        if replica.transition is None or not replica.transition.deaths:
+            return True
+        if server.suspect != replica.key and server.suspect in server.busy:
+            return False
+        server.suspect = replica.key
+        return True
 
     def _dispatch_opens(self, server: Server, effects: list[fx.Effect], now_ms: int) -> None:
         while taken := self._take(server, OPEN, now_ms):
@@ -190,6 +205,8 @@ class OrderBook:
             reason = "unassign" if replica.region.table.wants_open else "disable"
             return CloseOrder(record.region_id, record.table_id, replica.number, intent=Intent.CLOSE, reason=reason)
         reason = replica.move_reason or "move"
+        if replica.is_damaged:
+            return CloseOrder(record.region_id, record.table_id, replica.number, reason="damaged")
         if replica.move is None:
             reason = "server stops" if replica.open_on is not None and replica.open_on.record.leaving else "drain"
         return CloseOrder(

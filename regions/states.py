@@ -43,6 +43,7 @@ class Cause(enum.StrEnum):
     OPEN_ORDER = "open order"
     PROGRESS = "progress"
     OPEN_DONE = "open done"
+    DAMAGED = "damaged"  #: closed because its rows are damaged: parked
 
 
 class Step(NamedTuple):
@@ -80,6 +81,7 @@ STEPS: Final[tuple[Step, ...]] = (
     Step("X11",         _M,   _OPENING, _OFFLINE, Cause.OPEN_FAILED,    "the destination reported a failed open"),
     Step("MF-04",       _M,   _OFFLINE, _OFFLINE, Cause.REPLAN,         "failover, retry of a parked region, new plan"),
     Step("X2 MF-06",    _M,   _CLOSED,  _OFFLINE, Cause.MOVE_CONTINUES, "the move goes on; destination in the payload"),
+    Step("X11",         _M,   _CLOSED,  _OFFLINE, Cause.DAMAGED,        "its rows are damaged: parked"),
     Step("RT-24 MF-08", _M,   _OPENED,  None,     Cause.DONE,           "open: the transition is over"),
     Step("X3 ED-01",    _M,   _CLOSED,  None,     Cause.DO_NOT_REOPEN,  "with a check of the persisted intent"),
     Step("X3",          _M,   _OFFLINE, None,     Cause.DO_NOT_REOPEN,  "disabled before anybody began to open"),

@@ -140,6 +140,7 @@ class Replica:
         "counted_open",
         "counted_parked",
         "counted_rit",
+        "damage",
         "failed",
         "failure",
         "home",
@@ -177,6 +178,8 @@ class Replica:
         self.last_uuid: str | None = location.uuid
         self.transition: TransitionRecord | None = None
         self.version = -1
+        #: What a server has found wrong with its rows, and which server that was.
+        self.damage: tuple[Incarnation, str] | None = None
         #: When the transition last changed, as far as this master saw.
         self.seen_ms = 0
         #: Set while a write for this replica is on its way; nothing is decided until it is answered.
@@ -218,6 +221,11 @@ class Replica:
         return self.region.wants_open
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether the server that has it open has read rows that are not what was written."""
+        return self.damage is not None and self.damage[0] == self.home
+
+    @property
     def is_at_rest(self) -> bool:
         """Nothing is to be done about it: open where it should be, on a server that keeps what it has. Of a hundred
         thousand regions all but a few are at rest when a master takes over, so this has to be quick."""
@@ -244,6 +252,7 @@ class Server:
         "opens",
         "rack",
         "record",
+        "suspect",
         "uuid",
         "weight",
     )
@@ -267,6 +276,8 @@ class Server:
         self.opens: deque[Replica] = deque()
         self.closes: deque[Replica] = deque()
         self.busy: dict[str, Order] = {}
+        #: The latest region that it got although another server died while opening it.
+        self.suspect = ""
 
     @property
     def draining(self) -> bool:
@@ -291,6 +302,8 @@ class World:
         self.servers: dict[str, Server] = {}
         #: Servers that come and go too often, and until when they get nothing.
         self.shunned: dict[str, int] = {}
+        #: Servers that ended in order or were fenced, the latest of them: they died of no region.
+        self.departed: dict[Incarnation | None, None] = {}
         #: Replicas with a transition or an order.
         self.active: dict[str, Replica] = {}
 

@@ -22,6 +22,7 @@ def offline(
     error: str | None = None,
     parked: bool = False,
     intent: Intent = Intent.OPEN,
+    deaths: int = 0,
 ) -> fx.WriteOffline:
     """Create the transition as OFFLINE, or force it there; source, plan and attempts go on unless given.
 
@@ -54,6 +55,8 @@ def offline(
         last_error if error is None else error,
         parked,
         base=0 if former is None else replica.version + 1,
+        deaths=deaths,
+        damage=former.damage if former is not None and parked else "",
     )
     before = None if former is None else former.state
     table_check = None

@@ -222,6 +222,14 @@ class Host:
         """Record and location of a replica that is open; None for any other."""
         return self.replicas.served(key)
 
+    def damaged(self, key: tuple[str, int], why: str) -> bool:
+        """Note what the opener found wrong with a replica's data; return whether it is news for the masters."""
+        is_news = self.replicas.damaged(key, why)
+        if is_news:
+            log.error("{region}-{replica} is damaged, the masters are told to close it: {why}",
+                      region=key[0], replica=key[1], why=why)  # fmt: skip
+        return is_news
+
     def phases_now(self) -> dict[Phase, int]:
         """How many replicas are in each phase."""
         return self.replicas.phases()

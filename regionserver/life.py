@@ -144,6 +144,8 @@ class Replica:
         self.location: ReplicaLocation | None = None
         self.progress_ms = 0
         self.error = ""
+        #: What its opener found wrong with its rows; "" while they are whole as far as anybody has read.
+        self.damage = ""
         self.waiting: Waiting | None = None
         #: The answer about whose it is that is awaited; 0: none.
         self.review_number = 0

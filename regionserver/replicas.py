@@ -107,7 +107,10 @@ class Replicas:
         replica = self._replicas.get(key)
         if replica is None or replica.phase is None:
             return None
-        return ReplicaReport(key[0], replica.region.table_id, key[1], SHOWN[replica.phase], replica.schema_version)
+        shown = SHOWN[replica.phase]
+        return ReplicaReport(
+            key[0], replica.region.table_id, key[1], shown, replica.schema_version, damage=replica.damage
+        )
 
     def failed(self) -> int:
         """How many failed opens are remembered."""
@@ -122,7 +125,7 @@ class Replicas:
                 one.key[1],
                 SHOWN[one.phase],
                 one.since_ms,
-                one.error,
+                one.damage or one.error,
                 schema_version=one.schema_version,
             )
             for one in self._replicas.values()
@@ -226,6 +229,15 @@ class Replicas:
             return AlterResult(order.region_id, order.replica, -1)
         self._learn_schema(replica, order.schema_version)
         return AlterResult(order.region_id, order.replica, replica.schema_version)
+
+    def damaged(self, key: Key, why: str) -> bool:
+        """Note what the opener found wrong with an open replica's rows; return whether it is news for the masters."""
+        replica = self._replicas.get(key)
+        if replica is None or not replica.is_open or replica.damage:
+            return False
+        replica.damage = why
+        self._changed[key] = None
+        return True
 
     def order_review(self, key: Key) -> OrderResult:
         """A master doubts that an open replica is ours: the store's word decides, not the master's (FN-03)."""
@@ -398,7 +410,14 @@ class Replicas:
         self._move(replica, "closed", Phase.RELEASING, now_ms)
         assert replica.record is not None, f"{key} closes without a transition"
         took = trail.add(replica.record.took, now_ms)
-        record = replace(replica.record, state=RegionState.CLOSED, since_ms=now_ms, deadline_ms=0, took=took)
+        record = replace(
+            replica.record,
+            state=RegionState.CLOSED,
+            since_ms=now_ms,
+            deadline_ms=0,
+            took=took,
+            damage=replica.damage,
+        )
         self._write(replica, Cause.CLOSE_DONE, RegionState.CLOSING, record)
 
     def close_failed(self, key: Key, number: int, error: str, now_ms: int) -> None:
@@ -533,6 +552,7 @@ class Replicas:
             since_ms=now_ms,
             deadline_ms=now_ms + order.close_timeout_ms,
             took=(now_ms,),
+            damage=replica.damage,
         )
         replica.version = -1
         self._write(replica, Cause.CLOSE_ORDER, None, record)

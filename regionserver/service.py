@@ -181,6 +181,7 @@ class RegionServer:
             self._holds,
             self._host.served,
             workers,
+            self._region_damaged,
         )
         opener.attach(self._serving)
 
@@ -364,6 +365,10 @@ class RegionServer:
         if client.state is not SessionState.CONNECTED:
             why = client.trouble or "it does not answer"
             log.warn("no session with the store {store}: {why}; trying on", store=self._settings.store, why=why)
+
+    def _region_damaged(self, key: Key, why: str) -> None:
+        if self._host.damaged(key, why) and self._heartbeats is not None:
+            self._heartbeats.soon()
 
     def _lease_changed(self, holds: bool) -> None:
         membership = self._membership

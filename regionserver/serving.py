@@ -58,6 +58,7 @@ class Serving:
         holds: Callable[[], bool],
         served: Callable[[tuple[str, int]], tuple[RegionRecord, ReplicaLocation] | None],
         workers: Pool = Workers,
+        damaged: Callable[[tuple[str, int], str], None] = lambda _key, _why: None,
     ) -> None:
         self.reactor = reactor
         #: For metrics of the opener's own.
@@ -68,6 +69,7 @@ class Serving:
         self.holds = holds
         self._me = me
         self._served = served
+        self._damaged = damaged
         self._asked: Counter[tuple[str, int]] = Counter()
         self._rates: dict[tuple[str, int], float] = {}
         self._since_s = reactor.seconds()
@@ -89,6 +91,13 @@ class Serving:
             raise RpcError(NOT_SERVING, f"region {place.region_id} was opened anew since")
         self._asked[place.region_id, place.replica] += 1
         return region
+
+    def report_damage(self, region_id: str, replica: int, why: str) -> None:
+        """Report that an open replica's data are not what was written: the masters have it closed and park it.
+
+        On any thread. The opener answers no request for the replica any more, and `close` is called soon.
+        """
+        self.reactor.callFromThread(self._damaged, (region_id, replica), why)
 
     def rates(self) -> dict[tuple[str, int], float]:
         """Requests per second by (region id, replica), of late; regions that nobody asked anything are left out."""

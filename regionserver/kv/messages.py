@@ -31,6 +31,8 @@ WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 #: One page of a scan, and the values of one read, end with the row that reaches this.
 PAGE_ROWS_MAX: Final = 1000
 PAGE_BYTES_MAX: Final = 1024 * 1024
+#: Rows that one KvVerify checks at most: a few milliseconds of the region's time.
+VERIFY_ROWS_MAX: Final = 5000
 
 #: A later attempt at the same write has come; this one was not carried out.
 SUPERSEDED: Final = "superseded"
@@ -80,6 +82,28 @@ class KvScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     rows_max: int = PAGE_ROWS_MAX
 
 
+class KvVerify(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Check stored rows from key `start` on, and report damaged ones instead of closing the region.
+
+    Answer: KvVerified, one page. `start` is the `next_key` of the page before: bytes, because a damaged key may be any.
+    """
+
+    place: Place
+    start: bytes = b""
+
+
+class KvVerified(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """What one page has. `damaged` are keys for people; `trouble` says why the check cannot go on."""
+
+    rows: int
+    size: int
+    #: The rows have checksums; else their keys alone were checked.
+    is_checked: bool = True
+    damaged: list[str] = []
+    next_key: bytes = b""
+    trouble: str = ""
+
+
 class KvValues(msgspec.Struct, frozen=True, tag=True):
     """Values in the order of the keys, None where there is none; fewer than keys when they grow too long together."""
 
@@ -106,8 +130,8 @@ class KvRows(msgspec.Struct, frozen=True, tag=True):
     next_key: str = ""
 
 
-KvRequest = KvRead | KvWrite | KvScan
-KvReply = KvValues | KvWritten | KvRows
+KvRequest = KvRead | KvWrite | KvScan | KvVerify
+KvReply = KvValues | KvWritten | KvRows | KvVerified
 
 
 def check_key(key: str) -> bytes:
@@ -131,6 +155,8 @@ def check_value(key: str, value: bytes) -> None:
 
 def check_request(request: KvRequest, region: RegionRecord) -> int:
     """Hold `request` against the limits and the region's range; its size in bytes. Raises RpcError."""
+    if isinstance(request, KvVerify):
+        return 0
     if isinstance(request, KvScan):
         if not 1 <= request.rows_max <= PAGE_ROWS_MAX:
             raise RpcError(Code.BAD_REQUEST, f"a page has 1 to {PAGE_ROWS_MAX} rows, not {request.rows_max}")

@@ -28,10 +28,14 @@ from regionserver.kv.lanes import Answer, Lane
 from regionserver.kv.messages import (
     REGION_FULL,
     SUPERSEDED,
+    VERIFY_ROWS_MAX,
     KvRead,
+    KvRequest,
     KvRows,
     KvScan,
     KvValues,
+    KvVerified,
+    KvVerify,
     KvWrite,
     KvWritten,
     check_request,
@@ -47,6 +51,8 @@ log = Logger()
 THREADS: Final = 8
 #: Second and later attempts that are remembered; an earlier one that is as late as that will not come any more.
 ATTEMPTS_MAX: Final = 100_000
+#: What the lane of reads answers.
+Reading = KvRead | KvScan | KvVerify
 _PREFIX: Final = "regionkeeper_kv_"
 
 
@@ -54,7 +60,7 @@ class KvRegions(DirectoryOpener):
     """Key-value regions below the shared directory."""
 
     kind = KV
-    requests = (KvRead, KvWrite, KvScan)
+    requests = (KvRead, KvWrite, KvScan, KvVerify)
 
     def __init__(self, shared_dir: Path) -> None:
         """Raises ConfigError when regions could not be created there."""
@@ -81,7 +87,13 @@ class KvRegions(DirectoryOpener):
         """Take the directory and prove the region's file. Raises OwnerHeld, RegionError or OSError."""
         hold = self.hold(opening)
         try:
-            file = RegionFile(hold, self._environments)
+            serving, key = self._serving, (opening.region.region_id, opening.replica)
+
+            def damaged(why: str) -> None:
+                if serving is not None:
+                    serving.report_damage(*key, why)
+
+            file = RegionFile(hold, self._environments, damaged=damaged)
             file.prove(opening.progress)
         except BaseException:
             super().close(opening.region, opening.replica)
@@ -97,7 +109,7 @@ class KvRegions(DirectoryOpener):
         super().close(region, replica)
 
     def answer(self, request: msgspec.Struct) -> Deferred[msgspec.Struct]:
-        """Answer a KvRead, KvWrite or KvScan. Raises RpcError."""
+        """Answer one of `requests`. Raises RpcError."""
         assert isinstance(request, self.requests), f"nobody answers {request!r}"
         self._asked.labels(type(request).__name__).inc()
         try:
@@ -114,7 +126,7 @@ class KvRegions(DirectoryOpener):
 
     # --- inside ---
 
-    def _take(self, request: KvRead | KvWrite | KvScan) -> Deferred[msgspec.Struct]:
+    def _take(self, request: KvRequest) -> Deferred[msgspec.Struct]:
         serving = self._serving
         assert serving is not None, "requests before attach"
         place = request.place
@@ -163,7 +175,7 @@ class KvRegions(DirectoryOpener):
         assert self._workers is not None, "work before attach"
         self._workers.submit(work, done)
 
-    def read_together(self, file: RegionFile, requests: list[KvRead | KvScan]) -> Sequence[Answer]:
+    def read_together(self, file: RegionFile, requests: list[Reading]) -> Sequence[Answer]:
         """Answer reads from one snapshot. Raises RpcError for all of them."""
         with file.reading() as snapshot:
             return [_read(snapshot, request) for request in requests]
@@ -196,13 +208,16 @@ class _Region:
 
     def __init__(self, regions: KvRegions, file: RegionFile) -> None:
         self.file = file
-        self.reads: Lane[KvRead | KvScan] = Lane(regions.submit, lambda some: regions.read_together(file, some))
+        self.reads: Lane[Reading] = Lane(regions.submit, lambda some: regions.read_together(file, some))
         self.writes: Lane[KvWrite] = Lane(regions.submit, lambda some: regions.write_together(file, some))
 
 
-def _read(snapshot: Snapshot, request: KvRead | KvScan) -> msgspec.Struct:
+def _read(snapshot: Snapshot, request: Reading) -> msgspec.Struct:
     if isinstance(request, KvRead):
         return KvValues(snapshot.values(key.encode() for key in request.keys))
+    if isinstance(request, KvVerify):
+        found = snapshot.verify(request.start, VERIFY_ROWS_MAX)
+        return KvVerified(found.rows, found.size, found.is_checked, found.damaged, found.next_key, found.trouble)
     return KvRows(*snapshot.page(request.start.encode(), request.end.encode(), request.rows_max))
 
 
