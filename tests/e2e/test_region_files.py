@@ -11,7 +11,7 @@ import pytest
 
 from regions import messages as ms
 from regions.model import RegionRecord
-from regionserver.client import RegionClient, connect
+from regionserver.client import Change, DataError, RegionClient, connect
 from tests.e2e.masters import Cluster, cluster_on, own_store
 from tests.helpers import PATIENCE_S, eventually, rk
 
@@ -148,3 +148,113 @@ def test_a_volume_that_comes_back_late(cluster: Cluster, client: RegionClient) -
     cluster.wait_servers(2)
     cluster.wait_settled()
     assert [client.get(TABLE, key) for key in "acdef"] == [key.encode() for key in "acdef"]
+
+
+def unassigned(cluster: Cluster, region: RegionRecord) -> Path:
+    """Have a region closed; its file of rows."""
+    cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=False, wait_ms=60_000), ms.Accepted)
+    [path] = folder_of(cluster, region).glob("rows-*.mdb")
+    return path
+
+
+def assign(cluster: Cluster, region: RegionRecord) -> None:
+    cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=True), ms.Accepted)
+
+
+def mended(cluster: Cluster, region: RegionRecord) -> None:
+    cluster.ask_active(ms.RetryRegion(region.region_id, 0), ms.Accepted)
+    cluster.wait_settled()
+
+
+def pids(cluster: Cluster) -> list[int]:
+    return [server.popen.pid for server in cluster.servers if server.popen is not None]
+
+
+def alive(cluster: Cluster) -> bool:
+    return all(server.popen is not None and server.popen.poll() is None for server in cluster.servers)
+
+
+def test_a_file_cut_short_ends_no_server(cluster: Cluster, client: RegionClient) -> None:
+    """The open fails, and the region is parked with the reason; before, each server that served it ended by SIGBUS."""
+    region = region_of(cluster, "c")
+    client.write(TABLE, [Change(f"c{number:04}", bytes(1000)) for number in range(300)])
+    path = unassigned(cluster, region)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assign(cluster, region)
+    assert "was cut short" in parked(cluster, region)
+    assert alive(cluster)
+    path.write_bytes(whole)
+    mended(cluster, region)
+    assert len(list(client.scan(TABLE, "c", "d"))) == 301
+
+
+def test_a_damaged_row_parks_its_region(cluster: Cluster, client: RegionClient) -> None:
+    """Never served: the region is closed with an alarm; why, audit and fsck say what is wrong. Put back, it serves."""
+    region = region_of(cluster, "d")
+    client.put(TABLE, "d-balance", b"100 coins")
+    path = unassigned(cluster, region)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"100 coins", b"900 coins"))
+    assign(cluster, region)
+    cluster.wait_settled()
+    with pytest.raises(DataError, match="damaged"):
+        client.get(TABLE, "d-balance", timeout_s=10)
+    reason = "row 'd-balance' is damaged"
+    assert reason in parked(cluster, region)
+    for words in (("why", f"{TABLE}:d"), ("fsck",)):
+        assert reason in said(cluster, *words)
+    eventually(lambda: reason in said(cluster, "audit"), PATIENCE_S, "an alarm")
+    assert alive(cluster)
+    path.write_bytes(whole)
+    mended(cluster, region)
+    assert client.get(TABLE, "d-balance") == b"100 coins"
+
+
+def test_a_full_disk_ends_no_server(tmp_path: Path) -> None:
+    """Regions with and without files on a disk that fills up: every write is refused with the reason, or done."""
+    shared = tmp_path / "cluster" / "shared"
+    shared.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(shared)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        with (
+            own_store(tmp_path / "store", 1) as hosts,
+            cluster_on(hosts, tmp_path / "cluster", masters=1, servers=1) as cluster,
+        ):
+            active = cluster.wait_active()
+            cluster.wait_servers(1)
+            cluster.ask(active, ms.CreateTable(TABLE, SPLITS, wait_ms=60_000), ms.Tables)
+            with connect(hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as client:
+                client.put(TABLE, "a", b"1")
+                fill(shared)
+                refused = []
+                for key in "abcdef":
+                    for size in (1, 100_000):
+                        try:
+                            client.put(TABLE, f"{key}{size}", bytes(size))
+                        except DataError as error:
+                            refused.append(str(error))
+                assert len(refused) >= 6
+                assert all("No space left on device" in one for one in refused), refused
+                assert alive(cluster)
+                (shared / "filler").unlink()
+                for key in "abcdef":
+                    client.put(TABLE, f"{key}-again", b"2")
+                assert client.get(TABLE, "a") == b"1"
+                assert alive(cluster)
+    finally:
+        subprocess.run(["umount", "-l", str(shared)], check=False)
+
+
+def fill(folder: Path) -> None:
+    """Take all the room that is left on the file system of `folder`."""
+    with (folder / "filler").open("wb", buffering=0) as filler:
+        for size in (1 << 16, 1 << 12, 1 << 9):
+            while True:
+                try:
+                    if not filler.write(bytes(size)):
+                        break
+                except OSError:
+                    break

@@ -91,6 +91,8 @@ class ModelCluster:
         self.moves: dict[str, MoveBatch] = {}
         #: uuids of servers that close nothing: they say so each time
         self.hanging: set[str] = set()
+        #: key -> what its server has found wrong with its rows
+        self.damage: dict[str, str] = {}
         #: which server has what open, for the one-owner rule
         self.open: dict[str, Incarnation] = {}
         #: key -> schema version of an open replica, as its server has it
@@ -388,6 +390,7 @@ class ModelCluster:
             order.destination,
             order.intent,
             self.assigner.epoch,
+            damage=self.damage.get(key, ""),
         )
         found = self.unassigned.get(key)
         version = found[1] if found else self.step(Actor.SERVER, closing, -1, Cause.CLOSE_ORDER)
