@@ -42,13 +42,14 @@ from regions.layout import (
     CorruptZnode,
     Layout,
     decode_active,
+    decode_bar,
     decode_cluster,
     decode_master,
     decode_server,
     decode_table,
     decode_transition,
 )
-from regions.model import ActiveRecord, MasterRecord, RegionState, ServerRecord, TableRecord
+from regions.model import ActiveRecord, BarRecord, MasterRecord, RegionState, ServerRecord, TableRecord
 from regions.staleness import AsOf, Bound
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -320,6 +321,10 @@ class Cluster:
         """Live region servers by address."""
         found = self.records(self.layout.servers, decode_server).values()
         return sorted(found, key=lambda one: (one.host, one.port))
+
+    def bars(self) -> list[BarRecord]:
+        """Servers that get no regions because they were fenced."""
+        return list(self.records(self.layout.barred, decode_bar).values())
 
     def tables(self) -> list[TableRecord]:
         """All tables by name."""

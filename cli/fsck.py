@@ -36,6 +36,7 @@ from regions.layout import (
     decode_active,
     decode_alarm,
     decode_balancer,
+    decode_bar,
     decode_cluster,
     decode_epoch,
     decode_fence,
@@ -153,6 +154,7 @@ def _others(cluster: Cluster) -> Iterator[tuple[str, bytes, Callable[[bytes, str
     below: dict[str, Callable[[bytes, str], object]] = {
         layout.masters: decode_master,
         layout.fenced: decode_fence,
+        layout.barred: decode_bar,
         layout.moves: decode_moves,
         layout.plans: decode_plan,
         layout.requests: decode_request,

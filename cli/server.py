@@ -15,9 +15,12 @@ from cli.connect import of_cluster, open_cluster
 from cli.errors import CliError, NotFoundError
 from cli.names import Names
 from cli.options import Globals, access_options, global_options
+from cli.staleness import duration_ms
 from regions import messages
+from regions.effects import BAR_FOR_EVER
 from regions.kinds import KV
 from regions.layout import DEFAULT_ROOT
+from regions.model import BarRecord
 
 #: On top of the time a request may wait in the master: for its way there and back.
 _GRACE_S: Final = 5.0
@@ -34,7 +37,8 @@ def server() -> None:
 def list_(given: Globals) -> None:
     """Live region servers with their load, and those whose drain mark or fence outlives them."""
     with open_cluster(given) as cluster:
-        found = cluster.ask_master(messages.ListServers(), messages.Servers).servers
+        answer = cluster.ask_master(messages.ListServers(), messages.Servers)
+        found = answer.servers
         servers = cluster.servers()
         names = Names(servers, cluster.local)
         heard = reach.reaches(cluster.masters(), servers, names)
@@ -75,9 +79,18 @@ def list_(given: Globals) -> None:
     ]
     console = output.console()
     console.print(output.table("", columns, rows) if rows else "no region server is registered: rk server run --help")
+    for bar in answer.barred:
+        console.print(f"not running, and fenced {until(bar)}: {bar.uuid}", soft_wrap=True)
+
+
+def until(bar: BarRecord) -> str:
+    """Until when a fenced server gets no regions."""
+    return f"until {output.clock(bar.until_ms)}" if bar.until_ms else "until it is unfenced"
 
 
 def _standing(load: messages.ServerLoad) -> str:
+    if load.bar is not None:
+        return f"fenced {until(load.bar)}"
     if load.fenced:
         return "fenced"
     if load.server.leaving:
@@ -121,15 +134,25 @@ def undrain(given: Globals, name: str) -> None:
 @server.command()
 @click.argument("name", metavar="SERVER")
 @click.option("--reason", default="asked for by an operator", show_default=True, help="Kept until it is over.")
+@click.option(
+    "--for",
+    "span",
+    metavar="TIME",
+    help="Give it no regions for so long after it has joined again: 90s, 10m, 2h; 0: some at once."
+    "  [default: until rk server unfence]",
+)
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @global_options
 @click.pass_obj
-def fence(given: Globals, name: str, reason: str, yes: bool) -> None:
-    """Take all regions away from a SERVER that lives but does not do its work; it may join again afterwards.
+def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: float, yes: bool) -> None:
+    """Take all regions away from a SERVER that lives but does not do its work, and keep it empty until it is unfenced.
 
-    Its regions are not served from now until its lease must have run out: some seconds. `rk server drain` costs less,
-    as long as the server still closes its regions.
+    Its regions are not served from now until its lease must have run out: some seconds. Then they are opened elsewhere,
+    which is waited for. The server joins again by itself and gets nothing, over restarts of it and of masters.
+    `rk server drain` costs less, as long as the server still closes its regions.
     """
+    bar_ms = BAR_FOR_EVER if span is None else duration_ms(span, "--for")
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         found = names.find(name)
@@ -137,9 +160,26 @@ def fence(given: Globals, name: str, reason: str, yes: bool) -> None:
         if not yes:
             question = f"fence {names.of_uuid(uuid)}{of_cluster(given)}, which drops all its regions at once?"
             output.confirm(question, "nothing was fenced", as_json=given.json)
-        wish = messages.FenceServer(uuid, reason, start_code=found.start_code)
-        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=15.0)
-    _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
+        wish = messages.FenceServer(uuid, reason, found.start_code, bar_ms, int(wait_s * 1000))
+        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=wait_s + 15.0)
+    report: dict[str, object] = {"server": uuid, "detail": answer.detail, "places": answer.places}
+    _say(given, report, names.in_text(answer.detail))
+
+
+@server.command()
+@click.argument("name", metavar="SERVER")
+@global_options
+@click.pass_obj
+def unfence(given: Globals, name: str) -> None:
+    """Let SERVER, which was fenced, have regions again; one that is not running is named by its whole uuid."""
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        try:
+            uuid = names.find(name).uuid
+        except NotFoundError:
+            uuid = name
+        answer = cluster.ask_master(messages.UnfenceServer(uuid), messages.Accepted)
+    _say(given, {"server": uuid, "detail": answer.detail}, names.in_text(answer.detail))
 
 
 def _say(given: Globals, payload: dict[str, object], text: str) -> None:

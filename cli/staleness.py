@@ -14,15 +14,15 @@ from cli.errors import UsageFaultError
 from regions.messages import NO_BOUND
 from regions.staleness import AsOf, Bound
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|)")
-_UNITS_MS: Final = {"ms": 1.0, "s": 1_000.0, "": 1_000.0, "m": 60_000.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
+_UNITS_MS: Final = {"ms": 1.0, "s": 1_000.0, "": 1_000.0, "m": 60_000.0, "h": 3_600_000.0}
 
 
-def duration_ms(text: str) -> int:
-    """`2s`, `500ms`, `1.5m`, or seconds, as milliseconds. Raises UsageFaultError."""
+def duration_ms(text: str, option: str = "--max-stale") -> int:
+    """`2s`, `500ms`, `1.5m`, `2h`, or seconds, as milliseconds. Raises UsageFaultError that names the option."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise UsageFaultError(f"--max-stale {text!r} is no time", "Write it as 2s, 500ms or 1m.")
+        raise UsageFaultError(f"{option} {text!r} is no time", "Write it as 2s, 500ms or 1m.")
     return round(float(found[1]) * _UNITS_MS[found[2]])
 
 

@@ -228,7 +228,7 @@ def master_lines(
 
 def _server_line(load: messages.ServerLoad, names: Names) -> ServerLine:
     one = load.server
-    state = "draining" if load.draining else "up"
+    state = "fenced" if load.bar is not None else "draining" if load.draining else "up"
     return ServerLine(
         names.of_uuid(one.uuid),
         f"{one.host}:{one.port}",
@@ -251,7 +251,14 @@ def _add_dead(found: Status, local: LocalCluster | None) -> None:
     found.servers.sort(key=lambda line: line.name)
 
 
-_STYLES = {"leader": "green", "standalone": "green", "active": "green", "down": "red", "draining": "yellow"}
+_STYLES = {
+    "leader": "green",
+    "standalone": "green",
+    "active": "green",
+    "down": "red",
+    "draining": "yellow",
+    "fenced": "yellow",
+}
 
 
 def _word(state: str) -> Text:

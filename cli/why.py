@@ -179,7 +179,7 @@ def _from_store(cluster: Cluster, found: Found) -> list[Explanation]:
     data = cluster.get(path)
     latest = region if data is None else decode_region(data, path)
     draining = cluster.children(layout.draining)
-    assigner.load([(record, 0)], [(latest, 0)], cluster.servers(), transitions, draining, now_ms)
+    assigner.load([(record, 0)], [(latest, 0)], cluster.servers(), transitions, draining, now_ms, bars=cluster.bars())
     written = {one.key: one for one, _ in transitions}
     said = []
     for replica in assigner.world.regions[region.region_id].replicas:

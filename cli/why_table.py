@@ -67,7 +67,7 @@ def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
     assigner = Assigner(0)
     now_ms = int(time.time() * 1000)
     draining = cluster.children(layout.draining)
-    assigner.load([(record, 0)], regions, cluster.servers(), transitions, draining, now_ms)
+    assigner.load([(record, 0)], regions, cluster.servers(), transitions, draining, now_ms, bars=cluster.bars())
     return explain_table(assigner.world.tables[record.table_id], assigner.world, assigner.config, now_ms)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc import RpcError
-from master import catalog
+from master import catalog, fencing
 from master.election import Election
 from master.feed import Feed
 from master.fence import Deposed
@@ -135,7 +135,9 @@ class MasterApi:
             case ms.DrainServer():
                 return await self._drain(reign, request)
             case ms.FenceServer():
-                return await self._fence(reign, request)
+                return await fencing.fence(reign, request)
+            case ms.UnfenceServer():
+                return await fencing.unfence(reign, request)
             case ms.ShutdownCluster():
                 return await self._shutdown(reign)
             case _:
@@ -288,24 +290,6 @@ class MasterApi:
 
         await reign.wait(empty, request.wait_ms, so_far)
         return ms.Accepted(f"{request.uuid} is empty" if request.wait_ms else so_far())
-
-    async def _fence(self, reign: Reign, request: ms.FenceServer) -> ms.Accepted:
-        server = reign.assigner.world.servers.get(request.uuid)
-        if server is None:
-            raise RpcError(ms.NOT_FOUND, f"there is no live server {request.uuid!r}")
-        now = server.incarnation.start_code
-        if request.start_code not in (0, now):
-            raise RpcError(
-                ms.BAD_REQUEST,
-                f"server {request.uuid} was started again since: start {request.start_code} was to be fenced, start"
-                f" {now} lives now; nothing was done, look again",
-            )
-        reign.observe(fx.FenceRequested(request.uuid, request.reason))
-        count = len(server.open)
-        await reign.wait(lambda: not server.fencing or server.fenced_until_ms is not None, 10_000, lambda: "")
-        if not server.fencing:
-            raise RpcError(ms.BUSY, f"server {request.uuid} has gone or changed meanwhile")
-        return ms.Accepted(f"{request.uuid} is fenced; its {count} replicas go to other servers when its lease is over")
 
     def _retry(self, reign: Reign, request: ms.RetryRegion) -> ms.Accepted:
         replica = find_replica(reign.assigner.world, request.region_id, request.replica)

@@ -24,6 +24,7 @@ from regions.layout import (
     FORMAT_VERSION,
     CorruptZnode,
     Layout,
+    decode_bar,
     decode_cluster,
     decode_moves,
     decode_name,
@@ -35,6 +36,7 @@ from regions.layout import (
     encode,
 )
 from regions.model import (
+    BarRecord,
     ClusterRecord,
     EpochRecord,
     FenceRecord,
@@ -272,8 +274,10 @@ async def accept_moves(fence: Fence, batches: list[MoveBatch]) -> None:
     await gather(fence.send(part) for part in in_batches(ops))
 
 
-async def fence_server(fence: Fence, mark: FenceRecord) -> bool:
+async def fence_server(fence: Fence, mark: FenceRecord, bar: BarRecord | None = None) -> bool:
     """Delete a server's registration and leave the mark, in one multi (X10); False if that start is not registered.
+
+    `bar` is written in the same multi: the server cannot join again before its bar is there.
 
     Should the server register again between the look and the write, its new start is fenced: it has nothing yet, and
     joins again.
@@ -287,10 +291,31 @@ async def fence_server(fence: Fence, mark: FenceRecord) -> bool:
     put = layout.fence_mark(server.uuid)
     leave: WriteOp = Create(put, encode(mark)) if marked is None else SetData(put, encode(mark), marked.version)
     try:
-        await fence.write([leave, Delete(path, found[0][2].version)])
+        barred = [] if bar is None else [await _put_bar(fence, bar)]
+        await fence.write([leave, Delete(path, found[0][2].version), *barred])
     except MultiFailed:
         return False
     return True
+
+
+async def _put_bar(fence: Fence, bar: BarRecord) -> WriteOp:
+    """Return the operation that leaves `bar`, in the place of a former one."""
+    path = fence.layout.bar(bar.uuid)
+    there = await fence.client.exists(path)
+    return Create(path, encode(bar)) if there is None else SetData(path, encode(bar), there.version)
+
+
+async def bar_server(fence: Fence, bar: BarRecord) -> None:
+    """Leave a bar for a server that is fenced already. May be repeated."""
+    await fence.write([await _put_bar(fence, bar)])
+
+
+async def end_bar(fence: Fence, bar: BarRecord) -> None:
+    """Delete a bar whose time is over, unless an operator has put another in its place. May be repeated."""
+    path = fence.layout.bar(bar.uuid)
+    for found, version in decoded(await read_all(fence.client, [path]), decode_bar):
+        if found == bar:
+            await delete_if_there(fence, path, version)
 
 
 async def create_if_missing(fence: Fence, path: str) -> None:
@@ -302,12 +327,12 @@ async def create_if_missing(fence: Fence, path: str) -> None:
             raise
 
 
-async def delete_if_there(fence: Fence, path: str) -> None:
-    """Delete a znode that has done its work."""
+async def delete_if_there(fence: Fence, path: str, version: int = -1) -> None:
+    """Delete a znode that has done its work; one of another version than `version` is left alone."""
     try:
-        await fence.write([Delete(path)])
+        await fence.write([Delete(path, version)])
     except MultiFailed as error:
-        if not isinstance(error.error, NoNode):
+        if not isinstance(error.error, NoNode | BadVersion):
             raise
 
 

@@ -159,7 +159,7 @@ class Feed:
 
     def _watched(self) -> tuple[str, ...]:
         layout = self._layout
-        return layout.tables, layout.regions, layout.servers, layout.draining, layout.fenced
+        return layout.tables, layout.regions, layout.servers, layout.draining, layout.fenced, layout.barred
 
     def _begin_again(self) -> None:
         """Events may have been missed, or an answer: what is known may be wrong anywhere."""

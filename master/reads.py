@@ -71,7 +71,8 @@ def read(picture: Picture, request: Read) -> ms.MasterReply:
             return explain_table(find_table(world, request.table), world, picture.config, picture.now_ms)
         case ms.ListServers():
             servers, shunned = world.servers, world.shunned
-            return ms.Servers([server_load(servers[uuid], shunned.get(uuid, 0)) for uuid in sorted(servers)])
+            loads = [server_load(servers[uuid], shunned.get(uuid, 0)) for uuid in sorted(servers)]
+            return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])
         case ms.ListRit():
             found = sorted(world.rit(), key=lambda one: one.seen_ms)[: max(0, request.limit)]
             return ms.Transitions([_in_transition(replica) for replica in found])
@@ -118,6 +119,7 @@ def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
         server.draining,
         server.fencing,
         shunned_until_ms,
+        server.bar,
     )
 
 

@@ -1,4 +1,4 @@
-"""Who is alive: the ephemerals below `/servers`, and the marks below `/draining` and `/fenced`.
+"""Who is alive: the ephemerals below `/servers`, and the marks below `/draining`, `/fenced` and `/barred`.
 
 An event says only that something changed; the whole list is then read again, once however many events came. A
 server counts as dead when its ephemeral is gone or belongs to another start (RF-01).
@@ -16,16 +16,16 @@ from twisted.python.failure import Failure
 from coord.client.session import SessionState, ZkClient
 from master.aio import gather
 from master.catalog import read_all
-from regions.layout import CorruptZnode, Layout, decode_fence, decode_server
-from regions.model import FenceRecord, ServerRecord
+from regions.layout import CorruptZnode, Layout, decode_bar, decode_fence, decode_server
+from regions.model import BarRecord, FenceRecord, ServerRecord
 
 log = Logger()
 
 T = TypeVar("T")
 
-#: The live servers, the uuids of those to be emptied, the marks of fenced ones.
-Found = tuple[list[ServerRecord], list[str], list[FenceRecord]]
-Changed = Callable[[list[ServerRecord], list[str], list[FenceRecord]], None]
+#: The live servers, the uuids of those to be emptied, the marks of fenced ones, and the bars.
+Found = tuple[list[ServerRecord], list[str], list[FenceRecord], list[BarRecord]]
+Changed = Callable[[list[ServerRecord], list[str], list[FenceRecord], list[BarRecord]], None]
 
 
 class Registry:
@@ -42,14 +42,15 @@ class Registry:
         self.servers: list[ServerRecord] = []
         self.draining: list[str] = []
         self.fences: list[FenceRecord] = []
+        self.bars: list[BarRecord] = []
 
     async def start(self) -> None:
         """Watch, and look for the first time; `changed` is not called for that."""
         await gather(self._client.add_watch(path, self._event, recursive=True) for path in self._watched())
-        self.servers, self.draining, self.fences = await self._read()
+        self.servers, self.draining, self.fences, self.bars = await self._read()
 
-    def _watched(self) -> tuple[str, str, str]:
-        return self._layout.servers, self._layout.draining, self._layout.fenced
+    def _watched(self) -> tuple[str, str, str, str]:
+        return self._layout.servers, self._layout.draining, self._layout.fenced, self._layout.barred
 
     def close(self) -> None:
         """Report nothing any more; a session that lives on need not go on watching for us."""
@@ -71,8 +72,8 @@ class Registry:
             while self._again and not self._closed:
                 self._again = False
                 found = await self._read()
-                if not self._closed and found != (self.servers, self.draining, self.fences):
-                    self.servers, self.draining, self.fences = found
+                if not self._closed and found != (self.servers, self.draining, self.fences, self.bars):
+                    self.servers, self.draining, self.fences, self.bars = found
                     self._changed(*found)
         finally:
             self._reading = False
@@ -83,12 +84,14 @@ class Registry:
             self._failed(failure)
 
     async def _read(self) -> Found:
-        uuids, draining, fenced = await gather(self._client.children(path) for path in self._watched())
+        uuids, draining, fenced, barred = await gather(self._client.children(path) for path in self._watched())
         lived = {self._layout.server(one.uuid): one for one in self.servers}
         servers = await self._records([self._layout.server(uuid) for uuid in sorted(uuids)], decode_server, lived)
         marks = {self._layout.fence_mark(one.server.uuid): one for one in self.fences}
         fences = await self._records([self._layout.fence_mark(uuid) for uuid in sorted(fenced)], decode_fence, marks)
-        return servers, sorted(draining), fences
+        known = {self._layout.bar(one.uuid): one for one in self.bars}
+        bars = await self._records([self._layout.bar(uuid) for uuid in sorted(barred)], decode_bar, known)
+        return servers, sorted(draining), fences, bars
 
     async def _records(self, paths: list[str], decode: Callable[[bytes, str], T], known: dict[str, T]) -> list[T]:
         """What stands at `paths`. Of a znode that somebody has written over, what was `known` of it still holds: it is

@@ -50,6 +50,7 @@ from regions.heartbeat import Report
 from regions.history import SERVER_DOWN, SERVER_UP, StepLog
 from regions.layout import decode_region
 from regions.model import (
+    BarRecord,
     FenceRecord,
     Incarnation,
     Move,
@@ -244,7 +245,13 @@ class Reign:
         registry, now = self.registry, self._now_ms()
         if loaded.world is not None:
             self.assigner.adopt(
-                loaded.world, registry.servers, registry.draining, now, fences=registry.fences, moves=loaded.moves
+                loaded.world,
+                registry.servers,
+                registry.draining,
+                now,
+                fences=registry.fences,
+                moves=loaded.moves,
+                bars=registry.bars,
             )
             return
         self.assigner.load(
@@ -256,6 +263,7 @@ class Reign:
             now,
             fences=registry.fences,
             moves=loaded.moves,
+            bars=registry.bars,
         )
 
     def _run_facts(self, found: int) -> dict[str, object]:
@@ -459,7 +467,9 @@ class Reign:
         self._reader.put(*found)
         self._schedule()
 
-    def _servers_changed(self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord]) -> None:
+    def _servers_changed(
+        self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord], bars: list[BarRecord]
+    ) -> None:
         waiting, self._servers_seen = self._servers_seen, None
         if waiting is not None and self._enough_servers():
             waiting.callback(None)
@@ -470,6 +480,7 @@ class Reign:
         now = self._now_ms()
         world = self.assigner.world
         alive = {one.uuid: one for one in servers}
+        self.assigner.handle(fx.BarsSeen(bars), now)
         for fence in fences:
             self.assigner.handle(fx.ServerFenced(fence), now)
         for uuid, known in list(world.servers.items()):
@@ -564,6 +575,8 @@ class Reign:
                 self.persist(partial(self._fence_server, effect))
             case fx.ForgetFence():
                 self.persist(partial(catalog.delete_if_there, self.fence, self._layout.fence_mark(effect.uuid)))
+            case fx.ForgetBar():
+                self.persist(partial(catalog.end_bar, self.fence, effect.bar))
             case fx.FinishMoves():
                 self.persist(partial(catalog.delete_if_there, self.fence, self._layout.move_batch(effect.move_id)))
             case fx.FinishTable():
@@ -578,8 +591,15 @@ class Reign:
     async def _fence_server(self, effect: fx.FenceServer) -> None:
         server = effect.server
         mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms())
-        done = await catalog.fence_server(self.fence, mark)
+        bar = self.bar_of(server, effect.reason, effect.bar_ms) if effect.bar_ms else None
+        done = await catalog.fence_server(self.fence, mark, bar)
         self._heard(fx.ServerFenced(mark) if done else fx.FenceFailed(server.uuid))
+
+    def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
+        """Return the bar that keeps regions from `server` for `bar_ms` from now on, or until an operator ends it."""
+        now_ms = self._now_ms()
+        until_ms = 0 if bar_ms == fx.BAR_FOR_EVER else now_ms + bar_ms
+        return BarRecord(server.uuid, server.start_code, reason, until_ms, self.fence.epoch, now_ms)
 
     async def read_region(self, table_id: str, region_id: str) -> None:
         """Read a region's record again: what is known of it may be out of date."""

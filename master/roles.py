@@ -55,6 +55,7 @@ WHO: Final[Mapping[type, Who]] = {
     ms.SetRegionIntent: Who.ACTIVE,
     ms.DrainServer: Who.ACTIVE,
     ms.FenceServer: Who.ACTIVE,
+    ms.UnfenceServer: Who.ACTIVE,
     ms.Balance: Who.ACTIVE,
     ms.BeginPlan: Who.ACTIVE,
     ms.AddPlanMoves: Who.ACTIVE,

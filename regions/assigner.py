@@ -32,6 +32,7 @@ from regions.kinds import can_open
 from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
 from regions.model import (
+    BarRecord,
     FenceRecord,
     Incarnation,
     Intent,
@@ -109,11 +110,12 @@ class Assigner:
         now_ms: int,
         *,
         fences: Iterable[FenceRecord] = (),
+        bars: Iterable[BarRecord] = (),
         moves: Iterable[MoveBatch] = (),
     ) -> None:
         """Take over the snapshot (MF-02). Transitions must have been read before regions; nothing is decided yet."""
         assert not self._begun, "a reign loads once"
-        self._fleet.load(servers, draining, fences, now_ms)
+        self._fleet.load(servers, draining, fences, now_ms, bars)
         for table, version in tables:
             self.world.put_table(table, version)
         for region, version in regions:
@@ -133,6 +135,7 @@ class Assigner:
         now_ms: int,
         *,
         fences: Iterable[FenceRecord] = (),
+        bars: Iterable[BarRecord] = (),
         moves: Iterable[MoveBatch] = (),
     ) -> None:
         """`load` from a picture that a standby has kept (`regions/mirror.py`), which is ours from now on (FW-01).
@@ -145,7 +148,7 @@ class Assigner:
             replica.seen_ms = now_ms
             if replica.transition is not None and replica.transition.destination is not None:
                 self._replacements.offered(replica.region, now_ms)
-        self._fleet.adopt(servers, draining, fences, now_ms)
+        self._fleet.adopt(servers, draining, fences, now_ms, bars)
         for batch in moves:
             self._moves.accept(batch)
         for found in self.world.tables.values():
@@ -225,6 +228,8 @@ class Assigner:
         match event:
             case fx.DrainingSeen():
                 self._fleet.drain(event.uuids, now_ms)
+            case fx.BarsSeen():
+                self._fleet.bars_seen(event.bars, now_ms)
             case fx.ServerFenced():
                 self._fleet.fenced(event.fence, now_ms)
             case fx.FenceFailed():
@@ -232,7 +237,7 @@ class Assigner:
             case fx.FenceRequested():
                 server = self.world.servers.get(event.uuid)
                 if server is not None:
-                    self._fleet.fence(server, event.reason)
+                    self._fleet.fence(server, event.reason, event.bar_ms)
             case fx.MoveRequested():
                 self._move_requested(event, now_ms)
             case fx.MovesAccepted():

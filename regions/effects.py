@@ -6,11 +6,14 @@ goes out with a check of the fencing epoch; its outcome comes back as `WriteDone
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from regions.heartbeat import ReplicaReport
 from regions.messages import AlterOrder, AlterResult, CloseOrder, OpenOrder, OrderResult
 from regions.model import (
+    BarRecord,
     FenceRecord,
     Incarnation,
     MoveBatch,
@@ -21,6 +24,9 @@ from regions.model import (
     TransitionRecord,
 )
 from regions.states import Cause
+
+#: `bar_ms` of a bar that only an operator ends.
+BAR_FOR_EVER: Final = -1
 
 
 class WriteOffline(msgspec.Struct):
@@ -111,17 +117,28 @@ class Note(msgspec.Struct):
 
 
 class FenceServer(msgspec.Struct):
-    """Delete the server's registration and leave a mark (X10); answer with `ServerFenced` or `FenceFailed`."""
+    """Delete the server's registration and leave a mark (X10); answer with `ServerFenced` or `FenceFailed`.
+
+    `bar_ms`: for how long the server gets no regions when it joins again; 0: it gets some at once, BAR_FOR_EVER: until
+    an operator ends the bar. The bar is written in the same multi.
+    """
 
     server: ServerRecord
     reason: str
     lease_ms: int
+    bar_ms: int = 0
 
 
 class ForgetFence(msgspec.Struct):
     """Delete the mark of a fenced server: its former start is known to be dead."""
 
     uuid: str
+
+
+class ForgetBar(msgspec.Struct):
+    """Delete the bar of a server: its time is over."""
+
+    bar: BarRecord
 
 
 class FinishMoves(msgspec.Struct):
@@ -182,6 +199,7 @@ Effect = (
     | Note
     | FenceServer
     | ForgetFence
+    | ForgetBar
     | FinishMoves
     | FinishTable
     | SendAlter
@@ -247,16 +265,23 @@ class FenceFailed(msgspec.Struct):
 
 
 class FenceRequested(msgspec.Struct):
-    """An operator wants a server fenced."""
+    """An operator wants a server fenced, and barred for `bar_ms` (see FenceServer)."""
 
     uuid: str
     reason: str
+    bar_ms: int = 0
 
 
 class DrainingSeen(msgspec.Struct):
     """The servers that are to be emptied, all of them."""
 
     uuids: list[str]
+
+
+class BarsSeen(msgspec.Struct):
+    """The servers that get no regions because they were fenced, all of them."""
+
+    bars: list[BarRecord]
 
 
 class WriteDone(msgspec.Struct):
@@ -371,6 +396,7 @@ Event = (
     | FenceFailed
     | FenceRequested
     | DrainingSeen
+    | BarsSeen
     | WriteDone
     | WriteFailed
     | OrdersAnswered

@@ -8,13 +8,14 @@ servers, times since the last sign of life) is then missing, and the store's own
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import UTC, datetime
 
 import msgspec
 
 from regions.kinds import KV, kind_name
 from regions.limits import AssignerConfig
 from regions.messages import Explanation, NextActor
-from regions.model import RegionState, TableState, TransitionRecord
+from regions.model import BarRecord, RegionState, TableState, TransitionRecord
 from regions.placement import objection
 from regions.world import CLOSE, OPEN, Replica, Server, World
 
@@ -272,8 +273,17 @@ def objections(replica: Replica, world: World, *, but: str = "") -> dict[str, st
 
 def objection_to(server: Server, replica: Replica, peers: Collection[str]) -> str:
     """Return why `server` may not have `replica`, "" if it may; `peers` have the other replicas of the region."""
+    if server.bar is not None:
+        return f"it was fenced and gets no regions {bar_words(server.bar)}"
     table = replica.region.table.record
     return objection(server, group=table.group, kind=table.kind, peers=peers)
+
+
+def bar_words(bar: BarRecord) -> str:
+    """Return until when a bar stands."""
+    if not bar.until_ms:
+        return "until `rk server unfence`"
+    return f"until {datetime.fromtimestamp(bar.until_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _with_objections(said: Explanation, replica: Replica, world: World, *, but: str = "") -> Explanation:
@@ -288,4 +298,5 @@ def _make_room(replica: Replica, world: World) -> list[str]:
     of_kind = "" if kind_name(table.kind) == kind_name(KV) else f" whose opener is of kind {table.kind}"
     ways = [f"rk server run …{of_group}: start a server{of_kind}"]
     ways += [f"rk server undrain {one.uuid}: let it have regions again" for one in world.servers.values() if one.marked]
+    ways += [f"rk server unfence {uuid}: let it have regions again" for uuid in sorted(world.bars)]
     return ways

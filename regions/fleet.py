@@ -6,6 +6,10 @@ nobody may believe it gone before its lease must have run out. Until then it cou
 regions stay where they are; then it is dead like any other. The mark makes a master that takes over meanwhile wait as
 well. A server that registers again under a new start code has closed everything: its former start is dead at once.
 
+**Barred.** A server that an operator has fenced joins again within a second, and would get its regions back. So the
+multi that fences it leaves a bar below `/barred` as well. A barred server gets nothing, not even what would be open
+nowhere else, until an operator ends the bar or its time is over. The bar names the uuid, so it outlives restarts.
+
 **Flapping.** A server that registers again and again would get its regions back each time, only to lose them again. So
 after a few arrivals within a minute it gets none until it has stayed for a while, unless there is no other server.
 """
@@ -18,7 +22,7 @@ from typing import Final
 
 from regions import effects as fx
 from regions.limits import AssignerConfig
-from regions.model import FenceRecord, ServerRecord
+from regions.model import BarRecord, FenceRecord, ServerRecord
 from regions.orders import OrderBook
 from regions.selection import Selection
 from regions.world import Replica, Server, Table, World
@@ -56,7 +60,12 @@ class Fleet:
         self._arrivals: dict[str, deque[int]] = {}
 
     def load(
-        self, servers: Iterable[ServerRecord], draining: Iterable[str], fences: Iterable[FenceRecord], now_ms: int
+        self,
+        servers: Iterable[ServerRecord],
+        draining: Iterable[str],
+        fences: Iterable[FenceRecord],
+        now_ms: int,
+        bars: Iterable[BarRecord],
     ) -> None:
         """Take over the snapshot; fenced servers first, as they count as alive for a while."""
         self._draining = frozenset(draining)
@@ -64,9 +73,15 @@ class Fleet:
             self._world.servers[server.uuid] = Server(server, server.uuid in self._draining)
         for fence in fences:
             self.fenced(fence, now_ms)
+        self._world.set_bars(bars)
 
     def adopt(
-        self, servers: Iterable[ServerRecord], draining: Iterable[str], fences: Iterable[FenceRecord], now_ms: int
+        self,
+        servers: Iterable[ServerRecord],
+        draining: Iterable[str],
+        fences: Iterable[FenceRecord],
+        now_ms: int,
+        bars: Iterable[BarRecord],
     ) -> None:
         """`load` over a picture that has servers already: perhaps not the latest."""
         self._draining = frozenset(draining)
@@ -79,6 +94,7 @@ class Fleet:
             server.fencing = ""
         for mark in marks.values():
             self.fenced(mark, now_ms)
+        self._world.set_bars(bars)
 
     # --- arrivals and departures ------------------------------------------------------------------------------------
 
@@ -94,7 +110,8 @@ class Fleet:
         if known is not None:
             self.down(record.uuid, now_ms)
         self._arrived(record.uuid, now_ms)
-        self._world.servers[record.uuid] = Server(record, event.draining or record.uuid in self._draining)
+        server = self._world.servers[record.uuid] = Server(record, event.draining or record.uuid in self._draining)
+        server.bar = self._world.bars.get(record.uuid)
         self._release(now_ms)
 
     def down(self, uuid: str, now_ms: int) -> None:
@@ -134,6 +151,14 @@ class Fleet:
         for server in changed:
             self._look_at(server, now_ms)
 
+    def bars_seen(self, bars: Iterable[BarRecord], now_ms: int) -> None:
+        """The servers that operators have barred, all of them."""
+        changed = self._world.set_bars(bars)
+        if changed:
+            self._release(now_ms)
+        for server in changed:
+            self._look_at(server, now_ms)
+
     def _look_at(self, server: Server, now_ms: int) -> None:
         for replica in list(server.open.values()):
             self._settle(replica, now_ms)
@@ -148,14 +173,14 @@ class Fleet:
 
     # --- fencing ----------------------------------------------------------------------------------------------------
 
-    def fence(self, server: Server, reason: str) -> None:
-        """Have the server fenced, once."""
+    def fence(self, server: Server, reason: str, bar_ms: int = 0) -> None:
+        """Have the server fenced, once; `bar_ms` as of fx.FenceServer."""
         if server.fencing:
             return
         server.fencing = reason
         lease_ms = server.record.session_ms or self._config.lease_unknown_ms
         self._effects(fx.Note(f"server {server.incarnation} is fenced: {reason}"))
-        self._effects(fx.FenceServer(server.record, reason, lease_ms))
+        self._effects(fx.FenceServer(server.record, reason, lease_ms, bar_ms))
 
     def fenced(self, fence: FenceRecord, now_ms: int) -> None:
         """The mark is in the store and the registration is gone; from now on the lease runs out."""
@@ -186,6 +211,9 @@ class Fleet:
         for server in list(self._world.servers.values()):
             if server.fenced_until_ms is not None and server.fenced_until_ms <= now_ms:
                 self.down(server.uuid, now_ms)
+        for bar in self._world.bars.values():
+            if 0 < bar.until_ms <= now_ms:
+                self._effects(fx.ForgetBar(bar))  # the server gets regions when the store has no bar any more
         rested = [uuid for uuid, until_ms in self._world.shunned.items() if until_ms <= now_ms]
         for uuid in rested:
             del self._world.shunned[uuid]

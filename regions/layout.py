@@ -7,6 +7,7 @@ children list becomes long.
     /cluster /epoch /balancer /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
     /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
     /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id> /moves/<move_id> /fenced/<uuid>
+    /barred/<uuid>
     /history/<segment> /alarms/<alarm_id> /runs/<epoch> /requests/<request_id> /shared/<kind>
 
 An operation on a table is one write (OC-01): creating one writes its name, its directory, its regions and last its own
@@ -27,6 +28,7 @@ from regions.alarms import Alarm
 from regions.model import (
     ActiveRecord,
     BalancerRecord,
+    BarRecord,
     ClusterRecord,
     DirectoryRecord,
     EpochRecord,
@@ -72,6 +74,7 @@ _alarm = msgspec.json.Decoder(Alarm)
 _run = msgspec.json.Decoder(RunRecord)
 _moves = msgspec.json.Decoder(MoveBatch)
 _fence = msgspec.json.Decoder(FenceRecord)
+_bar = msgspec.json.Decoder(BarRecord)
 _request = msgspec.json.Decoder(RequestRecord)
 _directory = msgspec.json.Decoder(DirectoryRecord)
 
@@ -170,6 +173,11 @@ def decode_fence(data: bytes, path: str = "/fenced") -> FenceRecord:
     return _decode(_fence, data, path)
 
 
+def decode_bar(data: bytes, path: str = "/barred") -> BarRecord:
+    """Value of /barred/<uuid>."""
+    return _decode(_bar, data, path)
+
+
 def decode_request(data: bytes, path: str = "/requests") -> RequestRecord:
     """Value of /requests/<request_id>."""
     return _decode(_request, data, path)
@@ -231,6 +239,7 @@ class Layout:
         self.runs = f"{root}/runs"
         self.moves = f"{root}/moves"
         self.fenced = f"{root}/fenced"
+        self.barred = f"{root}/barred"
         self.requests = f"{root}/requests"
         self.shared = f"{root}/shared"
 
@@ -255,7 +264,7 @@ class Layout:
 
     def records(self) -> list[str]:
         """Directories that came later: a cluster made by an older version gets them with its next master."""
-        return [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests]
+        return [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
 
     def shard_paths(self) -> list[str]:
         """The directories that hold the transitions."""
@@ -316,6 +325,10 @@ class Layout:
     def fence_mark(self, uuid: str) -> str:
         """Mark of a server that was fenced."""
         return f"{self.fenced}/{uuid}"
+
+    def bar(self, uuid: str) -> str:
+        """Mark of a server that gets no regions because it was fenced."""
+        return f"{self.barred}/{uuid}"
 
     def request(self, request_id: str) -> str:
         """What a request about a table has led to."""

@@ -33,6 +33,7 @@ from regions.ddl import SetTableIntent as SetTableIntent
 from regions.heartbeat import Heartbeat, HeartbeatReply, ServerFigures
 from regions.model import (
     BalanceMove,
+    BarRecord,
     GroupBalance,
     Incarnation,
     Intent,
@@ -313,12 +314,24 @@ class DrainServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class FenceServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Take a live server's regions away: its registration is deleted, and they go elsewhere after its lease (X10)."""
+    """Take a live server's regions away: its registration is deleted, and they go elsewhere after its lease (X10).
+
+    For `bar_ms` it gets no regions when it joins again: -1 until UnfenceServer, 0 it gets some at once. With `wait_ms`
+    the answer comes when its replicas are open elsewhere.
+    """
 
     uuid: str
     reason: str = "asked for by an operator"
     #: The start that the caller has seen; a server that was started again since is not fenced. 0: whichever lives.
     start_code: int = 0
+    bar_ms: int = 0
+    wait_ms: int = 0
+
+
+class UnfenceServer(msgspec.Struct, frozen=True, tag=True):
+    """Let a server that was fenced have regions again."""
+
+    uuid: str
 
 
 class ExplainRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -485,6 +498,8 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Why it was fenced, while its lease may last; and until when a server that comes and goes gets nothing.
     fenced: str = ""
     shunned_until_ms: int = 0
+    #: It was fenced, and gets nothing until this ends.
+    bar: BarRecord | None = None
 
 
 class Servers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -492,6 +507,8 @@ class Servers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     servers: list[ServerLoad]
     as_of: AsOf | None = None
+    #: Bars of servers that are not alive.
+    barred: list[BarRecord] = []
 
 
 class Masters(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -737,9 +754,10 @@ class TableExplanation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Done, or accepted; `detail` in words."""
+    """Done, or accepted; `detail` in words. `places`: where the replicas of a fenced server are open, by server."""
 
     detail: str = ""
+    places: dict[str, int] = {}
 
 
 MasterRequest = (
@@ -757,6 +775,7 @@ MasterRequest = (
     | SetRegionIntent
     | DrainServer
     | FenceServer
+    | UnfenceServer
     | GetMasterStatus
     | Ping
     | ListMasters

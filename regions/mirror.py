@@ -21,6 +21,7 @@ from typing import Final
 from regions.layout import (
     CorruptZnode,
     Layout,
+    decode_bar,
     decode_fence,
     decode_region,
     decode_server,
@@ -67,7 +68,7 @@ class Mirror:
     def begin(self) -> list[str]:
         """What to read first. Watches must be in force by then."""
         layout = self._layout
-        first = (layout.servers, layout.draining, layout.fenced, layout.tables, *layout.shard_paths())
+        first = (layout.servers, layout.draining, layout.fenced, layout.barred, layout.tables, *layout.shard_paths())
         return self._ask(f"{path}/" for path in first)
 
     def _ask(self, paths: Iterable[str]) -> list[str]:
@@ -84,7 +85,7 @@ class Mirror:
         parent, _, _ = path.rpartition("/")
         if parent.startswith(layout.regions):
             return len(parent) > len(layout.regions)
-        return parent in (layout.tables, layout.servers, layout.draining, layout.fenced)
+        return parent in (layout.tables, layout.servers, layout.draining, layout.fenced, layout.barred)
 
     def gone(self, path: str) -> None:
         """A znode was deleted, or is not there."""
@@ -112,6 +113,8 @@ class Mirror:
             self._draining.discard(name)
         elif parent == layout.fenced:
             self._fences.pop(name, None)
+        elif parent == layout.barred:
+            self.world.bars.pop(name, None)
         self._is_fleet_new = True
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -153,6 +156,8 @@ class Mirror:
             self._draining.add(name)
         elif parent == layout.fenced:
             self._fences[name] = decode_fence(data, path)
+        elif parent == layout.barred:
+            self.world.bars[name] = decode_bar(data, path)
         self._is_fleet_new = True
 
     def settle(self) -> None:

@@ -343,6 +343,21 @@ class FenceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int = 0
 
 
+class BarRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of `/barred/<uuid>`: a server that an operator had fenced, and that gets no regions when it joins again.
+
+    The bar follows the uuid over restarts; `start_code` is the start that was fenced.
+    """
+
+    uuid: str
+    start_code: int
+    reason: str = ""
+    #: When the bar ends, by the clock of the master that reigns then; 0: when an operator ends it.
+    until_ms: int = 0
+    epoch: int = 0
+    at_ms: int = 0
+
+
 class Move(msgspec.Struct, frozen=True, omit_defaults=True):
     """One replica that is to leave `source`, for the server with uuid `destination`, or "" for any other one."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from regions.explain import objections
+from regions.explain import bar_words, objections
 from regions.limits import AssignerConfig
 from regions.model import RegionState
 from regions.unfinished import late_tables
@@ -40,6 +40,11 @@ def _of_servers(world: World, config: AssignerConfig, now_ms: int) -> list[str]:
             left = [one for one in server.open.values() if one.transition is None and one.order is None]
             if left:
                 found.append(f"server {server.uuid} cannot be drained: no other server may have {_some(left)}")
+    found += [
+        f"server {uuid} was fenced ({bar.reason}) and gets no regions {bar_words(bar)}"
+        for uuid, bar in world.bars.items()
+        if uuid not in world.servers or world.servers[uuid].fenced_until_ms is None
+    ]
     for uuid, until_ms in world.shunned.items():
         left_s = max(0, until_ms - now_ms) / 1000
         found.append(

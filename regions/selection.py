@@ -107,5 +107,15 @@ class Selection:
             uuid = choose(servers.values(), group=group, kind=kind, peers=peers, peer_racks=racks)
         if uuid is None and not exclude_home:
             # Open on a server that is to be emptied is better than open nowhere; it moves on once there is a place.
-            uuid = choose(servers.values(), group=group, kind=kind, peers=peers, peer_racks=racks, even_draining=True)
+            # A fenced one was taken out by an operator: it gets nothing, whatever that leaves closed.
+            out = self._world.bars
+            uuid = choose(
+                servers.values(),
+                group=group,
+                kind=kind,
+                exclude=out,
+                peers=peers,
+                peer_racks=racks,
+                even_draining=True,
+            )
         return None if uuid is None else servers[uuid].incarnation

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from regions.model import (
+    BarRecord,
     Incarnation,
     RegionRecord,
     RegionState,
@@ -239,6 +240,7 @@ class Server:
     """A live server and what it has, gets and loses. A fenced one counts as live until its lease must have run out."""
 
     __slots__ = (
+        "bar",
         "busy",
         "closes",
         "fenced_until_ms",
@@ -267,6 +269,8 @@ class Server:
         self.incarnation = record.incarnation
         #: An operator wants it empty.
         self.marked = draining
+        #: It was fenced and gets no regions until this ends.
+        self.bar: BarRecord | None = None
         #: Why it is being fenced, "" if it is not; and once it is, when its lease must have run out (X10).
         self.fencing = ""
         self.fenced_until_ms: int | None = None
@@ -281,8 +285,8 @@ class Server:
 
     @property
     def draining(self) -> bool:
-        """Whether it gets nothing and is to lose what it has: marked, leaving by itself, or fenced."""
-        return self.marked or self.record.leaving or bool(self.fencing)
+        """Whether it gets nothing and is to lose what it has: marked, barred, leaving by itself, or fenced."""
+        return self.marked or self.bar is not None or self.record.leaving or bool(self.fencing)
 
     @property
     def load(self) -> int:
@@ -304,6 +308,8 @@ class World:
         self.shunned: dict[str, int] = {}
         #: Servers that ended in order or were fenced, the latest of them: they died of no region.
         self.departed: dict[Incarnation | None, None] = {}
+        #: Servers that were fenced and get nothing, alive or not, by uuid.
+        self.bars: dict[str, BarRecord] = {}
         #: Replicas with a transition or an order.
         self.active: dict[str, Replica] = {}
 
@@ -381,6 +387,18 @@ class World:
             for replica in self.replicas.values():
                 if _names(replica, fresh):
                     self.relink(replica)
+        self.set_bars(self.bars.values())
+
+    def set_bars(self, bars: Iterable[BarRecord]) -> list[Server]:
+        """Exactly these servers are barred now; return the live servers of which that changes anything."""
+        self.bars = {bar.uuid: bar for bar in bars}
+        changed: list[Server] = []
+        for server in self.servers.values():
+            bar = self.bars.get(server.uuid)
+            if server.bar != bar:
+                changed.append(server)
+                server.bar = bar
+        return changed
 
     def put_region(self, record: RegionRecord, version: int) -> Region | None:
         """Add a region or take over its new record; None if its table is unknown or the region is no more."""
@@ -410,7 +428,7 @@ class World:
         """Be the picture that another has kept, which is of no more use to it."""
         self.tables, self.names, self.regions = other.tables, other.names, other.regions
         self.replicas, self.servers = other.replicas, other.servers
-        self.shunned, self.active = other.shunned, other.active
+        self.shunned, self.active, self.bars = other.shunned, other.active, other.bars
 
     def alive(self, incarnation: Incarnation | None) -> Server | None:
         """The live server that is exactly this start, or None."""

@@ -222,6 +222,21 @@ def table_creation(world: World) -> None:
         world.run_for(chance.between(0.5, 3.0))
 
 
+def fencing(world: World) -> None:
+    """Servers are fenced and unfenced by the operator, while masters and servers come and go."""
+    chance, work = world.timeline.chance, world.setting.work
+    come_up(world)
+    work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    world.faults.choose(["kill-active", "kill-server", "freeze-active", "break-connection"])
+    world.faults.pause_s = chance.pick((1.0, 3.0))
+    world.faults.start()
+    while world.timeline.now < work.until:
+        world.operator.fence()
+        if chance.happens(0.3):
+            world.operator.move()
+        world.run_for(chance.between(0.2, 2.0))
+
+
 DRILLS: Final[dict[str, Callable[[World], None]]] = {
     "random": random,
     "master-failover": master_failover,
@@ -233,4 +248,5 @@ DRILLS: Final[dict[str, Callable[[World], None]]] = {
     "kill-everything": kill_everything,
     "ddl-storm": ddl_storm,
     "table-creation": table_creation,
+    "fencing": fencing,
 }

@@ -21,6 +21,7 @@ from coord.wire.opcodes import OP_CREATE_SESSION
 from regions.layout import (
     Layout,
     decode_active,
+    decode_bar,
     decode_plan,
     decode_region,
     decode_server,
@@ -28,6 +29,7 @@ from regions.layout import (
     decode_transition,
 )
 from regions.model import (
+    BarRecord,
     Incarnation,
     PlanRecord,
     RegionRecord,
@@ -52,7 +54,7 @@ MASTER: Final = "m"
 SERVER: Final = "s"
 OPERATOR: Final = "op"
 #: What only the active master writes, and servers where the table of steps says so.
-FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans", "requests"))
+FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans", "requests", "barred"))
 
 
 class Violation(AssertionError):  # noqa: N818 - what it is about, not a fault of the simulator
@@ -70,6 +72,7 @@ class Shadow:
         self.draining: set[str] = set()
         self.names: dict[str, str] = {}
         self.plans: dict[str, PlanRecord] = {}
+        self.bars: dict[str, BarRecord] = {}
         self.epoch = -1
         self.active_session = 0
         #: Sessions that held /active when an operator took it away.
@@ -299,6 +302,9 @@ class Observer:
             self.violated(f"FW-11: {key} OFFLINE of epoch {new.epoch} while {shadow.epoch} stands")
         if (old is None or new.destination is not None) and not shadow.wants_open(new.table_id):
             self.violated(f"DD-06: {key} is assigned to {new.destination}, and its table is removed or disabled")
+        bar = None if new.destination is None else shadow.bars.get(new.destination.uuid)
+        if bar is not None and new.destination is not None and new.destination.start_code != bar.start_code:
+            self.violated(f"X10: {key} is assigned to {new.destination}, which was fenced and gets no regions")
         if old is None and shadow.is_alive(shadow.home(new)):
             self.violated(f"RF-03: {key} OFFLINE while it is open on {shadow.home(new)}, which is alive")
         if old is not None and old.state is RegionState.CLOSING and shadow.is_alive(old.source):
@@ -440,6 +446,8 @@ class Observer:
                 self.count("registrations")
         elif kind == "plans":
             _put(shadow.plans, rest, data, lambda raw: decode_plan(raw, rest))
+        elif kind == "barred":
+            _put(shadow.bars, rest, data, lambda raw: decode_bar(raw, rest))
         elif kind == "draining":
             (shadow.draining.discard if data is None else shadow.draining.add)(rest)
         elif kind == "names":

@@ -267,6 +267,25 @@ class Operator:
         except NoNode:
             return
 
+    def fence(self) -> None:
+        """Fence a server for some seconds or until it is unfenced, as long as two others are left; or unfence one."""
+        bars = self._observer.shadow.bars
+        server = self._chance.pick(self._servers)
+        if server.uuid in bars:
+            self.unfence(server.uuid)
+        elif len(bars) + 3 <= len(self._servers):
+            bar_ms = self._chance.pick((-1, 3_000, 10_000))
+            self.do(f"fence {server.uuid} for {bar_ms} ms", lambda: self._fence(server, bar_ms))
+
+    async def _fence(self, server: ServerMachine, bar_ms: int) -> None:
+        answer = await self.ask(ms.FenceServer(server.uuid, "simulated", bar_ms=bar_ms))
+        if bar_ms < 0 and server.uuid not in self._observer.shadow.bars:
+            self._observer.violated(f"X10: {answer.detail}, and the store does not say so")
+
+    def unfence(self, uuid: str) -> None:
+        """Let a server have regions again."""
+        self.do(f"unfence {uuid}", lambda: self.ask(ms.UnfenceServer(uuid)))
+
     def vacate_active(self) -> None:
         """Delete the mark of the active master under it: another is elected while it believes that it reigns."""
         self.do("the mark of the active master is taken away", self._vacate)

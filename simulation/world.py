@@ -275,4 +275,6 @@ class World:
             replication = shadow.tables[shadow.regions[key[0]].table_id].replication
             if home.uuid in shadow.draining and places >= replication:
                 return f"{key[0]}-{key[1]} is on {home.uuid}, which is drained"
+            if home.uuid in shadow.bars:
+                return f"{key[0]}-{key[1]} is on {home.uuid}, which was fenced and gets no regions"
         return ""

@@ -98,13 +98,28 @@ def test_a_fenced_server_closes_everything_before_it_is_given_away(store: Store,
         uuid = cluster.uuid_of(victim)
         doubles = Doubles(cluster)
         with doubles:
-            cluster.ask_active(ms.FenceServer(uuid), ms.Accepted)
+            answer = cluster.ask_active(ms.FenceServer(uuid, bar_ms=-1, wait_ms=60_000), ms.Accepted)
+            assert sum(answer.places.values()) > 0
+            assert uuid not in answer.places
             eventually(lambda: "this server has been fenced" in victim.log.read_text(), what="it notices")
             eventually(lambda: not cluster.zk.get_children(cluster.layout.fenced), what="its lease is over")
             cluster.wait_servers(3)
             cluster.wait_settled()
             cluster.check_owners()
+            assert _has(cluster, uuid) == 0, "it has joined again, and gets nothing"
+            active.kill()
+            assert cluster.wait_active() is not active
+            cluster.wait_settled()
+            assert _has(cluster, uuid) == 0, "the next master knows that it was fenced"
+            cluster.ask_active(ms.UnfenceServer(uuid), ms.Accepted)
+            cluster.ask_active(ms.Balance(run=True), ms.BalanceReport)
+            eventually(lambda: _has(cluster, uuid) > 0, what="it has regions again")
         assert doubles.found == []
+
+
+def _has(cluster: Cluster, uuid: str) -> int:
+    found = cluster.ask_active(ms.ListServers(), ms.Servers).servers
+    return sum(one.open + one.incoming for one in found if one.server.uuid == uuid)
 
 
 def test_servers_and_masters_are_restarted_one_by_one(store: Store, tmp_path: Path) -> None:

@@ -22,12 +22,14 @@ from master.feed import Feed, Warm
 from master.fence import Fence
 from master.transitions import TransitionWriter
 from regions import recovery, writes
+from regions.fleet import Fleet
 from regions.mirror import Mirror
 from regions.model import RegionState
 from regions.recovery import Action, Party
 from regions.reports import Reports
 from regions.selection import Selection
 from regions.states import Cause
+from regions.world import World as Picture
 from regionserver import tie as tie_module
 from regionserver.lease import Lease
 from regionserver.replicas import Replicas
@@ -409,6 +411,31 @@ class LeaseIgnored(Bug):
     def script(self, world: World) -> None:
         world.setting.work.locks = False
         trouble(world, ["freeze-server", "cut-from-store"], 1.0)
+
+
+class BarOfOneStart(Bug):
+    """A fenced server is kept empty under the start code that was fenced; it joins again, and gets regions."""
+
+    def patches(self) -> list[Patch]:
+        def only_that_start(world: Any) -> None:
+            for server in world.servers.values():
+                if server.bar is not None and server.bar.start_code != server.incarnation.start_code:
+                    server.bar = None
+
+        def set_bars(self: Picture, bars: Any) -> Any:
+            changed = real_set(self, bars)
+            only_that_start(self)
+            return changed
+
+        def up(self: Fleet, event: Any, now_ms: int) -> None:
+            real_up(self, event, now_ms)
+            only_that_start(self._world)
+
+        real_set, real_up = Picture.set_bars, Fleet.up
+        return [instead(Picture, "set_bars", set_bars), instead(Fleet, "up", up)]
+
+    def script(self, world: World) -> None:
+        DRILLS["fencing"](world)
 
 
 class KeepsRegionsOfLostSession(Bug):

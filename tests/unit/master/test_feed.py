@@ -175,7 +175,7 @@ def test_watches_that_were_not_set_are_set_when_the_store_is_back() -> None:
     bench.go_on(1.0)
     assert bench.feed.mirror is not None
     assert bench.feed.mirror.is_complete
-    assert len(bench.store.persistent) == 6
+    assert len(bench.store.persistent) == 7
 
 
 def test_transitions_are_told_to_the_auditor_in_every_role(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from regions.assigner import Assigner
 from regions.limits import AssignerConfig
 from regions.messages import AlterResult, CloseOrder, OpenOrder, OrderResult, Outcome
 from regions.model import (
+    BarRecord,
     FenceRecord,
     Incarnation,
     Intent,
@@ -88,6 +89,7 @@ class ModelCluster:
         #: uuid -> error for every open
         self.failing: dict[str, str] = {}
         self.fences: dict[str, FenceRecord] = {}
+        self.bars: list[BarRecord] = []
         self.moves: dict[str, MoveBatch] = {}
         #: uuids of servers that close nothing: they say so each time
         self.hanging: set[str] = set()
@@ -126,6 +128,7 @@ class ModelCluster:
             self.now,
             fences=list(self.fences.values()),
             moves=list(self.moves.values()),
+            bars=self.bars,
         )
         self.assigner.begin(self.now)
         if run:
@@ -211,6 +214,9 @@ class ModelCluster:
                 self._fence(effect)
             case fx.ForgetFence():
                 del self.fences[effect.uuid]
+            case fx.ForgetBar():
+                self.bars.remove(effect.bar)
+                self.assigner.handle(fx.BarsSeen(self.bars), self.now)
             case fx.FinishMoves():
                 del self.moves[effect.move_id]
             case fx.SendAlter():

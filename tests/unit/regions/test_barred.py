@@ -1,0 +1,86 @@
+"""A server that an operator had fenced gets no regions until the bar ends (X10)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from regions import effects as fx
+from regions.model import BarRecord
+from regions.problems import problems
+from tests.unit.regions.model_cluster import ModelCluster, at, region, server
+
+A, B = server("a"), server("b")
+AGAIN = server("a", 2)
+
+
+def bar(until_ms: int = 0) -> BarRecord:
+    return BarRecord("a", 1, "it hangs", until_ms)
+
+
+def fenced(*names: str, until_ms: int = 0, others: bool = True) -> ModelCluster:
+    """Regions on a, which is fenced and has joined again."""
+    cluster = ModelCluster()
+    cluster.put(*(region(name, on=at("a")) for name in names))
+    cluster.start(A, *([B] if others else []))
+    cluster.handle(fx.FenceRequested("a", "it hangs", fx.BAR_FOR_EVER))
+    cluster.bars = [bar(until_ms)]
+    cluster.handle(fx.BarsSeen(cluster.bars))
+    cluster.stop_serving("a")
+    cluster.servers["a"] = AGAIN
+    cluster.handle(fx.ServerUp(AGAIN))
+    return cluster
+
+
+def test_a_fenced_server_gets_nothing_back() -> None:
+    cluster = fenced("r1", "r2", "r3")
+    assert set(cluster.open.values()) == {at("b")}
+    cluster.put(region("r4"))
+    cluster.handle(fx.RegionSeen(*cluster.regions["r4"]))
+    assert cluster.where("r4") == "b"
+
+
+def test_the_bar_is_asked_for_with_the_fence() -> None:
+    cluster = ModelCluster()
+    cluster.put(region("r1", on=at("a")))
+    cluster.start(A, B)
+    cluster.assigner.handle(fx.FenceRequested("a", "it hangs", 600_000), cluster.now)
+    asked = [one for one in cluster.assigner.take(cluster.now) if isinstance(one, fx.FenceServer)]
+    assert [(one.server.uuid, one.bar_ms) for one in asked] == [("a", 600_000)]
+
+
+def test_without_another_server_regions_stay_closed_and_that_is_said() -> None:
+    """Not even a server that is to be emptied would be left out: a fenced one is."""
+    cluster = fenced("r1", others=False)
+    assert cluster.open == {}
+    [stranded, barred] = problems(
+        cluster.assigner.world, cluster.assigner.unplaceable(), cluster.config, cluster.now, 5
+    )[::-1]
+    assert barred == "server a was fenced (it hangs) and gets no regions until `rk server unfence`"
+    assert "r1-0 has no eligible server: it was fenced and gets no regions until `rk server unfence`" in stranded
+    cluster.bars = []
+    cluster.handle(fx.BarsSeen([]))
+    assert cluster.where("r1") == "a"
+
+
+def test_the_bar_ends_with_its_time() -> None:
+    cluster = fenced("r1", others=False, until_ms=1_000_000 + 600_000)
+    cluster.pass_time(590_000)
+    assert cluster.open == {}
+    cluster.pass_time(11_000)
+    assert cluster.where("r1") == "a"
+    assert cluster.bars == []
+
+
+def test_the_next_master_heeds_the_bar() -> None:
+    cluster = fenced("r1", others=False)
+    cluster.successor()
+    assert cluster.open == {}
+
+
+def test_a_bar_over_a_live_server_empties_it() -> None:
+    """A second request names another time while the server has joined and been unfenced, say."""
+    cluster = ModelCluster()
+    cluster.put(region("r1", on=at("a")))
+    cluster.start(A, B)
+    cluster.handle(fx.BarsSeen([msgspec.structs.replace(bar(), start_code=0)]))
+    assert cluster.where("r1") == "b"
