@@ -14,6 +14,7 @@ import pytest
 
 from regions import messages as ms
 from regionserver.client import Change, RegionClient, Unavailable, connect
+from regionserver.client import store as store_module
 from regionserver.kv.messages import KvRead, KvValues
 from tests.e2e.masters import Cluster, cluster_on
 from tests.e2e.nodes import Nodes, store
@@ -52,16 +53,20 @@ def timed(call: Callable[[], object], deadline_s: float) -> object:
     return result
 
 
-def test_a_frozen_node_costs_a_second_and_not_the_call(tmp_path: Path) -> None:
-    """Whatever the call reads, another node is asked; the frozen one is any, the leader's, too."""
+def test_a_frozen_node_costs_a_second_and_not_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the call reads, another node is asked; the frozen one is any, the leader's, too.
+
+    The session is so long that kazoo by itself would notice the silence after the calls' deadlines only.
+    """
+    monkeypatch.setattr(store_module, "SESSION_TIMEOUT_S", 40.0)
     with running(tmp_path) as (nodes, _), connect(nodes.hosts) as client:
         client.put("known", "a", b"1")
         for name in TABLES[1:4]:
             frozen = node_of(client, nodes)
             os.killpg(frozen.pid, signal.SIGSTOP)
             try:
-                assert timed(lambda table=name: client.put(table, "a", b"2", timeout_s=30), 30) is None  # type: ignore[misc]
-                assert timed(lambda table=name: client.get(table, "a", timeout_s=30), 30) == b"2"  # type: ignore[misc]
+                assert timed(lambda table=name: client.put(table, "a", b"2", timeout_s=8), 8) is None  # type: ignore[misc]
+                assert timed(lambda table=name: client.get(table, "a", timeout_s=8), 8) == b"2"  # type: ignore[misc]
                 assert node_of(client, nodes) is not frozen
             finally:
                 os.killpg(frozen.pid, signal.SIGCONT)
