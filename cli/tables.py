@@ -20,7 +20,7 @@ from cli.options import Globals, global_options
 from cli.splits import read_keys, split_evenly
 from cli.staleness import print_json, stale_options, tell
 from regions import messages
-from regions.kinds import KV, one_copy
+from regions.kinds import KV, check_kind, one_copy
 from regions.layout import check_table_name
 from regions.model import RegionRecord, RegionSpec, TableIntent, TableRecord, TableState, TabletState, split_ranges
 from regions.partitioning import describe_range
@@ -180,6 +180,7 @@ def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, r
 @click.option("--drop-column", "dropped", multiple=True, metavar="COLUMN", help="Drop a column that is no key.")
 @click.option("--rename-column", "renamed", multiple=True, metavar="OLD:NEW", help="Give a column another name.")
 @click.option("--schema", help="The new text of a table that was created without columns.")
+@click.option("--kind", default="", metavar="NAME/VERSION", help="The kind of a table that an earlier version made.")
 @_wait
 @_no_wait
 @_request_id
@@ -192,6 +193,7 @@ def alter(
     dropped: tuple[str, ...],
     renamed: tuple[str, ...],
     schema: str | None,
+    kind: str,
     wait_s: float,
     no_wait: bool,
     request_id: str | None,
@@ -205,14 +207,16 @@ def alter(
         steps: list[SchemaStep] = [DropColumn(one) for one in dropped]
         steps += [_renaming(text) for text in renamed]
         steps += [AddColumn(parse_column(text)) for text in added]
-    if not steps and schema is None:
+        if kind:
+            check_kind(kind)
+    if not steps and schema is None and not kind:
         raise UsageFaultError(
             "nothing to alter",
-            "Give --add-column, --drop-column, --rename-column or --schema; `rk table rename` renames.",
+            "Give --add-column, --drop-column, --rename-column, --schema or --kind; `rk table rename` renames.",
         )
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     wish = messages.AlterTable(
-        name, schema=schema, steps=steps, wait_ms=wait_ms, request_id=request_id or new_request_id()
+        name, schema=schema, steps=steps, wait_ms=wait_ms, request_id=request_id or new_request_id(), kind=kind
     )
     _change(given, wish, wait_ms, "table {0.table.name} has schema version {0.table.schema_version}, {0.table.state}")
 

@@ -39,7 +39,7 @@ from regions import ddl, partitioning
 from regions import effects as fx
 from regions import messages as ms
 from regions import schema as columns
-from regions.kinds import check_group, one_copy, resolve
+from regions.kinds import check_group, check_kind, one_copy, resolve
 from regions.layout import CorruptZnode, check_table_name, decode_name, decode_table
 from regions.model import (
     RegionRecord,
@@ -448,9 +448,14 @@ def alter(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
     """The table's next record (DD-07): the same one, if the request changes nothing.
 
     Raises:
-        ValueError: the schema cannot be changed like that.
+        ValueError: the schema, or the kind, cannot be changed like that.
     """
-    schema = former.schema
+    schema, kind = former.schema, former.kind
+    if request.kind not in ("", kind):
+        if kind:
+            raise ValueError(f"it is of kind {kind}, and a kind does not change")
+        check_kind(request.kind)
+        kind = request.kind
     if request.schema is not None:
         if request.steps or isinstance(schema, Schema):
             raise ValueError("its schema has columns: add, drop or rename them")
@@ -461,12 +466,13 @@ def alter(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
         schema = columns.evolve(schema, request.steps)
     name = request.name or former.name
     if (name, schema) == (former.name, former.schema):
-        return former
+        return msgspec.structs.replace(former, kind=kind)
     is_first = former.fully_applied_schema is None
     return msgspec.structs.replace(
         former,
         name=name,
         schema=schema,
+        kind=kind,
         schema_version=former.schema_version + 1,
         state=_after(former, "alter"),
         fully_applied_schema=former.schema if is_first else former.fully_applied_schema,

@@ -54,13 +54,15 @@ class Catalogue:
         self.has_begun = False
 
     def table_seen(self, event: fx.TableSeen, now_ms: int) -> None:
-        """A table is new or has another record. Only a change of what is wanted concerns its replicas."""
+        """A table is new or has another record. Only a change of what is wanted, or of its kind, concerns
+        its replicas."""
         known = self._world.tables.get(event.record.table_id)
         former_version = -1 if known is None else known.record.schema_version
         was_wanted = None if known is None else known.wants_open
+        former_kind = "" if known is None else known.record.kind
         table = self._world.put_table(event.record, event.version, event.regions)
         self._alters.table_seen(table, former_version)
-        if table.wants_open != was_wanted:
+        if table.wants_open != was_wanted or table.record.kind != former_kind:
             for region in table.regions.values():
                 self._settle_all(region, now_ms)
         self.checks.table_seen(table, now_ms)

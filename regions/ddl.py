@@ -74,6 +74,8 @@ class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     steps: list[SchemaStep] = []
     wait_ms: int = 0
     request_id: str = ""
+    #: Kind of a table that an earlier build made without one; it changes no schema.
+    kind: str = ""
 
 
 DdlRequest = CreateTable | SetTableIntent | DeleteTable | AlterTable

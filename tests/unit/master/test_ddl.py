@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
+from master.ddl import alter
 from regions import messages as ms
 from regions import schema as sc
-from regions.ddl import CreateTable, DdlRequest, contents_digest
+from regions.ddl import AlterTable, CreateTable, DdlRequest, contents_digest
 from regions.layout import decode_region, decode_request, decode_table, encode
 from regions.model import (
     Incarnation,
@@ -447,3 +448,16 @@ def test_rubbish_in_the_entry_of_a_name_keeps_no_master_from_reigning(tmp_path: 
     assert bench.ask(CreateTable("orders")) == ms.ALREADY_EXISTS
     bench.store.put(LAYOUT.name("taken"), data)
     assert bench.ask(CreateTable("taken", request_id="x-1")) == ms.ALREADY_EXISTS
+
+
+def test_a_kind_is_named_once_and_changes_no_schema() -> None:
+    """A table of an earlier build has none; what is recorded stays, for its files are of that kind."""
+    former = TableRecord("t", "orders", schema_version=3)
+    named = alter(former, AlterTable("orders", kind="counters/1"))
+    assert named == replace(former, kind="counters/1")
+    assert alter(named, AlterTable("orders", kind="counters/1")) == named
+    assert alter(named, AlterTable("orders", name="hits")).kind == "counters/1"
+    with pytest.raises(ValueError, match="it is of kind counters/1, and a kind does not change"):
+        alter(named, AlterTable("orders", kind="kv/1"))
+    with pytest.raises(ValueError, match="is no kind of service"):
+        alter(former, AlterTable("orders", kind="Counters"))

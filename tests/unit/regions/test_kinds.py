@@ -213,3 +213,13 @@ def test_the_key_value_service_keeps_one_copy(kind: str) -> None:
 def test_planners_see_a_group_and_a_kind_as_one_pool() -> None:
     servers = [ServerLoad(one, 0, 0, 0, 0) for one in (KV_1, COUNTERS)]
     assert census(servers, []).servers.grp.tolist() == ["", "#counters"]
+
+
+def test_a_table_of_an_earlier_build_waits_until_its_kind_is_named() -> None:
+    """It counts as a key-value table, which no server of its real kind may open."""
+    cluster = ModelCluster()
+    cluster.put(region())
+    cluster.start(COUNTERS)
+    assert cluster.where() is None
+    cluster.change_table(kind="counters/1")
+    assert cluster.where() == "c"
