@@ -8,7 +8,15 @@ import pytest
 from regions import effects as fx
 from regions.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
-from regions.model import Intent, RegionState, ReplicaLocation, TableIntent, TableRecord, TableState
+from regions.model import (
+    Intent,
+    RegionState,
+    ReplicaLocation,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TransitionRecord,
+)
 from regions.states import Actor, Cause
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
@@ -161,6 +169,32 @@ def test_lost_answers_are_asked_about_again() -> None:
     cluster.handle(fx.OrdersLost(cluster.sent[-1].batch, "no answer"))
     cluster.pass_time(5_000)
     assert cluster.where() == "b"
+
+
+def test_what_a_new_master_finds_is_no_step() -> None:
+    """`rk history`: whoever took the steps has told them, or the znode keeps them."""
+    cluster = ModelCluster()
+    cluster.put(region())
+    found = TransitionRecord("r1", "t1", 0, RegionState.OPENED, None, at("a"), took=(1, 2))
+    cluster.unassigned["r1-0"] = (found, 2)
+    cluster.start(A)
+    assert [(step.actor, step.after) for step in cluster.assigner.history] == [(Actor.MASTER, None)]
+    [write] = cluster.writes
+    assert (write.former, write.version) == (found, 2), "the multi that deletes it tells the server's steps"
+
+
+def test_a_forced_step_says_which_version_it_has_led_to() -> None:
+    """The steps that the znode keeps are counted from there."""
+    cluster = ModelCluster()
+    cluster.failing = {"a": "disk on fire"}
+    cluster.put(region())
+    cluster.start(A, B)
+    cluster.pass_time(2_000)
+    created, forced = (one for one in cluster.writes if isinstance(one, fx.WriteOffline))
+    assert (created.record.base, created.former) == (0, None)
+    assert forced.former is not None
+    assert forced.former.state is RegionState.OPENING
+    assert forced.record.base == forced.version + 1 == 2
 
 
 def test_failed_open_is_tried_elsewhere() -> None:

@@ -56,6 +56,8 @@ class Store:
         self.version = version
         self.region = RegionRecord("t", "r1")
         self.region_version = 5
+        #: Steps of the server since the last step of a master.
+        self.steps = 0
 
     def take(self, step: WriteStep) -> bool:
         """Compare and set; False: refused."""
@@ -66,6 +68,8 @@ class Store:
             return False
         self.record = step.record
         self.version = 0 if step.before is None else self.version + 1
+        self.steps = 1 if step.before in (None, RegionState.OFFLINE) else self.steps + 1
+        assert len(self.record.took) == self.steps, "the znode keeps each step that a server takes"
         if step.region is not None:
             self.region, self.region_version = step.region, self.region_version + 1
         return True
@@ -233,6 +237,23 @@ class TestOpen:
         assert run.idle()
         assert run.decided == [OrderResult("r1", 0, Outcome.DONE, 4)]
         assert run.phase() is Phase.OPEN
+
+    def test_a_step_that_was_taken_unknown_to_the_server_is_kept_by_the_next(self) -> None:
+        """`rk history`: a node that was behind has answered that the progress was not written; it was."""
+        run = Run()
+        run.opening()
+        run.step()
+        run.opened()
+        assert run.store.record is not None
+        took = (*run.store.record.took, 1_001)
+        run.store.record, run.store.version, run.store.steps = replace(run.store.record, took=took), 4, 2
+        run.now = 1_002
+        run.step()
+        run.read()
+        run.step()
+        assert run.phase() is Phase.OPEN
+        assert run.store.record.state is RegionState.OPENED
+        assert run.store.record.took == (1_000, 1_001, 1_000)
 
     def test_the_region_is_opened_only_once_opening_is_in_the_store(self) -> None:
         """No handler is asked before the claim has been won."""
