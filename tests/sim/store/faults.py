@@ -15,6 +15,7 @@ from tests.sim.chance import Chance
 from tests.sim.checks import Violation
 from tests.sim.plan import Failure, Plan
 from tests.sim.store.clients import Client
+from tests.sim.store.forgeries import Forger
 from tests.sim.store.machinery import SECOND
 from tests.sim.store.operators import Operator
 from tests.sim.store.world import Bug, Host, World
@@ -100,6 +101,7 @@ class Story:
         globalLogPublisher.addObserver(self._on_log)
         try:
             world.at(SECOND, self._next_fault)
+            Forger(world).begin()
             world.run_until(self.trouble_us)
             self._make_peace()
             began = {client: (client.answered, client.synced) for client in self.clients}

@@ -61,6 +61,15 @@ class TermForgotten(Bug):
         return [instead(Batch, "set_hard_state", forget)]
 
 
+class ClaimsBelieved(Bug):
+    """A node checks nothing of what a message claims."""
+
+    known = "this store: one forged frame stopped the leader, another ruined every disk"
+
+    def patches(self) -> list[Patch]:
+        return [instead(core_module.RaftCore, "check", lambda *_: None)]
+
+
 class AckBeforeSync(Bug):
     """The log reports as durable what it has not synced yet."""
 

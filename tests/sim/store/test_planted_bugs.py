@@ -17,6 +17,7 @@ WITHIN: dict[type[Bug], int] = {
     planted.AckBeforeSync: 15,
     planted.AppliedTwice: 10,
     planted.AttachedLocally: 5,
+    planted.ClaimsBelieved: 3,
     planted.CleanPagesTrusted: 35,
     planted.CounterlessSnapshot: 5,
     planted.EphemeralsLeft: 8,
