@@ -80,8 +80,6 @@ from coord.wire.codec import (
 from coord.wire.jute import I32, IS_COMPILED, i32
 from coord.wire.opcodes import (
     CREATE_CONTAINER,
-    CREATE_SEQUENTIAL_TTL,
-    CREATE_TTL,
     OP_ATTACH,
     OP_AUTH,
     OP_CHECK,
@@ -503,9 +501,12 @@ class StateMachine:
 
 
 def _name_plainly(op: MultiOp) -> None:
-    """Read a createTTL whose flags name no TTL as the create that it is (level CREATE_TTL_IN_MULTI)."""
+    """Read a createTTL whose flags name no TTL as the create that it is (level CREATE_TTL_IN_MULTI).
+
+    Flags that make no sense stay: ZooKeeper refuses that part with BadArguments.
+    """
     create = op.create
-    if create is not None and create.flags not in (CREATE_TTL, CREATE_SEQUENTIAL_TTL):
+    if create is not None and 0 <= create.flags <= CREATE_CONTAINER:
         op.opcode = create.opcode = OP_CREATE
         create.ttl_ms = 0
 

@@ -60,7 +60,6 @@ KNOWN: Final = (
     Known("deleteContainer needs the right to delete", "asked only of what is not there or cannot go"),
     Known("createTTL with a bad TTL", "not asked: createTTL has flags of a TTL"),
     Known("No request of a client stops a node", "not asked: a null access list within a multi"),
-    Known("createTTL without them within a multi", "not asked: createTTL has flags of a TTL"),
     Known("there InvalidACL without a provider", "not asked: access lists name x509 nowhere"),
     Known("before it has answered what stands in front", "an unknown operation is sent alone"),
     Known("at once, also before what waits", "pings are sent when nothing waits"),

@@ -296,6 +296,10 @@ class Requests:
                 if made.acl is None:
                     # Null in a multi stops ZooKeeper for good.
                     made.acl = [_WORLD]
+                if made.opcode == r.OP_CREATE_TTL and self.rng.random() < 0.4:
+                    # Of no TTL: an ordinary create since feature level 1, refused before. Alone it stops ZooKeeper.
+                    made.flags = self.rng.choice((0, 0, 1, 2, 3, 4, -1, 7))
+                    text += f" with flags {made.flags}"
                 parts.append(r.MultiOp(made.opcode, made.path, create=made))
                 words.append(f"{r.OPCODE_NAMES[made.opcode]}{text}")
                 continue

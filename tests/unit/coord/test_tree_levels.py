@@ -56,6 +56,8 @@ def test_create_ttl_in_a_multi_is_planned_by_the_level_in_force() -> None:
         [result] = client.multi(ttl_op(b"/a", 0))
         assert (result.opcode, result.err, result.path) == (r.OP_CREATE, e.OK, b"/a")
         assert client.multi(ttl_op(b"/b", 1))[0].err == e.OK
+        [result] = client.multi(ttl_op(b"/c", 7))
+        assert (result.opcode, result.err) == (r.OP_ERROR, e.BAD_ARGUMENTS)
         assert client.stat(b"/b").ephemeral_owner == 1
         assert client.store.machine.tree.nodes[b"/a"].ttl_ms == 0
 
