@@ -1,0 +1,58 @@
+"""The two builds: this checkout, and an older one that is taken out of git.
+
+UPGRADE_FROM names the older commit. By default that is the newest tag from which this commit descends; without a tag,
+the last commit of the feature level before this one's: the parent of the last change of the table of levels.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+#: The root of this checkout.
+NEWER: Final = Path(__file__).resolve().parents[2]
+VARIABLE: Final = "UPGRADE_FROM"
+_TABLE: Final = "coord/tree/levels.py"
+
+
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=NEWER, capture_output=True, check=True).stdout
+
+
+@functools.cache
+def older_commit() -> str:
+    """The commit of the older build."""
+    named = os.environ.get(VARIABLE, "")
+    try:
+        if not named:
+            tag = _git("tag", "--merged", "HEAD~", "--sort=-creatordate").decode().split()
+            named = tag[0] if tag else _git("log", "-1", "--format=%H~", "--", _TABLE).decode().strip()
+        return _git("rev-parse", "--verify", f"{named}^{{commit}}").decode().strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        if VARIABLE in os.environ:
+            raise
+        pytest.skip(f"no older build: {error}")
+
+
+def check_out(folder: Path) -> Path:
+    """Put the older build into `folder`; its sources run interpreted, with the packages of this environment."""
+    with tarfile.open(fileobj=BytesIO(_git("archive", older_commit()))) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def rk_of(root: Path, *arguments: str) -> tuple[list[str], dict[str, str], Path]:
+    """(command line, environment, working directory) of `rk` of the build in `root`."""
+    # The working directory comes first on Python's path, PYTHONPATH reaches the processes that `rk` starts.
+    environment = {"PYTHONPATH": str(root)}
+    if root != NEWER:
+        environment["RK_PURE"] = "1"
+    return [sys.executable, "-m", "cli", *arguments], environment, root

@@ -1,0 +1,109 @@
+"""A store is upgraded node by node, and taken back before the level rises, by real processes of two builds."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coord.tree.levels import SUPPORTED
+from tests.helpers import PATIENCE_S, eventually
+from tests.upgrade.builds import NEWER
+from tests.upgrade.store import NODES, MixedStore, Writer, play
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MixedStore]:
+    """A store that is not started."""
+    made = MixedStore(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def verify(store: MixedStore) -> None:
+    """Replay the logs of the stopped nodes with this build, whichever build wrote them, and compare."""
+    directories = [str(store.data_dir(node)) for node in NODES]
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", "coord", "verify", *directories],
+        check=False,
+        cwd=NEWER,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nodes_are_upgraded_taken_back_and_upgraded(store: MixedStore, older: Path) -> None:
+    """Under the random requests that the builds answer differently: one state, no write lost, no node ends.
+
+    The level rises when the last node of the older build is replaced, and not before.
+    """
+    for node in NODES:
+        store.start(node, older)
+    store.wait_ready()
+    before = store.level(1)
+    assert before < SUPPORTED, "the older build has this build's level"
+    seed = 0
+    with Writer(store.hosts).running() as writer:
+
+        def check(*, level: int) -> None:
+            nonlocal seed
+            for _ in range(2):
+                seed += 1
+                play(store, seed)
+            store.check_alike()
+            assert {store.level(node) for node in store.processes} == {level}
+
+        check(level=before)
+        # Up with two of them, the leader among them, and back with one.
+        leader = store.leader()
+        follower, last = (node for node in NODES if node != leader)
+        for node, root in ((follower, NEWER), (leader, NEWER), (follower, older), (follower, NEWER)):
+            with writer.writing():
+                store.replace(node, root)
+                play(store, seed := seed + 1)
+            check(level=before)
+        with writer.writing():
+            store.replace(last, NEWER)
+            eventually(lambda: {store.level(node) for node in NODES} == {SUPPORTED}, what="the level rises")
+        check(level=SUPPORTED)
+        writer.check(store)
+        # Any node may lead now.
+        with writer.writing():
+            store.replace(store.leader(), NEWER)
+        check(level=SUPPORTED)
+        writer.check(store)
+    for node in NODES:
+        store.stop(node)
+    verify(store)
+
+
+def test_the_older_build_is_refused_behind_the_raise(store: MixedStore, older: Path) -> None:
+    """On a directory that has the level it does not start; with an empty one it gets no link and is told why."""
+    for node in NODES:
+        store.start(node, NEWER)
+    store.wait_ready()
+    eventually(lambda: {store.level(node) for node in NODES} == {SUPPORTED}, what="the level rises")
+    store.stop(3)
+    store.start(3, older)
+    assert store.processes[3].wait(PATIENCE_S) != 0
+    said = store.log(3).strip().splitlines()[-1]
+    assert "Traceback" not in store.log(3)
+    assert "format 2 is not known" in said or f"feature level {SUPPORTED}" in said, said
+    shutil.rmtree(store.data_dir(3))
+    store.start(3, older)
+    eventually(lambda: "the build of node 3 supports feature levels up to" in store.log(3), what="node 3 is told")
+    assert f"start node 3 with a build that supports level {SUPPORTED}" in store.log(3)
+    assert store.page(3)["applied_index"] == 0
+    # Nor does a leader wait for it: the two others serve, and say whom they refuse.
+    store.processes.pop(3).kill()
+    store.check_alike()
+    assert any("refused a connection that says it is node 3" in store.log(node) for node in (1, 2))
