@@ -23,6 +23,8 @@ from tests.helpers import PATIENCE_S, daemon, eventually, free_ports
 from tests.upgrade.builds import rk_of
 
 NODES = (1, 2, 3)
+#: Of the random steps, each so many are preceded by one request that the builds answer differently.
+DIFFERING_EVERY = 10
 
 
 class MixedStore:
@@ -133,6 +135,16 @@ def connected(hosts: str) -> Iterator[KazooClient]:
         client.close()
 
 
+def differing(root: bytes, number: int) -> Request:
+    """A request that every level answers in another way than the one before: random ones seldom get that far.
+
+    Level 1: a createTTL without a TTL in a multi.
+    """
+    path = root + b"/differs-%d" % number
+    create = r.CreateRequest(r.OP_CREATE_TTL, path, b"", r.OPEN_ACL, number % 5, 3_600_000)
+    return Request(r.OP_MULTI, r.encode_multi([r.MultiOp(r.OP_CREATE_TTL, path, create=create)]))
+
+
 def play(store: MixedStore, seed: int, requests: int = 300) -> None:
     """Send the random requests of a seed, each session to a node of its own."""
     root = b"/u%05d" % seed
@@ -143,8 +155,11 @@ def play(store: MixedStore, seed: int, requests: int = 300) -> None:
     try:
         sessions[1].send([Request(r.OP_AUTH, r.encode_auth(b"digest", b"bob:pw"))])
         sessions[1].collect({0: ""})
-        for step in Requests(seed).run(requests):
+        for number, step in enumerate(Requests(seed).run(requests)):
             acting = sessions[step.session]
+            if number % DIFFERING_EVERY == 0:
+                acting.send([differing(root, number // DIFFERING_EVERY)])
+                acting.collect({0: ""})
             if step.kind == CUT or not step.requests:
                 acting.reconnect()
                 continue
