@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint test test-compat test-spark test-drills soak soak-cluster torture fuzz bench bench-plan bench-store clean
+.PHONY: help up install lint test test-compat test-spark test-drills test-upgrade soak soak-cluster torture fuzz bench bench-plan bench-store clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,6 +77,10 @@ soak-cluster: $(VENV)/installed-dev  ## simulate whole clusters from fresh seeds
 TORTURE_MINUTES ?= 10
 torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real faults for TORTURE_MINUTES (10); TORTURE="--seed 17" for options
 	$(BIN)/python -m tests.torture --minutes $(TORTURE_MINUTES) $(TORTURE)
+
+# UPGRADE_FROM: the older commit; by default the newest tag, else the last commit of the feature level before this one's.
+test-upgrade: $(VENV)/installed-dev  ## an older checkout and this one work together, are upgraded and taken back (UPGRADE_FROM=commit)
+	$(BIN)/python -m pytest -q -s tests/upgrade
 
 clean:  ## remove .venv and caches (not rk-data)
 	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

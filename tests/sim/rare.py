@@ -37,6 +37,8 @@ STORE_MET: Final = (
     # members
     *("change_begun", "configurations", "found_nobody", "promote", "removal_noticed", "wiped_outsider"),
     *("wish_granted", "wish_refused"),
+    # upgrades
+    *("build_downgraded", "build_upgraded", "level_raised", "level_refused_at_start"),
 )
 
 #: Rarer: only a soak is sure to meet them.

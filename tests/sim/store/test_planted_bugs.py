@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.checks import Violation
-from tests.sim.store import planted
+from tests.sim.store import planted, planted_levels
 from tests.sim.store.faults import is_interpreted, run_one
 from tests.sim.store.log_alone import run_log
 from tests.sim.store.world import Bug
@@ -52,6 +52,10 @@ WITHIN: dict[type[Bug], int] = {
     planted.WatchBlindToRights: 5,
     planted.WatchesOutliveConnection: 40,
     planted.WipedNodeVotes: 300,
+    planted_levels.AbsentMemberIgnored: 5,
+    planted_levels.LevelNotInSnapshot: 5,
+    planted_levels.OlderStaysLinked: 55,
+    planted_levels.PlansByOwnLevel: 5,
 }
 #: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
@@ -74,6 +78,7 @@ LATELY: dict[type[Bug], int] = {
     planted.WatchBeforeRead: 7,
     planted.WatchesOutliveConnection: 4,
     planted.WipedNodeVotes: 159,
+    planted_levels.OlderStaysLinked: 18,
 }
 #: The same for bugs of the log, which `log_alone` shows.
 LOG_WITHIN: dict[type[Bug], int] = {planted.TornTailKept: 230}
