@@ -20,6 +20,7 @@ from coord.errors import BadVersion, ConfigError, MultiFailed, NodeExists, NoNod
 from coord.wire.records import Stat
 from master.aio import gather
 from master.fence import Fence, in_batches
+from regions.formats import objection
 from regions.layout import (
     FORMAT_VERSION,
     CorruptZnode,
@@ -105,10 +106,9 @@ async def lay_ground(
         await gather(ensureDeferred(_create_if_missing(client, path)) for path in layout.records())
     data, _ = await client.get(layout.cluster)
     record = _cluster_of(data, layout.cluster, known_id)
-    if record.format_version > FORMAT_VERSION:
-        raise ConfigError(
-            f"{layout.cluster} has format {record.format_version}; this program knows formats up to {FORMAT_VERSION}"
-        )
+    why = objection(record.format_version, layout.cluster)
+    if why:
+        raise ConfigError(why)
     return record
 
 
@@ -337,15 +337,16 @@ async def delete_if_there(fence: Fence, path: str, version: int = -1) -> None:
 
 
 async def mark_run(fence: Fence, *, clean: bool, now_ms: int) -> None:
-    """Write or take away the clean-shutdown mark (X7); may be repeated. From here on the format is this program's.
+    """Write or take away the clean-shutdown mark (X7); may be repeated. An older format than FORMAT_VERSION ends here.
 
     A record that somebody has written over is a whole one again after this.
     """
     path = fence.layout.cluster
     data, stat = await fence.client.get(path)
+    found = _cluster_of(data, path, fence.cluster_id)
     record = msgspec.structs.replace(
-        _cluster_of(data, path, fence.cluster_id),
-        format_version=FORMAT_VERSION,
+        found,
+        format_version=max(found.format_version, FORMAT_VERSION),
         clean_shutdown=clean,
         epoch=fence.epoch,
         at_ms=now_ms,

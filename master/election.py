@@ -23,6 +23,7 @@ from coord.errors import BadVersion, MultiFailed, NodeExists, NoNode
 from master.identity import Identity
 from master.settings import Settings
 from master.vigil import Vigil
+from regions.formats import KNOWN
 from regions.layout import CorruptZnode, Layout, decode_active, decode_master, encode
 from regions.model import ActiveRecord, EpochRecord, MasterRecord
 
@@ -72,7 +73,7 @@ class Election:
 
     def _mark(self) -> MasterRecord:
         own, settings = self._identity, self._settings
-        return MasterRecord(own.uuid, settings.host, settings.port, own.start_code, settings.admin_port)
+        return MasterRecord(own.uuid, settings.host, settings.port, own.start_code, settings.admin_port, KNOWN)
 
     async def win(self, now_ms: Callable[[], int], racing: Callable[[], None]) -> int:
         """Wait until this master is the active one; returns its fencing epoch. `racing()` is called at each attempt.

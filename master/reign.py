@@ -34,6 +34,7 @@ from master.ddl import TableOperations
 from master.dispatch import Dispatcher
 from master.feed import Warm
 from master.fence import Deposed, Fence, in_batches
+from master.formats import Formats
 from master.phases import Phases
 from master.planning import Planner
 from master.registry import Registry
@@ -161,6 +162,7 @@ class Reign:
         self.bulks = Bulks(self, planner, now_ms, token)
         self.operations = TableOperations(self, now_ms, token)
         self.upkeep = TableUpkeep(self, self.operations, now_ms)
+        self.formats = Formats(fence, now_ms)
         #: While a shutdown is under way that a former master announced: who was alive, and when it is taken to be off.
         self._stopping: frozenset[Incarnation] | None = None
         self._shutdown_until: IDelayedCall | None = None
@@ -529,6 +531,8 @@ class Reign:
             self.chronicle.tick()
             if self.upkeep.prune_is_due():
                 self.persist(self.upkeep.prune_requests)
+            if self.formats.is_due():
+                self.persist(self.formats.look)
             if self._writer.is_idle:
                 self.bulks.finish_stuck()
             self._pump()

@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from regions.alarms import Alarm
+from regions.formats import UNANNOUNCED
 from regions.model import (
     ActiveRecord,
     BalancerRecord,
@@ -50,10 +51,9 @@ _TABLE_ID: Final = re.compile(rb"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 #: Bytes of a value that is not understood that a message repeats.
 _SHOWN: Final = 40
 
-#: Version of this layout; a cluster with a higher one is refused, one with a lower one is taken over: its records are
-#: read as they are, and the first master of this version that becomes active writes this number.
-#: 2: schemas with columns, tables that are ALTERING, regions that were replaced, results of requests.
-FORMAT_VERSION: Final = 2
+#: The format of a new cluster, and the lowest that masters of this build leave in `/cluster`. A higher one comes when
+#: all processes know it (`regions/formats.py`).
+FORMAT_VERSION: Final = UNANNOUNCED
 DEFAULT_ROOT: Final = "/regionkeeper"
 #: Names of the directories below /unassigned.
 SHARDS: Final = tuple(f"{number:02x}" for number in range(256))

@@ -109,6 +109,8 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     leaving: bool = False
     #: Kind of its opener (`regions/kinds.py`); "": a build that knew of none.
     kind: str = ""
+    #: The highest format that its build knows (`regions/formats.py`); 0: a build that announced none.
+    format: int = 0
 
     @property
     def name(self) -> ServerName:
@@ -129,6 +131,8 @@ class MasterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     port: int
     start_code: int
     admin_port: int = 0
+    #: The highest format that its build knows (`regions/formats.py`); 0: a build that announced none.
+    format: int = 0
 
 
 class ActiveRecord(msgspec.Struct, frozen=True, omit_defaults=True):

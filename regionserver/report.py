@@ -42,6 +42,7 @@ from coord.errors import (
 )
 from coord.wire.records import Stat
 from regions import layout
+from regions.formats import objection
 from regions.layout import CorruptZnode, Layout
 from regions.model import ServerRecord
 from regionserver.lease import Lease
@@ -212,7 +213,11 @@ class Membership:
         except NoNode:
             return False
         try:
-            self._cluster_id = layout.decode_cluster(data, path).cluster_id
+            record = layout.decode_cluster(data, path)
+            why = objection(record.format_version, path)
+            if why:
+                raise ConfigError(why)
+            self._cluster_id = record.cluster_id
             self._adopt(self._cluster_id)
         except CorruptZnode as error:
             log.error(

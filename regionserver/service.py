@@ -39,6 +39,7 @@ from coord.listening import listen
 from coord.rpc import RpcError, RpcServer
 from coord.stopping import stop_on_signals
 from regions.belonging import check_cluster
+from regions.formats import KNOWN
 from regions.heartbeat import ReplicaReport, ServerFigures
 from regions.layout import Layout
 from regions.messages import (
@@ -216,6 +217,7 @@ class RegionServer:
             group=settings.group,
             admin_port=admin_port,
             kind=self._kind,
+            format=KNOWN,
         )
         self._living = ensureDeferred(self._live())
         self._living.addErrback(self._fatal)

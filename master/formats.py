@@ -1,0 +1,82 @@
+"""The active master raises the cluster's format when every registered process knows a higher one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from twisted.logger import Logger
+
+from coord.client.ops import SetData
+from coord.errors import MultiFailed
+from master import catalog
+from regions.formats import FORMATS, attainable, known_by
+from regions.layout import CorruptZnode, decode_cluster, decode_master, decode_server, encode
+
+if TYPE_CHECKING:
+    from master.fence import Fence
+
+log = Logger()
+
+#: The registrations are looked at so often, the first time this long after the master has become active: an upgrade
+#: lasts minutes, and nothing waits for the format.
+LOOK_EVERY_MS: Final = 10_000
+
+
+class Formats:
+    """See the module docstring. One per reign."""
+
+    def __init__(self, fence: Fence, now_ms: Callable[[], int]) -> None:
+        self._fence = fence
+        self._now_ms = now_ms
+        self._look_at_ms = now_ms() + LOOK_EVERY_MS
+        #: Registrations below the format that the log has named.
+        self._named: dict[str, None] = {}
+
+    def is_due(self) -> bool:
+        """Return True if it is time to look at the registrations."""
+        now_ms = self._now_ms()
+        if now_ms < self._look_at_ms:
+            return False
+        self._look_at_ms = now_ms + LOOK_EVERY_MS
+        return True
+
+    async def look(self) -> None:
+        """Raise the format if all know a higher one; name in the log who knows less than the present one."""
+        fence, layout = self._fence, self._fence.layout
+        masters = await catalog.read_all(fence.client, await catalog.list_all(fence.client, [layout.masters]))
+        servers = await catalog.read_all(fence.client, await catalog.list_all(fence.client, [layout.servers]))
+        announced = [
+            (f"master {one.host}:{one.port}", one.format) for one, _ in catalog.decoded(masters, decode_master)
+        ]
+        announced += [
+            (f"server {one.host}:{one.port}", one.format) for one, _ in catalog.decoded(servers, decode_server)
+        ]
+        if len(announced) < len(masters) + len(servers):
+            return  # A registration that cannot be read may be of any build.
+        data, stat = await fence.client.get(layout.cluster)
+        try:
+            record = decode_cluster(data, layout.cluster)
+        except CorruptZnode as error:
+            log.error("the format stays as it is: {error}", error=error)
+            return
+        for name, known in announced:
+            if known_by(known) < record.format_version and name not in self._named:
+                self._named[name] = None
+                log.error(
+                    "{name} knows formats up to {known}, the cluster has format {now}: start a newer build there",
+                    name=name,
+                    known=known_by(known),
+                    now=record.format_version,
+                )
+        wanted = attainable(record.format_version, (known for _, known in announced))
+        if wanted <= record.format_version:
+            return
+        raised = msgspec.structs.replace(record, format_version=wanted)
+        try:
+            await fence.write([SetData(layout.cluster, encode(raised), stat.version)])
+        except MultiFailed as error:
+            log.info("the format is not raised: {error}", error=error)  # The next look tries again.
+            return
+        log.info("the cluster has format {now} from now on: {what}", now=wanted, what=FORMATS[wanted])
