@@ -30,7 +30,7 @@ from regions.layout import Layout, encode
 from regions.model import ServerRecord
 from regionserver.events import Key
 from regionserver.heartbeats import Heartbeats
-from regionserver.service import _allow_many_files
+from regionserver.process import allow_many_files
 from regionserver.tie import Us
 
 TABLE: Final = "beaten"
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--regions", type=int, required=True)
     parser.add_argument("--cluster-id", required=True)
     options = parser.parse_args()
-    _allow_many_files()
+    allow_many_files()
     loop: Any = reactor
     loop.seconds = time.monotonic
     load = Load(loop, options)
