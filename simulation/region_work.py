@@ -35,6 +35,10 @@ class Work(msgspec.Struct):
     failing_close: float = 0.0
     #: Regions whose open always fails.
     poisoned: list[str] = []
+    #: Regions whose open ends its process.
+    deadly: list[str] = []
+    #: How many processes each of them has ended.
+    deaths: dict[str, int] = {}
     #: Microseconds at which the faults stop.
     until: int = 0
     #: Regions are locked while open, as by the built-in opener.
@@ -119,9 +123,17 @@ class Opener(RegionOpener):
         if is_faulty and (key[0] in work.poisoned or process.chance.happens(work.failing_open)):
             self._unlock(key)
             raise RegionError("the simulation lets this open fail")
+        if is_faulty and key[0] in work.deadly:
+            process.timeline.later(self._span_us // 2, self._die_of, key[0])
         for at in range(PROGRESS_US, self._span_us, PROGRESS_US):
             process.timeline.later(at, process.turn, opening.progress)
         process.timeline.later(self._span_us, self._has_opened, key)
+
+    def _die_of(self, region_id: str) -> None:
+        """The open ends its process, as a page that leads out of the map would."""
+        if not self.process.is_dead:
+            self._work.deaths[region_id] = self._work.deaths.get(region_id, 0) + 1
+            self.process.kill()
 
     def _has_opened(self, key: Key) -> None:
         """The call returns now: from here on the region could be served."""

@@ -138,6 +138,7 @@ class World:
         self.faults.stop()
         self.setting.work.until = self.timeline.now
         self.setting.work.poisoned = []
+        self.setting.work.deadly = []
         self.network.heavy = 0.0
         self.network.heal()
         for node in self.store.nodes:

@@ -1,0 +1,56 @@
+"""A region whose open ends its server, in whole simulated clusters: it is parked, and the others are served."""
+
+from __future__ import annotations
+
+import pytest
+
+from regions import hazards
+from simulation.drills import come_up
+from simulation.run import Options, run
+from simulation.timeline import SECOND
+from simulation.world import World
+
+#: Long enough for two deaths, each with a session's timeout, and a failover in between.
+SPAN_S = 60
+#: The bound, whatever a test patches.
+DEATHS_MAX = hazards.DEATHS_MAX
+
+
+def deadly(world: World) -> None:
+    """One region ends whoever opens it; masters are killed besides, in every second run. Then it is mended."""
+    come_up(world)
+    work = world.setting.work
+    work.until = world.timeline.now + SPAN_S * SECOND
+    victim = world.timeline.chance.pick(sorted(world.observer.shadow.regions))
+    work.deadly = [victim]
+    if world.options.seed % 2:
+        world.faults.choose(["kill-active"])
+        world.faults.pause_s = 4.0
+        world.faults.start()
+    home = world.observer.shadow.regions[victim].location(0).incarnation
+    for server in world.servers:
+        if server.incarnation == home and server.process is not None:
+            server.process.kill()
+    for _ in range(4 * SPAN_S):
+        world.run_for(0.25)
+        for machine in world.machines:
+            machine.start()
+    record = world.observer.shadow.transitions.get(f"{victim}-0")
+    if work.deaths != {victim: DEATHS_MAX} or record is None or not record.parked:
+        world.observer.violated(f"{victim} has ended {work.deaths} servers and is {record}")
+    if record is not None and "servers died one after the other" not in record.last_error:
+        world.observer.violated(f"{victim} is parked because of {record.last_error!r}")
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_region_that_ends_its_servers_is_parked(seed: int) -> None:
+    """After DEATHS_MAX servers, whatever becomes of the masters; retried when it is mended, it is served."""
+    verdict = run(Options(seed, regions=8, servers=4), script=deadly)
+    assert verdict.ok, f"seed {seed}: {verdict.violation}"
+
+
+def test_without_the_count_it_ends_server_after_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: no bound on deaths."""
+    monkeypatch.setattr(hazards, "DEATHS_MAX", 1_000)
+    verdict = run(Options(1, regions=8, servers=4), script=deadly)
+    assert "has ended" in verdict.violation
