@@ -24,6 +24,7 @@ from rich.text import Text
 
 from cli import output
 from cli.connect import Cluster, ask_server, open_cluster
+from cli.deep import Deep, progress, read_rows, summary
 from cli.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
 from cli.names import Names
 from cli.options import Globals, global_options
@@ -38,6 +39,7 @@ from regions.layout import (
     decode_balancer,
     decode_bar,
     decode_cluster,
+    decode_directory,
     decode_epoch,
     decode_fence,
     decode_master,
@@ -75,9 +77,17 @@ class Done(msgspec.Struct):
 @click.command(epilog="Exit status: 0 nothing is wrong (warnings apart), 1 something is, or a fix was not possible.")
 @click.option("--fix", is_flag=True, help="Take the legal steps that would help; shows them and asks first.")
 @click.option("--yes", is_flag=True, help="Do not ask. Only together with --fix.")
+@click.option("--deep", is_flag=True, help="Have the servers read every row, and report the damaged ones.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0),
+    default=50.0,
+    show_default=True,
+    help="With --deep: megabytes a second read of each server; 0 for no bound.",
+)
 @global_options
 @click.pass_obj
-def fsck(given: Globals, fix: bool, yes: bool) -> int:
+def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
     """Holes and overlaps in the key space, regions open twice or nowhere, transitions that belong to nothing.
 
     Looks twice, so steps under way are not reported. Works without an active master, too. Nothing is changed without
@@ -86,22 +96,32 @@ def fsck(given: Globals, fix: bool, yes: bool) -> int:
     if yes and not fix:
         raise UsageFaultError("--yes without --fix does nothing", "rk fsck --fix --yes")
     with open_cluster(given) as cluster:
-        first = check(look(cluster))
-        if first:
+        view = look(cluster)
+        findings = check(view)
+        if findings:
             time.sleep(_PAUSE_S)
-        view = look(cluster) if first else None
-        findings = confirmed(first, check(view)) if view is not None else []
+            view = look(cluster)
+            findings = confirmed(findings, check(view))
+        read: Deep | None = None
+        if deep:
+            tell = progress()
+            read, damaged = read_rows(view, rate, tell)
+            tell("")
+            findings += damaged
         names = Names(cluster.servers(), cluster.local)
         cluster.unreadable.clear()  # they are findings
         if not given.json:
             _show(findings, names, output.console())
+            for line in summary(read) if read is not None else ():
+                click.echo(line)
         done: list[Done] = []
         if fix:
             done = _mend(given, cluster, findings, ask=not yes)
     if given.json:
-        output.print_json({"findings": findings, "fixes": done})
+        output.print_json({"findings": findings, "fixes": done} | ({"deep": read} if read is not None else {}))
     damage = [one for one in findings if not one.is_warning]
-    return EXIT_REFUSED if damage or any(not one.done for one in done) else EXIT_OK
+    damage_unread = read is not None and bool(read.unread)
+    return EXIT_REFUSED if damage or damage_unread or any(not one.done for one in done) else EXIT_OK
 
 
 def look(cluster: Cluster) -> View:
@@ -134,11 +154,18 @@ def look(cluster: Cluster) -> View:
         server = decoded(decode_server, data, layout.server(uuid))
         if server is not None:
             view.servers.append(server)
+    for kind, data in cluster.get_all(layout.shared).items():
+        directory = decoded(decode_directory, data, layout.shared_directory(kind))
+        if directory is not None:
+            view.directories[kind] = directory
     for path, data, decode in _others(cluster):
         decoded(decode, data, path)
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         answers = pool.map(_list_of, view.servers)
-        view.lists = {server.uuid: found for server, found in zip(view.servers, answers, strict=True)}
+        for server, found in zip(view.servers, answers, strict=True):
+            view.lists[server.uuid] = None if found is None else found.replicas
+            if found is not None and found.directory:
+                view.used_directories[server.uuid] = found.directory
     return view
 
 
@@ -190,12 +217,12 @@ def _read(cluster: Cluster, paths: list[str]) -> list[tuple[str, bytes, int]]:
     return found
 
 
-def _list_of(server: ServerRecord) -> list[messages.HostedReplica] | None:
+def _list_of(server: ServerRecord) -> messages.OpenList | None:
     try:
         found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList, _SERVER_TIMEOUT_S)
     except RpcError:
         return None
-    return found.replicas if found.start_code == server.start_code else None
+    return found if found.start_code == server.start_code else None
 
 
 def _show(findings: list[Finding], names: Names, console: Console) -> None:

@@ -21,6 +21,7 @@ from regions.kinds import one_copy
 from regions.layout import Layout
 from regions.messages import HostedReplica
 from regions.model import (
+    DirectoryRecord,
     Incarnation,
     RegionRecord,
     RegionState,
@@ -46,6 +47,9 @@ class Problem(enum.StrEnum):
     NO_OWNER = "open nowhere"
     ELSEWHERE = "open on another server than the store says"
     NOT_CLOSED = "open, though its table is to be closed"
+    OTHER_DIRECTORY = "a server with another shared directory"
+    OTHER_OPENING = "open under another token than the store says"
+    DAMAGED = "damaged rows"
     UNKNOWN_REGION = "a server has a region that the store does not know"
     ORPHAN_TRANSITION = "transition without a region"
     MISPLACED_TRANSITION = "transition in the wrong directory"
@@ -130,6 +134,9 @@ class View(msgspec.Struct):
     servers: list[ServerRecord] = []
     #: By uuid; None: no answer.
     lists: dict[str, list[HostedReplica] | None] = {}
+    #: Shared directories by kind, as the store names them; and the id that each server uses, by the server's uuid.
+    directories: dict[str, DirectoryRecord] = {}
+    used_directories: dict[str, str] = {}
     #: Table name -> table id.
     names: dict[str, str] = {}
     has_master: bool = True
@@ -144,6 +151,7 @@ def check(view: View) -> list[Finding]:
     found = [_finding(Problem.UNREADABLE, path, f"{path}: {reason}") for path, reason in view.unreadable]
     found += _key_space(view)
     found += _owners(view)
+    found += _directories(view)
     found += _transitions(view)
     found += _tables(view)
     for server in view.servers:
@@ -297,6 +305,34 @@ def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: View) -> Fix | No
     )
     path = Layout(view.root).fence_mark(uuid)
     return Fix(FixKind.FENCE, preview, path=path, server=uuid, start_code=server.start_code)
+
+
+# --- shared directories and files -------------------------------------------------------------------------------------
+
+
+def _directories(view: View) -> Iterable[Finding]:
+    """Servers whose shared directory is not the one in the store, and opens under another token than the store's."""
+    ids = {record.directory_id for record in view.directories.values()}
+    for server in view.servers:
+        used = view.used_directories.get(server.uuid, "")
+        if used and used not in ids:
+            named = ", ".join(sorted(ids)) or "none"
+            text = f"server {server.name} uses shared directory {used}, the store names {named}"
+            yield _finding(
+                Problem.OTHER_DIRECTORY, server.uuid, f"{text}: stop it, and start it with --shared-dir of the others"
+            )
+    known = {region.region_id: region for regions in view.regions.values() for region in regions}
+    moving = {found.record.key for found in view.transitions if found.record is not None}
+    for uuid, replicas in view.lists.items():
+        for one in replicas or ():
+            region = known.get(one.region_id)
+            key = f"{one.region_id}-{one.replica}"
+            if region is None or one.state != OPEN or key in moving:
+                continue
+            location = region.location(one.replica)
+            if location.uuid == uuid and one.token and location.token and one.token != location.token:
+                text = f"{key} is open under zxid {one.token:#x}, the store says {location.token:#x}"
+                yield _finding(Problem.OTHER_OPENING, key, text)
 
 
 # --- transitions ------------------------------------------------------------------------------------------------------

@@ -221,6 +221,8 @@ class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     load: float = 0.0
     #: The latest version of its table's schema that it was told of; -1 for a failed open.
     schema_version: int = 0
+    #: Token of this open, as the location in the store has it.
+    token: int = 0
 
 
 class OpenList(msgspec.Struct, frozen=True, tag=True):
@@ -229,6 +231,8 @@ class OpenList(msgspec.Struct, frozen=True, tag=True):
     uuid: str
     start_code: int
     replicas: list[HostedReplica]
+    #: Id of the server's shared directory; "" if it uses none, or is of an earlier build.
+    directory: str = ""
 
 
 class MasterReach(msgspec.Struct, frozen=True, omit_defaults=True):

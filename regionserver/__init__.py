@@ -6,7 +6,8 @@
     host.py       carries those decisions out; steps.py: steps in multis; workers.py: threads for the opener
     opener.py     the interface of whatever opens and closes regions and answers for them; serving.py: its gate
     directory.py  regions as directories; owner.py: which server may have one open, by marks in the store's order
-    kv/           the built-in opener: key-value rows
+    shared.py     the identity of the directory that all servers share, compared before a server registers
+    kv/           the built-in opener: key-value rows; pages.py, rows.py: what is checked of its files
     client/       the client that follows regions; load.py: a load for drills, which knows what was lost
     instance.py   the server's own directory: uuid, start codes, lock
 

@@ -126,6 +126,9 @@ class Replica:
         self.epoch = 0
         #: zxid of our OPENING: orders this opening before and after all others of the replica, whoever's they are.
         self.token = 0
+        #: The token with which the handler opened it. An order for a replica that is open takes the steps alone, and
+        #: the files keep the token of the open before.
+        self.opened_token = 0
         self.ticket = 0
         self.mark: Mark | None = None
         self.open_timeout_ms = 0

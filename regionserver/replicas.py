@@ -127,6 +127,7 @@ class Replicas:
                 one.since_ms,
                 one.damage or one.error,
                 schema_version=one.schema_version,
+                token=0 if one.location is None else one.location.token,
             )
             for one in self._replicas.values()
             if one.phase is not None
@@ -560,7 +561,7 @@ class Replicas:
 
     def _announce(self, replica: Replica, now_ms: int) -> None:
         assert replica.record is not None, f"{replica.key} is announced without a transition"
-        token = replica.token
+        token = replica.opened_token
         replica.location = ReplicaLocation(replica.key[1], self.me.uuid, self.me.start_code, now_ms, token)
         took = trail.add(replica.record.took, now_ms)
         record = replace(
@@ -585,6 +586,7 @@ class Replicas:
 
     def _open(self, replica: Replica, evict: Incarnation | None = None) -> None:
         replica.job_number = self._number()
+        replica.opened_token = replica.token
         self._effects.append(
             OpenRegion(
                 replica.key,

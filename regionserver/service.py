@@ -422,7 +422,9 @@ class RegionServer:
                 else one
                 for one in self._host.hosted(request.limit)
             ]
-            return OpenList(self._record.uuid, self._record.start_code, hosted)
+            shared = self._opener.shared
+            directory = "" if shared is None else shared.directory_id
+            return OpenList(self._record.uuid, self._record.start_code, hosted, directory)
         assert isinstance(request, GetServerStatus), f"nobody answers {request}"
         return self.status()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -209,6 +210,31 @@ def test_a_damaged_row_parks_its_region(cluster: Cluster, client: RegionClient) 
     path.write_bytes(whole)
     mended(cluster, region)
     assert client.get(TABLE, "d-balance") == b"100 coins"
+
+
+def test_fsck_reads_every_row_on_request(cluster: Cluster, client: RegionClient) -> None:
+    """Without --deep nobody sees a damaged row that nobody reads; with it, each is named, and the region stays open."""
+    region = region_of(cluster, "e")
+    client.write(TABLE, [Change(f"e{number:04}", f"value {number:04}".encode()) for number in range(7000)])
+    path = unassigned(cluster, region)
+    whole = path.read_bytes()
+    assert whole.count(b"value 0042") == whole.count(b"value 6999") == 1
+    path.write_bytes(whole.replace(b"value 0042", b"value 0043").replace(b"value 6999", b"value 7000"))
+    assign(cluster, region)
+    cluster.wait_settled()
+    assert "nothing is wrong" in said(cluster, "fsck")
+    shown = said(cluster, "fsck", "--deep", "--rate", "0")
+    assert "has 2 damaged rows: 'e0042', 'e6999'" in shown
+    assert "of 6 regions" in shown
+    found = json.loads(said(cluster, "fsck", "--deep", "--json"))["deep"]
+    assert (found["damaged_rows"], found["unread"], found["unchecked_rows"]) == (2, [], 0)
+    assert found["rows"] > 7000
+    assert client.get(TABLE, "e0001") == b"value 0001"
+    unassigned(cluster, region)
+    path.write_bytes(whole)
+    assign(cluster, region)
+    cluster.wait_settled()
+    assert "damaged" not in said(cluster, "fsck", "--deep")
 
 
 def test_a_full_disk_ends_no_server(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from regions.fsck import LATE_MS, WARNINGS, Finding, FixKind, FoundTransition, P
 from regions.layout import Layout
 from regions.messages import HostedReplica
 from regions.model import (
+    DirectoryRecord,
     Incarnation,
     RegionRecord,
     RegionState,
@@ -31,14 +32,14 @@ LAYOUT = Layout("/rk")
 
 
 def hosted(region_id: str, state: str = "OPEN") -> HostedReplica:
-    return HostedReplica(region_id, "t", 0, state)
+    return HostedReplica(region_id, "t", 0, state, token=7)
 
 
 def healthy() -> View:
     """Two servers, one table of three regions: two open on a, one on b."""
     regions = []
     for name, start, end, home in (("t.1", "", "g", A), ("t.2", "g", "p", A), ("t.3", "p", "", B)):
-        location = ReplicaLocation(0, home.uuid, home.start_code)
+        location = ReplicaLocation(0, home.uuid, home.start_code, token=7)
         regions.append(RegionRecord("t", name, start, end, replicas=(location,)))
     return View(
         tables=[TableRecord("t", "orders")],
@@ -46,6 +47,8 @@ def healthy() -> View:
         servers=[ServerRecord("a", "host-a", 1, 1), ServerRecord("b", "host-b", 1, 1)],
         lists={"a": [hosted("t.1"), hosted("t.2")], "b": [hosted("t.3")]},
         names={"orders": "t"},
+        directories={"kv": DirectoryRecord("one")},
+        used_directories={"a": "one", "b": "one"},
         now_ms=NOW,
         root="/rk",
     )
@@ -129,6 +132,10 @@ DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
     ("open though disabled", _disable,
      [(Problem.NOT_CLOSED, "t.1-0"), (Problem.NOT_CLOSED, "t.2-0"), (Problem.NOT_CLOSED, "t.3-0")]),
     ("open though unassigned", lambda v: change(v, 0, unassigned=True), [(Problem.NOT_CLOSED, "t.1-0")]),
+    ("another shared directory", lambda v: v.used_directories.update(a="one", b="other"),
+     [(Problem.OTHER_DIRECTORY, "b")]),
+    ("another opening", lambda v: v.lists["b"].append(msgspec.structs.replace(v.lists["b"].pop(), token=6)),
+     [(Problem.OTHER_OPENING, "t.3-0")]),
     ("unknown to the store", lambda v: v.lists["b"].append(hosted("x.1")), [(Problem.UNKNOWN_REGION, "x.1-0")]),
     ("orphan", lambda v: transition(v, "OFFLINE", name="x.1"), [(Problem.ORPHAN_TRANSITION, "x.1-0")]),
     ("closing, of a table that is no more", lambda v: _left_behind(v, "CLOSING"),
@@ -188,7 +195,8 @@ def test_each_damage_is_found_and_nothing_else(damage: Damage, expected: list[tu
 def test_every_kind_of_problem_is_planted_somewhere() -> None:
     """The table above leaves no kind out; UNATTENDED has a test of its own."""
     planted = {problem for _, _, expected in DAMAGES for problem, _ in expected}
-    assert planted == set(Problem) - {Problem.UNATTENDED}
+    # Damaged rows are what servers report to `rk fsck --deep`.
+    assert planted == set(Problem) - {Problem.UNATTENDED, Problem.DAMAGED}
 
 
 @pytest.mark.parametrize("state", list(RegionState))

@@ -84,6 +84,7 @@ class Run:
         self.now = 1000
         self.effects: list[Effect] = []
         self.decided: list[OrderResult] = []
+        self.zxid = 0
 
     def pull(self) -> None:
         for effect in self.replicas.take_effects():
@@ -108,7 +109,9 @@ class Run:
                 step.key, step.number, "connection lost" if lose_answer else "bad version", not taken
             )
         else:
-            self.replicas.step_done(step.key, step.number, self.store.version, self.store.region_version, self.now)
+            self.zxid += 1
+            versions = self.store.version, self.store.region_version
+            self.replicas.step_done(step.key, step.number, *versions, self.now, self.zxid)
         return step
 
     def read(self) -> None:
@@ -227,13 +230,14 @@ class TestOpen:
         run = Run()
         assert isinstance(run.opening(), int)
         claim = run.step()
+        claim_zxid = run.zxid
         assert (claim.cause, claim.version, claim.record.state) == (Cause.OPEN_ORDER, 2, RegionState.OPENING)
         assert claim.record.deadline_ms == run.now + 60_000
         run.opened()
         announce = run.step()
         assert (announce.cause, announce.version, announce.region_version) == (Cause.OPEN_DONE, 3, 5)
         assert announce.region is not None
-        assert announce.region.location(0) == ReplicaLocation(0, "me", 7, run.now)
+        assert announce.region.location(0) == ReplicaLocation(0, "me", 7, run.now, claim_zxid)
         assert run.idle()
         assert run.decided == [OrderResult("r1", 0, Outcome.DONE, 4)]
         assert run.phase() is Phase.OPEN
@@ -434,6 +438,23 @@ class TestOpen:
         run.read()  # the order's version of the region's record was an old one
         run.step()
         assert run.phase() is Phase.OPEN
+
+    def test_the_location_names_the_token_of_the_files(self) -> None:
+        """An order for an open region takes new steps, but opens no files: their generation stays what it was."""
+        run = Run()
+        run.opening()
+        run.step()
+        opened = run.opened()
+        run.step()
+        run.store.record, run.store.version = offline(attempt=9), 0
+        run.opening(open_order(0, attempt=9))
+        run.step()
+        run.step()
+        run.read()
+        run.step()
+        served = run.replicas.served(KEY)
+        assert served is not None
+        assert served[1].token == opened.token > 0
 
     def test_a_stale_order_for_an_open_region_changes_nothing_and_is_never_done(self) -> None:
         """The claim is refused, the region stays open; the same stale order again is refused again."""
