@@ -1,0 +1,79 @@
+"""`rk history`: what its lines say, and what it reads from segments and from znodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.names import Names
+from cli.record import Past, lines, read_past
+from regions.history import Entry, Segment, pack, told
+from regions.layout import Layout, encode
+from regions.model import Incarnation, RegionState, TransitionRecord
+
+LAYOUT = Layout("/rk")
+KEY = "t1.0001-0"
+
+
+class Cluster:
+    """What `read_past` uses of a store, with the order in which it was asked."""
+
+    layout = LAYOUT
+
+    def __init__(self, segments: dict[str, bytes], transitions: dict[str, tuple[bytes, int]]) -> None:
+        self.segments = segments
+        self.transitions = transitions
+        self.asked: list[str] = []
+
+    def children(self, _path: str) -> list[str]:
+        self.asked.append("segments")
+        return sorted(self.segments)
+
+    def get_many(self, paths: dict[str, str]) -> dict[str, bytes]:
+        return {name: self.segments[name] for name in paths}
+
+    def transitions_left(self) -> list[str]:
+        self.asked.append("transitions")
+        return sorted(self.transitions)
+
+    def get_versions(self, paths: list[str]) -> list[tuple[str, bytes, int]]:
+        return [(path, *self.transitions[path]) for path in paths]
+
+
+def past_of(cluster: Cluster) -> Past:
+    found: Any = cluster
+    return read_past(found, Names([], None))
+
+
+def test_steps_that_no_master_has_written_down_are_read_from_their_znodes() -> None:
+    """The znodes first: a step that is written down in between is then found twice, and not left out."""
+    assigned = pack([Entry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3)])
+    here = Incarnation("s1", 1)
+    opened = TransitionRecord("t1.0001", "t1", 0, RegionState.OPENED, None, here, epoch=3, took=(5, 6))
+    segments = {Segment(3, 0, 1, len(assigned)).name: assigned}
+    cluster = Cluster(segments, {LAYOUT.transition("t1.0001", 0): (encode(opened), 2)})
+    past = past_of(cluster)
+    assert [(one.before, one.after, one.actor) for one in past.entries] == [
+        ("", "OFFLINE", "master"),
+        ("OFFLINE", "OPENING", "server"),
+        ("OPENING", "OPENED", "server"),
+    ]
+    assert cluster.asked == ["transitions", "segments"]
+    assert past.unreadable == []
+
+
+def test_a_znode_that_makes_no_sense_is_told_and_hides_nothing() -> None:
+    cluster = Cluster({}, {LAYOUT.transition("t1.0001", 0): (b"{", 0)})
+    past = past_of(cluster)
+    assert (past.entries, len(past.unreadable)) == ([], 1)
+
+
+def test_a_gap_and_steps_without_a_time_are_said_in_words() -> None:
+    """Nothing is guessed: a reader sees where the history does not join."""
+    entries = [
+        Entry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3),
+        Entry(9, KEY, "server", "OPENING", "OPENING", "progress", "s1", 3, missed=2),
+    ]
+    past = Past(told(entries, []), Names([], None), [])
+    said = [line.plain for line in lines(past.step(one, {"t1": "orders"}) for one in past.entries)]
+    assert "the steps between OFFLINE and OPENING were not written down" in said[-2]
+    assert "OPENING -> OPENING (and 2 steps before, of unknown time)" in said[-1]
