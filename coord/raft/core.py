@@ -596,22 +596,31 @@ class RaftCore:
         if m.kind == APPEND:
             self._on_append(m)
         elif m.kind == HEARTBEAT:
-            self._commit_known(m.commit)
+            self._commit_known(m.commit, m.prev_term)
             self._outbox.append(
                 Message(HEARTBEAT_RESP, self.id, m.src, self.term, match_index=self.log.last, context=m.context)
             )
         elif m.kind == COMMIT:
-            self._commit_known(m.commit)
+            self._commit_known(m.commit, m.prev_term)
         else:
             self._on_snapshot(m)
 
-    def _commit_known(self, commit: int) -> None:
-        """The leader says what is committed among what it knows this node to hold."""
-        if commit > self.log.last:
-            # This disk lost what it had acknowledged. The leader learns of it by the answer to its heartbeat.
-            self._events.append(Event("commit_ahead", self.term, f"{commit} of a log that ends at {self.log.last}"))
+    def _commit_known(self, commit: int, term: int) -> None:
+        """Commit up to `commit` if this log holds the leader's entry there, which has `term`.
+
+        A log that agrees with the leader's at one entry agrees up to it (Raft §5.3, log matching), so nothing is
+        committed that no append of this leader has verified. `term` is 0 from a leader that commits only what this node
+        has acknowledged, and does not tell the term.
+        """
+        log = self.log
+        if commit <= log.commit:
             return
-        self.log.commit_to(commit)
+        if commit > log.last or (term and log.term_at(commit) != term):
+            # An append was lost, or this disk lost what it had acknowledged. The leader learns of it by the answer to
+            # its heartbeat, or by the refusal of its next append.
+            self._events.append(Event("commit_ahead", self.term, f"{commit} of a log that ends at {log.last}"))
+            return
+        log.commit_to(commit)
 
     def _on_append(self, m: Message) -> None:
         log = self.log

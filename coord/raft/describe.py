@@ -101,7 +101,7 @@ def message(m: Message) -> str:
     elif kind == HEARTBEAT_RESP:
         text += f" last={m.match_index}" + (f" round={m.context}" if m.context else "")
     elif kind == COMMIT:
-        text += f" commit={m.commit}"
+        text += f" commit={m.prev_term}/{m.commit}"
     elif kind == SNAPSHOT:
         text += f" {snapshot(m.snapshot)}" if m.snapshot is not None else ""
     elif kind == READ_INDEX:

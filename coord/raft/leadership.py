@@ -122,9 +122,21 @@ class Leadership:
         commit = self.log.commit
         for peer in self.peers:
             known = min(commit, peer.match)
+            term = self.log.term_at(known)
+            if term < 0:
+                # Compacted: the peer is so far behind that it needs a snapshot.
+                known = term = 0
             peer.commit_sent = max(peer.commit_sent, known)
             self.outbox.append(
-                Message(HEARTBEAT, self.id, peer.peer, self.term, commit=known, context=self.reads.newest)
+                Message(
+                    HEARTBEAT,
+                    self.id,
+                    peer.peer,
+                    self.term,
+                    prev_term=term,
+                    commit=known,
+                    context=self.reads.newest,
+                )
             )
 
     # --- replication
@@ -152,10 +164,21 @@ class Leadership:
                     break
         elif peer.state == PROBE and not peer.waiting:
             self._send_append(peer, self.settings.max_append_bytes)
-        known = min(log.commit, peer.match)
+        self._tell_commit(peer)
+
+    def _tell_commit(self, peer: Progress) -> None:
+        """Send the commit index if no append of this Ready carries it.
+
+        A streaming peer gets it with what was sent and is not acknowledged yet: a read there is not behind a write that
+        others have acknowledged only because this peer's disk is slower. The peer verifies the entry by its term.
+        """
+        log = self.log
+        known = min(log.commit, peer.next - 1 if peer.state == REPLICATE else peer.match)
         if known > peer.commit_sent:
-            peer.commit_sent = known
-            self.outbox.append(Message(COMMIT, self.id, peer.peer, self.term, commit=known))
+            term = log.term_at(known)
+            if term >= 0:
+                peer.commit_sent = known
+                self.outbox.append(Message(COMMIT, self.id, peer.peer, self.term, prev_term=term, commit=known))
 
     def _send_append(self, peer: Progress, max_bytes: int) -> bool:
         """Send one append from peer.next on (0 bytes: an empty one). False if the log does not reach back that far."""

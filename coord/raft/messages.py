@@ -48,11 +48,13 @@ APPEND: Final = 5
 #: granted: match_index is the highest index that this append verified, durable. Refused: prev_index is the one
 #: refused, and (match_index, prev_term) the sender's best guess where the logs may agree.
 APPEND_RESP: Final = 6
-#: commit (never beyond what the follower is known to hold); context: the newest round of read confirmation, 0 for none.
+#: commit (never beyond what the follower is known to hold) and in prev_term the term of that entry; context: the newest
+#: round of read confirmation, 0 for none.
 HEARTBEAT: Final = 7
 #: context, echoed; match_index is where the sender's log ends, durable or not.
 HEARTBEAT_RESP: Final = 8
-#: commit. Never answered: a commit that would otherwise wait for the next append or heartbeat.
+#: commit, and in prev_term the term of that entry. Never answered: a commit that would otherwise wait for the next
+#: append or heartbeat. The receiver need not have acknowledged the entry: it commits what it holds of that term there.
 COMMIT: Final = 9
 #: snapshot. The shell transfers the payload and gives the message to the receiver's core only when the payload is
 #: complete.

@@ -40,6 +40,7 @@ from coord.raft.membership import decode_configuration
 from coord.raft.messages import (
     APPEND,
     CONFIG,
+    FOLLOWER,
     LEADER,
     LEVEL,
     NORMAL,
@@ -365,6 +366,19 @@ class Node:
         self.failure = self.failure or error
 
     # --- the turn -----------------------------------------------------------------------------------------------------
+
+    def peers_served(self) -> None:
+        """Apply what peers have just told to be committed: reads of clients come next in this turn.
+
+        A leader has no need of this: it applies before any acknowledgment of a write leaves it, and its messages wait
+        for the end of the turn, so that entries of clients and the commit index travel together.
+        """
+        core = self.core
+        if core.role != FOLLOWER or core.log.handed == core.log.commit or self.failure is not None:
+            return
+        began_ms = self.pipeline.now_ms = self._clock.monotonic_ms()
+        while core.has_ready() and self._clock.monotonic_ms() - began_ms <= TURN_MS_MAX:
+            self._perform(core.ready())
 
     def turn_end(self) -> bool:
         """Do everything that follows from what arrived. Cheap when nothing did.

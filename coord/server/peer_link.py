@@ -635,6 +635,7 @@ class PeerLinks:
     def introduced(self, stream: _Accepted) -> None:
         """A stranger has become a peer: its older connection goes before anything of this one is read."""
         self.strangers.discard(stream)
+        self.reactor.prefer(stream.fd)
         older = self._accepted.get(stream.peer)
         self._accepted[stream.peer] = stream
         if older is not None:

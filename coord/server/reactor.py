@@ -7,6 +7,9 @@ listening ports, the admin port, signals, stays ordinary Twisted.
 One *turn* is one poll and the handling of all it returned. `at_turn_end` is called once per turn, after the last
 function and before the next poll: that is where a store node makes one log write, one message per peer and one send per
 client out of everything the turn brought.
+
+Descriptors of peers are served before the others of a turn (`prefer`), and `at_peers_served` is called between the two:
+a client whose read arrives together with the news that a write is committed sees the write.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ class TurnReactor(EPollReactor):
         self.is_calm = True
         self._turn_end: Callable[[], bool] = _nothing
         self._on_fault: Callable[[Exception], None] = _shrug
+        #: Descriptors that are served first.
+        self._preferred: set[int] = set()
+        self._peers_served: Callable[[], None] = _nobody_waits
         super().__init__()  # type: ignore[no-untyped-call]
         poller: Any = self._poller
         self._poll = poller.poll
@@ -56,6 +62,14 @@ class TurnReactor(EPollReactor):
         """Tell `function` of an exception that escaped from a watcher: a bug, and the node's owner stops it."""
         self._on_fault = function
 
+    def at_peers_served(self, function: Callable[[], None]) -> None:
+        """Call `function` when a turn has served preferred descriptors and has others to serve; it does not raise."""
+        self._peers_served = function
+
+    def prefer(self, fd: int) -> None:
+        """Serve `fd`, which is watched, before others of the same turn until it is forgotten."""
+        self._preferred.add(fd)
+
     def watch(self, fd: int, function: Watcher, *, writable: bool = False) -> None:
         """Call `function(events)` whenever `fd` is readable (and, if asked, writable)."""
         self._functions[fd] = function
@@ -67,6 +81,7 @@ class TurnReactor(EPollReactor):
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`; call before closing it."""
+        self._preferred.discard(fd)
         if self._functions.pop(fd, None) is not None:
             self._unregister(fd)
 
@@ -96,6 +111,21 @@ class TurnReactor(EPollReactor):
                 return True
             raise
         self.is_calm = len(ready) <= 1
+        if len(ready) > 1 and self._preferred:
+            preferred = [one for one in ready if one[0] in self._preferred]
+            if preferred and len(preferred) < len(ready):
+                ready = [one for one in ready if one[0] not in self._preferred]
+                self._serve(preferred)
+                self._peers_served()
+        foreign = self._serve(ready)
+        for fd, events in foreign:
+            selectable = self._selectables.get(fd)
+            if selectable is not None:
+                self._doReadOrWrite(selectable, fd, events)  # type: ignore[no-untyped-call]
+        return bool(foreign)
+
+    def _serve(self, ready: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Call the watchers of these events; return the events of descriptors that have none here."""
         functions = self._functions
         foreign: list[tuple[int, int]] = []
         for fd, events in ready:
@@ -109,11 +139,7 @@ class TurnReactor(EPollReactor):
                     self._on_fault(error)
             else:
                 foreign.append((fd, events))
-        for fd, events in foreign:
-            selectable = self._selectables.get(fd)
-            if selectable is not None:
-                self._doReadOrWrite(selectable, fd, events)  # type: ignore[no-untyped-call]
-        return bool(foreign)
+        return foreign
 
     doIteration = doPoll
 
@@ -121,6 +147,10 @@ class TurnReactor(EPollReactor):
 def _nothing() -> bool:
     """The default end of a turn."""
     return False
+
+
+def _nobody_waits() -> None:
+    """The default between peers and the others."""
 
 
 def _shrug(error: Exception) -> None:

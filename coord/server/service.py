@@ -249,6 +249,7 @@ class Service:
         self.clients.start(doors)
         gc.freeze()
         reactor.at_turn_end(self._turn_end)
+        reactor.at_peers_served(self._peers_served)
         reactor.at_fault(self._fault)
         reactor.callLater(RAFT_TICK_MS / 1000, self._tick)
         reactor.addSystemEventTrigger("before", "shutdown", self._stop)
@@ -391,6 +392,14 @@ class Service:
         elif own in voters and not node.joining.is_joining and 2 * len(present) + 2 > len(voters):
             self._is_led = True
             node.core.hasten(1 + HASTENED_APART_TICKS * sum(peer < own for peer in present))
+
+    def _peers_served(self) -> None:
+        """The reactor's call before it serves clients in a turn in which peers have sent something."""
+        try:
+            self.node.peers_served()
+        except Exception as error:  # a broken invariant: stop, never go on
+            log.failure("fault while applying what peers have sent")
+            self._fault(error)
 
     def _turn_end(self) -> bool:
         """The reactor's call after each turn; True when there is more to do at once."""

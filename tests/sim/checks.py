@@ -50,6 +50,8 @@ class Checker:
         #: Highest index committed anywhere.
         self.commit = 0
         self.commit_term = 0
+        #: Index -> term of the entry that was committed there first.
+        self.committed: dict[int, int] = {}
         #: Committed configurations: (index, encoded), ascending.
         self.configs: list[tuple[int, bytes]] = []
         self.acked: list[tuple[int, int]] = []
@@ -120,12 +122,17 @@ class Checker:
         if r.commit < node.commit:
             raise Violation(f"commit of {node.id} falls from {node.commit} to {r.commit}")
         node.commit = r.commit
-        if r.commit <= self.commit:
-            return
         core = node.core_now()
         if core.log.offset >= r.commit:
             return  # by a snapshot: what it holds is checked against the states
         term = core.log.term_at(r.commit)
+        if r.commit <= self.commit:
+            known = self.committed.get(r.commit, term)
+            if known != term:
+                raise Violation(
+                    f"{node.id} commits {term}/{r.commit}, which nothing verified: it is {known}/{r.commit}"
+                )
+            return
         if r.role == LEADER and term != r.term:
             raise Violation(f"{node.id} commits {term}/{r.commit} by count in term {r.term}: Raft §5.4.2")
         configs = core.configs
@@ -136,7 +143,7 @@ class Checker:
         if not self._durable_on_majority(r.commit, term, voters, nodes):
             raise Violation(f"{node.id} commits {term}/{r.commit}, durable on no majority of {voters}")
         self.commit = r.commit
-        self.commit_term = term
+        self.commit_term = self.committed[r.commit] = term
 
     def _durable_on_majority(self, index: int, term: int, voters: list[int], nodes: dict[int, SimNode]) -> bool:
         return sum(1 for voter in voters if nodes[voter].disk.holds(index, term)) * 2 > len(voters)

@@ -255,7 +255,10 @@ class LearnerCounted(Bug):
     core_class = _LearnerVotesCore
 
 
-class _HeartbeatCommitCore(RaftCore):
+class _ToldCommitCore(RaftCore):
+    def _commit_known(self, commit: int, term: int) -> None:
+        super()._commit_known(commit, 0)
+
     def _new_leadership(self) -> Leadership:
         return _HeartbeatCommitLeadership(*_arguments(self))
 
@@ -268,12 +271,12 @@ class _HeartbeatCommitLeadership(Leadership):
             m.commit = self.log.commit
 
 
-class HeartbeatCommitsAll(Bug):
-    """Heartbeats carry the commit index whatever the follower is known to hold."""
+class CommitTakenAsTold(Bug):
+    """Heartbeats carry the commit index whatever the follower is known to hold, and it commits whatever it holds."""
 
     number = 6
     known = "commit index of a heartbeat taken as it is"
-    core_class = _HeartbeatCommitCore
+    core_class = _ToldCommitCore
 
 
 class _BlindSnapshotCore(RaftCore):

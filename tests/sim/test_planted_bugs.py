@@ -17,9 +17,9 @@ from tests.sim.group import Bug
 WITHIN: dict[type[Bug], int] = {
     planted.AckBeforeSync: 3,
     planted.AnyLogElected: 8,
+    planted.CommitTakenAsTold: 20,
     planted.ConfigNotReverted: 20,
     planted.EarlyConfigChange: 140,
-    planted.HeartbeatCommitsAll: 20,
     planted.LeaderCountsUnsynced: 5,
     planted.LearnerCounted: 10,
     planted.NextBelowSnapshot: 5,

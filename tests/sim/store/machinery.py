@@ -41,6 +41,10 @@ class SimReactor:
         self._sockets: dict[int, Any] = {}
         self.ready: dict[int, None] = {}
         self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._preferred: set[int] = set()
+
+    def prefer(self, fd: int) -> None:
+        self._preferred.add(fd)
 
     def know(self, sock: Any) -> Any:
         """A socket that this process has got from its system."""
@@ -58,6 +62,7 @@ class SimReactor:
 
     def unwatch(self, fd: int) -> None:
         self.functions.pop(fd, None)
+        self._preferred.discard(fd)
 
     def poke(self, sock: Any) -> None:
         self.ready[sock.fileno()] = None
@@ -74,11 +79,18 @@ class SimReactor:
             self._process.wake()
 
     def serve(self) -> None:
-        """Everything that is due or ready."""
+        """Everything that is due or ready, peers before clients."""
         due, self.due = self.due, []
         for function, args in due:
             function(*args)
         ready, self.ready = self.ready, {}
+        preferred = [fd for fd in ready if fd in self._preferred]
+        if preferred and len(preferred) < len(ready):
+            self._serve(preferred)
+            self._process.node.peers_served()
+        self._serve([fd for fd in ready if fd not in preferred or len(preferred) == len(ready)])
+
+    def _serve(self, ready: list[int]) -> None:
         for fd in ready:
             function = self.functions.get(fd)
             if function is None:

@@ -13,6 +13,7 @@ from coord.raft.messages import (
     APPEND,
     APPEND_RESP,
     CANDIDATE,
+    COMMIT,
     FOLLOWER,
     HEARTBEAT,
     HEARTBEAT_RESP,
@@ -268,3 +269,14 @@ def test_a_hastened_follower_stands_within_four_ticks_unless_it_has_a_leader() -
         for _ in range(4):
             led.tick()
         assert led.role == FOLLOWER
+
+
+@pytest.mark.parametrize("kind", [COMMIT, HEARTBEAT])
+def test_a_commit_index_counts_only_for_an_entry_of_the_leaders_own(kind: int) -> None:
+    """§5.3: a log that holds another entry there, or none, commits nothing, and keeps what is committed."""
+    log = [Entry(1, index, NORMAL, b"x") for index in (1, 2, 3)]
+    core = lone_core(term=2, log=log)
+    for index, term, expected in ((3, 2, 0), (4, 2, 0), (2, 1, 2), (3, 2, 2), (1, 1, 2), (3, 1, 3)):
+        core.step(Message(kind, 2, 1, 2, prev_term=term, commit=index))
+        drain(core)
+        assert core.log.commit == expected

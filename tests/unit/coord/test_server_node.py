@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from coord.errors import NO_NODE, OK, SESSION_EXPIRED, SESSION_MOVED
+from coord.raft.messages import APPEND
 from coord.server import peer_codec as codec
 from coord.server.connection import Limits
 from coord.wire import opcodes as op
@@ -160,6 +161,14 @@ def test_answers_that_nobody_takes_stop_the_answering() -> None:
     assert client.replies()[-1][3][4:7] == b"new"
 
 
+def deliver(nodes: StoreNodes, src: int, dst: int) -> None:
+    """What is on its way from one node to another arrives; no turn ends."""
+    queue = nodes.queues[src, dst]
+    while queue:
+        frame = queue.popleft()
+        nodes.nodes[dst].peer_frame(src, nodes.incarnations[src], frame[4], frame, 5, len(frame))
+
+
 def test_every_write_is_applied_once_over_a_leader_crash() -> None:
     """Commands on their way through a leader that dies are sent again by the nodes that hold the clients."""
     for seed in range(1, 13):
@@ -203,6 +212,69 @@ def test_link_to_the_leader_breaks_within_a_term() -> None:
         assert client.xids() == [1, 2, 3]
         assert len([p for p in follower.machine.tree.nodes if p.startswith(b"/s-")]) == 3
         agree(nodes)
+
+
+def test_a_write_that_is_acknowledged_is_committed_at_a_follower_that_has_acknowledged_nothing() -> None:
+    """The commit index does not wait for the acknowledgment of the follower that it goes to."""
+    nodes = StoreNodes(3)
+    leader = nodes.leader()
+    quick, slow = (node for node in nodes.nodes.values() if node is not leader)
+    lead, late = leader.settings.node_id, slow.settings.node_id
+    client = nodes.client(leader)
+    nodes.settle()
+    client.request(1, op.OP_CREATE, create(b"/x"))
+    leader.turn_end()
+    deliver(nodes, lead, quick.settings.node_id)
+    quick.turn_end()
+    deliver(nodes, quick.settings.node_id, lead)
+    leader.turn_end()
+    assert client.xids() == [1]
+    held = slow.core.log.last
+    deliver(nodes, lead, late)
+    assert slow.core.log.last == held + 1
+    slow.turn_end()
+    assert b"/x" in slow.machine.tree.nodes
+
+
+def test_a_read_that_comes_with_the_commit_of_a_write_sees_the_write() -> None:
+    """In one turn, peers are dealt with before clients."""
+    nodes = StoreNodes(3)
+    leader, follower = nodes.leader(), nodes.follower()
+    lead, follows = leader.settings.node_id, follower.settings.node_id
+    writer, reader = nodes.client(leader), nodes.client(follower)
+    writer.request(1, op.OP_CREATE, create(b"/x"))
+    while writer.xids() != [1]:
+        for src, dst in sorted(nodes.queues):
+            if dst == lead:
+                deliver(nodes, src, dst)
+        for node in nodes.nodes.values():
+            node.turn_end()
+        if writer.xids() != [1]:
+            deliver(nodes, lead, follows)
+    assert b"/x" not in follower.machine.tree.nodes
+    deliver(nodes, lead, follows)
+    follower.peers_served()
+    reader.request(1, op.OP_EXISTS, records.encode_path_watch(b"/x", False))
+    assert [reply[2] for reply in reader.replies()] == [0]
+
+
+def test_a_leader_does_not_split_its_turn_between_peers_and_clients() -> None:
+    """Under load the commit index travels with the entries that come in the same turn."""
+    nodes = StoreNodes(3)
+    leader, follower = nodes.leader(), nodes.follower()
+    lead, follows = leader.settings.node_id, follower.settings.node_id
+    client = nodes.client(leader)
+    client.request(1, op.OP_CREATE, create(b"/x"))
+    leader.turn_end()
+    deliver(nodes, lead, follows)
+    follower.turn_end()
+    deliver(nodes, follows, lead)
+    leader.peers_served()
+    client.request(2, op.OP_CREATE, create(b"/y"))
+    leader.turn_end()
+    frames = [codec.decode_raft(f, 5, len(f)) for f in nodes.queues[lead, follows] if f[4] == codec.RAFT]
+    assert [(m.kind, m.commit) for m in frames] == [(APPEND, leader.core.log.commit)]
+    assert client.xids() == [1]
 
 
 def test_deposed_leader_answers_no_sync() -> None:

@@ -125,3 +125,40 @@ def test_a_fault_costs_its_descriptor_and_is_told() -> None:
     assert [type(error) for error in told] == [ValueError]
     ours.close()
     theirs.close()
+
+
+def test_peers_are_served_before_the_others_of_a_turn() -> None:
+    """Whatever order the kernel reports them in; what peers have brought is applied before anybody else is served."""
+    reactor = TurnReactor()
+    fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(4)]
+    peers = (fds[1], fds[3])
+    served: list[object] = []
+
+    def watch(fd: int) -> None:
+        reactor.watch(fd, lambda _: (served.append("peer" if fd in peers else "client"), os.eventfd_read(fd)))
+
+    for fd in fds:
+        watch(fd)
+    for fd in peers:
+        reactor.prefer(fd)
+    reactor.at_peers_served(lambda: served.append("applied"))
+    turns = (
+        (fds, ["peer", "peer", "applied", "client", "client"]),
+        ([fds[0], fds[2]], ["client", "client"]),
+        (peers, ["peer", "peer"]),  # the end of the turn does it
+    )
+    for ready, expected in turns:
+        for fd in ready:
+            os.eventfd_write(fd, 1)
+        reactor.doPoll(0)
+        assert served == expected
+        served.clear()
+    reactor.unwatch(fds[1])
+    reactor.watch(fds[1], lambda _: (served.append("client"), os.eventfd_read(fds[1])))
+    for fd in (fds[1], fds[3]):
+        os.eventfd_write(fd, 1)
+    reactor.doPoll(0)
+    assert served == ["peer", "applied", "client"], "a descriptor that is used again is nobody's favorite"
+    for fd in fds:
+        reactor.unwatch(fd)
+        os.close(fd)
