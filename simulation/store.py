@@ -317,7 +317,7 @@ class Store:
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
-    def session_opened(self, session_id: int) -> None:
+    def session_opened(self, session_id: int, node: int) -> None:  # noqa: ARG002
         """A session was created or moved: it is alive."""
         self._expiry.touch(session_id, self.now_ms())
 

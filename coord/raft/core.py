@@ -210,19 +210,21 @@ class RaftCore:
             raise ProposalDropped(f"{to} is no other voter")
         lead.begin_transfer(to)
 
-    def read_index(self, context: int) -> None:
+    def read_index(self, context: int, is_patient: bool = False) -> None:
         """Ask for the index a linearizable read must wait for; comes back as `ReadState(context, index)`.
         Dissertation §6.4.
 
         On a follower the leader is asked; that message may be lost, so ask again after a while and whenever
         `Ready.changed`. `context` must not be reused over restarts of the node. Raises: NotLeader(0) when no leader is
-        known.
+        known. `is_patient`: the next regular heartbeats are soon enough; of several such reads the newest is answered.
         """
         lead = self.leadership
         if lead is not None:
-            lead.read(self.id, context)
+            lead.read(self.id, context, is_patient)
         elif self.leader:
-            self._outbox.append(Message(READ_INDEX, self.id, self.leader, self.term, context=context))
+            self._outbox.append(
+                Message(READ_INDEX, self.id, self.leader, self.term, context=context, granted=is_patient)
+            )
         else:
             raise NotLeader(0)
 
@@ -556,7 +558,7 @@ class RaftCore:
         elif m.kind == HEARTBEAT_RESP:
             lead.on_heartbeat_resp(m)
         else:
-            lead.read(m.src, m.context)
+            lead.read(m.src, m.context, m.granted)
 
     def _advance_commit(self, lead: Leadership) -> None:
         if not self.log.commit_to(lead.next_commit()):

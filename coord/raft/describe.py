@@ -105,7 +105,7 @@ def message(m: Message) -> str:
     elif kind == SNAPSHOT:
         text += f" {snapshot(m.snapshot)}" if m.snapshot is not None else ""
     elif kind == READ_INDEX:
-        text += f" context={m.context}"
+        text += f" context={m.context}" + (" patient" if m.granted else "")
     elif kind == READ_INDEX_RESP:
         text += f" context={m.context} index={m.match_index}"
     elif kind != TIMEOUT_NOW:

@@ -104,7 +104,10 @@ class Leadership:
         """One tick: heartbeats, and a hand-over that takes too long."""
         self.now += 1
         if self.now % self.settings.heartbeat_ticks == 0:
+            if self.reads.patient and self.settled():
+                self.reads.begin(self.log.commit)
             self.heartbeat()
+            self.confirm_reads()
         if self.transferee and self.now - self.transfer_began >= self.settings.election_ticks:
             self.end_transfer("took too long")
 
@@ -275,8 +278,11 @@ class Leadership:
 
     # --- reads
 
-    def read(self, asker: int, context: int) -> None:
-        """A read arrived, from this node's shell or from a follower."""
+    def read(self, asker: int, context: int, is_patient: bool = False) -> None:
+        """A read arrived, from this node's shell or from a follower; a patient one costs no heartbeats of its own."""
+        if is_patient:
+            self.reads.patient[asker] = PendingRead(asker, context)
+            return
         self.reads.arrived.append(PendingRead(asker, context))
         self.pending = True
 

@@ -61,7 +61,8 @@ COMMIT: Final = 9
 SNAPSHOT: Final = 10
 #: Start an election at once: leadership is yours. Dissertation §3.10.
 TIMEOUT_NOW: Final = 11
-#: context: a follower's read asks the leader for an index. Dissertation §6.4.
+#: context: a follower's read asks the leader for an index. Dissertation §6.4. granted: it can wait for the next regular
+#: heartbeats.
 READ_INDEX: Final = 12
 #: context; match_index is the index to wait for.
 READ_INDEX_RESP: Final = 13

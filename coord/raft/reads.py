@@ -39,6 +39,8 @@ class ReadRounds:
         #: Reads that no round covers yet.
         self.arrived: list[PendingRead] = []
         self.open: deque[ReadRound] = deque()
+        #: Asker -> its newest read that can wait for the next regular heartbeats; a newer one replaces an older one.
+        self.patient: dict[int, PendingRead] = {}
 
     def begin(self, commit: int) -> int:
         """Cover the arrived reads by a new round and return its number.
@@ -47,8 +49,9 @@ class ReadRounds:
         leader does not know what is committed (Raft §8).
         """
         self.newest += 1
-        self.open.append(ReadRound(self.newest, commit, self.arrived))
+        self.open.append(ReadRound(self.newest, commit, [*self.arrived, *self.patient.values()]))
         self.arrived = []
+        self.patient.clear()
         return self.newest
 
     def confirmed(self, number: int) -> list[ReadRound]:

@@ -160,6 +160,11 @@ class ClientStream(Stream, Transport):
             super().close()
         self._listener.forget(self)
 
+    def needs_contact(self) -> bool:
+        """Return True if what is sent here confirms a session that the leader may end."""
+        connection = self.connection
+        return connection.session is not None and not connection.is_read_only and not self.is_closed
+
     def send(self) -> None:
         """Send this turn's output; stop reading from a client that does not take it."""
         self.flush()
@@ -219,6 +224,8 @@ class ClientListener:
         #: Those with output, in the order in which it came; those that an earlier turn did not get to.
         self.dirty: list[ClientStream] = []
         self._late: deque[ClientStream] = deque()
+        #: Those whose output waits for contact with the leader.
+        self._held: list[ClientStream] = []
         self.streams: dict[ClientStream, None] = {}
         self._per_address: dict[str, int] = {}
         #: Where clients come in, and by which context if by TLS.
@@ -248,13 +255,19 @@ class ClientListener:
     def send_all(self) -> bool:
         """Send every connection's output of this turn, one call each. True when some have to wait for the next turn.
 
+        Without recent contact with the leader outputs of sessions wait in their connections (`coord.server.contact`).
         What came in this turn goes before what waits already: who asks is not behind a crowd that watches. Both get as
         many calls, so neither waits for ever; the order of one connection's output does not depend on it.
         """
         late = self._late
-        if not self.dirty and not late:
+        if not self.dirty and not late and not self._held:
             return False
         dirty, self.dirty = self.dirty, []
+        if not self.node.liveness.may_answer():
+            dirty = self._hold([*late, *dirty])
+            late.clear()
+        elif self._held:
+            dirty, self._held = self._held + dirty, []
         most = self.limits.sends_per_turn
         waiting = [late.popleft() for _ in range(min(most, len(late)))]
         if len(dirty) > most:
@@ -267,6 +280,11 @@ class ClientListener:
             stream.is_dirty = False
             stream.send()
         return len(late) > 0
+
+    def _hold(self, dirty: list[ClientStream]) -> list[ClientStream]:
+        """Keep those that need contact with the leader; return the others."""
+        self._held = [stream for stream in [*self._held, *dirty] if stream.needs_contact()]
+        return [stream for stream in dirty if not stream.needs_contact()]
 
     def forget(self, stream: ClientStream) -> None:
         """The connection is closed, or will be when its last bytes have left."""

@@ -146,7 +146,7 @@ class Levels:
         """As the leader, raise the level if all members support a higher one."""
         node = self._node
         # With the expiry queue everything of earlier terms is applied: no older raise is unknown.
-        if node.core.leadership is None or node.expiry is None:
+        if node.core.leadership is None or node.liveness.expiry is None:
             return
         level = self.attainable()
         if level <= self.required():

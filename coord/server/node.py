@@ -61,6 +61,7 @@ from coord.server.grouping import GROUP_BYTES_MAX, Grouping
 from coord.server.joining import Joining
 from coord.server.keeper import Keeper
 from coord.server.levels import Levels
+from coord.server.liveness import Liveness
 from coord.server.members import config_text
 from coord.server.membership import Membership
 from coord.server.node_settings import NodeSettings
@@ -73,9 +74,8 @@ from coord.storage.wal import Batch
 from coord.storage.writer import LogWriter
 from coord.tree.command import decode_group, encode_command
 from coord.tree.machine import StateMachine
-from coord.tree.sessions import ExpiryQueue
 from coord.wire.codec import encode_path
-from coord.wire.opcodes import OP_DELETE_CONTAINER, OP_EXPIRE
+from coord.wire.opcodes import OP_DELETE_CONTAINER
 
 log = Logger(__name__)
 
@@ -110,11 +110,13 @@ class Node:
         self.core = core
         self.machine = machine
         self.proposals = Proposals()
-        self.syncs = Syncs(int.from_bytes(entropy.token(6), "big") << 8)
+        first_context = int.from_bytes(entropy.token(6), "big") << 8
+        self.syncs = Syncs(first_context)
         self.pipeline = Pipeline(
             settings.node_id, machine, self.proposals, settings.limits, entropy.token, self.syncs.add
         )
-        self.pipeline.on_session_opened = self._session_opened
+        self.liveness = Liveness(self, peers, clock, first_context)
+        self.pipeline.on_session_opened = self.liveness.opened
         self.pipeline.authenticator = Authenticator(
             entropy.token, super_digest=settings.super_digest, sasl_users=settings.sasl_users
         )
@@ -153,7 +155,6 @@ class Node:
         #: (batch number of the writer, Ready number or 0, messages that wait for it), oldest first.
         self._held: deque[tuple[int, int, list[Message]]] = deque()
         self._submitted = 0
-        self.expiry: ExpiryQueue | None = None
         self._leaderless_since_ms = clock.monotonic_ms()
         self._ticks = 0
         self._started_ms = self._leading_since_ms = self._reaped_ms = self._ticked_ms = clock.monotonic_ms()
@@ -172,19 +173,21 @@ class Node:
         """`raft_tick_ms` have passed."""
         self._ticks += 1
         now_ms = self._clock.monotonic_ms()
-        if self.expiry is not None and now_ms - self._ticked_ms > self.settings.tick_ms:
+        if self.liveness.expiry is not None and now_ms - self._ticked_ms > self.settings.tick_ms:
             # This process stood still: what clients said meanwhile is still unread, so every session begins anew.
-            self._restart_expiry()
+            self.liveness.lead()
         self._ticked_ms = now_ms
         self.core.tick()
         self.syncs.tick()
         self.membership.tick()
         self.levels.tick()
         self._compare(now_ms)
-        self._tick_sessions(now_ms)
+        self.liveness.tick(now_ms)
+        if self.liveness.expiry is not None and now_ms - self._reaped_ms >= self.settings.reap_interval_ms:
+            self._reap(now_ms)
         self._outbox.pump(self.core)
         self.keeper.forget_applied(self.applied_index)
-        if self.core.leader != 0:
+        if self.core.leader != 0 and self.liveness.contact.holds(now_ms):
             self._leaderless_since_ms = now_ms
             self.pipeline.read_only.end()
         elif now_ms - self._leaderless_since_ms <= self.settings.leader_absence_ms:
@@ -192,7 +195,11 @@ class Node:
         elif self.settings.read_only_mode:
             self.pipeline.read_only.begin()
         elif self.pipeline.connections:
-            log.warn("no leader for {ms} ms: clients are sent elsewhere", ms=now_ms - self._leaderless_since_ms)
+            log.warn(
+                "no leader for {ms} ms, closing {count} client connections",
+                ms=now_ms - self._leaderless_since_ms,
+                count=len(self.pipeline.connections),
+            )
             self.close_clients()
         self.keeper.note_doubt(self._outbox.take_doubt())
         if not self.is_full:
@@ -247,10 +254,11 @@ class Node:
             term, first, commands = codec.readable(codec.decode_forward, block, at, end)
             self._take_forward(peer, incarnation, term, first, commands)
         elif kind == codec.TOUCH:
-            if self.expiry is not None:
-                now_ms = self._clock.monotonic_ms()
-                for session_id in codec.readable(codec.decode_touch, block, at, end):
-                    self.expiry.touch(session_id, now_ms)
+            self.liveness.take_report(peer, codec.readable(codec.decode_touch, block, at, end))
+        elif kind == codec.DUE:
+            self.liveness.answer_due(peer, *codec.readable(codec.decode_silent, block, at, end))
+        elif kind == codec.AGREED:
+            self.liveness.agreed(peer, *codec.readable(codec.decode_silent, block, at, end))
         elif kind == codec.CHUNK:
             chunk = codec.readable(codec.decode_chunk, block, at, end)
             if not self._inbox.take(peer, chunk, self._clock.monotonic_ms()):
@@ -451,7 +459,8 @@ class Node:
         if ready.committed:
             self._apply(ready.committed)
         for state in ready.read_states:
-            self.syncs.confirmed(state)
+            if not self.liveness.contact.confirmed(state.context):
+                self.syncs.confirmed(state)
         self.syncs.release(self.applied_index, self.pipeline)
         if ready.config_changed:
             self.on_members_changed()
@@ -462,13 +471,14 @@ class Node:
     def _follow_change(self, ready: Ready) -> None:
         """Role, term or leader are not what they were."""
         if ready.role != LEADER:
-            self.expiry = None
+            self.liveness.stop_leading()
             self.membership.leadership_ended()
         if ready.role == LEADER and self.role != LEADER:
             self.elections_won += 1
             self._leading_since_ms = self._clock.monotonic_ms()
         self.role, self.term, self.leader = ready.role, ready.term, ready.leader
         self.syncs.ask_again()
+        self.liveness.report(is_patient=False)
         log.info(
             "node {id} is {role} term={term} leader={leader}",
             id=self.settings.node_id,
@@ -516,9 +526,9 @@ class Node:
             machine.tree.quotas.notes.clear()
         if self.joining.is_joining:
             self._maybe_joined()
-        if self.role == LEADER and self.expiry is None and entries[-1].term == self.core.term:
+        if self.role == LEADER and self.liveness.expiry is None and entries[-1].term == self.core.term:
             # Everything of earlier terms is applied: the table is complete, and every session begins anew.
-            self._restart_expiry()
+            self.liveness.lead()
             self.membership.leadership_settled()
 
     def _raise_level(self, entry: Entry) -> bool:
@@ -584,29 +594,6 @@ class Node:
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
-    def _restart_expiry(self) -> None:
-        """Give every session its whole timeout from now on."""
-        grain_ms = max(1, self.settings.tick_ms // 2)
-        self.expiry = ExpiryQueue(self.machine.sessions, grain_ms, self._clock.monotonic_ms())
-
-    def _tick_sessions(self, now_ms: int) -> None:
-        """Tell the leader whom this node has heard from; as the leader, end the sessions nobody has."""
-        core = self.core
-        if self.expiry is not None and core.role == LEADER:
-            for session_id in self.pipeline.take_heard():
-                self.expiry.touch(session_id, now_ms)
-            due = self.expiry.expired(now_ms)
-            if due:
-                log.info("{count} sessions expired", count=len(due))
-                commands = [encode_command(session_id, owner, 0, OP_EXPIRE, b"") for session_id, owner in due]
-                self.group.add(core.term, commands)
-            if now_ms - self._reaped_ms >= self.settings.reap_interval_ms:
-                self._reap(now_ms)
-        elif core.role != LEADER and core.leader and self._ticks % 2 == 0:
-            heard = self.pipeline.take_heard()
-            if heard:
-                self._peers.send(core.leader, codec.encode_touch(heard))
-
     def _reap(self, now_ms: int) -> None:
         """Propose the end of empty containers and outlived TTL znodes; apply checks again whether they may go."""
         self._reaped_ms = now_ms
@@ -615,10 +602,6 @@ class Node:
         if paths:
             commands = [encode_command(0, 0, 0, OP_DELETE_CONTAINER, encode_path(path)) for path in paths]
             self.group.add(self.core.term, commands)
-
-    def _session_opened(self, session_id: int) -> None:
-        if self.expiry is not None:
-            self.expiry.touch(session_id, self._clock.monotonic_ms())
 
     def close_clients(self) -> None:
         """Close every client connection; the sessions live on elsewhere."""

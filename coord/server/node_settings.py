@@ -18,6 +18,8 @@ class NodeSettings:
         tick_ms: int = 500,
         raft_tick_ms: int = 50,
         leader_absence_ms: int = 2000,
+        contact_lease_ms: int = 1000,
+        contact_grace_ms: int = 1250,
         snapshot_entries: int = 100_000,
         snapshot_bytes: int = 64 << 20,
         keep_entries: int = 10_000,
@@ -38,12 +40,19 @@ class NodeSettings:
     ) -> None:
         assert node_id > 0, node_id
         assert 0 < raft_tick_ms <= tick_ms, (raft_tick_ms, tick_ms)
+        assert 0 < contact_lease_ms <= contact_grace_ms, (contact_lease_ms, contact_grace_ms)
         self.node_id = node_id
         #: ZooKeeper's tick: unit of session timeouts.
         self.tick_ms = tick_ms
         self.raft_tick_ms = raft_tick_ms
         #: Clients are cut off from a node that has had no leader for so long (timeliness).
         self.leader_absence_ms = leader_absence_ms
+        #: For so long after contact with the leader a node answers its clients. Twice the time in which a follower
+        #: notices that its leader is gone, so that few answers wait for an election.
+        self.contact_lease_ms = contact_lease_ms
+        #: As a leader: for so long after its last report a node that is out of contact may have answered clients. The
+        #: lease, and a quarter of it for clocks that run at different rates.
+        self.contact_grace_ms = contact_grace_ms
         #: A snapshot is due after so many entries or bytes of them.
         self.snapshot_entries = snapshot_entries
         self.snapshot_bytes = snapshot_bytes

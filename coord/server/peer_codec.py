@@ -16,7 +16,9 @@ of it in order. All numbers big-endian:
     refused  := frame kind 2: reason as UTF-8
     raft     := frame kind 3: fixed fields, flags, [snapshot: index term name config], entries
     forward  := frame kind 4: term:u64 first:u64 command*             commands carry their own length
-    touch    := frame kind 5: session_id:i64*                         sessions heard from since the last one
+    touch    := frame kind 5: session_id:i64*                         sessions heard from (`contact`)
+    due      := frame kind 17: term:i64 number:i64 session_id:i64*    the leader wants to end these sessions (`endings`)
+    agreed   := frame kind 18: term:i64 number:i64 session_id:i64*    this node answers none of these any more
     chunk    := frame kind 6: total:u64 offset:u64 crc:u32 name_length:u16 name data     part of a snapshot file
     received := frame kind 7: ok:u8 name                              how the transfer of that snapshot ended
     ask      := frame kind 8: token:u64 JSON                          a wish for the leader (`coord.server.membership`)
@@ -91,6 +93,8 @@ CHALLENGE: Final = 13
 COUNTER: Final = 14
 PROOF: Final = 15
 DIGEST: Final = 16
+DUE: Final = 17
+AGREED: Final = 18
 
 _FRAME: Final = struct.Struct(">IB")
 _HELLO: Final = struct.Struct(">4sH16sQQQ?Q")
@@ -112,6 +116,7 @@ _FORWARD_BYTES: Final = 16
 _CHUNK: Final = struct.Struct(">QQIH")
 _LENGTH: Final = struct.Struct(">I")
 _DIGEST: Final = struct.Struct(">QQQ?")
+_SILENT: Final = struct.Struct(">qq")
 _FLAG_GRANTED: Final = 1
 _FLAG_SNAPSHOT: Final = 2
 
@@ -485,6 +490,19 @@ def decode_touch(data: bytes, at: int, end: int) -> list[int]:
     if (end - at) % 8:
         raise RemoteProtocolError("half a session id")
     return list(struct.unpack(f">{(end - at) // 8}q", data[at:end]))
+
+
+def encode_silent(kind: int, term: int, number: int, sessions: list[int]) -> bytes:
+    """Return a DUE or AGREED frame: silent sessions in question `number` of the leader of `term`."""
+    return frame(kind, _SILENT.pack(term, number) + struct.pack(f">{len(sessions)}q", *sessions))
+
+
+def decode_silent(data: bytes, at: int, end: int) -> tuple[int, int, list[int]]:
+    """Return (term, number, session ids). Raises RemoteProtocolError."""
+    if end - at < _SILENT.size:
+        raise RemoteProtocolError("a question about silent sessions without its number")
+    term, number = _SILENT.unpack_from(data, at)
+    return term, number, decode_touch(data, at + _SILENT.size, end)
 
 
 def encode_chunk(chunk: Chunk) -> bytes:

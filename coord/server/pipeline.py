@@ -113,8 +113,8 @@ class Pipeline:
         self._opened: list[Connection] = []
         self._connection_count = 0
         self._origin = (node_id << 48) | int.from_bytes(token(4), "big")
-        #: Told of every session that a command created or moved, wherever its client is.
-        self.on_session_opened: Callable[[int], None] = _nobody_listens
+        #: Told of every session that a command created or moved, and the node where its client is.
+        self.on_session_opened: Callable[[int, int], None] = _nobody_listens
         #: Told of every request for other members; `answer_wish` answers it.
         self.on_wish: Callable[[Connection, Pending], None] = _nobody_grants
         #: Reads wait for a read index, as behind a sync.
@@ -164,11 +164,30 @@ class Pipeline:
             self.connection_lost(connection)
             connection.transport.close(flush=flush)
 
+    def has_heard(self) -> bool:
+        """Return True if any client was heard from since the last `take_heard`."""
+        return len(self._heard) > 0
+
+    def peek_heard(self) -> list[int]:
+        """Return what `take_heard` would return."""
+        return sorted({c.session_id for c in self._heard if c.session is not None and not c.is_read_only})
+
     def take_heard(self) -> list[int]:
         """Ids of the sessions heard from since the last call, ascending; also of connections that have gone since."""
-        heard = sorted({c.session_id for c in self._heard if c.session is not None})
+        heard = self.peek_heard()
         self._heard.clear()
         return heard
+
+    def end_silent(self, session_id: int) -> bool:
+        """Close the connection of a session that is about to end; return False if there is none here.
+
+        Nothing more is answered over it. A client that lives after all connects anew, which the log decides.
+        """
+        connection = self._by_session.get(session_id)
+        if connection is None or connection.is_read_only:
+            return False
+        self.close(connection)
+        return True
 
     def sent(self) -> int:
         """Replies and events given to the clients that are connected now."""
@@ -492,7 +511,7 @@ class Pipeline:
     def _session_changed(self, outcome: Outcome) -> None:
         """A session was opened, moved or ended: a connection of it that is here under an older owner is history."""
         if outcome.opcode == op.OP_CREATE_SESSION or outcome.opcode == op.OP_ATTACH:
-            self.on_session_opened(outcome.session_id)
+            self.on_session_opened(outcome.session_id, outcome.owner >> 48)
         elif outcome.opcode == op.OP_CLOSE_SESSION:
             return  # Ends behind its own reply; a connection elsewhere would have an older owner.
         connection = self._by_session.get(outcome.session_id)
@@ -616,7 +635,7 @@ class Pipeline:
                     self.events_sent += 1
 
 
-def _nobody_listens(session_id: int) -> None:
+def _nobody_listens(session_id: int, node: int) -> None:
     """The default of `Pipeline.on_session_opened`."""
 
 

@@ -16,7 +16,7 @@ put messages on the wire, where they stay until delivered. Nodes are ids, links 
     replay NAME                  deliver a copy of that now
     propose N data [data ...]    writes, in one turn
     change N voters=.. [pre_voters=..] [learners=..]
-    read N context / transfer N to
+    read N context [patient] / transfer N to
     down N peer                  the node sees its link to the peer break
     slow N / sync N [count]      its disk takes its time / is done with some writes, or all and fast again
     crash N / start N / wipe N   from what was synced / its disk is empty
@@ -226,9 +226,9 @@ class RaftGroup:
         core.propose_config(Configuration(roles["voters"], roles.get("pre_voters"), roles.get("learners")))
         self._pump(node)
 
-    def do_read(self, node_id: str, context: str) -> None:
+    def do_read(self, node_id: str, context: str, how: str = "") -> None:
         node, core = self._node(node_id)
-        core.read_index(int(context))
+        core.read_index(int(context), how == "patient")
         self._pump(node)
 
     def do_transfer(self, node_id: str, to: str) -> None:

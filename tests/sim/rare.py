@@ -24,8 +24,8 @@ STORE_MET: Final = (
     # faults
     *("bit_flip", "bridge", "client_cut", "client_vanished", "clock_drift", "clock_jump", "crash_in_step"),
     *("disk_error", "disk_full", "failed_sync", "flap", "given_up", "hand_over", "isolation", "kill", "late_bytes"),
-    *("leader_lost", "one_way_cut", "partition", "pause", "power_cut", "power_cut_all", "reset", "slow_sync"),
-    "torn_write",
+    *("leader_lost", "one_way_cut", "parted_from_leader", "partition", "pause", "power_cut", "power_cut_all", "reset"),
+    *("slow_sync", "torn_write"),
     # sessions and clients
     *("attached", "auth", "closed", "connection_loss", "createContainer", "createTTL", "events", "expired", "getACL"),
     *("moved", "read_only", "reaped", "session_expired", "setACL", "setWatches2", "sync", "two_connections"),

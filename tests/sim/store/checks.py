@@ -70,6 +70,10 @@ class Checks:
         #: (session, owner) -> xids that were committed under it, in order.
         self.performed: dict[tuple[int, int], list[int]] = {}
         self.sessions_ended: dict[int, int] = {}
+        #: Session -> the machines' clocks when its newest request that was answered was sent.
+        self.answered_at: dict[int, dict[int, float]] = {}
+        #: Session -> (leader, its clock, timeout) when its end was last proposed.
+        self.ended_by: dict[int, tuple[int, int, int]] = {}
         #: What Raft did, held against its rules.
         self.trace = TraceModel()
         self._candidates: dict[int, set[int]] = {}
@@ -247,8 +251,8 @@ class Checks:
 
     def _look_at_leader(self, process: Process, view: NodeView) -> None:
         node = process.node
-        if node.expiry is not view.expiry:
-            view.expiry = node.expiry
+        if node.liveness.expiry is not view.expiry:
+            view.expiry = node.liveness.expiry
             view.expiry_since_ms = process.host.clock.monotonic_ms()
         core = node.core
         if core.leadership is None:
@@ -269,11 +273,29 @@ class Checks:
                         self._check_expiry(process, view, command.session_id)
                     view.decided.add(command.session_id)
 
+    def on_answered(self, session_id: int, sent_at: dict[int, float], who: str) -> None:
+        """A client gets the answer to a request that it sent when the machines' clocks stood at `sent_at`."""
+        self.answered_at[session_id] = sent_at
+        ended = self.ended_by.get(session_id)
+        if ended is not None and session_id not in self.model.sessions:
+            self._check_promise(session_id, who, *ended)
+
+    def _check_promise(self, session_id: int, who: str, leader: int, now_ms: int, timeout_ms: int) -> None:
+        """By the clock of the leader that ends it, a session outlives its last answered request by its timeout."""
+        sent_at = self.answered_at.get(session_id, {}).get(leader)
+        if sent_at is not None and now_ms + 1 - sent_at < timeout_ms:
+            raise Violation(
+                f"{leader} ends session {session_id:#x} of {who} {now_ms - sent_at:.0f} ms after a request that was"
+                f" answered; its timeout is {timeout_ms} ms"
+            )
+
     def _check_expiry(self, process: Process, view: NodeView, session_id: int) -> None:
         session = self.model.sessions.get(session_id)
         if session is None:
             return
         now_ms = process.host.clock.monotonic_ms()
+        self.ended_by[session_id] = (process.host.id, now_ms, session.timeout_ms)
+        self._check_promise(session_id, "some client", *self.ended_by[session_id])
         since = max(view.expiry_since_ms, view.heard_ms.get(session_id, 0))
         if now_ms - since < session.timeout_ms:
             raise Violation(

@@ -65,6 +65,8 @@ class Request:
         self.mode = 0
         #: Of setWatches2.
         self.sets: r.WatchSets | None = None
+        #: Clocks of the machines when it was sent.
+        self.sent_at: dict[int, float] = {}
 
 
 class Link:
@@ -91,6 +93,8 @@ class Link:
         self.zxid = 0
         #: The session it was opened for, 0 for a new one.
         self.session_id = client.session_id
+        #: Clocks of the machines at each ping that is not answered, oldest first.
+        self.pings: deque[dict[int, float]] = deque()
         #: Xids of the writes sent over it, in order.
         self.writes: list[int] = []
 
@@ -180,6 +184,7 @@ class Client:
             elif len(link.pending) < 3 * self.depth:
                 self._ask(link)
             elif world.now - link.sent_at > timeout_us // 3:
+                link.pings.append(world.clocks())
                 link.send(r.encode_request_frame(r.XID_PING, r.OP_PING, b""))
 
     def _some_node(self) -> int:
@@ -264,6 +269,7 @@ class Client:
         if request.opcode == r.OP_SYNC:
             request.floor = self.world.check.told
         link.pending.append(request)
+        request.sent_at = self.world.clocks()
         if request.opcode in WRITES:
             link.writes.append(request.xid)
         self.world.counts[r.OPCODE_NAMES[request.opcode]] += 1
@@ -429,6 +435,7 @@ class Client:
                 self._saw(link, zxid)
             return
         if xid == r.XID_PING:
+            self._confirmed(link, link.pings.popleft())
             return
         if not link.pending:
             raise Violation(f"{self._who(link)} gets an answer to {xid}, which it never asked")
@@ -440,6 +447,8 @@ class Client:
         if zxid > self._model().zxid:
             raise Violation(f"{self._who(link)} is told of zxid {zxid}, which nobody has applied")
         self._saw(link, zxid)
+        if err not in answers.SESSION_ENDED:
+            self._confirmed(link, request.sent_at)
         self.answered += 1
         body = bytes(block[at:end])
         watching.up_to(self._model(), zxid, self._who(link))
@@ -449,6 +458,11 @@ class Client:
             self._judge(link, request, zxid, err, body)
         if self.link is link:
             self.kept = watching
+
+    def _confirmed(self, link: Link, sent_at: dict[int, float]) -> None:
+        """A request was answered: its session lives for its timeout from the moment at which it was sent."""
+        if not link.is_read_only:
+            self.world.check.on_answered(link.session_id, sent_at, self._who(link))
 
     def _model(self) -> Any:
         return self.world.check.model

@@ -63,6 +63,7 @@ class Story:
             self._partition,
             self._one_way,
             self._bridge,
+            self._part_from_leader,
             self._reset,
             self._flap,
             self._pause,
@@ -256,6 +257,18 @@ class Story:
         self._cut(other, one)
         self._count("bridge")
 
+    def _part_from_leader(self) -> None:
+        """Leader and another node do not see each other for a while; the rest sees both, so that nobody is elected."""
+        leaders = self.world.leaders()
+        others = [host.id for host in self._up() if host.process not in leaders]
+        if leaders and others:
+            leader, other = self.chance.pick(leaders).host.id, self.chance.pick(others)
+            until = self.world.now + int(self.chance.between(1.0, 4.0) * SECOND)
+            for pair in ((leader, other), (other, leader)):
+                self.world.net.cut.add(pair)
+                self.world.net.lasting[pair] = until
+            self._count("parted_from_leader")
+
     def _heal(self) -> None:
         self.world.net.heal()
 
@@ -408,7 +421,7 @@ class Story:
         world = self.world
         world.faulty = False
         self._peace_ms = world.check.model.time_ms
-        world.net.heal()
+        world.net.heal(for_good=True)
         world.note("peace")
         for client in self.clients:
             client.calm()

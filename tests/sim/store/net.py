@@ -170,6 +170,8 @@ class Network:
         chance = world.chance
         #: One-way cuts: (from machine, to machine).
         self.cut: set[tuple[int, int]] = set()
+        #: Cuts that outlast `heal` -> until when.
+        self.lasting: dict[tuple[int, int], int] = {}
         self.heavy = chance.pick([0.0, 0.003, 0.02])
         self.give_up_us = int(chance.pick([600_000, 1_500_000, 5_000_000]))
         self.pieces = chance.pick([0.0, 0.0, 0.1])
@@ -270,11 +272,15 @@ class Network:
             self.world.counts["given_up"] += 1
             sock.broken(errno.ETIMEDOUT)
 
-    def heal(self) -> None:
-        """All cuts end; what they held back is on its way again."""
-        self.cut.clear()
+    def heal(self, *, for_good: bool = False) -> None:
+        """Cuts end but for those that last, unless it is `for_good`; what they held back is on its way again."""
+        if for_good:
+            self.lasting.clear()
+        self.cut = {pair for pair, until in self.lasting.items() if until > self.world.now}
         for fd in sorted(self.ends):
             sock = self.ends[fd]
+            if sock.peer is not None and (sock.machine, sock.peer.machine) in self.cut:
+                continue
             held, sock.held = sock.held, deque()
             for data in held:
                 self._put(sock, data)

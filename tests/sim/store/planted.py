@@ -161,11 +161,12 @@ class ExpiryNotRestarted(Bug):
 
     def patches(self) -> list[Patch]:
         def apply(self: Any, entries: list[Entry]) -> None:
-            before = self.expiry
+            live = self.liveness
+            before = live.expiry
             real(self, entries)
-            if before is None and self.expiry is not None:
-                self.expiry = self.__dict__.setdefault("first_expiry", self.expiry)
-                self.expiry._table = self.machine.sessions
+            if before is None and live.expiry is not None:
+                live.expiry = live.__dict__.setdefault("first_expiry", live.expiry)
+                live.expiry._table = self.machine.sessions
 
         real = node.Node._apply
         return [instead(node.Node, "_apply", apply)]

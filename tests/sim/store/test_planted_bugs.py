@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.checks import Violation
-from tests.sim.store import planted, planted_levels
+from tests.sim.store import planted, planted_levels, planted_sessions
 from tests.sim.store.faults import is_interpreted, run_one
 from tests.sim.store.log_alone import run_log
 from tests.sim.store.world import Bug
@@ -15,11 +15,13 @@ from tests.sim.store.world import Bug
 #: Planted bug -> seeds within which it must be caught (about three times what it took when it was planted).
 WITHIN: dict[type[Bug], int] = {
     planted.AckBeforeSync: 15,
+    planted_sessions.AnsweredWithoutContact: 95,
     planted.AppliedTwice: 10,
     planted.AttachedLocally: 5,
     planted.ClaimsBelieved: 3,
     planted.CleanPagesTrusted: 35,
     planted.CounterlessSnapshot: 5,
+    planted_sessions.EndedUnasked: 10,
     planted.EphemeralsLeft: 8,
     planted.EventBehindData: 5,
     planted.ExpiryNotRestarted: 10,
@@ -60,6 +62,8 @@ WITHIN: dict[type[Bug], int] = {
 #: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
     planted.AckBeforeSync: 5,
+    planted_sessions.AnsweredWithoutContact: 31,
+    planted_sessions.EndedUnasked: 2,
     planted.AppliedTwice: 1,
     planted.CleanPagesTrusted: 12,
     planted.EphemeralsLeft: 2,
@@ -72,7 +76,7 @@ LATELY: dict[type[Bug], int] = {
     planted.PartialSnapshot: 3,
     planted.ProposalsOutliveState: 23,
     planted.RemoverDeaf: 15,
-    planted.StaleNodeBuries: 4,
+    planted.StaleNodeBuries: 14,
     planted.TermLagsEntries: 7,
     planted.UncommittedApplied: 4,
     planted.WatchBeforeRead: 7,

@@ -528,6 +528,9 @@ class World:
             node_id,
             tick_ms=200,
             leader_absence_ms=1000,
+            # Clocks here run at 0.7 to 1.3 of the real rate.
+            contact_lease_ms=300,
+            contact_grace_ms=600,
             snapshot_entries=self._snapshot_entries,
             compare_every=1,
             keep_entries=self._keep_entries,
@@ -615,6 +618,10 @@ class World:
         if self.crash_in_step and self.faulty and machine > 0 and self.chance.unit() < self.crash_in_step:
             self.counts["crash_in_step"] += 1
             raise PowerCut
+
+    def clocks(self) -> dict[int, float]:
+        """Monotonic milliseconds of every machine."""
+        return {node_id: host.clock.exact_ms() for node_id, host in self.hosts.items()}
 
     def running(self) -> list[Process]:
         """Processes that are up."""

@@ -187,3 +187,23 @@ def test_over_tls_each_answer_of_a_turn_is_sealed_alone_and_all_leave_in_one_sen
     clients.listener.send_all()
     assert tls.sealed == [[b"one", b"two", b"three"]]
     assert clients.heard()[0] == b"onetwothree"
+
+
+def test_answers_wait_for_contact_with_the_leader_and_words_do_not(clients: Clients) -> None:
+    """In their order; what is no session's leaves all the same."""
+    contact = clients.listener.node.liveness.contact
+    session: Any = object()
+    for stream in clients.streams[1:]:
+        stream.connection.session = session
+    held_until, contact.until_ms = contact.until_ms, -1
+    clients.say(0, b"word")
+    clients.say(1, b"one")
+    clients.say(2, b"two")
+    assert not clients.listener.send_all(), "nothing is to be done at once"
+    clients.say(1, b"-more")
+    assert not clients.listener.send_all()
+    assert clients.heard() == [b"word", b"", b"", b"", b"", b""]
+    contact.until_ms = held_until
+    while clients.listener.send_all():
+        pass
+    assert clients.heard() == [b"", b"one-more", b"two", b"", b"", b""]

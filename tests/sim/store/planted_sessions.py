@@ -1,0 +1,42 @@
+"""Bugs in the life of sessions, planted on purpose: who may answer a client, and who must agree to a session's end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coord.server import contact, endings
+from tests.sim.store.planted import Patch, instead
+from tests.sim.store.world import Bug
+
+#: Faults that keep a node and its leader apart while another node sees both.
+APART = ("_part_from_leader",)
+
+
+class AnsweredWithoutContact(Bug):
+    """A node that its leader cannot hear of goes on answering its clients."""
+
+    number = 20
+    known = "ZooKeeper's followers between the loss of their leader and syncLimit"
+    favours = APART
+
+    def patches(self) -> list[Patch]:
+        def holds(_self: Any, _now_ms: int) -> bool:
+            return True
+
+        return [instead(contact.Contact, "holds", holds)]
+
+
+class EndedUnasked(Bug):
+    """The leader ends a session as soon as it is due, whatever the node that serves it has answered meanwhile."""
+
+    number = 20
+    known = "a ping answered by a follower between two reports"
+    favours = APART
+
+    def patches(self) -> list[Patch]:
+        def due(self: endings.Endings, session_id: int, owner: int, *, is_served_here: bool) -> None:
+            real(self, session_id, owner, is_served_here=is_served_here)
+            self._due[session_id].nodes.clear()
+
+        real = endings.Endings.due
+        return [instead(endings.Endings, "due", due)]
