@@ -43,6 +43,8 @@ with open(config, "a") as file:
             continue
         if key + "=" not in known:
             file.write(f"{{key}}={{value}}\\n")
+    if {is_tls} and "ssl.clientAuth=" not in known:
+        file.write("ssl.clientAuth=none\\n")
 os.chdir({root!r})
 os.execv({python!r}, [{python!r}, "-m", "cli", "coord", "run", "--config", config])
 """
@@ -76,7 +78,7 @@ def main() -> int:
         if options.against == "regionkeeper":
             shim = Path(work, "bin", "java")
             shim.parent.mkdir()
-            shim.write_text(_JAVA.format(python=sys.executable, root=str(ROOT)))
+            shim.write_text(_JAVA.format(python=sys.executable, root=str(ROOT), is_tls=options.tls))
             shim.chmod(0o755)
             env["PATH"] = f"{shim.parent}:{env['PATH']}"
         command = [options.python, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "180", "-q", "-ra"]

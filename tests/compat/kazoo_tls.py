@@ -30,29 +30,57 @@ def secure_hosts(hosts: str, plain_ports: list[int]) -> str:
     return _PORT.sub(replaced, hosts)
 
 
-@functools.lru_cache(maxsize=1)
-def _files(_: int) -> dict[str, Any]:
-    """Return kazoo's options for TLS; the cluster's certificates are written to files once per cluster."""
-    folder = Path(tempfile.mkdtemp(prefix="kazoo-tls-"))
-    options: dict[str, Any] = {"use_ssl": True}
-    given = harness.CLUSTER.get_ssl_client_configuration()
-    for option, name in (("keyfile", "client_key"), ("certfile", "client_cert"), ("ca", "ca_cert")):
-        path = folder / f"{name}.pem"
-        path.write_bytes(given[name])
-        options[option] = str(path)
+def _options(cluster: Any) -> dict[str, Any]:
+    """Return kazoo's options for TLS; the cluster's certificates are written to files once."""
+    options: dict[str, Any] | None = getattr(cluster, "tls_options", None)
+    if options is None:
+        folder = Path(tempfile.mkdtemp(prefix="kazoo-tls-"))
+        path = folder / "ca.pem"
+        path.write_bytes(cluster.get_ssl_client_configuration()["ca_cert"])
+        # Without a certificate of its own: the suite counts on clients that are nobody in particular.
+        options = cluster.tls_options = {"use_ssl": True, "ca": str(path)}
     return options
 
 
+def _secured(hosts: Any) -> Any:
+    if harness.CLUSTER is None or not isinstance(hosts, str):
+        return hosts
+    return secure_hosts(hosts, [server.client_port for server in harness.CLUSTER])
+
+
 _plain_init = KazooClient.__init__
+_plain_set_hosts = KazooClient.set_hosts
+_plain_command = KazooClient.command
 
 
 @functools.wraps(_plain_init)
-def _secure_init(self: KazooClient, hosts: Any = "127.0.0.1:2181", *args: Any, **options: Any) -> None:
-    if harness.CLUSTER is not None and isinstance(hosts, str) and not options.get("use_ssl"):
-        secured = secure_hosts(hosts, [server.client_port for server in harness.CLUSTER])
-        if secured != hosts:
-            hosts, options = secured, {**options, **_files(id(harness.CLUSTER))}
-    _plain_init(self, hosts, *args, **options)
+def _init(self: KazooClient, hosts: Any = "127.0.0.1:2181", *args: Any, **options: Any) -> None:
+    secured = hosts if options.get("use_ssl") else _secured(hosts)
+    if secured != hosts:
+        options |= _options(harness.CLUSTER)
+    _plain_init(self, secured, *args, **options)
 
 
-KazooClient.__init__ = _secure_init
+@functools.wraps(_plain_set_hosts)
+def _set_hosts(self: KazooClient, hosts: Any, *args: Any, **options: Any) -> None:
+    _plain_set_hosts(self, _secured(hosts) if getattr(self, "use_ssl", False) else hosts, *args, **options)
+
+
+@functools.wraps(_plain_command)
+def _command(self: KazooClient, cmd: bytes = b"ruok") -> str:
+    """Send a four-letter word. kazoo passes the server's port as its host name, which TLS rejects."""
+    create = self.handler.create_connection
+
+    def connect(peer: tuple[str, int], **options: Any) -> Any:
+        return create(peer, **{**options, "hostname": peer[0]})
+
+    self.handler.create_connection = connect
+    try:
+        return str(_plain_command(self, cmd))
+    finally:
+        del self.handler.create_connection
+
+
+KazooClient.__init__ = _init
+KazooClient.set_hosts = _set_hosts
+KazooClient.command = _command
