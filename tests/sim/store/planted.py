@@ -64,6 +64,7 @@ class TermForgotten(Bug):
 class ClaimsBelieved(Bug):
     """A node checks nothing of what a message claims."""
 
+    number = 2
     known = "this store: one forged frame stopped the leader, another ruined every disk"
 
     def patches(self) -> list[Patch]:
