@@ -563,13 +563,19 @@ class Membership:
         return index if index <= core.log.commit and not configs.current.is_member(peer) else 0
 
     def removed(self, peer: int, index: int) -> None:
-        """See `MembersView.removed`. Believed of a configuration newer than the last that had this node."""
+        """See `MembersView.removed`. Believed of a configuration newer than the last that had this node.
+
+        While a leader is heard, nothing of this is believed: a leader closes its link to a node that it has removed,
+        and whoever listens at the address of a dead node could say it. A removed node dials again, and is told again.
+        """
         core = self._node.core
+        if core.leader:
+            return
         if not any(config.is_member(core.id) for config in core.configs.configs):
             return  # Never was one, as far as this log tells: it waits to be added.
         newest = core.configs.newest_index()
         is_member = core.configs.current.is_member(core.id)
-        if index > newest or (index == newest and not is_member and core.leader == 0):
+        if index > newest or (index == newest and not is_member):
             log.warn("node {peer} says: no member since the configuration at {index}", peer=peer, index=index)
             self.removed_at = index
 

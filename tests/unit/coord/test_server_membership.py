@@ -602,6 +602,8 @@ def test_a_removed_node_learns_of_it() -> None:
     index = rest.removed_since(gone)
     assert index == nodes.leader().core.configs.newest_index()
     assert rest.removed_since(nodes.leader().settings.node_id) == 0
+    for i in nodes.ids():
+        nodes.cut(gone, i)  # as the others' links do by themselves
     nodes.nodes[gone].membership.removed(1, index)
     assert nodes.nodes[gone].membership.removed_at == index
     waiting = nodes.start_empty(7)

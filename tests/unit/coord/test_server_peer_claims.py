@@ -153,3 +153,17 @@ def test_a_reconfig_with_thousands_of_digits_is_refused() -> None:
     reconfig(client, leaving="9" * 5000)
     assert answer(nodes, client)[0] != 0
     assert nodes.leader().failure is None
+
+
+def test_nobody_is_removed_while_a_leader_is_heard() -> None:
+    """A stranger at the address of a dead node said so, and the node sent its clients away."""
+    nodes = StoreNodes(3)
+    node = nodes.follower()
+    node.membership.removed(3, 1 << 40)
+    assert node.membership.removed_at == 0
+    for i in nodes.ids():
+        if i != node.settings.node_id:
+            nodes.crash(i)
+    nodes.run(60)
+    node.membership.removed(3, 1 << 40)
+    assert node.membership.removed_at == 1 << 40
