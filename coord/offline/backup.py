@@ -24,10 +24,11 @@ from coord.errors import ConfigError, CorruptRecord
 from coord.offline.directory import META, Progress, ReadOnlyDisk, no_progress
 from coord.raft.bounds import TERM_LEAP_MAX, TERM_MAX
 from coord.raft.membership import Configuration
-from coord.server.recovery import SNAPSHOT_FOLDER
+from coord.server.recovery import SNAPSHOT_FOLDER, WAL_FOLDER
 from coord.server.service import encode_meta
 from coord.storage.backup import CRC, HEAD, MAGIC, PIECE_BYTES, decode_head, decode_manifest
 from coord.storage.snapshot import SnapshotMeta, SnapshotReader, Snapshots
+from coord.storage.wal import Batch, open_wal
 from coord.tree.command import Command
 from coord.tree.machine import StateMachine
 from coord.wire.opcodes import OP_EXPIRE
@@ -207,6 +208,13 @@ def _make(node: NewNode, meta: SnapshotMeta, machine: StateMachine, voters: list
     draft.mkdir(mode=0o700, parents=True)
     disk = OsDisk(draft)
     Snapshots(disk, SNAPSHOT_FOLDER).write(meta, machine.snapshot_chunks())
+    # A snapshot that had no log would be one whose log was lost.
+    batch = Batch()
+    batch.set_base(meta.index, meta.term)
+    batch.set_hard_state(meta.term, 0)
+    wal, _ = open_wal(disk, WAL_FOLDER, is_expected=False)
+    wal.write([batch])
+    wal.close()
     replace_file(disk, "", META, encode_meta(node.node_id, cluster, voters, level=machine.level))
     os.rename(draft, node.path)
     OsDisk(node.path.parent).sync_folder("")

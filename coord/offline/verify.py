@@ -19,7 +19,8 @@ from coord.offline.directory import Progress, StoppedDirectory, no_progress
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.members import config_text
-from coord.server.recovery import TermSpent, check_term
+from coord.server.recovery import WAL_FOLDER, TermSpent, check_term
+from coord.storage.extent import check_end, check_files, number_of, read_extent
 from coord.storage.wal import LogItem, LogRecord, Recovered
 from coord.tree.command import Command, decode_group, encode_command
 from coord.tree.machine import StateMachine
@@ -135,8 +136,18 @@ def _check_log(report: Report, progress: Progress) -> bool:
     report.segments = len(files.names)
     is_whole = False
     try:
+        disk = report.directory.disk
+        extent = read_extent(disk)
+        check_files(disk, WAL_FOLDER, files.names, extent)
+        if extent is None and report.snapshots and report.snapshots[-1].index and not files.names:
+            raise CorruptRecord(disk.where(WAL_FOLDER), 0, "the log behind a snapshot", "no segments")
+        ends: dict[str, int] = {}
         for where, record in files.records(progress):
             _take(report.log, where, record)
+            ends[where] = record.offset + record.size
+        for name in files.names:
+            where = disk.where(f"{WAL_FOLDER}/{name}")
+            check_end(where, number_of(name), ends.get(where, 0), extent)
         is_whole = True
     except (StorageError, OSError) as error:
         report.damage.append(str(error))

@@ -73,7 +73,8 @@ def recover(
     snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
     machine, position = _newest_state(snapshots, supported)
     floor = max(0, position.index - keep_entries) if _has_peers(node_id, position, began) else position.index
-    wal, recovered = open_wal(disk, WAL_FOLDER, segment_bytes=segment_bytes, floor=floor)
+    is_expected = position.index > 0
+    wal, recovered = open_wal(disk, WAL_FOLDER, segment_bytes=segment_bytes, floor=floor, is_expected=is_expected)
     if recovered.cut:
         log.warn("{what}", what=recovered.cut)
     check_term(disk.where(WAL_FOLDER), max(recovered.term, recovered.last_term(), position.term))

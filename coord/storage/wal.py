@@ -24,7 +24,9 @@ record is told from a torn write as well, unless the power fails before the syst
 seconds, if nothing else is written) and takes the seal along; a log that was closed has it on the disk. Without this, a
 node would forget what it has acknowledged, and with a second one that never had it outvote the one that has.
 
-Segments grow by zeros written ahead (`RESERVE_BYTES`), so that most syncs need not flush a changed file size.
+Segments grow by zeros written ahead (`RESERVE_BYTES`), so that most syncs need not flush a changed file size. Which
+segment is the last, and how long it must be, stands in a file elsewhere (`coord.storage.extent`): a log that is missing
+or shorter than that is damaged.
 
 The log belongs to one thread at a time: first to whoever opens it, then to the writer (`coord.storage.writer`).
 """
@@ -32,6 +34,7 @@ The log belongs to one thread at a time: first to whoever opens it, then to the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import struct
 from collections.abc import Iterator
 from typing import Final
@@ -41,6 +44,8 @@ from twisted.logger import Logger
 
 from coord.env import Disk, DiskFile
 from coord.errors import CorruptRecord, StorageError
+from coord.storage.extent import NAME as EXTENT_NAME
+from coord.storage.extent import ExtentFile, check_end, check_files, number_of, read_extent
 
 log = Logger()
 
@@ -51,6 +56,8 @@ VERSION: Final = 1
 SEGMENT_BYTES: Final = 64 << 20
 #: Zeros written ahead of the end of a segment.
 RESERVE_BYTES: Final = 1 << 20
+#: What a full disk answers.
+FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 #: No record is longer; a longer length field is damage.
 RECORD_BYTES_MAX: Final = 1 << 30
 
@@ -244,6 +251,7 @@ class Wal:
         self._segment_bytes = segment_bytes
         self._segments: list[_Segment] = []
         self._file: DiskFile | None = None
+        self._extent = ExtentFile(disk)
         self._position = 0
         self._reserved = 0
         self._sequence = 0
@@ -266,6 +274,7 @@ class Wal:
             parts += batch.parts
         assert parts, "a record of nothing"
         self._write_record(parts)
+        self._state_extent(self._segments[-1].number)
         self._seal()
         segment = self._segments[-1]
         for batch in batches:
@@ -313,7 +322,10 @@ class Wal:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.sync()
+                # An older build that opens the log next cuts the reserve.
+                self._extent.set(self._segments[-1].number, self._position, self._position)
             self._file.close()
+            self._extent.close()
             self._file = None
 
     def _write_record(self, parts: list[bytes]) -> None:
@@ -335,6 +347,20 @@ class Wal:
         self._sequence += 1
         self.written_bytes += len(record)
         self.syncs += 1
+
+    def _state_extent(self, number: int) -> None:
+        """Say outside of the log how far its last segment reaches, if that is more than is known. Raises SyncFailed.
+
+        Without room for that the record is durable all the same; the next write tries again.
+        """
+        known = self._extent.current
+        if known is not None and known.segment == number and known.size >= self._position:
+            return
+        try:
+            self._extent.set(number, self._reserved, self._position)
+        except OSError as error:
+            if error.errno not in FULL_ERRORS:
+                raise SyncFailed(self._disk.where(EXTENT_NAME), error) from error
 
     def _seal(self) -> None:
         """Say behind the last record that it is durable. Without room for that the log is as good as it can be."""
@@ -373,6 +399,7 @@ class Wal:
             raise
         # Should this fail: the header is on the disk, so its number is taken; whether its name is nobody knows.
         self._sync_names()
+        self._state_extent(number)
         if old[0] is not None:
             old[0].close()
         self._segments.append(segment)
@@ -390,21 +417,30 @@ class SyncFailed(StorageError):  # noqa: N818
         self.error = error
 
 
-def open_wal(disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES, floor: int = 0) -> tuple[Wal, Recovered]:
+def open_wal(
+    disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES, floor: int = 0, is_expected: bool = False
+) -> tuple[Wal, Recovered]:
     """Open the log in `folder` (created if absent), repair a torn tail, and return what it holds behind entry `floor`.
+
+    `is_expected`: there is a snapshot, so there was a log; only a directory of an older build does not say which.
 
     Raises CorruptRecord (a record that was durable is damaged or missing), StorageError (a newer format), OSError.
     """
     disk.make_folder(folder)
-    wal = Wal(disk, folder, segment_bytes=segment_bytes)
     recovered = Recovered(floor)
     tail = (0, b"")
     names = [name for name in disk.names(folder) if name.endswith(".log")]
+    extent = read_extent(disk)
+    if is_expected and extent is None and not names:
+        raise CorruptRecord(disk.where(folder), 0, "the log behind a snapshot", "no segments")
+    check_files(disk, folder, names, extent)
+    wal = Wal(disk, folder, segment_bytes=segment_bytes)
     for position, name in enumerate(names):
         is_last = position == len(names) - 1
         reader = SegmentReader(disk, f"{folder}/{name}")
         previous = wal._segments[-1] if wal._segments else None
         used = _replay(reader, recovered, wal._sequence, is_first=previous is None, is_last=is_last)
+        check_end(reader.path, number_of(name), used, extent)
         if used == 0:
             # A rotation was cut short: the file exists, its header never became durable, nothing was put into it.
             disk.remove(f"{folder}/{name}")
@@ -438,6 +474,8 @@ def _reopen_last(wal: Wal, disk: Disk, folder: str, offset: int, record: bytes) 
     record, the only one that can be concerned, is written once more, and the segment's name is made durable with it.
     """
     file = disk.open(f"{folder}/{wal._segments[-1].name}")
+    # What is cut now is not expected any more.
+    wal._extent.set(wal._segments[-1].number, wal._position, wal._position)
     file.truncate(wal._position)
     file.write_at(offset, record)
     file.sync()

@@ -19,6 +19,7 @@ from coord.raft.membership import Configuration
 from coord.server.recovery import recover
 from coord.server.service import encode_meta
 from coord.storage.backup import Manifest, backup_pieces
+from coord.storage.extent import NAME as EXTENT
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import SEAL_MAGIC, Batch, LogItem, open_wal
 from coord.tree.command import encode_command, encode_create_session, encode_group, encode_identities
@@ -130,11 +131,27 @@ def test_torn_tail_is_a_note(tmp_path: Path) -> None:
     path = make(tmp_path / "n", history(5))
     [segment] = path.glob("wal/*.log")
     content = segment.read_bytes()
+    (path / EXTENT).unlink()  # that of a log that was closed says that the record was whole
     segment.write_bytes(content[: content.rfind(SEAL_MAGIC) - 3])
     report = report_of(path)
     assert report.is_sound()
     assert report.index == 4
     assert f"{segment}: a torn record at byte" in report.notes[0]
+
+
+@pytest.mark.parametrize("cut", [1, 40, 400])
+def test_shortened_or_missing_log_is_damage(tmp_path: Path, cut: int) -> None:
+    """A log cannot tell that there was more of it; its extent can."""
+    path = make(tmp_path / "n", history(5))
+    [segment] = path.glob("wal/*.log")
+    used = segment.read_bytes().rfind(SEAL_MAGIC)
+    os.truncate(segment, used - cut)
+    [line] = report_of(path).damage
+    assert str(segment) in line
+    assert f"found {used - cut} bytes" in line
+    segment.unlink()
+    [line] = report_of(path).damage
+    assert "no such file" in line
 
 
 def test_snapshot_that_the_log_contradicts_is_damage(tmp_path: Path) -> None:

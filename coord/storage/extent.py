@@ -1,0 +1,147 @@
+"""What the log must consist of at least, kept outside of its folder, so that a missing or shortened log is noticed.
+
+The log proves by itself that what is in it is whole. It cannot prove that there was no more: the last segment may be
+gone, or be cut behind any of its records. The extent says which segment is the last, how long its file is at least, and
+up to where it holds records at least:
+
+    extent := slot zeros slot zeros                two slots of 512 bytes, written in turn: a torn write spoils one
+    slot   := magic "RKWE" version:u16 generation:u64 segment:u64 size:u64 end:u64 crc:u32         crc32c of the rest
+
+A file that is longer, or a newer segment, is no contradiction. Zeros are written ahead of the records, so one extent
+holds for many of them. It is written **before** a record behind the size that it states is reported as durable. So
+whatever was acknowledged lies within the extent. A file that is shorter has lost some of it, or the room for it: nobody
+can tell which, and it counts as damage.
+
+Segment 0 expects nothing: a log that was set aside. Without the file nothing is known: the directory is of an older
+build. An older build that runs again cuts what was reserved; so a log that is closed states its records alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from coord.env import Disk, DiskFile, read_file, replace_file
+from coord.errors import CorruptRecord
+
+#: In the data directory, not in the folder of the log, and under a name that `rm -r wal*` leaves.
+NAME: Final = "log.extent"
+MAGIC: Final = b"RKWE"
+VERSION: Final = 1
+#: A torn write harms one sector.
+SLOT_BYTES: Final = 512
+
+_SLOT: Final = struct.Struct(">4sHQQQQ")
+_CRC: Final = struct.Struct(">I")
+
+
+class Extent:
+    """Segment `segment` has at least `size` bytes, and records up to `end`."""
+
+    def __init__(self, segment: int, size: int, end: int, generation: int = 0) -> None:
+        self.segment = segment
+        self.size = size
+        self.end = end
+        self.generation = generation
+
+    def encode(self) -> bytes:
+        """Return the slot, without the zeros behind it."""
+        body = _SLOT.pack(MAGIC, VERSION, self.generation, self.segment, self.size, self.end)
+        return body + _CRC.pack(crc32c(body))
+
+
+def read_extent(disk: Disk) -> Extent | None:
+    """Return what the log must consist of, None if nobody knows. Raises OSError."""
+    if NAME not in disk.names(""):
+        return None
+    data = read_file(disk, NAME)
+    found = [slot for slot in (_decode(data, 0), _decode(data, SLOT_BYTES)) if slot is not None]
+    return max(found, key=lambda slot: slot.generation, default=None)
+
+
+def _decode(data: bytes, at: int) -> Extent | None:
+    body = data[at : at + _SLOT.size]
+    crc = data[at + _SLOT.size : at + _SLOT.size + _CRC.size]
+    if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != crc32c(body):
+        return None
+    magic, version, generation, segment, size, end = _SLOT.unpack(body)
+    if magic != MAGIC or version != VERSION:
+        return None
+    return Extent(segment, size, end, generation)
+
+
+def check_files(disk: Disk, folder: str, names: list[str], extent: Extent | None) -> None:
+    """Hold the log's files against the extent, before any of them is read. Raises CorruptRecord, OSError."""
+    if extent is None or extent.segment == 0:
+        return
+    numbers = {number_of(name): name for name in names}
+    wanted = f"segment {extent.segment} of at least {extent.size} bytes"
+    if max(numbers, default=0) < extent.segment:
+        raise CorruptRecord(disk.where(f"{folder}/{extent.segment:016x}.log"), 0, wanted, "no such file")
+    name = numbers.get(extent.segment)
+    if name is None:
+        return  # an older build has gone on since, and has removed it
+    file = disk.open(f"{folder}/{name}")
+    try:
+        size = file.size()
+    finally:
+        file.close()
+    if size < extent.size:
+        raise CorruptRecord(disk.where(f"{folder}/{name}"), size, wanted, f"{size} bytes")
+
+
+def check_end(path: str, number: int, end: int, extent: Extent | None) -> None:
+    """Hold the end of the records of a segment against the extent. Raises CorruptRecord."""
+    if extent is not None and number == extent.segment and end < extent.end:
+        raise CorruptRecord(path, end, f"records up to byte {extent.end}", "nothing behind")
+
+
+def number_of(name: str) -> int:
+    """Return the number in a segment's name, 0 for another file."""
+    digits = name.removesuffix(".log")
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return 0
+
+
+class ExtentFile:
+    """The file, open for writing."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Make the file if it is not there. Raises OSError."""
+        self._disk = disk
+        self.current = read_extent(disk)
+        if self.current is None:
+            self.current = Extent(0, 0, 0, 1)
+            slot = self.current.encode()
+            replace_file(disk, "", NAME, slot + bytes(2 * SLOT_BYTES - len(slot)))
+        self._file: DiskFile | None = None
+
+    def set(self, segment: int, size: int, end: int) -> None:
+        """Make it durable that the last segment is this one and has that size. Raises OSError."""
+        current = self.current
+        assert current is not None, "made in __init__"
+        extent = Extent(segment, size, end, current.generation + 1)
+        if self._file is None:
+            self._file = self._disk.open(NAME)
+        self._file.write_at(extent.generation % 2 * SLOT_BYTES, extent.encode())
+        self._file.sync()
+        self.current = extent
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def expect_nothing(disk: Disk) -> None:
+    """Make it durable that the log may be missing: it is about to be set aside. Raises OSError."""
+    file = ExtentFile(disk)
+    try:
+        file.set(0, 0, 0)
+    finally:
+        file.close()
