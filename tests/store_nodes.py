@@ -6,11 +6,10 @@ import struct
 from collections import deque
 from typing import Any
 
-from coord.env import replace_file
 from coord.raft.membership import Configuration
 from coord.server import peer_codec as codec
 from coord.server.connection import Connection
-from coord.server.joining import MARK, Joining
+from coord.server.joining import Joining, forget
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.repair import recover_or_repair
@@ -180,7 +179,7 @@ class StoreNodes:
             peers=Links(self, i),
             clock=self.clock,
             entropy=rng,
-            joining=Joining(disk),
+            joining=Joining(disk, rng),
             applied=found.position,
         )
         job.written = node.keeper.written
@@ -198,7 +197,7 @@ class StoreNodes:
         self.disks[i] = MemoryDisk()
         self.incarnations.setdefault(i, 0)
         self.began[i] = self.leader().core.configs.current
-        replace_file(self.disks[i], "", MARK, b"")
+        forget(self.disks[i], SeededRng(self.seed * 1000 + i))
         return self.start(i)
 
     def join(self, a: int, b: int) -> None:

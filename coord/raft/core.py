@@ -21,7 +21,7 @@ from coord.raft.bounds import TERM_LEAP_MAX, TERM_MAX, check_message
 from coord.raft.handed import Durable, Said
 from coord.raft.leadership import Leadership
 from coord.raft.log import RaftLog
-from coord.raft.membership import ConfigLog, Configuration, decode_configuration, objection
+from coord.raft.membership import FIRST_MEMORY, ConfigLog, Configuration, decode_configuration, objection
 from coord.raft.messages import (
     APPEND,
     APPEND_RESP,
@@ -76,8 +76,9 @@ class RaftCore:
         snapshot: SnapshotMeta,
         hard_state: HardState | None = None,
         entries: list[Entry] | None = None,
+        memory: int = FIRST_MEMORY,
     ) -> None:
-        """Start from what the disk holds.
+        """Start from what the disk holds, which remembers as `memory` (`membership`).
 
         `snapshot`: the newest durable one, or `bootstrap(voters, learners)` for a new node; the state machine is at
         `snapshot.index`. `entries`: the durable log, contiguous; it may begin before `snapshot.index` (kept for slow
@@ -86,6 +87,8 @@ class RaftCore:
         """
         assert node_id > 0, node_id
         self.id: int = node_id
+        #: Set by the shell when it finds that this disk is not the one that gave the promises of this id.
+        self.memory: int = memory
         self.settings: RaftConfig = config
         self.log: RaftLog = RaftLog(snapshot, entries or [])
         self.configs: ConfigLog = ConfigLog(snapshot.index, snapshot.config)
@@ -105,9 +108,6 @@ class RaftCore:
         #: The leader of `term`, 0 while unknown.
         self.leader: int = 0
         self.leadership: Leadership | None = None
-        #: Set by the shell while this node may have forgotten what it promised: it does not stand for election. The
-        #: shell gives it no requests for votes either.
-        self.abstains: bool = False
         #: Ticks since the leader was heard, a vote was granted or an election began.
         self.elapsed: int = 0
         #: At how many of them this node stands for election.
@@ -126,12 +126,22 @@ class RaftCore:
 
     # --- input --------------------------------------------------------------------------------------------------------
 
+    def abstains(self) -> bool:
+        """Return True if the configuration in force has this node as a voter with another memory.
+
+        This node counts for nothing then, and takes no part in elections.
+        """
+        config = self.configs.current
+        return config.is_voter(self.id) and config.memory_of(self.id) != self.memory
+
     def step(self, m: Message) -> None:
         """Take a message from a peer (src is authenticated by the shell). Stale and repeated ones are harmless.
 
         Raises InvalidMessage for a claim that cannot be true; then nothing has changed, and the shell breaks the link.
         """
         self.check(m)
+        if m.kind in (PRE_VOTE, VOTE) and self.abstains():
+            return
         if m.term != self.term and not self._settle_term(m):
             return
         kind = m.kind
@@ -157,6 +167,12 @@ class RaftCore:
                 self._pre_campaign()
             return
         lead.tick()
+        if self._change_refused() == "":
+            # Before the quorum is looked at: of two voters the one that leads may take the other one out alone.
+            peer = lead.to_demote()
+            if peer:
+                self._events.append(Event("demote", self.term, str(peer)))
+                self.propose_config(self.configs.current.with_pre_voter(peer))
         if not lead.has_quorum():
             # Others may have elected a leader that this one cannot hear of: Dissertation §6.2.
             self._events.append(Event("quorum_lost", self.term, "no majority heard within an election timeout"))
@@ -166,7 +182,7 @@ class RaftCore:
             peer = lead.to_promote()
             if peer:
                 self._events.append(Event("promote", self.term, str(peer)))
-                self.propose_config(self.configs.current.with_voter(peer))
+                self.propose_config(self.configs.current.with_voter(peer, lead.by_id[peer].memory))
 
     def propose(self, data: bytes, kind: int = NORMAL) -> int:
         """Append `data` and return its index; it commits if this term's leadership lasts.
@@ -208,6 +224,8 @@ class RaftCore:
             raise NotLeader(self.leader)
         if to == self.id or not self.configs.current.is_voter(to):
             raise ProposalDropped(f"{to} is no other voter")
+        if not lead.by_id[to].counts:
+            raise ProposalDropped(f"{to} came back without its memory")
         lead.begin_transfer(to)
 
     def read_index(self, context: int, is_patient: bool = False) -> None:
@@ -258,7 +276,7 @@ class RaftCore:
                 self._advance_commit(self.leadership)
         if self.role == CANDIDATE and durable.term == self.term and durable.vote == self.id:
             # A vote counts only once it cannot be forgotten, one's own as any other.
-            self._votes[self.id] = True
+            self._vote_for_itself()
             self._count_votes()
 
     def snapshot_meta(self, index: int) -> SnapshotMeta:
@@ -393,6 +411,14 @@ class RaftCore:
                 f"node {m.src} sent entry {commit} of term {claimed}; this node has committed one of term {own}"
             )
 
+    def _answer(
+        self, kind: int, to: int, term: int, match_index: int = 0, granted: bool = False, context: int = 0
+    ) -> Message:
+        """An answer to a peer, which says from which memory it is given."""
+        answer = Message(kind, self.id, to, term, match_index=match_index, granted=granted, context=context)
+        answer.memory = self.memory
+        return answer
+
     # --- terms --------------------------------------------------------------------------------------------------------
 
     def _settle_term(self, m: Message) -> bool:
@@ -412,10 +438,10 @@ class RaftCore:
         if kind in (APPEND, HEARTBEAT, SNAPSHOT):
             # A leader that missed an election must learn of it, else two sides ignore each other for ever: this node
             # its appends, and it this node's pre-votes.
-            self._outbox.append(Message(HEARTBEAT_RESP, self.id, m.src, self.term))
+            self._outbox.append(self._answer(HEARTBEAT_RESP, m.src, self.term))
         elif kind in (PRE_VOTE, VOTE):
             resp = PRE_VOTE_RESP if kind == PRE_VOTE else VOTE_RESP
-            self._outbox.append(Message(resp, self.id, m.src, self.term))
+            self._outbox.append(self._answer(resp, m.src, self.term))
         return False
 
     def _hears_leader(self) -> bool:
@@ -428,13 +454,13 @@ class RaftCore:
         A voter may. So may one that its newest, uncommitted configuration removes: it may be the only one that holds
         that entry and everything before it. Its own vote does not count then. Dissertation §4.2.2.
         """
-        if self.abstains or self.term >= TERM_MAX - 1:  # nobody would accept the next term
+        if self.term >= TERM_MAX - 1:  # nobody would accept the next term
             return False
         configs = self.configs
         if configs.current.is_voter(self.id):
-            return True
+            return not self.abstains()
         newest = configs.newest_index()
-        return newest > self.log.commit and configs.at(newest - 1).is_voter(self.id)
+        return newest > self.log.commit and configs.at(newest - 1).counts(self.id, self.memory)
 
     def _restart_timer(self) -> None:
         self.elapsed = 0
@@ -471,7 +497,8 @@ class RaftCore:
         self._set_role(PRE_CANDIDATE)
         self._set_leader(0)
         self._restart_timer()
-        self._votes = {self.id: True}
+        self._votes = {}
+        self._vote_for_itself()
         for voter in self.configs.current.voters:
             if voter != self.id:
                 self._outbox.append(Message(PRE_VOTE, self.id, voter, self.term + 1, self.log.last, self.log.last_term))
@@ -501,6 +528,7 @@ class RaftCore:
     def _new_leadership(self) -> Leadership:
         return Leadership(
             self.id,
+            self.memory,
             self.term,
             self.settings,
             self.log,
@@ -518,12 +546,12 @@ class RaftCore:
         granted = may and self.log.is_up_to_date(m.prev_index, m.prev_term)
         if asked:
             term = m.term if granted else self.term
-            self._outbox.append(Message(PRE_VOTE_RESP, self.id, m.src, term, granted=granted))
+            self._outbox.append(self._answer(PRE_VOTE_RESP, m.src, term, granted=granted))
             return
         if granted:
             self.vote = m.src
             self.elapsed = 0
-        self._after_persist.append(Message(VOTE_RESP, self.id, m.src, self.term, granted=granted))
+        self._after_persist.append(self._answer(VOTE_RESP, m.src, self.term, granted=granted))
 
     def _on_vote_resp(self, m: Message) -> None:
         if m.kind == PRE_VOTE_RESP:
@@ -531,9 +559,13 @@ class RaftCore:
                 return
         elif self.role != CANDIDATE:
             return
-        if m.src not in self._votes:
+        if m.src not in self._votes and self.configs.current.counts(m.src, m.memory or FIRST_MEMORY):
             self._votes[m.src] = m.granted
             self._count_votes()
+
+    def _vote_for_itself(self) -> None:
+        if self.configs.current.counts(self.id, self.memory):
+            self._votes[self.id] = True
 
     def _count_votes(self) -> None:
         result = vote_result(self._votes, self.configs.current.voters)
@@ -600,7 +632,7 @@ class RaftCore:
         elif m.kind == HEARTBEAT:
             self._commit_known(m.commit, m.prev_term)
             self._outbox.append(
-                Message(HEARTBEAT_RESP, self.id, m.src, self.term, match_index=self.log.last, context=m.context)
+                self._answer(HEARTBEAT_RESP, m.src, self.term, match_index=self.log.last, context=m.context)
             )
         elif m.kind == COMMIT:
             self._commit_known(m.commit, m.prev_term)
@@ -635,9 +667,10 @@ class RaftCore:
             previous = log.commit
         elif log.term_at(previous) != m.prev_term:
             index, term = log.agreement(previous, m.prev_term)
-            self._after_persist.append(
-                Message(APPEND_RESP, self.id, m.src, self.term, m.prev_index, term, match_index=index)
-            )
+            answer = self._answer(APPEND_RESP, m.src, self.term, match_index=index)
+            answer.prev_index = m.prev_index
+            answer.prev_term = term
+            self._after_persist.append(answer)
             return
         verified = previous
         if entries:
@@ -645,7 +678,7 @@ class RaftCore:
             self._store(entries)
         # Not m.commit: what lies behind `verified` may be another leader's and is not what was committed (Raft §5.3).
         log.commit_to(min(m.commit, verified))
-        self._after_persist.append(Message(APPEND_RESP, self.id, m.src, self.term, match_index=verified, granted=True))
+        self._after_persist.append(self._answer(APPEND_RESP, m.src, self.term, match_index=verified, granted=True))
 
     def _store(self, entries: list[Entry]) -> None:
         """Take the leader's entries, whose predecessor matches, into the log."""
@@ -682,6 +715,4 @@ class RaftCore:
                 self.configs.restart(meta.index, meta.config)
                 self._snapshot = meta
                 self._events.append(Event("snapshot_install", self.term, f"{meta.index} of term {meta.term}"))
-        self._after_persist.append(
-            Message(APPEND_RESP, self.id, m.src, self.term, match_index=log.commit, granted=True)
-        )
+        self._after_persist.append(self._answer(APPEND_RESP, m.src, self.term, match_index=log.commit, granted=True))

@@ -6,6 +6,7 @@ from typing import Final
 
 from coord.raft.core import RaftCore
 from coord.raft.leadership import Leadership
+from coord.raft.membership import FIRST_MEMORY
 from coord.raft.messages import (
     APPEND,
     APPEND_RESP,
@@ -110,6 +111,8 @@ def message(m: Message) -> str:
         text += f" context={m.context} index={m.match_index}"
     elif kind != TIMEOUT_NOW:
         text += " granted" if m.granted else " refused"
+    if m.memory != FIRST_MEMORY:
+        text += f" memory={m.memory:x}"
     return text
 
 
@@ -139,6 +142,8 @@ def progress(p: Progress) -> str:
         text += " waiting"
     if p.snapshot_index:
         text += f" snapshot={p.snapshot_index}"
+    if not p.counts:
+        text += f" forgotten memory={p.memory:x}"
     return text
 
 

@@ -7,7 +7,7 @@ state of a later term. It shares the log and the outbox with the core that owns 
 from __future__ import annotations
 
 from coord.raft.log import RaftLog
-from coord.raft.membership import CatchUp, Configuration
+from coord.raft.membership import FIRST_MEMORY, CatchUp, Configuration
 from coord.raft.messages import (
     APPEND,
     COMMIT,
@@ -33,6 +33,7 @@ class Leadership:
     def __init__(
         self,
         node_id: int,
+        memory: int,
         term: int,
         settings: RaftConfig,
         log: RaftLog,
@@ -42,6 +43,7 @@ class Leadership:
         events: list[Event],
     ) -> None:
         self.id: int = node_id
+        self.memory: int = memory
         self.term: int = term
         self.settings: RaftConfig = settings
         self.log: RaftLog = log
@@ -77,6 +79,10 @@ class Leadership:
             if not config.is_member(peer):
                 del self.by_id[peer]
         self.peers = [self.by_id[peer] for peer in sorted(self.by_id)]
+        for progress in self.peers:
+            self._judge(progress)
+        #: Whether this node itself counts.
+        self.counts: bool = config.counts(self.id, self.memory)
         self.catching_up = {
             peer: self.catching_up.get(peer) or CatchUp(self.log.last, self.now) for peer in config.pre_voters
         }
@@ -84,15 +90,51 @@ class Leadership:
             self.end_transfer("no voter any more")
         self.pending = True
 
+    def _judge(self, peer: Progress) -> None:
+        """Decide whether what `peer` says counts, should it be a voter."""
+        peer.counts = peer.memory in (-1, self.config.memory_of(peer.peer))
+
+    def _identify(self, peer: Progress, memory: int) -> None:
+        """An answer of `peer` came from `memory`."""
+        if not peer.answers_from(memory, self.log.last):
+            return
+        self._judge(peer)
+        self.pending = True
+        if peer.peer in self.catching_up:
+            self.catching_up[peer.peer] = CatchUp(self.log.last, self.now)
+        if not peer.counts and self.config.is_voter(peer.peer):
+            self.events.append(Event("forgotten", self.term, f"voter {peer.peer} came back without its memory"))
+
     def to_promote(self) -> int:
         """A PRE_VOTER that has caught up, 0 for none: Dissertation §4.2.1."""
         for peer in self.config.pre_voters:
             progress = self.by_id.get(peer)
-            if progress is not None and self.catching_up[peer].advance(
-                progress.match, self.log.last, self.now, self.settings.election_ticks
+            if (
+                progress is not None
+                and self.catching_up[peer].advance(
+                    progress.match, self.log.last, self.now, self.settings.election_ticks
+                )
+                and (progress.memory == FIRST_MEMORY or not self._has_old_peer())
             ):
                 return peer
         return 0
+
+    def to_demote(self) -> int:
+        """Return a voter that came back without its memory and can be taken out, 0 for none.
+
+        Taking out is a change as every other: those that stay have to commit it, so a majority of them must be there.
+        """
+        for peer in self.config.voters:
+            progress = self.by_id.get(peer)
+            if progress is not None and not progress.counts and not self._has_old_peer():
+                left = [voter for voter in self.config.voters if voter != peer]
+                if left and self._heard(left) >= majority(len(left)):
+                    return peer
+        return 0
+
+    def _has_old_peer(self) -> bool:
+        """Whether a member could not read a configuration with memories."""
+        return any(peer.is_old for peer in self.peers)
 
     def settled(self) -> bool:
         """Whether an entry of this term is committed, so that everything older is known to be: Raft §5.4.2, §8."""
@@ -113,12 +155,19 @@ class Leadership:
 
     def has_quorum(self) -> bool:
         """Whether a majority, this node included if it votes, was heard lately: Dissertation §6.2."""
+        return self._heard(self.config.voters) >= majority(len(self.config.voters))
+
+    def _heard(self, voters: list[int]) -> int:
+        """Return how many of `voters` count and were heard lately."""
         heard = 0
         oldest = self.now - self.settings.election_ticks
-        for voter in self.config.voters:
-            if voter == self.id or self.by_id[voter].last_heard > oldest:
-                heard += 1
-        return heard >= majority(len(self.config.voters))
+        for voter in voters:
+            if voter == self.id:
+                heard += self.counts
+            else:
+                peer = self.by_id[voter]
+                heard += peer.counts and peer.last_heard > oldest
+        return heard
 
     def heartbeat(self) -> None:
         """Tell every peer that this node leads; carries what the peer may commit and the newest read round."""
@@ -161,7 +210,8 @@ class Leadership:
             settings = self.settings
             if peer.nudge:
                 peer.nudge = False
-                self._send_append(peer, 0)
+                if not self._send_append(peer, 0):
+                    return  # it is offered a snapshot: it streams no more
             while peer.next <= log.last and peer.has_room(settings.max_inflight, settings.max_inflight_bytes):
                 if not self._send_append(peer, settings.max_append_bytes):
                     break
@@ -227,6 +277,8 @@ class Leadership:
         if peer is None:
             return False
         peer.last_heard = self.now
+        if m.memory != peer.memory or peer.is_old:
+            self._identify(peer, m.memory)
         if not m.granted:
             agreement, _ = self.log.agreement(m.match_index, m.prev_term)
             if peer.refused(m.prev_index, agreement):
@@ -245,6 +297,8 @@ class Leadership:
         if peer is None:
             return
         peer.last_heard = self.now
+        if m.memory != peer.memory or peer.is_old:
+            self._identify(peer, m.memory)
         if peer.heartbeat_answered(m.match_index, self.now, 2 * self.settings.heartbeat_ticks):
             self.pending = True
         if m.context > peer.read_round:
@@ -256,11 +310,18 @@ class Leadership:
 
         Only an entry of this term commits by count, and all before it with it: Raft §5.4.2.
         """
-        held = [self.log.stable if voter == self.id else self.by_id[voter].match for voter in self.config.voters]
+        held = [self._held(voter) for voter in self.config.voters]
         index = committed_index(held)
         if index > self.log.commit and self.log.term_at(index) == self.term:
             return index
         return self.log.commit
+
+    def _held(self, voter: int) -> int:
+        """Return up to where `voter` has acknowledged the log from the memory with which it votes."""
+        if voter == self.id:
+            return self.log.stable if self.counts else 0
+        peer = self.by_id[voter]
+        return peer.match if peer.counts else 0
 
     def peer_down(self, peer_id: int) -> None:
         """The connection to that peer broke, and with it everything on its way."""
@@ -290,10 +351,7 @@ class Leadership:
         """Answer the reads whose round a majority has answered."""
         if not self.reads.open:
             return
-        newest = self.reads.newest
-        confirmed = committed_index(
-            [newest if voter == self.id else self.by_id[voter].read_round for voter in self.config.voters]
-        )
+        confirmed = committed_index([self._round_of(voter) for voter in self.config.voters])
         for round_ in self.reads.confirmed(confirmed):
             for read in round_.reads:
                 if read.asker == self.id:
@@ -309,6 +367,13 @@ class Leadership:
                             match_index=round_.index,
                         )
                     )
+
+    def _round_of(self, voter: int) -> int:
+        """Return the newest read round that `voter` has answered, as far as it counts."""
+        if voter == self.id:
+            return self.reads.newest if self.counts else 0
+        peer = self.by_id[voter]
+        return peer.read_round if peer.counts else 0
 
     # --- hand-over
 
@@ -339,7 +404,7 @@ class Leadership:
         best = 0
         match = -1
         for voter in self.config.voters:
-            if voter != self.id and self.by_id[voter].match > match:
+            if voter != self.id and self.by_id[voter].counts and self.by_id[voter].match > match:
                 best = voter
                 match = self.by_id[voter].match
         return best

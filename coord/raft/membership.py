@@ -7,10 +7,19 @@ change of two is refused. That argument holds only if the old configuration is s
 an entry of its own term has committed (Ongaro's correction of 2015) and with no other change under way. The core
 checks both.
 
+A voter is an id **and a memory**: the number of the disk that remembers the promises given under that id. A new group's
+members have FIRST_MEMORY. A node that comes back under its id without its disk draws a new number; no answer of it
+counts (`Configuration.counts`), because for Raft it is another server. The leader replaces it as it would replace a
+dead server: one change takes the voter out, a second one lets the new memory vote when it has caught up. So the rules
+above are enough to show that a lost disk loses nothing: a disk that is gone is a server that never answers again.
+
 Entry body (big-endian)::
 
-    body    := version:u8 (1)  ids(voters)  ids(pre_voters)  ids(learners)  attachment:bytes (to the end)
-    ids     := count:u16  id:i64 * count
+    body     := version:u8 (1 or 2)  ids(voters)  ids(pre_voters)  ids(learners)  [memories]  attachment (to the end)
+    ids      := count:u16  id:i64 * count
+    memories := count:u16  (id:i64 memory:i64) * count     version 2 alone: of voters whose memory is not the first
+
+Version 1 is written while every voter has its first memory, so that builds from before memories read the log.
 """
 
 from __future__ import annotations
@@ -18,6 +27,13 @@ from __future__ import annotations
 from typing import Final
 
 CONFIG_FORMAT: Final = 1
+#: With the memories of voters.
+CONFIG_FORMAT_MEMORIES: Final = 2
+
+#: The memory of a member of a new group. Every later one is drawn at random between the two bounds.
+FIRST_MEMORY: Final = 1
+#: Memories are kept and sent as signed 64-bit integers.
+MEMORY_MAX: Final = (1 << 62) - 1
 
 #: More members than this are refused: a bound for decoders, far above what a quorum can sensibly be.
 MAX_MEMBERS: Final = 1000
@@ -30,7 +46,7 @@ class Configuration:
 
     A voter counts in the quorum. A PRE_VOTER and a learner receive the log and count for nothing; a PRE_VOTER becomes
     a voter by itself once it has caught up (`CatchUp`). `attachment` is the shell's (addresses of the members):
-    replicated, never read here.
+    replicated, never read here. `memories`: voter -> its memory, of those that do not have FIRST_MEMORY.
 
     Invariant: ids ascend in each list and are positive; no id is in two lists.
     """
@@ -41,14 +57,19 @@ class Configuration:
         pre_voters: list[int] | None = None,
         learners: list[int] | None = None,
         attachment: bytes = b"",
+        memories: dict[int, int] | None = None,
     ) -> None:
         self.voters: list[int] = sorted(voters)
         self.pre_voters: list[int] = sorted(pre_voters or [])
         self.learners: list[int] = sorted(learners or [])
         self.attachment: bytes = attachment
+        self.memories: dict[int, int] = {
+            voter: memory for voter, memory in sorted((memories or {}).items()) if memory != FIRST_MEMORY
+        }
         everybody = self.members()
         assert len(set(everybody)) == len(everybody), f"a member has two roles: {self}"
         assert not everybody or everybody[0] > 0, f"ids are positive: {self}"
+        assert all(voter in self.voters for voter in self.memories), f"only voters have a memory: {self}"
 
     def members(self) -> list[int]:
         """All ids, ascending."""
@@ -62,20 +83,29 @@ class Configuration:
         """Whether `node` receives the log."""
         return node in self.voters or node in self.pre_voters or node in self.learners
 
-    def with_voter(self, node: int) -> Configuration:
-        """`node` as a voter, whatever it was before."""
+    def memory_of(self, node: int) -> int:
+        """Return the memory with which `node` votes, if it is a voter."""
+        return self.memories.get(node, FIRST_MEMORY)
+
+    def counts(self, node: int, memory: int) -> bool:
+        """Return True if what `node` says from `memory` counts in the quorum."""
+        return node in self.voters and self.memory_of(node) == memory
+
+    def with_voter(self, node: int, memory: int = FIRST_MEMORY) -> Configuration:
+        """Return this configuration with `node` as a voter with that memory, whatever `node` was before."""
         rest = self.without(node)
-        return Configuration([*rest.voters, node], rest.pre_voters, rest.learners, self.attachment)
+        memories = {**rest.memories, node: memory}
+        return Configuration([*rest.voters, node], rest.pre_voters, rest.learners, self.attachment, memories)
 
     def with_pre_voter(self, node: int) -> Configuration:
         """`node` as a PRE_VOTER."""
         rest = self.without(node)
-        return Configuration(rest.voters, [*rest.pre_voters, node], rest.learners, self.attachment)
+        return Configuration(rest.voters, [*rest.pre_voters, node], rest.learners, self.attachment, rest.memories)
 
     def with_learner(self, node: int) -> Configuration:
         """`node` as a learner."""
         rest = self.without(node)
-        return Configuration(rest.voters, rest.pre_voters, [*rest.learners, node], self.attachment)
+        return Configuration(rest.voters, rest.pre_voters, [*rest.learners, node], self.attachment, rest.memories)
 
     def without(self, node: int) -> Configuration:
         """Everybody but `node`."""
@@ -84,14 +114,23 @@ class Configuration:
             [i for i in self.pre_voters if i != node],
             [i for i in self.learners if i != node],
             self.attachment,
+            {i: memory for i, memory in self.memories.items() if i != node},
         )
+
+    def with_attachment(self, attachment: bytes) -> Configuration:
+        """Return the same members with another attachment."""
+        return Configuration(self.voters, self.pre_voters, self.learners, attachment, self.memories)
 
     def encode(self) -> bytes:
         """The body of a CONFIG entry."""
-        parts = [CONFIG_FORMAT.to_bytes(1, "big")]
+        parts = [(CONFIG_FORMAT_MEMORIES if self.memories else CONFIG_FORMAT).to_bytes(1, "big")]
         for ids in (self.voters, self.pre_voters, self.learners):
             parts.append(len(ids).to_bytes(2, "big"))
             parts.extend(node.to_bytes(8, "big") for node in ids)
+        if self.memories:
+            parts.append(len(self.memories).to_bytes(2, "big"))
+            for voter, memory in self.memories.items():
+                parts.append(voter.to_bytes(8, "big") + memory.to_bytes(8, "big"))
         parts.append(self.attachment)
         return b"".join(parts)
 
@@ -110,6 +149,8 @@ class Configuration:
             text += " pre_voters=" + ",".join(map(str, self.pre_voters))
         if self.learners:
             text += " learners=" + ",".join(map(str, self.learners))
+        if self.memories:
+            text += " memories=" + ",".join(f"{voter}:{memory:x}" for voter, memory in self.memories.items())
         return text
 
 
@@ -118,8 +159,8 @@ def decode_configuration(data: bytes) -> Configuration:
 
     Raises: ValueError for another format version, too many members, a short body, or ids that break the invariant.
     """
-    if len(data) < 7 or data[0] != CONFIG_FORMAT:
-        raise ValueError(f"not a configuration of format {CONFIG_FORMAT}: {data[:16]!r}")
+    if len(data) < 7 or data[0] not in (CONFIG_FORMAT, CONFIG_FORMAT_MEMORIES):
+        raise ValueError(f"not a configuration of format {CONFIG_FORMAT} or {CONFIG_FORMAT_MEMORIES}: {data[:16]!r}")
     position = 1
     roles: list[list[int]] = []
     for _ in range(3):
@@ -132,12 +173,33 @@ def decode_configuration(data: bytes) -> Configuration:
             ids.append(int.from_bytes(data[position : position + 8], "big"))
             position += 8
         roles.append(ids)
+    memories: dict[int, int] = {}
+    if data[0] == CONFIG_FORMAT_MEMORIES:
+        memories, position = _decode_memories(data, position, roles[0])
     everybody = roles[0] + roles[1] + roles[2]
     if position > len(data) or 0 in everybody or len(set(everybody)) != len(everybody):
         raise ValueError(f"a configuration is cut short or names somebody twice, or nobody: {everybody}")
     if everybody and max(everybody) > MEMBER_ID_MAX:
         raise ValueError(f"a configuration names node {max(everybody)}; the largest id is {MEMBER_ID_MAX}")
-    return Configuration(roles[0], roles[1], roles[2], data[position:])
+    return Configuration(roles[0], roles[1], roles[2], data[position:], memories)
+
+
+def _decode_memories(data: bytes, position: int, voters: list[int]) -> tuple[dict[int, int], int]:
+    """Return the memories at `position` and where they end. Raises ValueError."""
+    count = int.from_bytes(data[position : position + 2], "big")
+    position += 2
+    end = position + 16 * count
+    if count > MAX_MEMBERS or end > len(data):
+        raise ValueError(f"a configuration of {len(data)} bytes cannot have {count} memories")
+    memories: dict[int, int] = {}
+    while position < end:
+        voter = int.from_bytes(data[position : position + 8], "big")
+        memory = int.from_bytes(data[position + 8 : position + 16], "big")
+        if voter not in voters or not FIRST_MEMORY < memory <= MEMORY_MAX:
+            raise ValueError(f"a configuration gives node {voter} the memory {memory}")
+        memories[voter] = memory
+        position += 16
+    return memories, end
 
 
 def objection(old: Configuration, new: Configuration) -> str:
@@ -148,6 +210,10 @@ def objection(old: Configuration, new: Configuration) -> str:
         return "a group needs a voter"
     if len(gone) + len(added) > 1:
         return f"one voter at a time: removes {gone}, adds {added}"
+    swapped = [node for node in new.voters if node in old.voters and old.memory_of(node) != new.memory_of(node)]
+    if swapped:
+        # Another memory is another server: to Raft this would remove one voter and add one in a single step.
+        return f"voter {swapped[0]} has another memory: it has to leave, and to catch up, before it votes again"
     if len(new.members()) > MAX_MEMBERS:
         return f"more than {MAX_MEMBERS} members"
     return ""

@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from coord.raft.membership import Configuration
+from coord.raft.membership import FIRST_MEMORY, Configuration
 
 # --- entry kinds ----------------------------------------------------------------------------------------------------
 
@@ -33,6 +33,8 @@ LEADER: Final = 3
 ROLE_NAMES: Final = ["follower", "pre-candidate", "candidate", "leader"]
 
 # --- message kinds; the fields that mean something, beside kind, src, dst and term -----------------------------------
+#
+# PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP and HEARTBEAT_RESP also carry `memory`, see `membership`.
 
 #: Would you vote for me in `term` (mine + 1)? prev_index, prev_term: position of my last entry. Dissertation §9.6.
 PRE_VOTE: Final = 1
@@ -146,6 +148,7 @@ class Message:
         context: int = 0,
         entries: list[Entry] | None = None,
         snapshot: SnapshotMeta | None = None,
+        memory: int = FIRST_MEMORY,
     ) -> None:
         self.kind: int = kind
         self.src: int = src
@@ -160,6 +163,8 @@ class Message:
         #: Contiguous, ascending from prev_index + 1; None means none. Receivers keep the Entry objects, not the list.
         self.entries: list[Entry] | None = entries
         self.snapshot: SnapshotMeta | None = snapshot
+        #: Of an answer: the memory that it is given from; 0 from a build that knows of no memories.
+        self.memory: int = memory
 
 
 class ReadState:
@@ -175,7 +180,8 @@ class Event:
     `detail` is for people.
 
     Names: role, leader, truncate, config, config_reverted, snapshot_install, snapshot_offer, quorum_lost, vote_ignored,
-    election_lost, transfer, transfer_failed, promote, rejected, commit_ahead.
+    election_lost, transfer, transfer_failed, promote, demote, forgotten,
+    rejected, commit_ahead.
     """
 
     def __init__(self, name: str, term: int, detail: str) -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from coord.raft.membership import FIRST_MEMORY
+
 PROBE: Final = 0
 REPLICATE: Final = 1
 SNAPSHOT: Final = 2
@@ -29,6 +31,12 @@ class Progress:
 
     def __init__(self, peer: int, next_index: int, now: int) -> None:
         self.peer: int = peer
+        #: The memory from which it answers (`membership`); -1: it has not answered.
+        self.memory: int = -1
+        #: False while it is a voter and answers from another memory than that voter's: it counts for nothing.
+        self.counts: bool = True
+        #: It is of a build that knows of no memories.
+        self.is_old: bool = False
         #: Highest index known to be durable there.
         self.match: int = 0
         #: First index of the next append.
@@ -52,6 +60,25 @@ class Progress:
         self._ends: deque[int] = deque()
         self._sizes: deque[int] = deque()
         self._bytes: int = 0
+
+    # --- who it is
+
+    def answers_from(self, memory: int, last: int) -> bool:
+        """Note the memory that an answer carries; True if it is another one than before.
+
+        What an earlier memory held says nothing about this one: the peer's position is found out anew, from `last`, the
+        end of the leader's log.
+        """
+        self.is_old = memory == 0
+        memory = memory or FIRST_MEMORY
+        if memory == self.memory:
+            return False
+        if self.memory >= 0:
+            self.match = 0
+            self.read_round = 0
+            self.become_probe(last + 1)
+        self.memory = memory
+        return True
 
     # --- transitions
 

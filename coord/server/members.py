@@ -147,7 +147,7 @@ def check_configuration(data: bytes) -> Configuration:
 def with_members(config: Configuration, members: Members) -> Configuration:
     """The same roles, with the addresses of those who have one."""
     known = {node_id: member for node_id, member in members.items() if config.is_member(node_id)}
-    return Configuration(config.voters, config.pre_voters, config.learners, encode_members(known))
+    return config.with_attachment(encode_members(known))
 
 
 def role_of(config: Configuration, node_id: int) -> str:

@@ -31,6 +31,7 @@ from coord.errors import (
     ProposalDropped,
     RemoteProtocolError,
 )
+from coord.raft.leadership import Leadership
 from coord.raft.membership import Configuration
 from coord.server import changes
 from coord.server import peer_codec as codec
@@ -337,7 +338,7 @@ class Membership:
             if steps and steps[0].kind == changes.TRANSFER:
                 steps[0].node_id = self._heir(target, config)
         for step in steps:
-            changes.check_majority(step, config, self._alive())
+            changes.check_majority(step, config, self._counting())
         self._work = _Work(origin, token, wish, steps)
         log.info("members are to change: {steps}", steps=", ".join(map(repr, steps)) or "nothing")
 
@@ -360,7 +361,7 @@ class Membership:
         """Of those who stay and vote already, the one that holds most of the log. Raises RefusedError."""
         lead = self._node.core.leadership
         assert lead is not None
-        alive = self._alive()
+        alive = self._counting()
         heirs = [
             (lead.by_id[i].match, i)
             for i, (_, role) in target.items()
@@ -375,7 +376,7 @@ class Membership:
             return []
         if not config.is_voter(heir):
             raise RefusedError(BAD_ARGUMENTS, f"node {heir} is no participant; they are {config.voters}")
-        if heir not in self._alive():
+        if heir not in self._counting():
             raise RefusedError(NEW_CONFIG_NO_QUORUM, f"node {heir} does not answer")
         return [Step(changes.TRANSFER, heir)]
 
@@ -400,7 +401,7 @@ class Membership:
                 core.transfer_leadership(step.node_id)
                 work.is_handing_over = True
                 return False
-            changes.check_majority(step, core.configs.current, self._alive())
+            changes.check_majority(step, core.configs.current, self._counting())
             work.index = core.propose_config(step.apply(core.configs.current))
         except RefusedError as error:
             self._finish(work, error)
@@ -453,6 +454,11 @@ class Membership:
             return []
         oldest = lead.now - lead.settings.election_ticks
         return [core.id, *(p.peer for p in lead.peers if p.last_heard > oldest and self._peers.is_connected(p.peer))]
+
+    def _counting(self) -> list[int]:
+        """Return those of `_alive` that count, should they vote."""
+        lead = self._node.core.leadership
+        return [i for i in self._alive() if lead is None or i not in lead.by_id or lead.by_id[i].counts]
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 
@@ -520,7 +526,7 @@ class Membership:
             nodes.append(
                 {
                     "id": i,
-                    "role": "joining" if i in config.pre_voters else role_of(config, i),
+                    "role": "joining" if i in config.pre_voters or _has_forgotten(lead, i) else role_of(config, i),
                     "is_leader": is_leader,
                     "is_up": i in alive,
                     "supported_level": self._node.levels.supported_by(i),
@@ -600,6 +606,12 @@ def _read_wish(opcode: int, body: bytes) -> dict[str, Any]:
         return {name: wish[name] for name in ("do", "id", "line") if name in wish}
     except (RemoteProtocolError, ValueError, RecursionError) as error:
         raise RefusedError(BAD_ARGUMENTS, f"cannot be read: {error}") from error
+
+
+def _has_forgotten(lead: Leadership | None, node_id: int) -> bool:
+    """Return True for a voter that came back without its memory and is not taken out yet."""
+    progress = lead.by_id.get(node_id) if lead is not None else None
+    return progress is not None and not progress.counts and lead is not None and lead.config.is_voter(node_id)
 
 
 def _load(text: bytes) -> dict[str, Any]:

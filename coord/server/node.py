@@ -38,16 +38,13 @@ from coord.errors import (
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import (
-    APPEND,
     CONFIG,
     FOLLOWER,
     LEADER,
     LEVEL,
     NORMAL,
-    PRE_VOTE,
     ROLE_NAMES,
     SNAPSHOT,
-    VOTE,
     Entry,
     Message,
     Ready,
@@ -133,7 +130,7 @@ class Node:
         )
         self.agreement.applied(applied.index, machine.last_zxid, machine.digest())
         self.joining = joining
-        core.abstains = joining.is_joining
+        core.memory = joining.memory
         self.keeper = Keeper(settings, core, snapshots, snapshot_job, writer, clock, applied.index)
         self._writer = writer
         self._peers = peers
@@ -207,6 +204,8 @@ class Node:
 
     def _compare(self, now_ms: int) -> None:
         """Ask now and then whether the other replicas have the state that this one has."""
+        if self.joining.is_joining:
+            return
         config = self.core.configs.current
         leads = self.core.leadership is not None
         try:
@@ -227,7 +226,7 @@ class Node:
             # Who knows a term has a disk that remembers its votes. Without this, a first leader whose voters have got
             # nothing of its log yet would make all of them joining, and nobody could ever be elected.
             self.joining.peer_introduced(peer_has_log=has_log, has_log=self.has_log() or self.core.term > 0)
-            self.core.abstains = self.joining.is_joining
+            self.core.memory = self.joining.memory
         except OSError as error:
             self.on_failed(error)
 
@@ -268,6 +267,8 @@ class Node:
             self._outbox.ended(peer, name, ok, self.core)
         elif kind == codec.DIGEST:
             said = codec.readable(codec.decode_digest, block, at, end)
+            if self.joining.is_joining:
+                return  # What it has is the leader's, and no second opinion.
             try:
                 self.agreement.heard(peer, *said, self._clock.monotonic_ms())
             except StateDiverged as error:
@@ -288,32 +289,19 @@ class Node:
             if refused is not None:
                 self._snapshot_arrived(refused)
             return
-        if not self.joining.is_joining:
-            self.core.step(message)
-        elif message.kind not in (PRE_VOTE, VOTE):
-            self.core.step(message)
-            if message.kind == APPEND and self._says_what_is_committed(message):
-                self.joining.leader_spoke(message.commit)
-                self._maybe_joined()
-
-    def _says_what_is_committed(self, append: Message) -> bool:
-        """Whether nothing that its leader does not know of, or not count rightly, can have been committed with this
-        node's help before it lost its memory.
-
-        The leader's own first entry is committed, so that it knows of everything older (Raft §8). And this node holds
-        what the append follows: a leader that still believes in what it held before asks about that first, and until
-        it is refused it may commit with an acknowledgement that nobody stands for.
-        """
-        core = self.core
-        return (
-            append.term == core.term
-            and core.log.term_at(append.prev_index) == append.prev_term
-            and core.log.term_at(append.commit) == append.term
-        )
+        if self.core.term == 0 and message.prev_index and not self.has_log():
+            # It has got a log since its hello.
+            self.peer_introduced(peer, has_log=True)
+        self.core.step(message)
 
     def _maybe_joined(self) -> None:
-        self.joining.applied(self.applied_index)
-        self.core.abstains = self.joining.is_joining
+        """Look whether the configuration that is applied lets this node count again."""
+        configs = self.core.configs
+        if configs.newest_index() <= self.applied_index:
+            try:
+                self.joining.applied(self.settings.node_id, configs.current)
+            except OSError as error:
+                self.on_failed(error)
 
     def _snapshot_arrived(self, arrival: Arrival) -> None:
         """A snapshot from a peer is durable and read, or of no use: tell the peer, and the core if it is there."""
@@ -642,7 +630,7 @@ class Node:
         if lead is None:
             return False
         voters = self.core.configs.current.voters
-        candidates = [p for p in lead.peers if p.peer in voters and self._peers.is_connected(p.peer)]
+        candidates = [p for p in lead.peers if p.peer in voters and p.counts and self._peers.is_connected(p.peer)]
         if not candidates:
             return False
         best = max(candidates, key=lambda p: (p.match, p.peer))
@@ -662,6 +650,9 @@ class Node:
         """What keeps this node from doing its work as it should although it goes on, "" for nothing."""
         if self.is_full:
             return "disk full: no writes until there is room"
+        waits = self.joining.advice(self.settings.node_id, self.core.configs.current, self.core.leader)
+        if waits:
+            return waits
         if self.levels.trouble():
             return self.levels.trouble()
         return f"the last snapshot failed: {self.keeper.error}" if self.keeper.error else ""

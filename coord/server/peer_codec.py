@@ -48,7 +48,17 @@ from crc32c import crc32c
 from coord.errors import RemoteProtocolError
 from coord.raft.bounds import NUMBER_MAX
 from coord.raft.membership import MEMBER_ID_MAX, Configuration
-from coord.raft.messages import CONFIG, LEVEL, Entry, Message, SnapshotMeta
+from coord.raft.messages import (
+    APPEND_RESP,
+    CONFIG,
+    HEARTBEAT_RESP,
+    LEVEL,
+    PRE_VOTE_RESP,
+    VOTE_RESP,
+    Entry,
+    Message,
+    SnapshotMeta,
+)
 from coord.server.members import check_configuration, parse_host_port
 from coord.tree.command import COMMAND_HEADER_BYTES
 from coord.tree.levels import decode_level
@@ -117,6 +127,9 @@ _CHUNK: Final = struct.Struct(">QQIH")
 _LENGTH: Final = struct.Struct(">I")
 _DIGEST: Final = struct.Struct(">QQQ?")
 _SILENT: Final = struct.Struct(">qq")
+#: Answers, which have their memory where other messages have the commit index: older builds send 0 there, and do not
+#: look at it.
+_ANSWERS: Final = (PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP, HEARTBEAT_RESP)
 _FLAG_GRANTED: Final = 1
 _FLAG_SNAPSHOT: Final = 2
 
@@ -320,7 +333,7 @@ def encode_raft(m: Message) -> bytes:
         m.term,
         m.prev_index,
         m.prev_term,
-        m.commit,
+        m.memory if m.kind in _ANSWERS else m.commit,
         m.match_index,
         m.context,
         0,
@@ -350,7 +363,7 @@ def _encode_short(m: Message, flags: int, entries: list[Entry], size: int) -> by
     write_i64_be(out, m.term)
     write_i64_be(out, m.prev_index)
     write_i64_be(out, m.prev_term)
-    write_i64_be(out, m.commit)
+    write_i64_be(out, m.memory if m.kind in _ANSWERS else m.commit)
     write_i64_be(out, m.match_index)
     write_i64_be(out, m.context)
     write_i64_be(out, 0)
@@ -388,9 +401,13 @@ def decode_raft(data: bytes, at: int, end: int) -> Message:
         snapshot, at = _decode_snapshot(data, at, end)
     entries = _decode_entries(data, at, end, count)
     granted = bool(flags & _FLAG_GRANTED)
-    return Message(
+    message = Message(
         kind, src, dst, term, prev_index, prev_term, commit, match, granted, context, entries or None, snapshot
     )
+    if kind in _ANSWERS:
+        message.memory = commit
+        message.commit = 0
+    return message
 
 
 def _decode_snapshot(data: bytes, at: int, end: int) -> tuple[SnapshotMeta, int]:

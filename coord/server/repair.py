@@ -1,9 +1,8 @@
 """A node whose files are damaged, in a store whose other nodes have everything: the state comes from them.
 
-What was durable and is not any more may be what made an entry committed, or a vote. So a repaired node is as one that
-lost its disk (`coord.server.joining`): it takes no part in elections until it has caught up with what was committed
-when a leader first spoke to it, and the leader counts only what it acknowledges anew. That is marked on the disk before
-anything is moved, so a crash in between changes nothing.
+What was durable and is not any more may be what made an entry committed, or a vote. So a repaired node is one that lost
+its disk (`coord.server.joining`): it counts for nothing until the leader has made it a learner and a voter again. Its
+new memory is on the disk before anything is moved, so a crash in between changes nothing.
 
 What is damaged is not removed but set aside, in the folder `damaged`: should other disks turn out to be worse, it may
 be the best there is. While that folder exists nothing is repaired: a disk that damages its files again is to be
@@ -21,11 +20,12 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from coord.env import Disk, Rng, replace_file
+from coord.env import Disk, Rng
 from coord.errors import CorruptRecord, StorageError
 from coord.raft.membership import Configuration, decode_configuration
-from coord.server.joining import MARK
+from coord.server.joining import MARK, VOTERS_MIN, forget
 from coord.server.recovery import KEEP_ENTRIES, SNAPSHOT_FOLDER, WAL_FOLDER, GapInLogError, Recovery, recover
+from coord.storage.extent import expect_nothing
 from coord.storage.snapshot import Snapshots
 from coord.storage.wal import SEGMENT_BYTES
 from coord.tree.levels import SUPPORTED
@@ -33,8 +33,6 @@ from coord.tree.levels import SUPPORTED
 log = Logger()
 
 ASIDE: Final = "damaged"
-#: With fewer voters the others are no majority.
-VOTERS_MIN: Final = 3
 
 
 def recover_or_repair(
@@ -68,14 +66,13 @@ def recover_or_repair(
             folder=disk.where(ASIDE),
             error=str(error),
         )
-        _set_aside(disk)
+        _set_aside(disk, rng)
         return attempt()
 
 
 def has_forgotten(disk: Disk) -> bool:
-    """Whether this node was repaired and has not caught up since: what it promised before is void."""
-    names = disk.names("")
-    return MARK in names and ASIDE in names
+    """Return True if this node came back without its memory and does not count yet: its older promises are void."""
+    return MARK in disk.names("")
 
 
 class IrreparableError(StorageError):
@@ -125,10 +122,10 @@ def _voters(disk: Disk, began: list[int] | Configuration) -> list[int]:
     return began.voters if isinstance(began, Configuration) else began
 
 
-def _set_aside(disk: Disk) -> None:
-    """Mark this node as one that lost its disk, then move the log away. Damaged snapshots go when they are found."""
-    if MARK not in disk.names(""):
-        replace_file(disk, "", MARK, b"")
+def _set_aside(disk: Disk, rng: Rng) -> None:
+    """Make this node one that lost its disk, then move the log away. Damaged snapshots go when they are found."""
+    forget(disk, rng)
+    expect_nothing(disk)
     disk.make_folder(ASIDE)
     there = set(disk.names(ASIDE))
     for name in disk.names(WAL_FOLDER):

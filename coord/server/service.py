@@ -28,7 +28,7 @@ from coord.server.changes import addresses_of
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.config import RAFT_TICK_MS, Settings
 from coord.server.connection import Limits
-from coord.server.joining import MARK, Joining
+from coord.server.joining import Joining, forget
 from coord.server.leaving import Leaving
 from coord.server.members import shown
 from coord.server.node import Node
@@ -167,7 +167,7 @@ class Service:
             peers=self.links,
             clock=self.clock,
             entropy=entropy,
-            joining=Joining(disk),
+            joining=Joining(disk, OsRng()),
             applied=found.position,
         )
         if trace is not None:
@@ -335,9 +335,13 @@ class Service:
         if settings.cluster and found.cluster != settings.cluster_id():
             raise ConfigError(f"the store at {shown(found.address)} is another cluster than {settings.cluster!r}")
         if settings.node_id in config.voters:
-            log.warn("node {id} is a member without its disk: it votes once it has caught up", id=settings.node_id)
+            log.warn(
+                "node {id} is a member without its disk: it counts for nothing until the leader has made it a learner,"
+                " and a voter again when it has caught up",
+                id=settings.node_id,
+            )
         # Whatever a node of this id may have promised before, this one knows nothing of it (`coord.server.joining`).
-        replace_file(disk, "", MARK, b"")
+        forget(disk, OsRng())
         log.info("joining the store of nodes {members}", members=config.members())
         return encode_meta(settings.node_id, found.cluster, config.voters, began=config.encode())
 
@@ -389,7 +393,7 @@ class Service:
         present = [peer for peer in self.links.conversing() if peer in voters]
         if node.core.leader:
             self._is_led = True
-        elif own in voters and not node.joining.is_joining and 2 * len(present) + 2 > len(voters):
+        elif own in voters and not node.core.abstains() and 2 * len(present) + 2 > len(voters):
             self._is_led = True
             node.core.hasten(1 + HASTENED_APART_TICKS * sum(peer < own for peer in present))
 

@@ -19,7 +19,7 @@ put messages on the wire, where they stay until delivered. Nodes are ids, links 
     read N context [patient] / transfer N to
     down N peer                  the node sees its link to the peer break
     slow N / sync N [count]      its disk takes its time / is done with some writes, or all and fast again
-    crash N / start N / wipe N   from what was synced / its disk is empty
+    crash N / start N / wipe N [memory]     from what was synced / its disk is empty, and remembers as that
     snapshot N / compact N i     at the applied index / the log up to i
     sent N peer ok|failed        the transfer of a snapshot ended
     status [N] / log N / peers N
@@ -30,7 +30,7 @@ from __future__ import annotations
 from coord.errors import RetryableError
 from coord.raft import describe
 from coord.raft.core import RaftConfig, RaftCore
-from coord.raft.membership import Configuration
+from coord.raft.membership import FIRST_MEMORY, Configuration
 from coord.raft.messages import Entry, HardState, Message, Ready, SnapshotMeta, bootstrap
 
 
@@ -54,12 +54,15 @@ class _Node:
         self.log: list[Entry] = []
         self.unsynced: list[Ready] = []
         self.slow = False
+        self.memory = FIRST_MEMORY
         self.core: RaftCore | None = None
         self.start()
 
     def start(self) -> None:
         self.unsynced = []
-        self.core = RaftCore(self.id, self.settings, _Order(self.id), self.snapshot, self.hard_state, list(self.log))
+        self.core = RaftCore(
+            self.id, self.settings, _Order(self.id), self.snapshot, self.hard_state, list(self.log), self.memory
+        )
 
     def perform(self, r: Ready) -> None:
         if r.snapshot is not None:
@@ -263,8 +266,9 @@ class RaftGroup:
         self._pump(node)
         self.do_status(node_id)
 
-    def do_wipe(self, node_id: str) -> None:
+    def do_wipe(self, node_id: str, memory: str = "") -> None:
         node = self.nodes[int(node_id)]
+        node.memory = int(memory, 16) if memory else node.memory
         node.hard_state = HardState(0, 0)
         node.snapshot = SnapshotMeta(0, 0, node.snapshot.config)
         node.log = []

@@ -200,10 +200,10 @@ def test_node_with_a_damaged_log_comes_back_with_everything() -> None:
     flip(nodes.disks[victim], *middle(nodes.disks[victim]))
     nodes.start(victim)
     assert nodes.nodes[victim].joining.is_joining
-    assert nodes.nodes[victim].core.abstains
+    assert nodes.nodes[victim].core.abstains()
     nodes.run(40)
     assert not nodes.nodes[victim].joining.is_joining
-    assert not nodes.nodes[victim].core.abstains
+    assert not nodes.nodes[victim].core.abstains()
     assert len({node.machine.digest() for node in nodes.nodes.values()}) == 1
     assert all(reply[2] == OK for reply in client.replies())
 
