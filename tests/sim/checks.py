@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from coord.raft.membership import Configuration
 from coord.raft.messages import CANDIDATE, CONFIG, LEADER, Entry, Message, Ready
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Checker:
 
     def __init__(self, first_state: int = 0) -> None:
         self.leaders: dict[int, int] = {}
-        self.votes: dict[tuple[int, int], int] = {}
+        self.votes: dict[tuple[int, int, int], int] = {}
         self.candidates: dict[int, list[int]] = {}
         # (index << 32 | term) -> crc32 of the data << 32 | term of the entry before
         self.contents: dict[int, int] = {}
@@ -104,7 +105,7 @@ class Checker:
 
     def on_vote(self, m: Message) -> None:
         """A granted vote leaves its node."""
-        before = self.votes.setdefault((m.term, m.src), m.dst)
+        before = self.votes.setdefault((m.term, m.src, m.memory), m.dst)
         if before != m.dst:
             raise Violation(f"{m.src} votes for {before} and {m.dst} in term {m.term}")
 
@@ -136,17 +137,18 @@ class Checker:
         if r.role == LEADER and term != r.term:
             raise Violation(f"{node.id} commits {term}/{r.commit} by count in term {r.term}: Raft §5.4.2")
         configs = core.configs
-        voters = configs.current.voters
-        if configs.newest_index() > r.commit and not self._durable_on_majority(r.commit, term, voters, nodes):
+        config = configs.current
+        if configs.newest_index() > r.commit and not self._durable_on_majority(r.commit, term, config, nodes):
             # The change may have been appended in this same turn, behind the commit.
-            voters = configs.at(configs.newest_index() - 1).voters
-        if not self._durable_on_majority(r.commit, term, voters, nodes):
-            raise Violation(f"{node.id} commits {term}/{r.commit}, durable on no majority of {voters}")
+            config = configs.at(configs.newest_index() - 1)
+        if not self._durable_on_majority(r.commit, term, config, nodes):
+            raise Violation(f"{node.id} commits {term}/{r.commit}, durable on no majority of {config}")
         self.commit = r.commit
         self.commit_term = self.committed[r.commit] = term
 
-    def _durable_on_majority(self, index: int, term: int, voters: list[int], nodes: dict[int, SimNode]) -> bool:
-        return sum(1 for voter in voters if nodes[voter].disk.holds(index, term)) * 2 > len(voters)
+    def _durable_on_majority(self, index: int, term: int, config: Configuration, nodes: dict[int, SimNode]) -> bool:
+        held = [voter for voter in config.voters if nodes[voter].holds(index, term, config.memory_of(voter))]
+        return len(held) * 2 > len(config.voters)
 
     def _check_read(self, node: SimNode, context: int, index: int) -> None:
         read = self.reads.pop(context, None)

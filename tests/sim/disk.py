@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coord.raft.messages import Entry, HardState, Message, SnapshotMeta
+from coord.raft.messages import CONFIG, Entry, HardState, Message, SnapshotMeta
 from tests.sim.chance import Chance
 
 
@@ -46,6 +46,10 @@ class SimDisk:
             return
         self.snapshot = meta
         self.log = [entry for entry in self.log if entry.index > keep]
+
+    def newest_config(self) -> int:
+        """The index of the newest configuration in the log here, committed or not; 0 for none."""
+        return max((entry.index for entry in self.log if entry.kind == CONFIG), default=0)
 
     def crash(self, chance: Chance) -> bool:
         """Power is lost: of the queue, some beginning survives, its last record perhaps in part. True if it was

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coord.errors import NotLeader, ProposalDropped
-from coord.raft.membership import Configuration
+from coord.raft.membership import Configuration, decode_configuration
 from tests.sim.checks import Violation
 from tests.sim.group import SECOND, Bug, SimNode, Simulation
 
@@ -29,6 +29,8 @@ class Story:
         kinds = [
             self._crash,
             self._crash_leader,
+            self._lose_disk,
+            self._lose_disk,
             self._isolate_leader,
             self._deafen_leader,
             self._partition,
@@ -108,6 +110,32 @@ class Story:
 
     def _crash(self) -> None:
         self._crash_node(self.sim.chance.pick(list(self.sim.nodes.values())))
+
+    def _lose_disk(self) -> None:
+        """A voter comes back without its disk: any one, and no second one before the first has been replaced."""
+        sim = self.sim
+        node = sim.chance.pick(list(sim.nodes.values()))
+        config = self._settled()
+        if config is not None and config.is_voter(node.id) and len(config.voters) >= 3:
+            sim.crash(node)
+            sim.lose_disk(node)
+            sim.at(sim.now + sim.chance.pick([1, 100_000, SECOND, 4 * SECOND]), sim._restart, node)
+
+    def _settled(self) -> Configuration | None:
+        """The committed members, if nobody holds a newer change and no voter's disk is missing; else None.
+
+        Whatever is lost beyond that, nothing acknowledged is, but the group might never have a majority again.
+        """
+        sim = self.sim
+        index, data = (
+            sim.check.configs[-1] if sim.check.configs else (0, next(iter(sim.nodes.values())).first.config.encode())
+        )
+        for node in sim.nodes.values():
+            core = node.core
+            if node.disk.newest_config() > index or (core is not None and core.configs.newest_index() > index):
+                return None
+        config = decode_configuration(data)
+        return config if all(config.counts(v, sim.nodes[v].memory) for v in config.voters) else None
 
     def _crash_leader(self) -> None:
         leaders = self.sim.leaders()
@@ -307,6 +335,9 @@ class Story:
         self.sim.pump(node)
 
     def _propose_change(self, node: SimNode, config: Configuration) -> None:
+        voters = node.core_now().configs.current.voters
+        if any(not node.core_now().configs.current.counts(v, self.sim.nodes[v].memory) for v in voters):
+            return  # The shell refuses what would leave no majority of those that are there.
         try:
             node.core_now().propose_config(config)
             self.sim.counts["change"] += 1

@@ -14,6 +14,7 @@ from typing import Any, Final
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft import describe
 from coord.raft.core import RaftConfig, RaftCore
+from coord.raft.membership import FIRST_MEMORY
 from coord.raft.messages import (
     LEADER,
     NORMAL,
@@ -60,7 +61,11 @@ class SimNode:
 
     def __init__(self, node_id: int, first: SnapshotMeta) -> None:
         self.id = node_id
+        self.first = first
         self.disk = SimDisk(first)
+        #: What this disk remembers as, and disks that are lost, by memory.
+        self.memory = FIRST_MEMORY
+        self.lost: dict[int, SimDisk] = {}
         self.core: RaftCore | None = None
         #: Counts starts: timers and disk answers of an earlier life are void.
         self.life = 0
@@ -76,6 +81,11 @@ class SimNode:
         self.snapshotting = False
         #: data of own proposals of this life -> index
         self.proposed: dict[bytes, int] = {}
+
+    def holds(self, index: int, term: int, memory: int) -> bool:
+        """Whether the entry (index, term) is, or was until it was lost, durable on the disk with that memory."""
+        disk = self.disk if memory == self.memory else self.lost.get(memory)
+        return disk is not None and disk.holds(index, term)
 
     def core_now(self) -> RaftCore:
         """The core of a node that is up."""
@@ -182,7 +192,7 @@ class Simulation:
         disk = node.disk
         node.life += 1
         node.core = self.bug.core_class(
-            node.id, self.settings, self.chance, disk.snapshot, disk.hard_state, list(disk.log)
+            node.id, self.settings, self.chance, disk.snapshot, disk.hard_state, list(disk.log), node.memory
         )
         node.applied = disk.snapshot.index
         node.state = int(disk.snapshot.handle or "0")
@@ -206,6 +216,14 @@ class Simulation:
             if peer is not node and self.chance.happens(0.7):
                 self.at(self.now + 500 + self.chance.below(5000), self._link_broke, peer, node.id)
 
+    def lose_disk(self, node: SimNode) -> None:
+        """The disk of a node that is down is gone; it comes back with an empty one."""
+        node.lost[node.memory] = node.disk
+        node.disk = SimDisk(node.first)
+        node.memory = 2 + self.chance.below(1 << 40)
+        self.counts["disk_lost"] += 1
+        self.note(f"{node.id} has lost its disk, memory {node.memory:x}")
+
     def _link_broke(self, node: SimNode, peer: int) -> None:
         if node.core is not None and node.paused_until <= self.now:
             node.core.peer_down(peer)
@@ -215,7 +233,8 @@ class Simulation:
         if node.life != life or node.core is None:
             return
         if node.paused_until > self.now:
-            self.at(node.paused_until, self._tick, node, life)
+            # Not only when the pause was to end: peace may end it earlier.
+            self.at(min(node.paused_until, self.now + node.tick_us), self._tick, node, life)
             return
         self.at(self.now + node.tick_us, self._tick, node, life)
         node.core.tick()

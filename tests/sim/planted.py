@@ -255,6 +255,25 @@ class LearnerCounted(Bug):
     core_class = _LearnerVotesCore
 
 
+class _ForgottenCountsCore(RaftCore):
+    def _new_leadership(self) -> Leadership:
+        return _ForgottenCountsLeadership(*_arguments(self))
+
+
+class _ForgottenCountsLeadership(Leadership):
+    def _judge(self, peer: Progress) -> None:
+        peer.counts = True
+
+
+class ForgottenCounted(Bug):
+    """A voter that lost its disk acknowledges entries as if it had kept it; it only gives no votes."""
+
+    number = 17
+    known = "this store, found by a scripted schedule"
+    favours = ("_lose_disk", "_deafen_leader", "_isolate_leader", "_crash", "_partition")
+    core_class = _ForgottenCountsCore
+
+
 class _ToldCommitCore(RaftCore):
     def _commit_known(self, commit: int, term: int) -> None:
         super()._commit_known(commit, 0)
@@ -366,6 +385,7 @@ class TimerHeldByAnything(Bug):
 def _arguments(core: RaftCore) -> tuple[object, ...]:
     return (
         core.id,
+        core.memory,
         core.term,
         core.settings,
         core.log,

@@ -20,6 +20,7 @@ WITHIN: dict[type[Bug], int] = {
     planted.CommitTakenAsTold: 20,
     planted.ConfigNotReverted: 20,
     planted.EarlyConfigChange: 600,
+    planted.ForgottenCounted: 60,
     planted.LeaderCountsUnsynced: 5,
     planted.LearnerCounted: 10,
     planted.NextBelowSnapshot: 5,

@@ -79,6 +79,8 @@ class Checks:
         self._candidates: dict[int, set[int]] = {}
         #: Committed configurations, each with the zxid at which /zookeeper/config tells it.
         self.configs: list[tuple[int, Configuration]] = []
+        #: Index of the newest of them.
+        self.config_index = 0
         #: (session, xids of the writes sent over one connection of it), of every connection that had a session.
         self.sent: list[tuple[int, list[int]]] = []
 
@@ -194,6 +196,7 @@ class Checks:
             self.digests.append(self.replica.digest())
             self._compare_events(self.model.apply_membership(text), outcome)
             self.configs.append((self.model.zxid, config))
+            self.config_index = entry.index
             self.world.counts["configurations"] += 1
         elif entry.kind == LEVEL:
             level = decode_level(entry.data)

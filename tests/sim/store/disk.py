@@ -358,6 +358,17 @@ class SimDisk:
     def _end_thread(self) -> None:
         self._cursor = None
 
+    def lose(self, path: str) -> None:
+        """The file is gone; the machine is off."""
+        del self.files[path]
+        self.durable.pop(path, None)
+
+    def shorten(self, path: str, size: int) -> None:
+        """The end of the file is gone; the machine is off."""
+        file = self.files[path]
+        for content in (file.content, file.base, file.durable):
+            del content[size:]
+
     def flip(self, path: str, offset: int, bit: int) -> None:
         """The medium has changed one bit of what it holds."""
         file = self.files[path]

@@ -14,6 +14,7 @@ from coord.storage.wal import MAGIC, SEAL_MAGIC
 from tests.sim.chance import Chance
 from tests.sim.checks import Violation
 from tests.sim.plan import Failure, Plan
+from tests.sim.store import amnesia
 from tests.sim.store.clients import Client
 from tests.sim.store.forgeries import Forger
 from tests.sim.store.machinery import SECOND
@@ -28,7 +29,7 @@ RECOVERY_S: Final = 20
 #: Beginning of a line that a node logs -> what it is counted as.
 LOGGED: Final = {
     "took over the state": "state_taken_over",
-    "caught up at": "joined",
+    "node {id} counts again": "joined",
     "no leader for": "clients_sent_away",
     "disk full": "disk_found_full",
     "node {id} is no member": "removal_noticed",
@@ -74,6 +75,8 @@ class Story:
             self._failed_sync,
             self._disk_full,
             self._flip,
+            self._lose_memory,
+            self._lose_memory,
             self._lose_client,
             self._cut_client,
             self._transfer,
@@ -225,10 +228,11 @@ class Story:
 
             def change(config: Any, core: Any = core, leader: int = process.host.id) -> int:
                 del core.propose_config
-                everybody = list(self.world.hosts)
-                self._cut([leader], everybody)
-                self._cut(everybody, [leader])
-                self._count("isolation_at_change")
+                if self.world.faulty:
+                    everybody = list(self.world.hosts)
+                    self._cut([leader], everybody)
+                    self._cut(everybody, [leader])
+                    self._count("isolation_at_change")
                 return int(core.propose_config(config))
 
             core.propose_config = change
@@ -360,6 +364,8 @@ class Story:
             return
         if len(config.voters) < 3 or any(self.world.hosts[member].process is None for member in members):
             return
+        if not all(self.world.hosts[member].is_whole() for member in members):
+            return
         if any(process.node.core.configs.current != config for process in running if process.host.id in members):
             return
         if any(
@@ -391,6 +397,12 @@ class Story:
             disk.flip(path, begin + self.chance.below(end - begin), self.chance.below(8))
             self._has_flipped = host.is_flipped = True
             self._count("bit_flip")
+
+    def _lose_memory(self) -> None:
+        """A disk, or a part of it, is lost, whatever the other nodes are at."""
+        host = self.chance.pick(list(self.world.hosts.values()))
+        if amnesia.may_lose(self.world, self.clients, host):
+            amnesia.lose(self.world, host, self.chance)
 
     # --- clients and leadership
 

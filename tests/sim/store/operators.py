@@ -69,7 +69,8 @@ class Operator(Client):
     def _ask(self, link: Link) -> None:
         if self._is_calm or self.chance.happens(0.5):
             super()._ask(link)
-        elif not self._wishes and link.is_open:
+        elif not self._wishes and link.is_open and all(host.is_whole() for host in self.world.hosts.values()):
+            # Who takes a voter out while another one's disk is lost may lose the majority for good.
             self._wish(link)
 
     # --- wishes -------------------------------------------------------------------------------------------------------

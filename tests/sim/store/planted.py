@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from coord.env import Disk
 from coord.errors import OK, CorruptRecord
 from coord.raft import core as core_module
+from coord.raft.membership import FIRST_MEMORY
 from coord.raft.messages import LEADER, Entry
-from coord.server import joining, membership, node, pipeline, proposals, read_only, syncs
+from coord.server import joining, membership, node, pipeline, proposals, read_only, repair, syncs
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
 from coord.storage.wal import Batch
@@ -31,6 +31,7 @@ from coord.tree.paths import parent_of
 from coord.tree.plan import PlannedMulti
 from coord.tree.sessions import SessionTable
 from coord.wire.records import encode_reply_frame
+from tests.sim.store import world
 from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import ThreadedWriter
 from tests.sim.store.world import Bug
@@ -440,19 +441,11 @@ class WipedNodeVotes(Bug):
 
     number = 17
     known = "Raft users of every kind"
-    favours = ("_flip", "_kill", "_power_cut", "_isolate_leader", "_partition")
+    favours = ("_flip", "_lose_memory", "_kill", "_power_cut", "_isolate_leader", "_partition")
     members_move = False
 
     def patches(self) -> list[Patch]:
-        def begin(self: joining.Joining, disk: Disk) -> None:
-            real(self, disk)
-            self.is_joining = False
-
-        real = joining.Joining.__init__
-        return [
-            instead(joining.Joining, "__init__", begin),
-            instead(joining.Joining, "peer_introduced", lambda *_, **__: None),
-        ]
+        return [instead(module, "forget", lambda *_: FIRST_MEMORY) for module in (joining, repair, world)]
 
 
 class VoteForgotten(Bug):

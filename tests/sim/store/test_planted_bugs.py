@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.checks import Violation
-from tests.sim.store import planted, planted_levels, planted_sessions
+from tests.sim.store import planted, planted_amnesia, planted_levels, planted_sessions
 from tests.sim.store.faults import is_interpreted, run_one
 from tests.sim.store.log_alone import run_log
 from tests.sim.store.world import Bug
@@ -53,7 +53,9 @@ WITHIN: dict[type[Bug], int] = {
     planted.WatchBeforeRead: 10,
     planted.WatchBlindToRights: 5,
     planted.WatchesOutliveConnection: 40,
-    planted.WipedNodeVotes: 300,
+    planted.WipedNodeVotes: 20,
+    planted_amnesia.ForgottenCounted: 80,
+    planted_amnesia.ShortLogTaken: 20,
     planted_levels.AbsentMemberIgnored: 5,
     planted_levels.LevelNotInSnapshot: 5,
     planted_levels.OlderStaysLinked: 55,
@@ -81,7 +83,9 @@ LATELY: dict[type[Bug], int] = {
     planted.UncommittedApplied: 4,
     planted.WatchBeforeRead: 7,
     planted.WatchesOutliveConnection: 4,
-    planted.WipedNodeVotes: 159,
+    planted.WipedNodeVotes: 2,
+    planted_amnesia.ForgottenCounted: 40,
+    planted_amnesia.ShortLogTaken: 3,
     planted_levels.OlderStaysLinked: 18,
 }
 #: The same for bugs of the log, which `log_alone` shows.

@@ -19,19 +19,19 @@ from typing import Any, Final
 
 from coord.env import read_file, replace_file
 from coord.errors import CoordError, CorruptRecord, StateDiverged, UnsupportedLevel
-from coord.raft.membership import Configuration, decode_configuration
+from coord.raft.membership import FIRST_MEMORY, Configuration, decode_configuration
 from coord.server import peer_codec as codec
 from coord.server import peer_link
 from coord.server.changes import addresses_of
 from coord.server.client_listener import ClientLimits, ClientListener
 from coord.server.connection import Limits
-from coord.server.joining import MARK, Joining
+from coord.server.joining import Joining, forget
 from coord.server.leaving import Leaving
 from coord.server.members import Member
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peer_link import PeerLinks
-from coord.server.repair import IrreparableError, has_forgotten, recover_or_repair
+from coord.server.repair import IrreparableError, recover_or_repair
 from coord.server.snapshot_job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
 from tests.sim.chance import Chance
@@ -138,11 +138,11 @@ class Process:
             peers=self.links,
             clock=host.clock,
             entropy=host,
-            joining=Joining(disk),
+            joining=Joining(disk, chance),
             applied=found.position,
         )
         job.written = self.node.keeper.written
-        self.node.tracer = NodeTracer(self, is_new=is_new or has_forgotten(disk))
+        self.node.tracer = NodeTracer(self, is_new=is_new or self.node.core.memory != host.memory)
         self.node.membership.cluster = CLUSTER
         self.links.members = self.node.membership
         self.node.on_members_changed = self._follow_members
@@ -273,6 +273,9 @@ class Process:
     def _end(self, *, silent: bool) -> None:
         self.is_dead = True
         self.host.process = None
+        self.host.config_index = self.node.core.configs.newest_index()
+        self.host.memory = self.node.core.memory
+        self.host.has_log = self.node.core.log.stable > 0
         self.world.net.machine_gone(self.host.id, silent=silent)
 
 
@@ -316,6 +319,13 @@ class Host:
         #: The operator has seen that the older build is of no use here.
         self.must_be_newer = False
         self.is_flipped = False
+        #: The memory that it lost (`tests.sim.store.amnesia`), 0: it is whole; and whether all of it was lost.
+        self.lost_memory = 0
+        self.must_forget = False
+        #: Of its last process: the index of the newest configuration in its log.
+        self.config_index = 0
+        self.has_log = False
+        self.memory = FIRST_MEMORY
         #: Its process holds a state that the log did not make.
         self.is_odd = False
         #: Whether anybody wants the process to run.
@@ -334,6 +344,26 @@ class Host:
         self.disk.step = lambda: self.world.step_of(self.id)
         self.is_flipped = self.is_odd = False
 
+    def has_held(self) -> bool:
+        """Whether there is anything durable in this machine's log."""
+        return self.process.node.core.log.stable > 0 if self.process is not None else self.has_log
+
+    def is_whole(self) -> bool:
+        """Whether nothing is missing on this disk (`amnesia`), or its node has been let in again without that."""
+        if self.lost_memory == 0:
+            return True
+        process = self.process
+        if process is None or process.node.joining.is_joining or process.node.core.abstains():
+            return False
+        memory = process.node.core.memory
+        config = self.world.check.config()
+        if (self.must_forget and memory == self.lost_memory) or not (
+            config.counts(self.id, memory) or not config.is_voter(self.id)
+        ):
+            return False
+        self.lost_memory = 0
+        return True
+
     def token(self, size: int) -> bytes:
         """See `Entropy.token`."""
         return bytes(self.world.chance.below(256) for _ in range(size))
@@ -348,7 +378,7 @@ class Host:
             config = Configuration(list(range(1, self.world.size + 1)))
             if self.joins:
                 config = self.world.found_by(self.id)
-                replace_file(disk, "", MARK, b"")
+                forget(disk, self.world.chance)
             replace_file(disk, "", META, config.encode())
         return decode_configuration(read_file(disk, META))
 

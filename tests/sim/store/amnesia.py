@@ -1,0 +1,83 @@
+"""Amnesia: a node comes back without all of what its disk held.
+
+Any one disk, at any time, whatever else happens to the others: they may be paused, cut off, down or torn. A second disk
+is lost only when the first one has been replaced: its node counts again, with a memory of its own. Nothing acknowledged
+may be missing then, whatever is done in which order; and the store must have a majority again at the end, so nothing is
+lost where that would be impossible for any store:
+
+- fewer than three voters, or a change of the members that is not committed: the last majority may need this disk;
+- a node that has never held anything beside one that is emptied: nobody could tell it that there was something.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from coord.server.joining import read_memory
+from coord.server.recovery import WAL_FOLDER
+from coord.storage.extent import NAME as EXTENT
+from tests.sim.store.operators import Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.sim.chance import Chance
+    from tests.sim.store.clients import Client
+    from tests.sim.store.world import Host, World
+
+#: What is lost: the directory, the log, the end of its last file, any one file.
+HARMS: Final = ("directory", "log", "tail", "file")
+
+
+def may_lose(world: World, clients: Iterable[Client], host: Host) -> bool:
+    """Return True if the store must survive that `host` loses its disk now."""
+    config = world.check.config()
+    if not config.is_voter(host.id) or len(config.voters) < 3 or host.is_flipped or not world.check.configs:
+        return False
+    if any(isinstance(client, Operator) and client.link is not None and client.link.pending for client in clients):
+        return False
+    for each in world.hosts.values():
+        process = each.process
+        newest = each.config_index if process is None else process.node.core.configs.newest_index()
+        if newest > world.check.config_index:
+            return False
+        if process is not None and process.node.membership.is_busy():
+            return False
+        is_voter = config.is_voter(each.id)
+        if is_voter and (each.is_flipped or not each.is_whole() or (each is not host and not each.has_held())):
+            return False
+    return True
+
+
+def lose(world: World, host: Host, chance: Chance) -> None:
+    """Stop the machine and take away what `chance` says."""
+    harm = chance.pick(list(HARMS))
+    if host.process is not None:
+        host.process.power_cut()
+    host.disk.power_cut()
+    world.counts["amnesia"] += 1
+    world.counts[f"lost_{harm}"] += 1
+    disk = host.disk
+    host.lost_memory = read_memory(disk)
+    host.must_forget = harm == "directory"
+    names = sorted(disk.files)
+    segments = [name for name in names if name.startswith(f"{WAL_FOLDER}/")]
+    if harm == "directory":
+        had_joined = host.joins
+        host.wipe()
+        host.joins = had_joined or world.check.has_moved()
+    elif harm == "log":
+        for name in segments:
+            disk.lose(name)
+    elif harm == "tail" and segments:
+        size = disk.files[segments[-1]].size()
+        cut = min(size, chance.pick([1 + chance.below(60), size // 2, 1 + chance.below(size + 1)]))
+        disk.shorten(segments[-1], size - cut)
+    elif harm == "file":
+        lost = chance.pick([name for name in names if "/" in name or name in ("memory", "joining", EXTENT)])
+        world.note(f"{host.id} loses {lost}")
+        disk.lose(lost)
+    if harm != "directory":
+        host.is_flipped = True
+    world.note(f"{host.id} loses {harm}")
+    host.restart_later()
