@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from coord.tree.levels import SUPPORTED
 from tests.helpers import PATIENCE_S, eventually
-from tests.upgrade.builds import NEWER
+from tests.upgrade.builds import NEWER, rk_of
 from tests.upgrade.store import NODES, MixedStore, Writer, play
 
 pytestmark = pytest.mark.e2e
@@ -30,15 +31,16 @@ def store(tmp_path: Path) -> Iterator[MixedStore]:
 
 def verify(store: MixedStore) -> None:
     """Replay the logs of the stopped nodes with this build, whichever build wrote them, and compare."""
-    directories = [str(store.data_dir(node)) for node in NODES]
-    done = subprocess.run(
-        [sys.executable, "-m", "cli", "coord", "verify", *directories],
-        check=False,
-        cwd=NEWER,
-        capture_output=True,
-        text=True,
-    )
+    run_rk("coord", "verify", *(str(store.data_dir(node)) for node in NODES))
+
+
+def run_rk(*arguments: str) -> str:
+    """What a command of this build prints; it must succeed."""
+    command, environment, cwd = rk_of(NEWER, *arguments)
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, check=False, cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_nodes_are_upgraded_taken_back_and_upgraded(store: MixedStore, older: Path) -> None:
@@ -81,6 +83,10 @@ def test_nodes_are_upgraded_taken_back_and_upgraded(store: MixedStore, older: Pa
             store.replace(store.leader(), NEWER)
         check(level=SUPPORTED)
         writer.check(store)
+    listed = json.loads(run_rk("coord", "list", "--json", "--store", store.hosts))
+    assert listed["level"] == SUPPORTED
+    assert {node["id"]: node["supported_level"] for node in listed["nodes"]} == dict.fromkeys(NODES, SUPPORTED)
+    assert f"feature level {SUPPORTED}" in run_rk("coord", "list", "--store", store.hosts)
     for node in NODES:
         store.stop(node)
     verify(store)

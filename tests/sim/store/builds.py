@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: A build that is not written yet; its level changes nothing.
 NEXT: Final = SUPPORTED + 1
+#: What the judge's own replica supports and no machine's build does: bugs are planted in the others only.
+JUDGE: Final = NEXT + 1
 #: (older, newer) by the highest levels that they support: mostly today's build, else an upgrade from the build before
 #: levels, to the next build, or both at once.
 UPGRADES: Final = ((SUPPORTED, SUPPORTED), (SUPPORTED - 1, SUPPORTED), (SUPPORTED, NEXT), (0, NEXT))

@@ -21,7 +21,7 @@ from coord.tree.levels import decode_level
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from tests.sim.checks import Violation
-from tests.sim.store.builds import NEXT
+from tests.sim.store.builds import JUDGE
 from tests.sim.store.model import Expected, Model
 
 if TYPE_CHECKING:
@@ -45,20 +45,13 @@ class NodeView:
         self.decided: set[int] = set()
 
 
-class Reference(StateMachine):
-    """The judge's own replica, of a build that supports every level; bugs are planted in the nodes' machines only."""
-
-    def has(self, level: int) -> bool:
-        return self.level >= level
-
-
 class Checks:
     """The judge."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.model = Model()
-        self.replica: StateMachine = Reference(supported=NEXT)
+        self.replica = StateMachine(supported=JUDGE)
         #: By index - 1: checksum of the entry, and the zxid behind it.
         self.entries: list[int] = []
         self.zxids: list[int] = []

@@ -7,6 +7,7 @@ from typing import Any
 from coord.server.levels import Levels
 from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
+from tests.sim.store.builds import JUDGE
 from tests.sim.store.planted import Patch, instead
 from tests.sim.store.world import Bug
 
@@ -19,7 +20,10 @@ class PlansByOwnLevel(Bug):
     upgrade = (SUPPORTED - 1, SUPPORTED)
 
     def patches(self) -> list[Patch]:
-        return [instead(StateMachine, "has", lambda machine, level: machine.supported >= level)]
+        def has(machine: StateMachine, level: int) -> bool:
+            return (machine.level if machine.supported == JUDGE else machine.supported) >= level
+
+        return [instead(StateMachine, "has", has)]
 
 
 class AbsentMemberIgnored(Bug):
