@@ -348,3 +348,20 @@ def test_the_lock_file_is_on_the_disk_before_it_is_mapped(folder: Path, monkeypa
     found = (folder / "rows-5.mdb-lock").stat()
     assert found.st_blocks * 512 >= found.st_size == files_module._LOCK_BYTES
     closed(file)
+
+
+def test_a_checksum_fits_its_row_and_no_other() -> None:
+    """Values of every length around the bounds of the short cuts, empty ones, and stored bytes that are too few."""
+    for size in (0, 1, 4, 100, 1019, 1020, 1021, 1023, 1024, 1025, 100_000):
+        value = bytes(number % 251 for number in range(size))
+        stored = rows.seal(b"key", value)
+        assert len(stored) == size + rows.CRC_BYTES
+        assert rows.is_whole(b"key", stored)
+        assert rows.unseal(b"key", stored) == value
+        for key, other in ((b"kez", stored), (b"key", stored[:-1]), (b"key", stored + b"\0"), (b"key", b"x" + stored)):
+            assert not rows.is_whole(key, other)
+            with pytest.raises(RpcError, match="damaged"):
+                rows.unseal(key, other)
+    for stored in (b"", b"\0", b"abc"):
+        with pytest.raises(RpcError, match="damaged"):
+            rows.unseal(b"k", stored)
