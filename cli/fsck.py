@@ -162,6 +162,8 @@ def look(cluster: Cluster) -> View:
         decoded(decode, data, path)
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         answers = pool.map(_list_of, view.servers)
+        listed = pool.map(_directories_of, view.servers)
+        view.on_disk = sorted({table_id for tables in listed for table_id in tables})
         for server, found in zip(view.servers, answers, strict=True):
             view.lists[server.uuid] = None if found is None else found.replicas
             if found is not None and found.directory:
@@ -223,6 +225,15 @@ def _list_of(server: ServerRecord) -> messages.OpenList | None:
     except RpcError:
         return None
     return found if found.start_code == server.start_code else None
+
+
+def _directories_of(server: ServerRecord) -> list[str]:
+    """Tables of which the server's shared directory has files; none if the server does not say."""
+    try:
+        found = ask_server(server, messages.ListDirectories(server.uuid), messages.Directories, _SERVER_TIMEOUT_S)
+    except RpcError:
+        return []
+    return found.tables
 
 
 def _show(findings: list[Finding], names: Names, console: Console) -> None:

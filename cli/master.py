@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cli.options import Globals, access_options, spark_options
+from cli.staleness import duration_ms
 from coord.errors import ConfigError
 from master.settings import ENGINES, Settings, limits_of
 from regions.layout import DEFAULT_ROOT
@@ -33,6 +34,13 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--admin-address", callback=_address, help="host:port of /metrics, /health, /ready and /status.")
 @click.option("--root", default=DEFAULT_ROOT, show_default=True, help="Znode below which the cluster lives.")
 @click.option("--session-timeout-ms", default=3000, show_default=True, help="Silence after which another takes over.")
+@click.option(
+    "--purge-after",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Keep the rows of deleted tables for so long: 90s, 10m, 1h.",
+)
 @click.option("--min-servers", default=1, show_default=True, help="Region servers a cluster startup waits for.")
 @click.option(
     "--mirror/--no-mirror",
@@ -83,6 +91,7 @@ def run(
     admin_address: tuple[str, int] | None,
     root: str,
     session_timeout_ms: int,
+    purge_after: str,
     min_servers: int,
     mirror: bool,
     plan_engine: str,
@@ -115,6 +124,7 @@ def run(
             root=root,
             session_timeout_ms=session_timeout_ms,
             min_servers=min_servers,
+            purge_after_s=duration_ms(purge_after, "--purge-after") / 1000,
             mirror=mirror,
             plan_engine=plan_engine,
             plan_deadline_s=plan_deadline_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,7 +165,11 @@ def disable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id:
 @global_options
 @click.pass_obj
 def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, request_id: str | None) -> None:
-    """Delete the table NAME: its name is free at once, its regions are closed. There is no way back."""
+    """Delete the table NAME: its name is free at once, its regions are closed, its rows are kept for a while.
+
+    Until the rows are removed (an hour later, unless the masters' --purge-after says otherwise), `rk table undelete`
+    brings the table back. `rk table list --deleted` shows how much time is left.
+    """
     where = of_cluster(given)
     if not yes:
         output.confirm(f"delete table {name}{where}?", "nothing was deleted", as_json=given.json)
@@ -172,6 +177,24 @@ def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, r
     wish = messages.DeleteTable(name, wait_ms, request_id or new_request_id())
     words = "table {0.table.name} ({0.table.table_id})" + where + " is deleted, regions still open: {0.open}"
     _change(given, wish, wait_ms, words)
+
+
+@table.command()
+@click.argument("name", metavar="NAME|ID")
+@click.option("--as", "new_name", default="", metavar="NEWNAME", help="Its new name, if another table has its own.")
+@_wait
+@_no_wait
+@_request_id
+@global_options
+@click.pass_obj
+def undelete(given: Globals, name: str, new_name: str, wait_s: float, no_wait: bool, request_id: str | None) -> None:
+    """Bring a deleted table back with its rows, as long as these have not been removed.
+
+    Of several deleted tables of one name the one that was deleted last comes back; name another by its id.
+    """
+    wait_ms = 0 if no_wait else int(wait_s * 1000)
+    wish = messages.UndeleteTable(name, new_name, wait_ms, request_id or new_request_id())
+    _change(given, wish, wait_ms, "table {0.table.name} ({0.table.table_id}) is back, {0.open} of {0.replicas} open")
 
 
 @table.command()
@@ -330,11 +353,15 @@ def _specs_of_file(path: Path) -> list[RegionSpec]:
 
 
 @table.command("list")
+@click.option("--deleted", is_flag=True, help="Deleted tables whose rows are still there, and for how long.")
 @stale_options
 @global_options
 @click.pass_obj
-def list_(given: Globals, bound: Bound) -> None:
+def list_(given: Globals, deleted: bool, bound: Bound) -> None:
     """All tables: regions, how many are open, in transition, parked."""
+    if deleted:
+        list_deleted(given)
+        return
     with open_cluster(given, bound=bound) as cluster:
         found = cluster.ask_master(messages.ListTables(), messages.Tables)
     if given.json:
@@ -483,3 +510,28 @@ def describe_table(cluster: Cluster, name: str, start_key: str = "", limit: int 
         if len(page.regions) < wanted or len(found) == limit or page.regions[-1].region.end_key == "":
             return messages.Regions(page.table, found)
         start_key = page.regions[-1].region.end_key
+
+
+def list_deleted(given: Globals) -> None:
+    """Deleted tables that have rows on disk, from the store."""
+    with open_cluster(given) as cluster:
+        found = [one for one in cluster.tables() if one.state is TableState.REMOVED and not one.purged_ms]
+    if given.json:
+        output.print_json(found)
+        return
+    now_ms = int(time.time() * 1000)
+    rows = [(one.name, one.table_id, one.regions, fate(one, now_ms)) for one in found]
+    columns = ["table", "id", "#regions", "rows"]
+    output.console().print(output.table("", columns, rows) if rows else "no deleted table has rows")
+
+
+def fate(table: TableRecord, now_ms: int) -> str:
+    """What becomes of the rows of a deleted table."""
+    if table.purging_ms:
+        return "are being removed"
+    if not table.finished_ms:
+        return "kept; regions are being closed"
+    if not table.purge_at_ms:
+        return "kept until a master has begun to count"
+    left_s = (table.purge_at_ms - now_ms) // 1000
+    return f"kept for {left_s} s more" if left_s > 0 else "are about to be removed"

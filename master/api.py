@@ -116,7 +116,7 @@ class MasterApi:
 
     async def _answer(self, reign: Reign, request: ms.MasterRequest) -> msgspec.Struct:
         match request:
-            case ms.CreateTable() | ms.AlterTable() | ms.DeleteTable() | ms.SetTableIntent():
+            case ms.CreateTable() | ms.AlterTable() | ms.DeleteTable() | ms.UndeleteTable() | ms.SetTableIntent():
                 return await reign.operations.perform(request)
             case ms.MoveRegion():
                 return await self._move(reign, request)

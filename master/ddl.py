@@ -23,6 +23,7 @@ would refuse what its successor has made possible.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -35,7 +36,7 @@ from master.chronicle import Chronicle
 from master.fence import Fence
 from master.locks import Lock, LockTable, Rank
 from master.lookup import find_table, summary
-from regions import ddl, partitioning
+from regions import ddl, partitioning, purging
 from regions import effects as fx
 from regions import messages as ms
 from regions import schema as columns
@@ -79,14 +80,32 @@ class Reign(Protocol):
     async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None: ...
 
 
+#: Brings a deleted table back; the second argument makes the part of the multi that records the result.
+Undeletes = Callable[[ddl.UndeleteTable, Callable[[TableRecord], tables.Ops]], Awaitable[TableRecord]]
+
+
+async def _nobody_undeletes(request: ddl.UndeleteTable, _: Callable[[TableRecord], tables.Ops]) -> TableRecord:
+    raise RpcError(ms.NOT_FOUND, f"there is no deleted table {request.table!r}")
+
+
 class TableOperations:
     """Carries out requests about tables for one reign, one at a time for each table."""
 
-    def __init__(self, reign: Reign, now_ms: Callable[[], int], token: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        reign: Reign,
+        now_ms: Callable[[], int],
+        token: Callable[[int], bytes],
+        grace_ms: int,
+    ) -> None:
+        """`grace_ms`: how long the rows of a deleted table are kept."""
         self._reign = reign
+        self._grace_ms = grace_ms
         self._now_ms = now_ms
         self._token = token
         self.locks = LockTable()
+        #: Carries out UndeleteTable (`master/undelete.py`); set by the reign.
+        self.undelete: Undeletes = _nobody_undeletes
         #: Tables that are being created, by id: PREPARING, and visible to nobody (DD-01).
         self.preparing: dict[str, TableRecord] = {}
 
@@ -165,6 +184,8 @@ class TableOperations:
                     return await self._changed(request, [], self._delete)
                 case ddl.SetTableIntent():
                     return await self._changed(request, [], self._set_intent)
+                case ddl.UndeleteTable():
+                    return await self.undelete(request, partial(self._entry, request))
         except tables.AlreadyExists as error:
             raise RpcError(ms.ALREADY_EXISTS, f"there is a table {error}") from error
         raise AssertionError(f"{type(request).__name__} is no request about tables")
@@ -278,7 +299,7 @@ class TableOperations:
 
     async def _delete(self, request: ddl.DeleteTable, table: Table) -> TableRecord:
         """DD-06: to REMOVED, and the name given free, in one write; then the regions are closed."""
-        removed = msgspec.structs.replace(table.record, state=_after(table.record, "delete"))
+        removed = purging.deleted(table.record, self._now_ms(), self._grace_ms)
         version = await tables.remove(self._reign.fence, removed, table.version, self._entry(request, removed))
         self._reign.observe(fx.TableSeen(removed, version))
         return removed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -17,6 +18,8 @@ from regions.messages import (
     CloseRegions,
     OpenRegions,
     OrderResults,
+    Purged,
+    PurgeTable,
     ReviewReplicas,
 )
 from regions.model import ServerRecord
@@ -26,6 +29,8 @@ log = Logger()
 #: How long a server may take to answer a batch with what it knows by then, and how long we wait beyond that.
 ANSWER_WITHIN_MS: Final = 5_000
 GRACE_S: Final = 5.0
+#: How long removing a table's files may take; after that the order is repeated, and the server goes on.
+PURGE_S: Final = 300.0
 
 
 class Dispatcher:
@@ -63,6 +68,11 @@ class Dispatcher:
         message = ReviewReplicas(self._epoch, server.uuid, server.start_code, replicas, self._cluster_id)
         sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000, expect=OrderResults)
         sent.addErrback(self._not_reviewed, server.uuid)
+
+    def purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]:
+        """Have a server remove the rows of a deleted table; fails with RpcError."""
+        message = PurgeTable(self._epoch, server.uuid, server.start_code, table_id, self._cluster_id)
+        return self._client(server).call(message, PURGE_S, expect=Purged)
 
     def _client(self, server: ServerRecord) -> RpcClient:
         address = (server.host, server.port)

@@ -37,12 +37,14 @@ from master.fence import Deposed, Fence, in_batches
 from master.formats import Formats
 from master.phases import Phases
 from master.planning import Planner
+from master.purging import Purging
 from master.registry import Registry
 from master.runs import Runs
 from master.settings import Settings
 from master.sight import Sight
 from master.strays import Strays
 from master.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
+from master.undelete import Undelete
 from master.upkeep import TableUpkeep
 from master.waiters import Waiters, wait_within
 from regions import effects as fx
@@ -50,6 +52,7 @@ from regions.assigner import Assigner
 from regions.heartbeat import Report
 from regions.history import SERVER_DOWN, SERVER_UP, StepLog
 from regions.layout import decode_region
+from regions.messages import Purged
 from regions.model import (
     BarRecord,
     FenceRecord,
@@ -160,8 +163,10 @@ class Reign:
         #: The store is being asked whether our epoch stands.
         self._doubting = False
         self.bulks = Bulks(self, planner, now_ms, token)
-        self.operations = TableOperations(self, now_ms, token)
-        self.upkeep = TableUpkeep(self, self.operations, now_ms)
+        self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
+        self.purging = Purging(self, self.operations.locks, now_ms, int(settings.purge_after_s * 1000))
+        self.operations.undelete = Undelete(self, self.operations.locks, self.purging.forget).perform
+        self.upkeep = TableUpkeep(self, self.operations, now_ms, self.purging.finished)
         self.formats = Formats(fence, now_ms)
         #: While a shutdown is under way that a former master announced: who was alive, and when it is taken to be off.
         self._stopping: frozenset[Incarnation] | None = None
@@ -528,6 +533,7 @@ class Reign:
                 self._handle(move)
             self.applying.tick()
             self.strays.tick()
+            self.purging.tick()
             self.chronicle.tick()
             if self.upkeep.prune_is_due():
                 self.persist(self.upkeep.prune_requests)
@@ -604,6 +610,10 @@ class Reign:
         now_ms = self._now_ms()
         until_ms = 0 if bar_ms == fx.BAR_FOR_EVER else now_ms + bar_ms
         return BarRecord(server.uuid, server.start_code, reason, until_ms, self.fence.epoch, now_ms)
+
+    def order_purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]:
+        """Have a server remove the rows of a deleted table; fails with RpcError."""
+        return self._dispatcher.purge(server, table_id)
 
     async def read_region(self, table_id: str, region_id: str) -> None:
         """Read a region's record again: what is known of it may be out of date."""

@@ -49,6 +49,7 @@ WHO: Final[Mapping[type, Who]] = {
     ms.CreateTable: Who.ACTIVE,
     ms.SetTableIntent: Who.ACTIVE,
     ms.DeleteTable: Who.ACTIVE,
+    ms.UndeleteTable: Who.ACTIVE,
     ms.AlterTable: Who.ACTIVE,
     ms.MoveRegion: Who.ACTIVE,
     ms.RetryRegion: Who.ACTIVE,

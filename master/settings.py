@@ -68,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_ms: int = 3_000
     #: A cluster startup assigns nothing before so many region servers have registered (RT-03).
     min_servers: int = 1
+    #: How long the rows of a deleted table are kept: the table can be brought back meanwhile.
+    purge_after_s: float = 3_600.0
     #: With min_servers 1: how long to wait for more after each arrival.
     settle_ms: int = 500
     #: Keep a mirror of the catalogue while standing by, to take over without loading it and to answer reads.

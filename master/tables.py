@@ -110,6 +110,14 @@ async def remove(fence: Fence, table: TableRecord, version: int, record: Ops) ->
     return _version(results[0])
 
 
+async def bring_back(fence: Fence, table: TableRecord, version: int, ops: Ops, record: Ops) -> int:
+    """Write the record of a table that comes back, and `ops`, which make its name and its regions, in one step; the new
+    version. Raises as `change`."""
+    written = [SetData(fence.layout.table(table.table_id), encode(table), version), *ops]
+    results = await _named(fence, written, fence.layout.name(table.name), record)
+    return _version(results[0])
+
+
 async def record_only(fence: Fence, table: TableRecord, version: int, record: Ops) -> None:
     """Nothing has to change; still the request must not be carried out when it comes again, and what we say must be
     true: only the store knows whether our picture is. Raises as `change`."""

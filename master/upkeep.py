@@ -21,7 +21,7 @@ from master.fence import in_batches
 from master.locks import Lock, Rank
 from regions import effects as fx
 from regions.layout import CorruptZnode, decode_region, decode_request, decode_transition
-from regions.model import RegionRecord, TabletState, TransitionRecord
+from regions.model import RegionRecord, TableRecord, TabletState, TransitionRecord
 from regions.states import Cause
 
 log = Logger()
@@ -42,7 +42,15 @@ def _names_a_server(region: RegionRecord) -> bool:
 class TableUpkeep:
     """See the module docstring. One per reign."""
 
-    def __init__(self, reign: Reign, operations: TableOperations, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        reign: Reign,
+        operations: TableOperations,
+        now_ms: Callable[[], int],
+        finished: Callable[[TableRecord], None] = lambda _: None,
+    ) -> None:
+        """`finished` is called for each deleted table of which nothing is open any more."""
+        self.finished = finished
         self._reign = reign
         self._operations = operations
         self._now_ms = now_ms
@@ -73,6 +81,7 @@ class TableUpkeep:
                 log.info("table {table} is not marked as finished: {error}", table=table.name, error=error)
             else:
                 self._reign.observe(fx.FinishAnswered(table.table_id, True))
+                self.finished(record)
                 return
         self._reign.observe(fx.FinishAnswered(table.table_id, False))
         await self._operations.look_again(table.table_id)

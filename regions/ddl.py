@@ -61,6 +61,15 @@ class DeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     request_id: str = ""
 
 
+class UndeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Bring a deleted table back with its rows, under its former name or under `name`; `wait_ms` as for CreateTable."""
+
+    table: str  #: name or id
+    name: str = ""
+    wait_ms: int = 0
+    request_id: str = ""
+
+
 class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Change a table's name, its schema, or both (DD-07): the schema version goes up by one, the table is ALTERING.
 
@@ -78,7 +87,7 @@ class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     kind: str = ""
 
 
-DdlRequest = CreateTable | SetTableIntent | DeleteTable | AlterTable
+DdlRequest = CreateTable | SetTableIntent | DeleteTable | UndeleteTable | AlterTable
 
 
 def check_request_id(request_id: str) -> None:
@@ -102,6 +111,7 @@ __all__ = [
     "DdlRequest",
     "DeleteTable",
     "SetTableIntent",
+    "UndeleteTable",
     "check_request_id",
     "contents_digest",
 ]

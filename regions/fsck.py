@@ -58,6 +58,7 @@ class Problem(enum.StrEnum):
     LATE = "late"
     NAMELESS = "table without its name"
     HALF_TABLE = "half a table"
+    LEFTOVER = "files that no table claims"
     ONE_COPY = "fewer copies than the table asks for"
     SILENT_SERVER = "server that does not answer"
     NO_MASTER = "no active master"
@@ -72,6 +73,7 @@ WARNINGS: Final = frozenset(
         Problem.NO_MASTER,
         Problem.HALF_TABLE,
         Problem.ONE_COPY,
+        Problem.LEFTOVER,
     }
 )
 
@@ -139,6 +141,8 @@ class View(msgspec.Struct):
     used_directories: dict[str, str] = {}
     #: Table name -> table id.
     names: dict[str, str] = {}
+    #: Ids of tables that have files in the shared directories, as servers list them.
+    on_disk: list[str] = []
     has_master: bool = True
     now_ms: int = 0
     #: (path, reason) of znodes that cannot be understood.
@@ -154,6 +158,7 @@ def check(view: View) -> list[Finding]:
     found += _directories(view)
     found += _transitions(view)
     found += _tables(view)
+    found += _leftovers(view)
     for server in view.servers:
         if view.lists.get(server.uuid) is None:
             text = f"server {server.name} is registered and does not answer; its regions could not be compared"
@@ -461,3 +466,17 @@ def _name_of(table: TableRecord, view: View, ids: Mapping[str, str]) -> Iterable
     preview = f"{path} = {table.table_id}, if the name is free and the table is as it was read"
     fix = Fix(FixKind.NAME, preview, path=path, table_id=table.table_id)
     yield _finding(Problem.NAMELESS, table.name, f"{text}: another table could take {table.name!r}", fix)
+
+
+def _leftovers(view: View) -> Iterable[Finding]:
+    """Directories of no table: of another cluster, say, or of a store that was set back to a backup."""
+    tables = {one.table_id: one for one in view.tables}
+    known = {*tables, *view.regions, *view.names.values(), *_corrupt(view)}
+    for table_id in view.on_disk:
+        table = tables.get(table_id)
+        if table_id not in known:
+            text = f"the shared directory has files of table {table_id}, which the store does not know"
+            yield _finding(Problem.LEFTOVER, table_id, f"{text}; nothing removes them: see whose they are, then do it")
+        elif table is not None and table.purged_ms:
+            text = f"the shared directory has files of table {table.name} ({table_id}), whose rows were removed"
+            yield _finding(Problem.LEFTOVER, table_id, f"{text}; nobody needs them")

@@ -30,6 +30,7 @@ from regions.ddl import AlterTable as AlterTable
 from regions.ddl import CreateTable as CreateTable
 from regions.ddl import DeleteTable as DeleteTable
 from regions.ddl import SetTableIntent as SetTableIntent
+from regions.ddl import UndeleteTable as UndeleteTable
 from regions.heartbeat import Heartbeat, HeartbeatReply, ServerFigures
 from regions.model import (
     BalanceMove,
@@ -175,6 +176,38 @@ class AlterRegions(msgspec.Struct, frozen=True, tag=True):
     cluster: str = ""  #: cluster id of the sender
 
 
+class PurgeTable(msgspec.Struct, frozen=True, tag=True):
+    """Remove the rows of a deleted table whose purge has begun. The server reads the table's record itself.
+
+    Answer: Purged. Idempotent: what is gone is gone.
+    """
+
+    epoch: int
+    recipient: str
+    start_code: int
+    table_id: str
+    cluster: str = ""
+
+
+class Purged(msgspec.Struct, frozen=True, tag=True):
+    """The rows are gone; `regions`: directories that this order removed."""
+
+    regions: int = 0
+
+
+class ListDirectories(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Which tables have files in the shared directory. Answer: Directories."""
+
+    recipient: str = ""
+
+
+class Directories(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Ids of tables that have files, and of those whose files are about to be removed."""
+
+    tables: list[str] = []
+    removing: list[str] = []
+
+
 class AlterResult(msgspec.Struct, frozen=True, array_like=True):
     """The version that a replica has now; -1: it is not on this server, and must be opened to get one."""
 
@@ -260,8 +293,17 @@ class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     masters: list[MasterReach] = []
 
 
-ServerRequest = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | ListOpen | GetServerStatus
-ServerReply = OrderResults | AlterResults | OpenList | ServerStatus
+ServerRequest = (
+    OpenRegions
+    | CloseRegions
+    | AlterRegions
+    | ReviewReplicas
+    | PurgeTable
+    | ListOpen
+    | ListDirectories
+    | GetServerStatus
+)
+ServerReply = OrderResults | AlterResults | OpenList | Purged | Directories | ServerStatus
 
 
 # --- anybody to master ------------------------------------------------------------------------------------------
@@ -769,6 +811,7 @@ MasterRequest = (
     | SetTableIntent
     | DeleteTable
     | AlterTable
+    | UndeleteTable
     | ListTables
     | DescribeTable
     | DescribeRegion

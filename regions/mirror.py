@@ -185,10 +185,13 @@ class Mirror:
             self._finished.add(table_id)
             return []
         is_new = table_id not in self.world.tables
+        was_finished = table_id in self._finished
+        self._finished.discard(table_id)
         self.world.put_table(record, version)
         for region, region_version in self._early.pop(table_id, {}).values():
             self._region(region, region_version)
-        if is_new and not self.is_complete:
+        if is_new and (was_finished or not self.is_complete):
+            # Brought back: what was told of its regions while it was deleted was not kept.
             return self._ask([f"{self._layout.table_regions(table_id)}/"])
         return []  # its regions were made before it, while we watched
 

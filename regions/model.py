@@ -194,6 +194,12 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: System tables are assigned before all others and never wait behind them (RT-05).
     system: bool = False
     created_ms: int = 0
+    #: When the table was removed, and from when on its rows may be; when their removal began, and when it ended. By the
+    #: clocks of masters; 0: not (`regions/purging.py`).
+    removed_ms: int = 0
+    purge_at_ms: int = 0
+    purging_ms: int = 0
+    purged_ms: int = 0
     #: When the last region of a removed table was closed; its regions need not be looked at any more.
     finished_ms: int = 0
     #: While ALTERING: the latest schema that every region is known to follow, and its version (DD-07).

@@ -57,6 +57,9 @@ TABLE_STEPS: Final[tuple[TableStep, ...]] = (
     TableStep("DD-06",       _T.RUNNING,   "delete",          _T.REMOVED),
     TableStep("DD-06",       _T.ALTERING,  "delete",          _T.REMOVED),
     TableStep("DD-06 MD-06", _T.REMOVED,   "all closed",      _T.REMOVED),
+    TableStep("DD-06",       _T.REMOVED,   "undelete",        _T.RUNNING),
+    TableStep("DD-06",       _T.REMOVED,   "undelete altering", _T.ALTERING),
+    TableStep("DD-06",       _T.REMOVED,   "rows removed",    _T.REMOVED),
 )
 TABLET_STEPS: Final[tuple[TabletStep, ...]] = (
     TabletStep("DD-01",       None,         "table created",    _R.PREPARING),
@@ -69,6 +72,8 @@ TABLET_STEPS: Final[tuple[TabletStep, ...]] = (
     TabletStep("DD-06",       _R.PREPARING, "table removed",    _R.DELETED),
     TabletStep("DD-06",       _R.CREATING,  "table removed",    _R.DELETED),
     TabletStep("DD-06",       _R.RUNNING,   "table removed",    _R.DELETED),
+    TabletStep("DD-06",       _R.DELETED,   "undelete, was opened", _R.RUNNING),
+    TabletStep("DD-06",       _R.DELETED,   "undelete, never opened", _R.PREPARING),
 )
 # fmt: on
 

@@ -31,6 +31,7 @@ import ctypes
 import errno
 import os
 import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ from coord.errors import ConfigError
 from regions.kinds import DIRECTORIES
 from regions.model import RegionRecord
 from regionserver.opener import Opening, RegionError, RegionOpener
-from regionserver.owner import Hold, Owner, take
+from regionserver.owner import Hold, Owner, holder_of, take
 from regionserver.shared import SharedDirectory
 
 _RECORD: Final = "region.json"
@@ -63,6 +64,8 @@ class DirectoryOpener(RegionOpener):
         """Raises ConfigError when regions could not be created there."""
         self.shared: SharedDirectory | None = SharedDirectory(shared_dir, getattr(self, "kind", ""))
         self._regions = os.fspath(shared_dir.absolute() / "regions")
+        #: Where directories of deleted tables are while they are being removed.
+        self._purged = os.fspath(shared_dir.absolute() / "purged")
         try:
             os.makedirs(self._regions, mode=0o700, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._regions):
@@ -130,6 +133,52 @@ class DirectoryOpener(RegionOpener):
             hold = self._held.pop(self.path(region, replica), None)
         if hold is not None:
             hold.release()
+
+    def purge(self, table_id: str) -> int:
+        """Move the table's directory into `purged/`, durably, then remove it; return how many regions it had.
+
+        A crash leaves the directory in one of the two places, and the next call goes on.
+
+        Raises:
+            RegionError: a region is open somewhere, or the id is no plain name; nothing was removed.
+            OSError: it could not be removed.
+        """
+        if not _SAFE_ID.fullmatch(table_id):
+            raise RegionError(f"{table_id!r} cannot be the name of a directory")
+        assert self.shared is not None, "a directory opener has a shared directory"
+        self.shared.check()
+        if not os.path.isdir(self._regions):
+            raise RegionError(f"{self._regions} does not exist: nothing counts as removed before it is back")
+        source, trash = f"{self._regions}/{table_id}", f"{self._purged}/{table_id}"
+        if os.path.isdir(source):
+            self._check_closed(source)
+            os.makedirs(trash, mode=0o700, exist_ok=True)
+            # A name of its own: a crash may have left an earlier one, and the table a directory again.
+            os.rename(source, f"{trash}/{len(os.listdir(trash))}.{os.getpid()}")
+            for folder in (trash, self._purged, self._regions):
+                sync_folder(folder)
+        if not os.path.isdir(trash):
+            return 0
+        count = sum(len(os.listdir(f"{trash}/{name}")) for name in os.listdir(trash))
+        shutil.rmtree(trash)
+        sync_folder(self._purged)
+        return count
+
+    def _check_closed(self, table: str) -> None:
+        """Raise RegionError if a region below the directory `table` is open, here or on any other server."""
+        with self._lock:
+            ours = [path for path in self._held if path.startswith(f"{table}/")]
+        if ours:
+            raise RegionError(f"{ours[0]} is open on this server")
+        for name in os.listdir(table):
+            holder = holder_of(f"{table}/{name}")
+            if holder is not None:
+                raise RegionError(f"{table}/{name} is open on {holder}")
+
+    def kept(self) -> tuple[list[str], list[str]]:
+        """Return the ids of the tables that have directories, and of those whose directories are being removed."""
+        purged = sorted(os.listdir(self._purged)) if os.path.isdir(self._purged) else []
+        return sorted(os.listdir(self._regions)), purged
 
     def _create(self, path: str, opening: Opening) -> bool:
         """Make directory and region.json unless they are there; not durable yet."""

@@ -166,6 +166,14 @@ class Host:
             self.is_serving = is_serving
             self._opener.serving_changed(is_serving)
 
+    def in_thread(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run `work` in one of the threads; `done` gets what it returned or raised, on the reactor's thread."""
+        self._workers.submit(work, done)
+
+    def tables(self) -> set[str]:
+        """Return the ids of the tables of which a replica is here, in whatever phase."""
+        return {one.table_id for one in self.hosted(0)}
+
     def stop_workers(self, timeout_s: float) -> bool:
         """End the threads; False if the opener does not return."""
         return self._workers.stop(timeout_s)

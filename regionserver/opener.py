@@ -121,6 +121,18 @@ class RegionOpener(ABC):
         Raises anything: the replica then counts as open, and will be closed again.
         """
 
+    def purge(self, table_id: str) -> int:  # noqa: ARG002 - what is kept is the service's own affair
+        """Remove everything that is kept of a deleted table; return how many regions that were.
+
+        Called in a thread, and only when the store says that the table never comes back. Repeated after a crash or a
+        lost answer: go on with what is left. Raise when a region may be open anywhere. By default nothing is kept.
+        """
+        return 0
+
+    def kept(self) -> tuple[list[str], list[str]]:
+        """Return the ids of the tables of which something is kept, and of those that are being removed."""
+        return [], []
+
     def schema_changed(self, region: RegionRecord, replica: int, schema_version: int) -> None:  # noqa: B027 - optional
         """The table of a replica that is open has a later schema, which is in the table's record (DD-07).
 

@@ -115,6 +115,17 @@ def take(folder: str, owner: Owner, evict: Incarnation | None) -> Hold:
     return hold
 
 
+def holder_of(folder: str) -> Incarnation | None:
+    """Return the server that has the region in `folder` open, or None. Raise OSError, RegionError."""
+    if not os.path.isdir(folder):
+        return None
+    for token in _tokens(folder):
+        holder = _holder(_name(folder, token))
+        if holder is not None:
+            return holder
+    return None
+
+
 def _name(folder: str, token: int) -> str:
     return f"{folder}/owner-{token}"
 

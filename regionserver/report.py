@@ -244,6 +244,11 @@ class Membership:
         if not self._is_over:
             self._timers["cluster"] = self._reactor.callLater(AGAIN_S, self._cluster_event, 0, "", 0)
 
+    async def read_table(self, table_id: str) -> bytes:
+        """Return the value of a table's record. Raises NoNode, OperationError."""
+        data, _ = await self.client.get(self._paths.table(table_id))
+        return data
+
     async def read_epoch(self) -> int:
         """Return the fencing epoch as of now; -1 before there was a master. Raises OperationError."""
         # Both leave at once: the store handles them in order.

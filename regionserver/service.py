@@ -51,9 +51,11 @@ from regions.messages import (
     AlterRegions,
     CloseRegions,
     GetServerStatus,
+    ListDirectories,
     ListOpen,
     OpenList,
     OpenRegions,
+    PurgeTable,
     ReviewReplicas,
     ServerReply,
     ServerRequest,
@@ -75,6 +77,7 @@ from regionserver.life import Phase
 from regionserver.metrics import Metrics
 from regionserver.opener import NothingOpener, RegionOpener, kind_of
 from regionserver.process import allow_many_files, install_reactor
+from regionserver.purging import Purges
 from regionserver.report import Membership
 from regionserver.serving import Serving
 from regionserver.shared import Admission
@@ -93,7 +96,7 @@ REFUSED_AGAIN_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 10.0
 
 #: What only the newest master may send, and only to this very incarnation.
-Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas
+Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable
 
 _OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
 _CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
@@ -184,6 +187,7 @@ class RegionServer:
             workers,
             self._region_damaged,
         )
+        self._purges = Purges(opener, self._host.in_thread, self._read_table, self._host.tables)
         opener.attach(self._serving)
 
     @property
@@ -412,6 +416,9 @@ class RegionServer:
         if isinstance(request, ReviewReplicas):
             self._admit(request)
             return self._host.review(request.replicas)
+        if isinstance(request, PurgeTable):
+            self._admit(request)
+            return ensureDeferred(self._purges.purge(request.table_id))
         if request.recipient not in ("", self._record.uuid):
             raise RpcError(WRONG_SERVER, f"this is {self._record.uuid}")
         if isinstance(request, ListOpen):
@@ -425,6 +432,8 @@ class RegionServer:
             shared = self._opener.shared
             directory = "" if shared is None else shared.directory_id
             return OpenList(self._record.uuid, self._record.start_code, hosted, directory)
+        if isinstance(request, ListDirectories):
+            return ensureDeferred(self._purges.directories())
         assert isinstance(request, GetServerStatus), f"nobody answers {request}"
         return self.status()
 
@@ -436,6 +445,12 @@ class RegionServer:
         if code:
             self._metrics.refused_commands.labels(code).inc()
             raise RpcError(code, why)
+
+    async def _read_table(self, table_id: str) -> bytes:
+        membership = self._membership
+        if membership is None:
+            raise ConnectionLoss("", "no session with the store")
+        return await membership.read_table(table_id)
 
     async def _read_epoch(self) -> int:
         membership = self._membership

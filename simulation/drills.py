@@ -237,6 +237,21 @@ def fencing(world: World) -> None:
         world.run_for(chance.between(0.2, 2.0))
 
 
+def purging(world: World) -> None:
+    """Tables are deleted, and brought back about when their rows are removed, while masters and servers come and go."""
+    chance, work, operator = world.timeline.chance, world.setting.work, world.operator
+    world.setting.purge_after_s = chance.pick((0.5, 1.5))
+    come_up(world)
+    work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    world.faults.choose(["kill-active", "kill-server", "freeze-active", "freeze-server", "break-connection"])
+    world.faults.pause_s = chance.pick((1.0, 3.0))
+    world.faults.start()
+    while world.timeline.now < work.until:
+        operator.create(1 + chance.below(4))
+        operator.remove_and_bring_back(world.setting.purge_after_s)
+        world.run_for(chance.between(0.2, 1.0))
+
+
 DRILLS: Final[dict[str, Callable[[World], None]]] = {
     "random": random,
     "master-failover": master_failover,
@@ -249,4 +264,5 @@ DRILLS: Final[dict[str, Callable[[World], None]]] = {
     "ddl-storm": ddl_storm,
     "table-creation": table_creation,
     "fencing": fencing,
+    "purging": purging,
 }

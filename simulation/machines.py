@@ -51,6 +51,8 @@ class Setting:
         self.master_timeout_ms = 3_000
         self.min_servers = 1
         self.limits = AssignerConfig()
+        #: How long the rows of deleted tables are kept.
+        self.purge_after_s = 3_600.0
         #: How plans go wrong: probability of failing, and of being late by up to so many seconds.
         self.plan_fails = 0.0
         self.plan_late_s = 0.0
@@ -58,6 +60,8 @@ class Setting:
         self.standbys: Standbys | None = None
         #: Told of what must never happen.
         self.violated: Callable[[str], None] = _nothing
+        #: Told of each table whose rows a server removes.
+        self.rows_removed: Callable[[str], None] = _nothing
 
 
 def _nothing(_: str) -> None:
@@ -194,6 +198,7 @@ class MasterMachine(Machine):
             root=setting.root,
             session_timeout_ms=setting.master_timeout_ms,
             min_servers=setting.min_servers,
+            purge_after_s=setting.purge_after_s,
             limits=setting.limits,
         )
         self.service = MasterService(
@@ -275,7 +280,7 @@ class ServerMachine(Machine):
     def begin(self, process: Process) -> None:
         """See Machine.begin."""
         setting = self.setting
-        opener = self.opener = Opener(process, setting.holds, setting.work)
+        opener = self.opener = Opener(process, setting.holds, setting.work, setting.rows_removed)
         settings = ServerSettings(
             store=setting.store.address,
             data_dir=_NOWHERE,

@@ -374,6 +374,8 @@ class Observer:
             (TabletState.PREPARING, TabletState.REPLACED): Actor.MASTER,
             (TabletState.PREPARING, TabletState.DELETED): Actor.MASTER,
             (TabletState.RUNNING, TabletState.DELETED): Actor.MASTER,
+            (TabletState.DELETED, TabletState.RUNNING): Actor.MASTER,
+            (TabletState.DELETED, TabletState.PREPARING): Actor.MASTER,
         }
         step = f"{old.region_id} {old.state} -> {new.state}"
         if steps.get((old.state, new.state)) is not actor:
@@ -410,7 +412,15 @@ class Observer:
     def _check_table_step(self, old: TableRecord, new: TableRecord) -> None:
         """DD-06, DD-07: what one write may make of a table."""
         if old.state is TableState.REMOVED and new.state is not TableState.REMOVED:
-            self.violated(f"DD-06: table {old.name} came back from the dead")
+            if not old.finished_ms or old.purging_ms or old.purged_ms:
+                self.violated(f"DD-06: table {old.name} came back from the dead")
+            self.count("tables brought back")
+        if old.purging_ms and not new.purging_ms:
+            self.violated(f"DD-06: the purge of table {old.name} was taken back")
+        if new.purging_ms and not old.purging_ms and not (old.finished_ms and old.purge_at_ms):
+            self.violated(f"DD-06: the purge of table {old.name} began before it was closed and its time set")
+        if new.purged_ms and not old.purged_ms:
+            self.count("tables purged")
         if new.schema_version not in (old.schema_version, old.schema_version + 1):
             self.violated(f"DD-07: schema version of {old.name} from {old.schema_version} to {new.schema_version}")
         if new.schema_version > old.schema_version and new.state is not TableState.ALTERING:
@@ -463,6 +473,15 @@ class Observer:
                 shadow.active_session = 0
             elif decode_active(data).epoch == 0:
                 shadow.active_session = outcome.session_id
+
+    def rows_removed(self, table_id: str) -> None:
+        """A server removes the rows of a table."""
+        table = self.shadow.tables.get(table_id)
+        if table is None or table.state is not TableState.REMOVED:
+            self.violated(f"DD-06: rows of table {table_id} are removed, which is not deleted")
+        elif not table.purging_ms:
+            self.violated(f"DD-06: rows of table {table.name} are removed, which may still be brought back")
+        self.count("rows removed")
 
     def check_all(self) -> None:
         """At the end: no region lost, every table whole, the history as the log."""

@@ -17,7 +17,7 @@ from coord.errors import CoordError, NodeExists, NoNode
 from coord.rpc import RpcClient, RpcError
 from regions import messages as ms
 from regions.layout import Layout
-from regions.model import PlanState, TableIntent, TableRecord, TransitionRecord
+from regions.model import PlanState, TableIntent, TableRecord, TableState, TransitionRecord
 from simulation.machines import RPC_PORT, MasterMachine, ServerMachine
 from simulation.observer import Observer
 from simulation.region_work import SIMULATED
@@ -182,6 +182,17 @@ class Operator:
         found = shadow.tables.get(shadow.names.get(name, ""))
         if found is None or found.intent is not intent:
             self._observer.violated(f"FW-04: table {name} was said to be {intent.value}; the store says otherwise")
+
+    def remove_and_bring_back(self, pause_s: float) -> None:
+        """Delete a table, and after about as long as its rows are kept bring it back."""
+        table = self.random_table()
+        if table is not None and table.state is not TableState.REMOVED:
+            self.do(f"delete {table.name} for a while", lambda: self._remove_and_bring_back(table, pause_s))
+
+    async def _remove_and_bring_back(self, table: TableRecord, pause_s: float) -> None:
+        await self.ask(ms.DeleteTable(table.table_id))
+        await self.pause(self._chance.between(0, 2 * pause_s))
+        await self.ask(ms.UndeleteTable(table.table_id))
 
     def move(self) -> None:
         """Move a region somewhere, or anywhere else."""

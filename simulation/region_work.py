@@ -83,14 +83,26 @@ class Opener(RegionOpener):
 
     kind = SIMULATED
 
-    def __init__(self, process: Process, holds: Holds, work: Work) -> None:
+    def __init__(self, process: Process, holds: Holds, work: Work, rows_removed: Callable[[str], None]) -> None:
+        """`rows_removed` is told of each table whose rows are removed."""
         self.process = process
+        self._rows_removed = rows_removed
         self.is_serving = False
         #: Ends of opens that were cut short because a replica is given up: none is ever forgotten.
         self._holds = holds
         self._work = work
         self._span_us = 0
         process.on_death.append(lambda: holds.process_gone(self))
+
+    def purge(self, table_id: str) -> int:
+        """Remove a table's rows, unless the lock of a region says that a server has it open."""
+        if self.process.is_dead:
+            return 0
+        if any(key[0].startswith(f"{table_id}.") and openers for key, openers in self._holds.open.items()):
+            raise RegionError(f"regions of {table_id} are open")
+        self._takes(0.0, 0.0)
+        self._rows_removed(table_id)
+        return 1
 
     def take_span(self) -> int:
         """How long the call that was made last takes, in microseconds."""

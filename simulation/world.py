@@ -59,6 +59,7 @@ class World:
         self.store = Store(timeline, self.network, nodes, self._committed)
         setting = self.setting = Setting(timeline, self.network, self.store, self.layout.root)
         setting.violated = self.observer.violated
+        setting.rows_removed = self.observer.rows_removed
         setting.standbys = self.standbys
         masters = options.masters or chance.pick((1, 2, 2, 3))
         servers = options.servers or chance.pick((2, 3, 4, 5))

@@ -20,6 +20,7 @@ from master.bulk import Bulks
 from master.election import Election
 from master.feed import Feed, Warm
 from master.fence import Fence
+from master.purging import Purging
 from master.transitions import TransitionWriter
 from regions import recovery, writes
 from regions.fleet import Fleet
@@ -30,6 +31,7 @@ from regions.reports import Reports
 from regions.selection import Selection
 from regions.states import Cause
 from regions.world import World as Picture
+from regionserver import purging as server_purging
 from regionserver import tie as tie_module
 from regionserver.lease import Lease
 from regionserver.replicas import Replicas
@@ -436,6 +438,23 @@ class BarOfOneStart(Bug):
 
     def script(self, world: World) -> None:
         DRILLS["fencing"](world)
+
+
+class PurgedUnclaimed(Bug):
+    """Rows are removed when their time is over, without a write that keeps the table from being brought back."""
+
+    def patches(self) -> list[Patch]:
+        async def claimed(self: Purging, table_id: str) -> Any:
+            found = await self._latest(table_id)
+            return found if found is not None and self._now_ms() >= found.purge_at_ms else None
+
+        return [
+            instead(Purging, "_claimed", claimed),
+            instead(server_purging, "objection_to_purge", lambda _: ""),
+        ]
+
+    def script(self, world: World) -> None:
+        DRILLS["purging"](world)
 
 
 class KeepsRegionsOfLostSession(Bug):

@@ -159,6 +159,7 @@ DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
      [(Problem.UNREADABLE, "/rk/regions/t/t.3"), (Problem.HOLE, "orders:p")]),
     ("nonsense in a table", _corrupt_table,
      [(Problem.UNREADABLE, "/rk/tables/t"), (Problem.HALF_TABLE, "orders"), (Problem.HALF_TABLE, "t")]),
+    ("files of no table", lambda v: v.on_disk.extend(["t", "zz"]), [(Problem.LEFTOVER, "zz")]),
     ("replicas of one copy", lambda v: v.tables.__setitem__(0, replicated(v)), [(Problem.ONE_COPY, "orders")]),
     ("no master", lambda v: setattr(v, "has_master", False), [(Problem.NO_MASTER, "")]),
 ]  # fmt: skip

@@ -26,10 +26,14 @@ def test_only_listed_steps_are_legal(before: TableState | None, event: str) -> N
 
 
 def test_nothing_leaves_the_ends() -> None:
-    """DD-06, MD-06: what is removed, deleted or replaced stays that, for ever."""
-    assert {step.after for step in TABLE_STEPS if step.before is TableState.REMOVED} == {TableState.REMOVED}
-    ends = (TabletState.DELETED, TabletState.REPLACED)
-    assert not [step for step in TABLET_STEPS if step.before in ends]
+    """DD-06, MD-06: what is replaced stays that; what is deleted is brought back by an operator or stays deleted."""
+    left = {step.event: step.after for step in TABLE_STEPS if step.before is TableState.REMOVED}
+    back = {left.pop("undelete"), left.pop("undelete altering")}
+    assert back == {TableState.RUNNING, TableState.ALTERING}, "an operator brings the table back, and nothing else"
+    assert set(left.values()) == {TableState.REMOVED}
+    assert not [step for step in TABLET_STEPS if step.before is TabletState.REPLACED]
+    revived = {step.event for step in TABLET_STEPS if step.before is TabletState.DELETED}
+    assert revived == {"undelete, was opened", "undelete, never opened"}
     assert {step.after for step in TABLE_STEPS if step.event == "delete"} == {TableState.REMOVED}
     assert {step.before for step in TABLE_STEPS if step.event == "delete"} == set(VISIBLE)
 

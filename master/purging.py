@@ -1,0 +1,179 @@
+"""Removing the rows of deleted tables when their time of grace is over (DD-06, `regions/purging.py`).
+
+Each step hangs on the table's record, so the next master goes on where this one stopped:
+
+1. the record says `purging_ms`, by compare-and-set: from here on the table cannot be brought back;
+2. a live server of the table's kind is ordered to remove the rows. It reads the record itself before it does, and
+   removes nothing that is open anywhere. The order is repeated, to one server after the other, until one has done it;
+3. the record says `purged_ms`.
+
+The clock is the active master's; the grace counts from the time that the record gives for the deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from coord.errors import MultiFailed
+from coord.rpc import RpcError
+from master import catalog, tables
+from master.ddl import Reign
+from master.locks import Lock, LockTable, Rank
+from regions.kinds import can_open
+from regions.layout import decode_table
+from regions.messages import Purged
+from regions.model import ServerRecord, TableRecord
+from regions.purging import is_awaiting_purge
+
+log = Logger()
+
+#: Pause after an order that failed; the next one goes to another server, if there is one.
+AGAIN_MS: Final = 10_000
+#: Tables that are purged at a time: removing files is work for the servers' disks, and nobody waits for it.
+AT_ONCE: Final = 2
+
+
+class PurgingReign(Reign, Protocol):
+    """What is used of a reign."""
+
+    def persist(self, write: Callable[[], Any]) -> None: ...
+
+    def order_purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]: ...
+
+
+class Purging:
+    """See the module docstring. One per reign."""
+
+    def __init__(self, reign: PurgingReign, locks: LockTable, now_ms: Callable[[], int], grace_ms: int) -> None:
+        self._reign = reign
+        self._locks = locks
+        self._now_ms = now_ms
+        self.grace_ms = grace_ms
+        #: Closed and deleted tables with rows, by id, as their records were last seen; None: not read yet.
+        self.waiting: dict[str, TableRecord] | None = None
+        self._is_reading = False
+        self._running: set[str] = set()
+        #: When to try again, and how often was tried, by table id.
+        self._next_ms: dict[str, int] = {}
+        self._tries: dict[str, int] = {}
+
+    def finished(self, table: TableRecord) -> None:
+        """All of a deleted table is closed."""
+        if self.waiting is not None:
+            self.waiting[table.table_id] = table
+
+    def forget(self, table_id: str) -> None:
+        """The table is purged, or has been brought back."""
+        for known in (self.waiting or {}, self._next_ms, self._tries):
+            known.pop(table_id, None)
+
+    def tick(self) -> None:
+        """Begin what is due."""
+        if self.waiting is None:
+            if not self._is_reading:
+                self._is_reading = True
+                self._reign.persist(self._read)
+            return
+        now_ms = self._now_ms()
+        for table_id, table in self.waiting.items():
+            if len(self._running) >= AT_ONCE:
+                return
+            # What has begun goes on, whatever this master's clock says.
+            due_ms = max(0 if table.purging_ms else table.purge_at_ms, self._next_ms.get(table_id, 0))
+            if due_ms <= now_ms and table_id not in self._running:
+                self._running.add(table_id)
+                self._reign.persist(partial(self._purge_once, table_id))
+
+    async def _read(self) -> None:
+        fence = self._reign.fence
+        found = await catalog.load_tables(fence.client, fence.layout)
+        self.waiting = {table.table_id: table for table, _ in found if is_awaiting_purge(table)}
+
+    async def _purge_once(self, table_id: str) -> None:
+        try:
+            await self._purge(table_id)
+        finally:
+            self._running.discard(table_id)
+
+    async def _purge(self, table_id: str) -> None:
+        table = await self._claimed(table_id)
+        if table is None:
+            return
+        server = self._server_for(table)
+        self._next_ms[table_id] = self._now_ms() + AGAIN_MS
+        self._tries[table_id] = self._tries.get(table_id, 0) + 1
+        if server is None:
+            return
+        try:
+            answer = await self._reign.order_purge(server, table_id)
+        except RpcError as error:
+            log.warn("rows of deleted table {table} are kept for now: {error}", table=table.name, error=error)
+            return
+        await self._write(table_id, purged_ms=self._now_ms())
+        self.forget(table_id)
+        log.info(
+            "removed the rows of deleted table {table} ({table_id}): {regions} regions",
+            table=table.name,
+            table_id=table_id,
+            regions=answer.regions,
+        )
+
+    async def _claimed(self, table_id: str) -> TableRecord | None:
+        """Return the table's record if it says that its rows are being removed; write that if it is time to."""
+        found = await self._latest(table_id)
+        if found is None:
+            self.forget(table_id)
+            return None
+        now_ms = self._now_ms()
+        if found.purging_ms:
+            return found
+        if not found.purge_at_ms:  # deleted under a version that kept the rows for ever: the grace begins now
+            self._keep(await self._write(table_id, purge_at_ms=now_ms + self.grace_ms))
+            return None
+        if now_ms < found.purge_at_ms:
+            self._keep(found)
+            return None
+        return await self._write(table_id, purging_ms=now_ms)
+
+    def _keep(self, table: TableRecord | None) -> None:
+        """Wait until the table's time is over."""
+        if table is not None and self.waiting is not None:
+            self.waiting[table.table_id] = table
+
+    async def _latest(self, table_id: str) -> TableRecord | None:
+        """Return the record as the store has it; None if nothing of the table is to be purged."""
+        fence = self._reign.fence
+        read = await catalog.read_all(fence.client, [fence.layout.table(table_id)])
+        records = [table for table, _ in catalog.decoded(read, decode_table) if is_awaiting_purge(table)]
+        return records[0] if records else None
+
+    async def _write(self, table_id: str, **changes: int) -> TableRecord | None:
+        """Change the record by compare-and-set, under the table's lock; None if there was nothing to change."""
+        fence = self._reign.fence
+        async with self._locks.hold(Lock(Rank.TABLE, table_id)):
+            read = await catalog.read_all(fence.client, [fence.layout.table(table_id)])
+            for table, version in catalog.decoded(read, decode_table):
+                if not is_awaiting_purge(table):
+                    break
+                changed = msgspec.structs.replace(table, **changes)
+                try:
+                    await tables.change(fence, changed, version, [])
+                except MultiFailed as error:
+                    log.info("table {table} has changed meanwhile: {error}", table=table.name, error=error)
+                    return None
+                return changed
+        return None
+
+    def _server_for(self, table: TableRecord) -> ServerRecord | None:
+        """Return a live server that can remove the table's rows, another one at each try; None if there is none."""
+        able = sorted(
+            (one for one in self._reign.world.servers.values() if not one.fencing and can_open(one.kind, table.kind)),
+            key=lambda one: (one.group != table.group, one.uuid),
+        )
+        return able[(self._tries.get(table.table_id, 1) - 1) % len(able)].record if able else None

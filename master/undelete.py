@@ -1,0 +1,110 @@
+"""`undelete`: a deleted table comes back with its rows, in one write (DD-06, `regions/purging.py`).
+
+Regions that do not fit into the multi are written before it: they belong to a table that is deleted, and nobody looks
+at them until the last multi makes the table exist again. If that is refused, or the master dies before it, the table is
+deleted as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coord.client.ops import Create, SetData
+from coord.errors import MultiFailed
+from coord.rpc import RpcError
+from master import catalog, tables
+from master.ddl import Reign
+from master.fence import in_batches, weight
+from master.locks import Lock, LockTable, Rank
+from regions import ddl, purging
+from regions import effects as fx
+from regions import messages as ms
+from regions.layout import check_table_name, decode_table, encode
+from regions.model import RegionRecord, TableRecord, TableState
+
+
+class Undelete:
+    """Carries out UndeleteTable for one reign."""
+
+    def __init__(self, reign: Reign, locks: LockTable, forget: Callable[[str], None]) -> None:
+        """`forget(table_id)`: the table awaits no purge any more."""
+        self._reign = reign
+        self._locks = locks
+        self._forget = forget
+
+    async def perform(self, request: ddl.UndeleteTable, entry: Callable[[TableRecord], tables.Ops]) -> TableRecord:
+        """Bring the table back; `entry` makes the part of the multi that records the result. Raise RpcError, and what
+        `master.tables` raises."""
+        found = await self._find(request.table)
+        name = request.name or found.name
+        try:
+            check_table_name(name)
+        except ValueError as error:
+            raise RpcError(ms.BAD_REQUEST, str(error)) from error
+        async with self._locks.hold(Lock(Rank.TABLE, found.table_id), Lock(Rank.NAME, name)):
+            former, version = await self._latest(found)
+            if name in self._reign.world.names:
+                raise RpcError(ms.ALREADY_EXISTS, f"there is a table {name!r}: give another name by --as")
+            table = purging.undeleted(former, name)
+            fence = self._reign.fence
+            regions = await catalog.load_regions(fence.client, fence.layout, table.table_id)
+            back, table_version = await self._write(table, version, regions, entry(table))
+            self._forget(table.table_id)
+            self._reign.observe(fx.TableSeen(table, table_version, back))
+        return table
+
+    async def _find(self, text: str) -> TableRecord:
+        """Return the deleted table of that id, or the one that had that name last and can still be brought back."""
+        fence = self._reign.fence
+        every = [record for record, _ in await catalog.load_tables(fence.client, fence.layout)]
+        named = [one for one in every if one.table_id == text] or [
+            one for one in every if one.name == text and one.state is TableState.REMOVED
+        ]
+        if not named:
+            raise RpcError(ms.NOT_FOUND, f"there is no deleted table {text!r}")
+        found = max(named, key=lambda one: (not purging.objection_to_undelete(one), one.removed_ms, one.created_ms))
+        self._check(found)
+        return found
+
+    @staticmethod
+    def _check(table: TableRecord) -> None:
+        objection = purging.objection_to_undelete(table)
+        if objection:
+            raise RpcError(ms.BAD_REQUEST, objection)
+
+    async def _latest(self, known: TableRecord) -> tuple[TableRecord, int]:
+        """Return the table's record and its version, read under the table's lock."""
+        fence = self._reign.fence
+        path = fence.layout.table(known.table_id)
+        [(table, version)] = catalog.decoded(await catalog.read_all(fence.client, [path]), decode_table)
+        self._check(table)
+        if not table.finished_ms:
+            raise RpcError(ms.BUSY, f"regions of table {table.name} ({table.table_id}) are still being closed")
+        return table, version
+
+    async def _write(
+        self, table: TableRecord, version: int, regions: list[tuple[RegionRecord, int]], entry: tables.Ops
+    ) -> tuple[list[tuple[RegionRecord, int]], int]:
+        """Write everything; return the regions as they are then, and the version of the table's record."""
+        fence, layout = self._reign.fence, self._reign.fence.layout
+        ops: tables.Ops = []
+        back: list[tuple[RegionRecord, int]] = []
+        for former, region_version in regions:
+            region = purging.undeleted_region(former)
+            if region == former:
+                back.append((former, region_version))
+                continue
+            path = layout.region(region.table_id, region.region_id)
+            ops.append(SetData(path, encode(region), region_version))
+            back.append((region, region_version + 1))
+        name = Create(layout.name(table.name), table.table_id.encode())
+        last: tables.Ops = [name, *entry]
+        size = sum(weight(op) for op in (*ops, *last)) + len(encode(table))
+        if size <= tables.CREATE_BYTES_MAX:
+            last, ops = [*ops, *last], []
+        for batch in in_batches(ops):
+            await fence.write(batch)
+        try:
+            return back, await tables.bring_back(fence, table, version, last, entry)
+        except MultiFailed as error:
+            raise RpcError(ms.BUSY, f"table {table.name} has changed meanwhile: {error.error}") from error
