@@ -11,7 +11,7 @@ import pytest
 from coord.errors import OK
 from coord.offline.directory import StoppedDirectory
 from coord.raft.membership import decode_configuration
-from coord.raft.messages import CONFIG, NORMAL
+from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.members import config_text
 from coord.storage.wal import LogItem
 from coord.tree.command import decode_group
@@ -42,6 +42,8 @@ class Log:
             for item in self._items(found):
                 if item.kind == CONFIG:
                     machine.apply_membership(config_text(decode_configuration(item.data)))
+                elif item.kind == LEVEL:
+                    machine.raise_level(item.data)
                 elif item.kind == NORMAL:
                     time_ms, commands = decode_group(item.data)
                     machine.begin_group(item.data)
