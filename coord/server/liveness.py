@@ -39,6 +39,7 @@ class Liveness:
         self._peers = peers
         self._clock = clock
         self._ticks = 0
+        self._started_ms = clock.monotonic_ms()
         #: Both are there while this node leads and has applied an entry of its term.
         self.expiry: ExpiryQueue | None = None
         self.endings: Endings | None = None
@@ -95,13 +96,24 @@ class Liveness:
             return
         pipeline = self._node.pipeline
         heard = {*pipeline.peek_heard()}
-        silent = [one for one in session_ids if one not in heard and not self.contact.is_unconfirmed(one)]
+        silent = [one for one in session_ids if one not in heard and self._knows_silent(one)]
         for session_id in silent:
             pipeline.end_silent(session_id)
         if silent:
             self._peers.send(leader, codec.encode_silent(codec.AGREED, term, number, silent))
         if len(silent) < len(session_ids):
             self.report(is_patient=False)
+
+    def _knows_silent(self, session_id: int) -> bool:
+        """Return True unless this node may have answered the session within its timeout.
+
+        An earlier process of this node may have answered and died before its report: a process vouches for no silence
+        that began before its start. Clocks of nodes run at different rates, so it waits longer by the same factor.
+        """
+        settings = self._node.settings
+        session = self._node.machine.sessions.sessions.get(session_id)
+        up_ms = (self._clock.monotonic_ms() - self._started_ms) * settings.contact_lease_ms // settings.contact_grace_ms
+        return not self.contact.is_unconfirmed(session_id) and (session is None or up_ms >= session.timeout_ms)
 
     # --- the leader
 

@@ -127,6 +127,7 @@ def test_a_silent_session_is_answered_no_more_once_its_node_has_agreed() -> None
     """So the client cannot take its session for living by a late answer."""
     nodes = StoreNodes(3)
     leader, serving, _ = roles(nodes)
+    nodes.run(2 * TIMEOUT_MS // TICK_MS)
     client = nodes.client(serving, timeout_ms=TIMEOUT_MS)
     for number, expected in ((7, True), (8, False)):
         term = leader.core.term - expected
@@ -136,6 +137,23 @@ def test_a_silent_session_is_answered_no_more_once_its_node_has_agreed() -> None
         assert client.is_open is expected, "a leader of another term decides nothing"
     sent = [f for f in nodes.queues[serving.settings.node_id, leader.settings.node_id] if f[4] == codec.AGREED]
     assert [codec.decode_silent(f, 5, len(f)) for f in sent] == [(leader.core.term, 8, [session_of(client)])]
+
+
+def test_a_node_that_was_restarted_does_not_vouch_for_the_time_before() -> None:
+    """Its earlier process may have answered and died before its next report."""
+    nodes = StoreNodes(3)
+    leader, serving, _ = roles(nodes)
+    client = nodes.client(serving, timeout_ms=TIMEOUT_MS)
+    nodes.run(TIMEOUT_MS // TICK_MS // 2)
+    ping(client)
+    answered_at = nodes.clock.now_ms
+    nodes.crash(serving.settings.node_id)
+    nodes.run(2)
+    nodes.start(serving.settings.node_id)
+    while session_of(client) in leader.machine.sessions.sessions:
+        nodes.run(1)
+        assert nodes.clock.now_ms - answered_at < 10 * TIMEOUT_MS, "and it does end"
+    assert nodes.clock.now_ms - answered_at >= TIMEOUT_MS
 
 
 # --- the lease
