@@ -1,4 +1,4 @@
-"""Deleted tables with real processes: undelete brings the rows back (DD-06)."""
+"""Deleted tables with real processes: undelete brings the rows back, the purge removes their files (DD-06)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from coord.rpc import RpcError
 from regions import messages as ms
 from regions.layout import decode_table
+from regions.model import TableRecord, TableState
 from regionserver.client import connect
 from tests.e2e.masters import Cluster, cluster_on, own_store
 from tests.helpers import eventually
@@ -17,7 +18,7 @@ PATIENCE_S = 60.0
 SPLITS = ["g", "p"]
 
 
-def table_of(cluster: Cluster, table_id: str):  # type: ignore[no-untyped-def]
+def table_of(cluster: Cluster, table_id: str) -> TableRecord:
     return decode_table(cluster.zk.get(cluster.layout.table(table_id))[0])
 
 
@@ -50,3 +51,27 @@ def test_rows_come_back_with_their_table(tmp_path: Path) -> None:
         cluster.wait_settled()
         assert [client.get("again", key) for key in ("a", "h", "z")] == [b"a", b"h", b"z"]
         cluster.check_owners()
+
+
+def test_rows_are_removed_after_their_time(tmp_path: Path) -> None:
+    """And those of the table beside it are not; afterwards there is no way back."""
+    options = ["--purge-after", "1s"]
+    with (
+        own_store(tmp_path / "store", 1) as hosts,
+        cluster_on(hosts, tmp_path / "cluster", masters=1, servers=2, options=options) as cluster,
+        connect(hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as client,
+    ):
+        cluster.wait_active()
+        cluster.wait_servers(2)
+        for name in ("rows", "kept"):
+            cluster.ask_active(ms.CreateTable(name, SPLITS, wait_ms=60_000), ms.Tables)
+            client.put(name, "a", b"value")
+        table_id = delete(cluster, "rows")
+        eventually(lambda: table_of(cluster, table_id).purged_ms > 0, what="its rows are removed")
+        shared = tmp_path / "cluster" / "shared"
+        assert not (shared / "regions" / table_id).exists()
+        assert list((shared / "purged").iterdir()) == []
+        with pytest.raises(RpcError, match="have been removed"):
+            cluster.ask_active(ms.UndeleteTable(table_id), ms.Tables)
+        assert table_of(cluster, table_id).state is TableState.REMOVED
+        assert client.get("kept", "a") == b"value"
