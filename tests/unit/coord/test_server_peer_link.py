@@ -96,10 +96,10 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerLinks]:
         TurnReactor(), node_id=1, cluster=bytes(16), incarnation=1, addresses={2: ("127.0.0.1", 9)}, rng=SeededRng(1)
     )
     found.members = _Members()
-    with monkeypatch.context() as patched:
-        patched.setattr(socket, "socket", refuse)
-        found.start(_Node(), None)
-        yield found
+    # One monkeypatch for fixture and test: with two, the second to end would put the first's replacement back.
+    monkeypatch.setattr(socket, "socket", refuse)
+    found.start(_Node(), None)
+    yield found
     found.stop()
 
 

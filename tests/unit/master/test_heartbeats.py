@@ -175,7 +175,7 @@ def test_a_server_that_has_just_registered_is_given_time(master: Master) -> None
     assert reign is not None
     both = [*reign.registry.servers, ServerRecord("s2", "h", 3, 7)]
     reign.registry.servers = both
-    reign._servers_changed(both, [], [])
+    reign._servers_changed(both, [], [], [])
     assert master.ear.problems() == []
     master.wait(SILENT_MS + 1_000)
     assert "s2 lives, and has not been heard by the active master for 6 s" in "".join(master.ear.problems())
