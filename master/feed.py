@@ -14,6 +14,11 @@ read is read at once; from there on the mirror is as good as a full load.
 **Proof of age** (`prove`). The moment a `sync` leaves is remembered. When its answer is here, so is word of all that
 was committed before that moment; when the znodes that we then had word of are read, the picture is no older than that.
 A ping would prove nothing: a node of the store that is cut off answers it, too.
+
+**End of the session.** The watches end with the session, so what is known stays as old as it is. The client that begins
+another session answers a `sync` again, which says nothing about this picture: from the end of the session on the feed
+asks the store nothing, proves nothing and hands nothing over. Until `stop`, the picture and its last proof remain, for
+callers who allow its age.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred, fail
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -51,6 +56,8 @@ LOADING_PAUSE_S: Final = 0.03
 RECORDS_PAUSE_S: Final = 0.2
 #: Batches on their way at once while somebody waits for them.
 HURRIED_MAX: Final = 4
+#: States of the client in which the session is over, and its watches with it.
+_ENDED: Final = (SessionState.EXPIRED, SessionState.AUTH_FAILED, SessionState.CLOSED)
 #: How often the age is proved without being asked for, and the pause after a reading that failed.
 PROVE_S: Final = 1.0
 BEGIN_AGAIN_S: Final = 5.0
@@ -122,11 +129,16 @@ class Feed:
         self._watch_again()
 
     def stop(self) -> None:
-        """Watch no more; the session is over, or the process ends."""
-        self._stopped = True
+        """Watch no more, and forget the mirror; another feed takes over, or the process ends."""
         self.mirror = None
-        if self._stop_listening is not None:
-            self._stop_listening()
+        self._end()
+
+    def _end(self) -> None:
+        """The session is over: nothing more is heard of the store's changes."""
+        self._stopped = True
+        stop_listening, self._stop_listening = self._stop_listening, None
+        if stop_listening is not None:
+            stop_listening()
         self._fail_waiting()
         for timer in self._timers.values():
             if timer.active():
@@ -140,7 +152,9 @@ class Feed:
             self._prove_later()
 
     def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED and not self._in_force:
+        if state in _ENDED:
+            self._end()
+        elif state is SessionState.CONNECTED and not self._in_force:
             self._watch_again()
 
     def _watch_again(self) -> None:
@@ -167,7 +181,7 @@ class Feed:
         self._transitions = Unread()
         self.proven_ms = -1
         self._fail_waiting()
-        if self.mirror is not None and self._in_force:
+        if self.mirror is not None and self._in_force and not self._stopped:
             self.mirror = Mirror(self._layout)
             self._put(self.mirror.begin())
 
@@ -180,6 +194,11 @@ class Feed:
         elif self._client.state is SessionState.CONNECTED:
             log.error("the mirror begins again: {error}", error=failure.value)
         self._later("again", BEGIN_AGAIN_S, self._begin_again)
+
+    @property
+    def _is_connected(self) -> bool:
+        """Return True while the client is connected in the session whose watches fill the mirror."""
+        return not self._stopped and self._client.state is SessionState.CONNECTED
 
     def _later(self, name: str, seconds: float, action: Callable[[], object]) -> None:
         if not self._stopped:
@@ -244,7 +263,7 @@ class Feed:
         """One request at a time, so that a busy store has few of them; several while somebody waits."""
         unread, most = self._kind(name)
         while unread.in_flight < (HURRIED_MAX if self._is_hurried else 1):
-            if self._stopped or self._client.state is not SessionState.CONNECTED:
+            if not self._is_connected:
                 return
             batch = unread.take(most)
             if batch is None:
@@ -301,6 +320,8 @@ class Feed:
 
     def _read_up(self, *, is_hurried: bool = True) -> Deferred[None]:
         """Fires when everything has been read that we have word of now; fails when that is cut short."""
+        if self._stopped:
+            return fail(ConnectionLoss("", "the session is over"))
         done: Deferred[None] = Deferred()
         self._waiting.append(_Waiter(self._transitions.mark(), self._records.mark(), is_hurried, done))
         if is_hurried:
@@ -357,7 +378,7 @@ class Feed:
         self.mirror = None
         self._records = Unread()
         self.proven_ms = -1
-        if self._client.state is SessionState.CONNECTED:
+        if self._is_connected:
             for path in self._watched():
                 self._client.remove_watch(path, self._record_event).addErrback(lambda _: None)
 
@@ -376,7 +397,7 @@ class Feed:
             as_of = self.as_of(asked_ms)
             if as_of is not None and bound.allows(as_of):
                 return as_of
-            if self.mirror is None or not self.mirror.is_complete or self._client.state is not SessionState.CONNECTED:
+            if self.mirror is None or not self.mirror.is_complete or not self._is_connected:
                 return None
             try:
                 await self._proved()  # perhaps one that was under way: then once more
@@ -415,7 +436,7 @@ class Feed:
         await self._client.sync("/")
         zxid = self._client.last_zxid
         await self._read_up(is_hurried=self._is_probe_hurried)
-        if mirror is not None and mirror is self.mirror and mirror.is_complete:
+        if not self._stopped and mirror is not None and mirror is self.mirror and mirror.is_complete:
             self.proven_ms, self.proven_zxid = sent_ms, zxid
 
     def _prove_later(self) -> None:
@@ -426,7 +447,7 @@ class Feed:
         if self.mirror is None:
             return
         self._prove_later()
-        if self._probe is None and self.mirror.is_complete and self._client.state is SessionState.CONNECTED:
+        if self._probe is None and self.mirror.is_complete and self._is_connected:
             self._begin_probe(is_hurried=False)
 
     def status(self) -> MirrorStatus | None:

@@ -67,6 +67,18 @@ class Bench:
                 self.store.answer()
                 self.clock.advance(0)
 
+    def next_session(self) -> None:
+        """The session expires, its watches with it, and the client is connected with another one."""
+        store = self.store
+        store.become(SessionState.SUSPENDED)
+        for deferred, _ in [store.waiting.popleft() for _ in range(len(store.waiting))]:
+            deferred.errback(ConnectionLoss(""))
+        store.persistent.clear()
+        store.become(SessionState.EXPIRED)
+        store.become(SessionState.SUSPENDED)
+        store.session_id += 1
+        store.become(SessionState.CONNECTED)
+
     def opened(self) -> None:
         """A server ends an open: both records in one write."""
         location = ReplicaLocation(0, "s1", 7, 1)
@@ -251,3 +263,40 @@ def test_out_of_sight_of_the_store_nothing_new_is_proved(bench: Bench) -> None:
     assert result_of(bench.feed.prove(Bound(max_ms=1_000), now)) == [None]
     [as_of] = result_of(bench.feed.prove(Bound(max_ms=100_000), now))
     assert as_of.stale_ms >= 60_000
+
+
+def test_a_picture_of_a_session_that_has_ended_is_not_proved_by_the_next_session(bench: Bench) -> None:
+    """FW-01: the answer to `sync` in another session says nothing of changes that no watch has told."""
+    bench.go_on(2.0)
+    known_ms = bench.feed.proven_ms
+    bench.next_session()
+    bench.opened()
+    bench.go_on(3.0)
+    now = int(bench.clock.seconds() * 1000)
+    results = result_of(bench.feed.prove(Bound(max_ms=1_000), now))
+    bench.go_on(1.0)
+    assert results == [None]
+    assert bench.feed.as_of(now) == AsOf(now - known_ms, 0, "standby")
+    assert bench.store.persistent == [], "watches of this session are the next feed's business"
+
+
+def test_who_waits_for_a_proof_is_told_when_the_session_ends(bench: Bench) -> None:
+    """The answer to `sync` was here, the read behind it is lost with the session, and no gap will be told."""
+    bench.go_on(2.0)
+    bench.clock.advance(0)
+    results = result_of(bench.feed.prove(Bound(max_ms=0), int(bench.clock.seconds() * 1000)))
+    bench.opened()
+    bench.store.answer(1)
+    assert results == []
+    bench.next_session()
+    assert results == [None]
+
+
+def test_a_mirror_of_a_session_that_has_ended_is_not_handed_over(bench: Bench) -> None:
+    """A reign of the next session would decide by what nobody kept up to date."""
+    bench.next_session()
+    [failure] = result_of(bench.feed.hand_over())
+    assert isinstance(failure, Failure)
+    assert isinstance(failure.value, ConnectionLoss)
+    bench.feed.stop()
+    assert result_of(bench.feed.hand_over()) == [None]
