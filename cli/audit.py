@@ -16,8 +16,8 @@ from cli.errors import EXIT_OK, EXIT_REFUSED, NotFoundError
 from cli.follow import describe
 from cli.names import Names
 from cli.options import Globals, global_options
-from regions.alarms import Alarm
-from regions.layout import CorruptZnode, decode_alarm
+from regions.records.alarms import Alarm
+from regions.records.znodes import CorruptZnode, decode_alarm
 
 ALL = "all"
 

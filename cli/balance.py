@@ -11,8 +11,8 @@ from cli.connect import Cluster, open_cluster
 from cli.names import Names
 from cli.options import Globals, global_options
 from regions import messages
-from regions.kinds import pool_words
-from regions.model import BalanceMove, GroupBalance
+from regions.records.kinds import pool_words
+from regions.records.model import BalanceMove, GroupBalance
 
 #: Moves that are shown to people; `--json` has all.
 _SHOWN: Final = 30

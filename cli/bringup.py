@@ -31,8 +31,8 @@ from cli.tables import new_request_id
 from coord.client.access import StoreAccess
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
-from regions.layout import decode_region
-from regions.model import ActiveRecord, PlanState, RegionSpec, ServerRecord, TableState
+from regions.records.model import ActiveRecord, PlanState, RegionSpec, ServerRecord, TableState
+from regions.records.znodes import decode_region
 
 #: Time without any progress, while all that is needed lives, before `rk up` gives up: a machine that is busy with other
 #: work may need a good part of it.

@@ -38,7 +38,9 @@ from coord.rpc_wire import Code, RpcError, call_blocking
 from master.client import MasterClient, NoLeader
 from master.client import split_address as split_address
 from regions import messages
-from regions.layout import (
+from regions.messages.staleness import AsOf, Bound
+from regions.records.model import ActiveRecord, BarRecord, MasterRecord, RegionState, ServerRecord, TableRecord
+from regions.records.znodes import (
     CorruptZnode,
     Layout,
     decode_active,
@@ -49,8 +51,6 @@ from regions.layout import (
     decode_table,
     decode_transition,
 )
-from regions.model import ActiveRecord, BarRecord, MasterRecord, RegionState, ServerRecord, TableRecord
-from regions.staleness import AsOf, Bound
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -26,7 +26,7 @@ from cli import output
 from cli.connect import open_cluster
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.options import Globals, global_options
-from regions.partitioning import place
+from regions.records.partitioning import place
 from regionserver.client import Change, DataError, NoSuchTable, Places, RegionClient, Unavailable
 from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX
 

@@ -12,8 +12,8 @@ import msgspec
 
 from cli.connect import ask_server
 from coord.rpc_wire import RpcError
-from regions.fsck import Finding, Problem, View
-from regions.model import RegionRecord, ServerRecord, TableState
+from regions.diagnose.fsck import Finding, Problem, View
+from regions.records.model import RegionRecord, ServerRecord, TableState
 from regionserver.kv.messages import KvVerified, KvVerify
 from regionserver.serving import Place
 

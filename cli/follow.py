@@ -26,7 +26,8 @@ from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import NoNode, OperationError, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from master.aio import gather
-from regions.layout import (
+from regions.records.model import ActiveRecord, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regions.records.znodes import (
     CorruptZnode,
     Layout,
     decode_active,
@@ -35,8 +36,7 @@ from regions.layout import (
     decode_table,
     decode_transition,
 )
-from regions.model import ActiveRecord, RegionRecord, RegionState, ServerRecord, TransitionRecord
-from regions.sights import NONE, UNKNOWN, Change, History, Sight, actor_of
+from regions.transitions.observed import NONE, UNKNOWN, Change, History, Sight, actor_of
 
 T = TypeVar("T")
 

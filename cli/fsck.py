@@ -29,10 +29,11 @@ from cli.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
 from cli.names import Names
 from cli.options import Globals, global_options
 from coord.rpc_wire import RpcError
-from regions import messages, states
-from regions.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
-from regions.history import CorruptSegment, unpack
-from regions.layout import (
+from regions import messages
+from regions.cluster.history import CorruptSegment, unpack
+from regions.diagnose.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
+from regions.records.model import RegionState, ServerRecord, TableState
+from regions.records.znodes import (
     CorruptZnode,
     decode_active,
     decode_alarm,
@@ -54,8 +55,8 @@ from regions.layout import (
     decode_transition,
     encode,
 )
-from regions.model import RegionState, ServerRecord, TableState
-from regions.states import Actor, Cause
+from regions.transitions import states
+from regions.transitions.states import Actor, Cause
 
 T = TypeVar("T")
 

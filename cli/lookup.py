@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from cli.connect import Cluster
 from cli.errors import CliError, NotFoundError
-from regions.layout import decode_region
-from regions.model import RegionRecord, TableRecord, TableState
-from regions.partitioning import place
+from regions.records.model import RegionRecord, TableRecord, TableState
+from regions.records.partitioning import place
+from regions.records.znodes import decode_region
 
 _HINT: Final = "`rk region list` shows their ids; TABLE:KEY names the region of a key."
 _EXAMPLES: Final = 3

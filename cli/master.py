@@ -10,7 +10,7 @@ from cli.options import Globals, access_options, spark_options
 from cli.staleness import duration_ms
 from coord.errors import ConfigError
 from master.settings import ENGINES, Settings, limits_of
-from regions.layout import DEFAULT_ROOT
+from regions.records.znodes import DEFAULT_ROOT
 
 
 @click.group("master")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cli.errors import CliError, NotFoundError
 from cli.local import LocalCluster
-from regions.model import Incarnation, MasterRecord, ServerRecord
+from regions.records.model import Incarnation, MasterRecord, ServerRecord
 
 #: Characters of a uuid that are shown.
 _UUID_SHOWN = 8

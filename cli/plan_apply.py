@@ -25,13 +25,13 @@ from cli.plan_make import display_on_stderr
 from cli.tables import every_region
 from coord.rpc_wire import RpcError
 from regions import messages
-from regions.census import census
-from regions.layout import decode_cluster, decode_plan
-from regions.model import PlanRecord, PlanState
+from regions.balance.cluster_snapshot import census
 from regions.plan import PlanRows, Snapshot, verify
 from regions.plan.compare import Difference, changes, compare, former_places, places_of
 from regions.plan.fingerprint import fingerprint
 from regions.plan.rebase import rebased
+from regions.records.model import PlanRecord, PlanState
+from regions.records.znodes import decode_cluster, decode_plan
 
 #: Moves in one request to the master: one batch in the store.
 PART_MOVES: Final = 2_000

@@ -10,13 +10,13 @@ from html import escape
 from typing import Final
 
 from cli.output import count, size
-from regions.kinds import pool_words
 from regions.plan.binding import WORDS, Rule
 from regions.plan.figures import Figures, ServerFigures
 from regions.plan.files import Manifest
 from regions.plan.model import Stats
 from regions.plan.problem import REASONS
 from regions.plan.verify import Verdict
+from regions.records.kinds import pool_words
 
 #: Servers that are drawn, the fullest after the plan first; a table has them all.
 DRAWN_MAX: Final = 200

@@ -16,8 +16,8 @@ from cli import output
 from cli.names import Names
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
-from regions.model import Incarnation, MasterRecord, ServerRecord
-from regions.roster import SILENT_MS
+from regions.liveness.roster import SILENT_MS
+from regions.records.model import Incarnation, MasterRecord, ServerRecord
 
 _TIMEOUT_S: Final = 1.0
 

@@ -23,7 +23,7 @@ from cli.lookup import region_in_store
 from cli.names import Names
 from cli.options import Globals, global_options
 from cli.output import count
-from regions.history import (
+from regions.cluster.history import (
     EPOCH_BEGINS,
     GAP,
     SERVER_DOWN,
@@ -36,9 +36,9 @@ from regions.history import (
     told,
     unpack,
 )
-from regions.layout import CorruptZnode, decode_run, decode_transition
-from regions.model import RunRecord
-from regions.states import Actor
+from regions.records.model import RunRecord
+from regions.records.znodes import CorruptZnode, decode_run, decode_transition
+from regions.transitions.states import Actor
 
 #: How often the list of segments is read again when some of them were merged meanwhile.
 _READ_AGAIN: Final = 3

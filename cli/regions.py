@@ -18,8 +18,8 @@ from cli.options import Globals, global_options
 from cli.staleness import print_json, stale_options, tell
 from cli.tables import every_region, regions_table
 from regions import messages
-from regions.partitioning import place
-from regions.staleness import Bound
+from regions.messages.staleness import Bound
+from regions.records.partitioning import place
 
 _GRACE_S: Final = 5.0
 

@@ -17,10 +17,10 @@ from cli.names import Names
 from cli.options import Globals, access_options, global_options
 from cli.staleness import duration_ms
 from regions import messages
-from regions.effects import BAR_FOR_EVER
-from regions.kinds import KV
-from regions.layout import DEFAULT_ROOT
-from regions.model import BarRecord
+from regions.cluster.effects import BAR_FOR_EVER
+from regions.records.kinds import KV
+from regions.records.model import BarRecord
+from regions.records.znodes import DEFAULT_ROOT
 
 #: On top of the time a request may wait in the master: for its way there and back.
 _GRACE_S: Final = 5.0

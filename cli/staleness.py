@@ -12,7 +12,7 @@ import click
 from cli import output
 from cli.errors import UsageFaultError
 from regions.messages import NO_BOUND
-from regions.staleness import AsOf, Bound
+from regions.messages.staleness import AsOf, Bound
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
 _UNITS_MS: Final = {"ms": 1.0, "s": 1_000.0, "": 1_000.0, "m": 60_000.0, "h": 3_600_000.0}

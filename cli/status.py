@@ -32,10 +32,10 @@ from cli.tables import summary
 from coord.client.access import StoreAccess
 from coord.rpc_wire import RpcError, call_blocking
 from regions import messages
-from regions.kinds import KV
-from regions.layout import decode_cluster
-from regions.model import ActiveRecord, MasterRecord
-from regions.staleness import AsOf, Bound
+from regions.messages.staleness import AsOf, Bound
+from regions.records.kinds import KV
+from regions.records.model import ActiveRecord, MasterRecord
+from regions.records.znodes import decode_cluster
 
 #: How long `rk status` waits for the active master; it says so when there is none rather than wait out a failover.
 _MASTER_TIMEOUT_S = 2.0

@@ -21,12 +21,28 @@ from cli.options import Globals, global_options
 from cli.splits import read_keys, split_evenly
 from cli.staleness import print_json, stale_options, tell
 from regions import messages
-from regions.kinds import KV, check_kind, one_copy
-from regions.layout import check_table_name
-from regions.model import RegionRecord, RegionSpec, TableIntent, TableRecord, TableState, TabletState, split_ranges
-from regions.partitioning import describe_range
-from regions.schema import AddColumn, DropColumn, RenameColumn, Schema, SchemaStep, describe_column, parse_column
-from regions.staleness import Bound
+from regions.messages.staleness import Bound
+from regions.records.kinds import KV, check_kind, one_copy
+from regions.records.model import (
+    RegionRecord,
+    RegionSpec,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TabletState,
+    split_ranges,
+)
+from regions.records.partitioning import describe_range
+from regions.records.schema import (
+    AddColumn,
+    DropColumn,
+    RenameColumn,
+    Schema,
+    SchemaStep,
+    describe_column,
+    parse_column,
+)
+from regions.records.znodes import check_table_name
 
 #: On top of the time a request may wait in the master: for its way there and back, over a change of masters.
 ASK_S: Final = 15.0

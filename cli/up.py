@@ -45,8 +45,8 @@ from cli.ports import holder, is_free
 from cli.supervisor import News, Supervisor
 from cli.tables import specs_of_csv, usage_faults
 from master.settings import ENGINES, SECONDS_MAX
-from regions.layout import check_table_name
-from regions.model import RegionSpec, TableState
+from regions.records.model import RegionSpec, TableState
+from regions.records.znodes import check_table_name
 
 DEFAULT_BASE_PORT: Final = 21800
 DEFAULT_TABLE: Final = "packages"

@@ -22,8 +22,8 @@ from cli.lookup import table_of
 from cli.names import Names
 from cli.options import Globals, global_options
 from coord.client.session import SessionState
-from regions.model import RegionState
-from regions.sights import NONE, Change
+from regions.records.model import RegionState
+from regions.transitions.observed import NONE, Change
 
 #: What --state calls the end of a transition.
 DONE: Final = "done"

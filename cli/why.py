@@ -26,11 +26,11 @@ from cli.options import Globals, global_options
 from cli.record import Step, lines, read_past
 from cli.why_table import show_table, table_answer
 from regions import messages
-from regions.assigner import Assigner
-from regions.explain import explain
-from regions.layout import CorruptZnode, decode_region, decode_table, decode_transition
+from regions.assign.assigner import Assigner
+from regions.diagnose.explain import explain
+from regions.diagnose.unstick import Action, Unstick, unstick
 from regions.messages import Explanation, NextActor
-from regions.unstick import Action, Unstick, unstick
+from regions.records.znodes import CorruptZnode, decode_region, decode_table, decode_transition
 
 #: Steps of the history that are shown.
 _STEPS: Final = 6

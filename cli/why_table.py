@@ -17,11 +17,11 @@ from cli.connect import Cluster, ask_reigning, is_alive
 from cli.errors import UnreachableError
 from cli.lookup import table_named
 from cli.names import Names
-from regions.assigner import Assigner
-from regions.layout import decode_region, decode_transition
+from regions.assign.assigner import Assigner
+from regions.diagnose.explain_table import explain_table
 from regions.messages import ExplainTable, NextActor, TableExplanation
-from regions.model import TableRecord
-from regions.unfinished import explain_table
+from regions.records.model import TableRecord
+from regions.records.znodes import decode_region, decode_transition
 
 #: Servers that are asked for a sign of life.
 _PROBED_MAX: Final = 5

@@ -26,9 +26,13 @@ _LIBRARY: Final = "store__mypyc"
 _STAMP: Final = "compiled.stamp"
 
 _MODULES: Final = {
-    "raft": "bounds core handed leadership log membership messages progress quorum reads settings",
-    "server": "agreement client_listener connection grouping keeper node node_settings peer_codec peer_link pipeline"
-    " proposals stream syncs transfer",
+    "raft": "bounds core leadership log membership messages persistence progress quorum reads settings",
+    "server": "batching node node_settings",
+    "server/clients": "connection listener pipeline proposals syncs",
+    "server/net": "stream",
+    "server/peers": "codec link snapshot_transfer",
+    "server/recovery": "divergence",
+    "server/snapshots": "policy",
     "tree": "acl command datatree levels machine node paths plan quota reads requests sessions snapshot watches",
     "wire": "client_conn codec jute opcodes values",
 }

@@ -33,7 +33,7 @@ from twisted.internet.defer import Deferred
 
 from coord.errors import ConfigError
 from coord.rpc_wire import RpcError
-from regions.model import RegionRecord
+from regions.records.model import RegionRecord
 from regionserver import service
 from regionserver.client import DataError, connect
 from regionserver.config import Settings, parse_address

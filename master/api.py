@@ -23,16 +23,12 @@ from master.phases import Phases
 from master.reading import age_of, by_mirror, by_reign, stamped
 from master.reads import READS
 from master.reign import Reign
-from regions import effects as fx
 from regions import messages as ms
-from regions.explain import objection_to
-from regions.layout import CorruptZnode
-from regions.limits import AssignerConfig
-from regions.model import (
-    MasterRecord,
-    Move,
-    RegionRecord,
-)
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
+from regions.diagnose.explain import objection_to
+from regions.records.model import MasterRecord, Move, RegionRecord
+from regions.records.znodes import CorruptZnode
 
 _FSCK: Final = "`rk fsck` names every znode that is so."
 #: Nobody waits longer for a table or a move in one request.
@@ -252,7 +248,7 @@ class MasterApi:
             except RetryableError:
                 reign.persist(lambda: reign.read_region(table_id, request.region_id))  # it may have been done
                 raise
-            reign.observe(fx.RegionSeen(record, version))
+            reign.observe(ev.RegionSeen(record, version))
         wanted = region.wants_open
 
         def settled() -> bool:
@@ -295,7 +291,7 @@ class MasterApi:
         replica = find_replica(reign.assigner.world, request.region_id, request.replica)
         if replica.transition is None or not replica.transition.parked:
             raise RpcError(ms.BAD_REQUEST, f"{replica.key} is not parked")
-        reign.observe(fx.RetryRequested(replica.key))
+        reign.observe(ev.RetryRequested(replica.key))
         return ms.Accepted(f"{replica.key} is tried again")
 
     @staticmethod

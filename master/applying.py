@@ -5,7 +5,8 @@ multi together with the plan's record, which counts the parts: so a part may be 
 to this master or the next. What a part says is checked against the picture: a replica that is not where the plan found
 it, or a server that cannot take it, is left to the assigner, and counted with the reason.
 
-From there the batches do the work (`regions/moves.py`), whichever master reigns. The plan is done when all its parts
+From there the batches do the work (`regions/assign/moves.py`), whichever master reigns. The plan is done when all its
+parts
 are in the store, none of its moves waits, and no transition carries its id. Until then the balancer holds still. One
 plan is applied at a time.
 """
@@ -25,12 +26,12 @@ from coord.errors import MultiFailed, NodeExists, NoNode
 from coord.rpc import RpcError
 from master import catalog
 from master.fence import Fence
-from regions import effects as fx
 from regions import messages as ms
-from regions.assigner import Assigner
-from regions.explain import objection_to
-from regions.layout import encode
-from regions.model import Move, MoveBatch, PlanRecord, PlanState
+from regions.assign.assigner import Assigner
+from regions.cluster import events as ev
+from regions.diagnose.explain import objection_to
+from regions.records.model import Move, MoveBatch, PlanRecord, PlanState
+from regions.records.znodes import encode
 
 log = Logger()
 
@@ -49,7 +50,7 @@ class Ruler(Protocol):
     fence: Fence
     assigner: Assigner
 
-    def observe(self, event: fx.Event) -> None: ...
+    def observe(self, event: ev.Event) -> None: ...
 
     def persist(self, write: Callable[[], Any]) -> None: ...
 
@@ -163,7 +164,7 @@ class Applying:
         batch = MoveBatch(move_id, tuple(moves), "plan", record.plan_id, fence.epoch, self._now_ms())
         await self._reign.insist(lambda: self._put(changed, batch))
         self._record = changed
-        self._reign.observe(fx.MovesAccepted(batch))
+        self._reign.observe(ev.MovesAccepted(batch))
         return self._report(changed)
 
     async def _put(self, record: PlanRecord, batch: MoveBatch) -> None:
@@ -218,7 +219,7 @@ class Applying:
         await self._reign.insist(lambda: self._withdraw(ended))
         self._record = None
         report = self._report(ended)
-        self._reign.observe(fx.MovesWithdrawn(record.plan_id))
+        self._reign.observe(ev.MovesWithdrawn(record.plan_id))
         log.info("plan {plan} ends early: {note}", plan=record.plan_id, note=note)
         return report
 

@@ -1,4 +1,5 @@
-"""Watches what all masters and servers write, and raises an alarm when a rule of `regions/audit.py` is broken.
+"""Watches what all masters and servers write, and raises an alarm when a rule of `regions/diagnose/invariants.py` is
+broken.
 
 Every master has one, whatever its role, on its own session: a standby audits the active master as well as the servers,
 and a cluster without an active master is still watched. The session's feed (`master/feed.py`) tells it of transitions:
@@ -28,9 +29,10 @@ from coord.errors import CoordError, NodeExists, NoNode
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
 from master import catalog
 from master.aio import gather
-from regions.alarms import Alarm
-from regions.audit import Audit, Rule
-from regions.layout import (
+from regions.diagnose.invariants import Audit, Rule
+from regions.records.alarms import Alarm
+from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
+from regions.records.znodes import (
     CorruptZnode,
     Layout,
     decode_region,
@@ -39,8 +41,7 @@ from regions.layout import (
     decode_transition,
     encode,
 )
-from regions.model import Incarnation, RegionState, ServerRecord, TransitionRecord
-from regions.sights import UNKNOWN, Sight
+from regions.transitions.observed import UNKNOWN, Sight
 
 log = Logger()
 

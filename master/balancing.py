@@ -1,6 +1,7 @@
 """The balancer's shell: when to balance, the switch that an operator has, and what the last round did (RT-14, RT-15).
 
-The decisions are `regions.balancer`'s. A round's moves go to the assigner like an operator's, but are not persisted:
+The decisions are `regions.balance.balancer`'s. A round's moves go to the assigner like an operator's, but are not
+persisted:
 a master that dies leaves those that have begun as transitions, and the next one decides about the rest afresh.
 The switch is a znode, so it rides over failovers.
 """
@@ -14,13 +15,13 @@ from twisted.logger import Logger
 from coord.client.ops import Create, SetData, WriteOp
 from coord.errors import MultiFailed
 from master.fence import Fence
-from regions import effects as fx
 from regions import messages as ms
-from regions.assigner import Assigner
-from regions.balancer import Proposal, gate, propose
-from regions.layout import CorruptZnode, decode_balancer, encode
-from regions.limits import BalancerConfig
-from regions.model import BalancerRecord
+from regions.assign.assigner import Assigner
+from regions.balance.balancer import Proposal, gate, propose
+from regions.cluster import events as ev
+from regions.cluster.limits import BalancerConfig
+from regions.records.model import BalancerRecord
+from regions.records.znodes import CorruptZnode, decode_balancer, encode
 
 log = Logger()
 
@@ -83,7 +84,7 @@ class Balancing:
         self.record, self._unreadable = record, ""
         self._next_ms = self._now_ms()
 
-    def tick(self) -> list[fx.MoveRequested]:
+    def tick(self) -> list[ev.MoveRequested]:
         """The moves of a round that is due and not held up; usually none."""
         now = self._now_ms()
         if not self._period_ms or not self.record.enabled or now < self._next_ms or self.hold():
@@ -95,7 +96,7 @@ class Balancing:
         _, moves = self.round(dry_run=False)
         return moves
 
-    def round(self, *, dry_run: bool) -> tuple[Proposal, list[fx.MoveRequested]]:
+    def round(self, *, dry_run: bool) -> tuple[Proposal, list[ev.MoveRequested]]:
         """Decide a round now. Stuck transitions take their servers out of it (X9)."""
         now = self._now_ms()
         world = self._assigner.world
@@ -108,7 +109,7 @@ class Balancing:
             self.last = ms.BalanceRound(now, len(proposal.moves), proposal.more, proposal.before, proposal.after)
         if proposal.moves:
             log.info("balancing: {count} moves, {more}", count=len(proposal.moves), more=_more(proposal))
-        return proposal, [fx.MoveRequested(move.key, move.destination, reason="balance") for move in proposal.moves]
+        return proposal, [ev.MoveRequested(move.key, move.destination, reason="balance") for move in proposal.moves]
 
     def report(self, proposal: Proposal | None = None, *, dry_run: bool = False) -> ms.BalanceReport:
         """What an operator is told: the switch, what holds a round up, the last round, and one just decided."""

@@ -15,12 +15,13 @@ from master.phases import BulkPlan, Phases
 from master.planning import Planner, snapshot_of
 from master.runs import Runs
 from master.transitions import Write
-from regions import effects as fx
-from regions.assigner import Assigner
-from regions.layout import encode
-from regions.model import PlanRecord, PlanState
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
 from regions.plan import PlanError
-from regions.states import Cause
+from regions.records.model import PlanRecord, PlanState
+from regions.records.znodes import encode
+from regions.transitions.states import Cause
 
 log = Logger()
 
@@ -37,7 +38,7 @@ class Ruler(Protocol):
     runs: Runs
     is_over: bool
 
-    def observe(self, event: fx.Event) -> None: ...
+    def observe(self, event: ev.Event) -> None: ...
 
     def persist(self, write: Callable[[], Any]) -> None: ...
 
@@ -80,7 +81,7 @@ class Bulks:
         bulk.stage = ""
         await self._reign.insist(lambda: self._store(bulk))
         bulk.is_handed_over = True
-        self._reign.observe(fx.PlanReady(plan_id, request.keys, placements))
+        self._reign.observe(ev.PlanReady(plan_id, request.keys, placements))
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
         """Placements, by whichever engine; none at all if no engine can plan: the assigner then places singly."""

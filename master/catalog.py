@@ -20,8 +20,20 @@ from coord.errors import BadVersion, ConfigError, MultiFailed, NodeExists, NoNod
 from coord.wire.records import Stat
 from master.aio import gather
 from master.fence import Fence, in_batches
-from regions.formats import objection
-from regions.layout import (
+from regions.cluster.state import World
+from regions.records.formats import objection
+from regions.records.model import (
+    BarRecord,
+    ClusterRecord,
+    EpochRecord,
+    FenceRecord,
+    MoveBatch,
+    PlanRecord,
+    RegionRecord,
+    TableRecord,
+    TransitionRecord,
+)
+from regions.records.znodes import (
     FORMAT_VERSION,
     CorruptZnode,
     Layout,
@@ -36,18 +48,6 @@ from regions.layout import (
     decode_transition,
     encode,
 )
-from regions.model import (
-    BarRecord,
-    ClusterRecord,
-    EpochRecord,
-    FenceRecord,
-    MoveBatch,
-    PlanRecord,
-    RegionRecord,
-    TableRecord,
-    TransitionRecord,
-)
-from regions.world import World
 
 log = Logger()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from coord.client.session import ZkClient
 from master import catalog
-from regions import effects as fx
-from regions.layout import Layout
-from regions.world import World
+from regions.cluster import events as ev
+from regions.cluster.state import World
+from regions.records.znodes import Layout
 
 
-async def missed(client: ZkClient, layout: Layout, world: World) -> list[fx.Event]:
+async def missed(client: ZkClient, layout: Layout, world: World) -> list[ev.Event]:
     """Read what others write, and what the outcome of our own writes may be: transitions, tables, moves.
 
     Servers and marks have watches of their own that look again by themselves. Regions' records need no look: servers
@@ -20,18 +20,18 @@ async def missed(client: ZkClient, layout: Layout, world: World) -> list[fx.Even
     fresh = [one for one, _ in tables if one.table_id not in world.tables and not one.finished_ms]
     regions = {one.table_id: await catalog.load_regions(client, layout, one.table_id) for one in fresh}
     moves = await catalog.load_moves(client, layout)
-    events: list[fx.Event] = []
+    events: list[ev.Event] = []
     for table, version in tables:
         known = world.tables.get(table.table_id)
         if known is None and table.table_id in regions:
-            events.append(fx.TableSeen(table, version, regions[table.table_id]))
+            events.append(ev.TableSeen(table, version, regions[table.table_id]))
         elif known is not None and known.version != version:
-            events.append(fx.TableSeen(table, version))
+            events.append(ev.TableSeen(table, version))
     for record, version in transitions:
-        events.append(fx.TransitionSeen(record.region_id, record.replica, record, version))
+        events.append(ev.TransitionSeen(record.region_id, record.replica, record, version))
     present = {record.key for record, _ in transitions}
     for replica in world.rit():
         if replica.key not in present:
-            events.append(fx.TransitionSeen(replica.region.record.region_id, replica.number, None, -1))
-    events.extend(fx.MovesAccepted(batch) for batch in moves)
+            events.append(ev.TransitionSeen(replica.region.record.region_id, replica.number, None, -1))
+    events.extend(ev.MovesAccepted(batch) for batch in moves)
     return events

@@ -1,4 +1,4 @@
-"""Keeps the history of steps in the store (`regions/history.py` has the form and the bounds).
+"""Keeps the history of steps in the store (`regions/cluster/history.py` has the form and the bounds).
 
     a multi of the master's own steps   carries a page with exactly these steps, and the steps of servers before them
     no multi for FLUSH_MS               entries that are no steps are written by themselves
@@ -27,7 +27,7 @@ from coord.errors import MultiFailed, OperationError, RetryableError
 from master import catalog
 from master.fence import OPS_MAX, Fence
 from master.transitions import Write
-from regions.history import (
+from regions.cluster.history import (
     ENTRIES_MAX,
     EPOCH_BEGINS,
     FLUSH_MS,
@@ -43,8 +43,8 @@ from regions.history import (
     surplus,
     unpack,
 )
-from regions.model import ServerRecord, TransitionRecord
-from regions.states import Actor, Cause
+from regions.records.model import ServerRecord, TransitionRecord
+from regions.transitions.states import Actor, Cause
 
 log = Logger()
 

@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from coord.rpc_wire import RpcError, call_blocking
-from regions.finding import Next, Search, is_repeatable
 from regions.messages import NO_BOUND, NOT_LEADER, TIMED_OUT, MasterStatus
-from regions.staleness import AsOf, Bound
+from regions.messages.leader_search import Next, Search, is_repeatable
+from regions.messages.staleness import AsOf, Bound
 
 __all__ = ["MasterClient", "NoLeader", "split_address"]
 

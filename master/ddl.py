@@ -36,13 +36,15 @@ from master.chronicle import Chronicle
 from master.fence import Fence
 from master.locks import Lock, LockTable, Rank
 from master.lookup import find_table, summary
-from regions import ddl, partitioning, purging
-from regions import effects as fx
 from regions import messages as ms
-from regions import schema as columns
-from regions.kinds import check_group, check_kind, one_copy, resolve
-from regions.layout import CorruptZnode, check_table_name, decode_name, decode_table
-from regions.model import (
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.state import Table, World
+from regions.messages import ddl
+from regions.records import partitioning
+from regions.records import schema as columns
+from regions.records.kinds import check_group, check_kind, one_copy, resolve
+from regions.records.model import (
     RegionRecord,
     RegionSpec,
     RequestRecord,
@@ -52,9 +54,10 @@ from regions.model import (
     TabletState,
     check_ranges,
 )
-from regions.schema import Schema
-from regions.table_states import VISIBLE, table_after
-from regions.world import Table, World
+from regions.records.schema import Schema
+from regions.records.znodes import CorruptZnode, check_table_name, decode_name, decode_table
+from regions.transitions import purging
+from regions.transitions.table_states import VISIBLE, table_after
 
 log = Logger()
 
@@ -75,7 +78,7 @@ class Reign(Protocol):
     @property
     def chronicle(self) -> Chronicle: ...
 
-    def observe(self, event: fx.Event) -> None: ...
+    def observe(self, event: ev.Event) -> None: ...
 
     async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None: ...
 
@@ -207,7 +210,7 @@ class TableOperations:
                 await self._write_new(written, regions, self._entry(request, written))
             finally:
                 del self.preparing[table.table_id]
-            self._reign.observe(fx.TableSeen(written, 0, [(region, 0) for region in regions]))
+            self._reign.observe(ev.TableSeen(written, 0, [(region, 0) for region in regions]))
         return written
 
     async def _write_new(self, table: TableRecord, regions: list[RegionRecord], entry: tables.Ops) -> None:
@@ -294,14 +297,14 @@ class TableOperations:
             await tables.record_only(fence, former, table.version, entry)
             return former
         version = await tables.change(fence, changed, table.version, entry, former_name=former.name)
-        self._reign.observe(fx.TableSeen(changed, version))
+        self._reign.observe(ev.TableSeen(changed, version))
         return changed
 
     async def _delete(self, request: ddl.DeleteTable, table: Table) -> TableRecord:
         """DD-06: to REMOVED, and the name given free, in one write; then the regions are closed."""
         removed = purging.deleted(table.record, self._now_ms(), self._grace_ms)
         version = await tables.remove(self._reign.fence, removed, table.version, self._entry(request, removed))
-        self._reign.observe(fx.TableSeen(removed, version))
+        self._reign.observe(ev.TableSeen(removed, version))
         return removed
 
     # --- what the background wants ------------------------------------------------------------------------------------
@@ -321,7 +324,7 @@ class TableOperations:
                 log.info("table {table} stays ALTERING for now: {error}", table=done.name, error=error)
                 await self.look_again(effect.table_id)
                 return
-            self._reign.observe(fx.TableSeen(done, version))
+            self._reign.observe(ev.TableSeen(done, version))
 
     async def look_again(self, table_id: str) -> None:
         """Read a table anew: what is known of it may be out of date, or nothing is.
@@ -341,10 +344,10 @@ class TableOperations:
                 record = known.record
             if known is not None:
                 if known.version != stat.version:
-                    self._reign.observe(fx.TableSeen(record, stat.version))
+                    self._reign.observe(ev.TableSeen(record, stat.version))
             elif not record.finished_ms:
                 regions = await catalog.load_regions(fence.client, fence.layout, table_id)
-                self._reign.observe(fx.TableSeen(record, stat.version, regions))
+                self._reign.observe(ev.TableSeen(record, stat.version, regions))
 
     # --- answers ------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.rpc import RpcClient, RpcError
-from regions import effects as fx
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
 from regions.messages import (
     STALE_EPOCH,
     AlterRegions,
@@ -22,7 +23,7 @@ from regions.messages import (
     PurgeTable,
     ReviewReplicas,
 )
-from regions.model import ServerRecord
+from regions.records.model import ServerRecord
 
 log = Logger()
 
@@ -40,7 +41,7 @@ class Dispatcher:
         self,
         reactor: Any,
         epoch: int,
-        heard: Callable[[fx.Event], None],
+        heard: Callable[[ev.Event], None],
         stale: Callable[[str], None],
         cluster_id: str = "",
     ) -> None:
@@ -106,21 +107,21 @@ class Dispatcher:
 
     def _answered(self, reply: OrderResults, batch: int) -> None:
         if not self._closed:
-            self._heard(fx.OrdersAnswered(batch, reply.results))
+            self._heard(ev.OrdersAnswered(batch, reply.results))
 
     def _told(self, reply: AlterResults, batch: int) -> None:
         if not self._closed:
-            self._heard(fx.AltersAnswered(batch, reply.results))
+            self._heard(ev.AltersAnswered(batch, reply.results))
 
     def _not_answered(self, failure: Failure, batch: int, uuid: str) -> None:
         if not self._closed:
             self._note_failure(failure, batch, uuid)
-            self._heard(fx.OrdersLost(batch, str(failure.value)))
+            self._heard(ev.OrdersLost(batch, str(failure.value)))
 
     def _not_told(self, failure: Failure, batch: int, uuid: str) -> None:
         if not self._closed:
             self._note_failure(failure, batch, uuid)
-            self._heard(fx.AltersLost(batch, str(failure.value)))
+            self._heard(ev.AltersLost(batch, str(failure.value)))
 
     def _note_failure(self, failure: Failure, batch: int, uuid: str) -> None:
         error = failure.value

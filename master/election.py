@@ -23,9 +23,9 @@ from coord.errors import BadVersion, MultiFailed, NodeExists, NoNode
 from master.identity import Identity
 from master.settings import Settings
 from master.vigil import Vigil
-from regions.formats import KNOWN
-from regions.layout import CorruptZnode, Layout, decode_active, decode_master, encode
-from regions.model import ActiveRecord, EpochRecord, MasterRecord
+from regions.records.formats import KNOWN
+from regions.records.model import ActiveRecord, EpochRecord, MasterRecord
+from regions.records.znodes import CorruptZnode, Layout, decode_active, decode_master, encode
 
 log = Logger()
 

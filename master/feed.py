@@ -36,11 +36,11 @@ from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import ConnectionLoss, CoordError, NoNode, OperationError
 from coord.wire.records import EVENT_DELETED, Stat
 from master.aio import gather
-from regions.layout import Layout
+from regions.cluster.mirror import Batch, Mirror, Unread
+from regions.cluster.state import World
 from regions.messages import MirrorStatus
-from regions.mirror import Batch, Mirror, Unread
-from regions.staleness import AsOf, Bound
-from regions.world import World
+from regions.messages.staleness import AsOf, Bound
+from regions.records.znodes import Layout
 
 log = Logger()
 

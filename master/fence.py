@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from coord.client.ops import Check, Create, Delete, SetData, WriteOp, WriteResult
 from coord.client.session import ZkClient
 from coord.errors import BadVersion, CoordError, MultiFailed, NoNode
-from regions.layout import Layout
+from regions.records.znodes import Layout
 
 #: Bounds of one multi: a request has to stay well below the store's frame limit of 1 MB.
 OPS_MAX: Final = 500

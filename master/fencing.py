@@ -13,10 +13,11 @@ from typing import Protocol
 from coord.rpc import RpcError
 from master import catalog
 from master.ddl import Reign
-from regions import effects as fx
 from regions import messages as ms
-from regions.model import BarRecord, ServerRecord
-from regions.world import Replica, Server
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.state import Replica, Server
+from regions.records.model import BarRecord, ServerRecord
 
 #: The store's answer to the write that fences a server comes in this time, or the server is fenced later.
 FENCE_WAIT_MS = 10_000
@@ -45,7 +46,7 @@ async def fence(reign: FencingReign, request: ms.FenceServer) -> ms.Accepted:
         )
     replicas = [*server.open.values(), *server.incoming.values()]
     is_fenced_already = bool(server.fencing)
-    reign.observe(fx.FenceRequested(uuid, request.reason, request.bar_ms))
+    reign.observe(ev.FenceRequested(uuid, request.reason, request.bar_ms))
     await reign.wait(
         lambda: not server.fencing or server.fenced_until_ms is not None,
         FENCE_WAIT_MS,

@@ -11,8 +11,8 @@ from twisted.logger import Logger
 from coord.client.ops import SetData
 from coord.errors import MultiFailed
 from master import catalog
-from regions.formats import FORMATS, attainable, known_by
-from regions.layout import CorruptZnode, decode_cluster, decode_master, decode_server, encode
+from regions.records.formats import FORMATS, attainable, known_by
+from regions.records.znodes import CorruptZnode, decode_cluster, decode_master, decode_server, encode
 
 if TYPE_CHECKING:
     from master.fence import Fence

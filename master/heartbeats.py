@@ -16,9 +16,9 @@ from typing import Final, Protocol
 from coord.rpc_wire import RpcError
 from master.election import Election
 from master.reign import Reign
-from regions.heartbeat import Heartbeat, HeartbeatReply
+from regions.liveness.roster import SILENT_MS, Roster
 from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
-from regions.roster import SILENT_MS, Roster
+from regions.messages.heartbeat import Heartbeat, HeartbeatReply
 
 #: How often servers that were not heard for very long are forgotten.
 FORGET_EVERY_MS: Final = 60_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from coord.rpc import RpcError
 from regions import messages as ms
-from regions.model import TableState
-from regions.world import Region, Replica, Table, World
+from regions.cluster.state import Region, Replica, Table, World
+from regions.records.model import TableState
 
 
 def find_table(world: World, name: str) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from regions.messages import Phase, PlanProgress
-from regions.model import PlanRecord, PlanState
+from regions.records.model import PlanRecord, PlanState
 
 Seconds = Callable[[], float]
 

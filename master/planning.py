@@ -25,13 +25,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.errors import CoordError
-from regions.kinds import pool
+from regions.cluster.state import Replica, World
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
 from regions.plan.choice import AT_ONCE_MAX, choose_engine, job_command
 from regions.plan.files import read_plan, write_snapshot
 from regions.plan.fingerprint import fingerprint
 from regions.plan.spark_target import late_words, missing, parse_target
-from regions.world import Replica, World
+from regions.records.kinds import pool
 
 log = Logger()
 T = TypeVar("T")

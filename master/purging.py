@@ -1,4 +1,4 @@
-"""Removing the rows of deleted tables when their time of grace is over (DD-06, `regions/purging.py`).
+"""Removing the rows of deleted tables when their time of grace is over (DD-06, `regions/transitions/purging.py`).
 
 Each step hangs on the table's record, so the next master goes on where this one stopped:
 
@@ -25,11 +25,11 @@ from coord.rpc import RpcError
 from master import catalog, tables
 from master.ddl import Reign
 from master.locks import Lock, LockTable, Rank
-from regions.kinds import can_open
-from regions.layout import decode_table
 from regions.messages import Purged
-from regions.model import ServerRecord, TableRecord
-from regions.purging import is_awaiting_purge
+from regions.records.kinds import can_open
+from regions.records.model import ServerRecord, TableRecord
+from regions.records.znodes import decode_table
+from regions.transitions.purging import is_awaiting_purge
 
 log = Logger()
 

@@ -21,9 +21,9 @@ from master.reads import Picture, Read, read
 from master.reign import Reign
 from master.roles import bound_of, is_for_standby
 from regions import messages as ms
-from regions.history import StepLog
-from regions.limits import AssignerConfig
-from regions.staleness import AsOf, Bound
+from regions.cluster.history import StepLog
+from regions.cluster.limits import AssignerConfig
+from regions.messages.staleness import AsOf, Bound
 
 T = TypeVar("T", bound=msgspec.Struct)
 

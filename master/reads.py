@@ -12,12 +12,12 @@ import msgspec
 
 from master.lookup import find_region, find_table, summary
 from regions import messages as ms
-from regions.explain import explain
-from regions.history import StepLog
-from regions.limits import AssignerConfig
-from regions.table_states import tablet_state
-from regions.unfinished import explain_table
-from regions.world import Region, Replica, Server, Table, World
+from regions.cluster.history import StepLog
+from regions.cluster.limits import AssignerConfig
+from regions.cluster.state import Region, Replica, Server, Table, World
+from regions.diagnose.explain import explain
+from regions.diagnose.explain_table import explain_table
+from regions.transitions.table_states import tablet_state
 
 RECENT_MAX: Final = 10_000
 

@@ -16,8 +16,8 @@ from twisted.python.failure import Failure
 from coord.client.session import SessionState, ZkClient
 from master.aio import gather
 from master.catalog import read_all
-from regions.layout import CorruptZnode, Layout, decode_bar, decode_fence, decode_server
-from regions.model import BarRecord, FenceRecord, ServerRecord
+from regions.records.model import BarRecord, FenceRecord, ServerRecord
+from regions.records.znodes import CorruptZnode, Layout, decode_bar, decode_fence, decode_server
 
 log = Logger()
 

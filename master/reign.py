@@ -47,13 +47,16 @@ from master.transitions import TransitionReader, TransitionWriter, Write, wipe_o
 from master.undelete import Undelete
 from master.upkeep import TableUpkeep
 from master.waiters import Waiters, wait_within
-from regions import effects as fx
-from regions.assigner import Assigner
-from regions.heartbeat import Report
-from regions.history import SERVER_DOWN, SERVER_UP, StepLog
-from regions.layout import decode_region
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.history import SERVER_DOWN, SERVER_UP, StepLog
+from regions.cluster.state import Replica, World
+from regions.diagnose.problems import problems
+from regions.liveness.reports import Reports
 from regions.messages import Purged
-from regions.model import (
+from regions.messages.heartbeat import Report
+from regions.records.model import (
     BarRecord,
     FenceRecord,
     Incarnation,
@@ -64,11 +67,9 @@ from regions.model import (
     ServerRecord,
     TransitionRecord,
 )
-from regions.problems import problems
-from regions.recovery import is_cluster_startup
-from regions.reports import Reports
-from regions.states import Cause
-from regions.world import Replica, World
+from regions.records.znodes import decode_region
+from regions.transitions.next_action import is_cluster_startup
+from regions.transitions.states import Cause
 
 log = Logger()
 
@@ -438,7 +439,7 @@ class Reign:
         open."""
         self.reports.take(server, report, self._now_ms())
         if report.replicas:
-            self._heard(fx.ReplicasReported(server, report.replicas))
+            self._heard(ev.ReplicasReported(server, report.replicas))
 
     def problems(self, limit: int) -> list[str]:
         """What an operator should look at, at most `limit` lines."""
@@ -487,40 +488,40 @@ class Reign:
         now = self._now_ms()
         world = self.assigner.world
         alive = {one.uuid: one for one in servers}
-        self.assigner.handle(fx.BarsSeen(bars), now)
+        self.assigner.handle(ev.BarsSeen(bars), now)
         for fence in fences:
-            self.assigner.handle(fx.ServerFenced(fence), now)
+            self.assigner.handle(ev.ServerFenced(fence), now)
         for uuid, known in list(world.servers.items()):
             if uuid not in alive and known.fenced_until_ms is None:
                 log.warn("server {server} is gone", server=known.record.name)
                 self.chronicle.membership(known.record, SERVER_DOWN)
                 self.reports.forget(uuid)
                 self.arrivals_ms.pop(known.incarnation, None)
-                self.assigner.handle(fx.ServerDown(uuid), now)
+                self.assigner.handle(ev.ServerDown(uuid), now)
         for record in servers:
             known_server = world.servers.get(record.uuid)
             if known_server is None or known_server.incarnation != record.incarnation:
                 log.info("server {server} has registered", server=record.name)
                 self.arrivals_ms[record.incarnation] = now
                 self.chronicle.membership(record, SERVER_UP)
-                self.assigner.handle(fx.ServerUp(record, record.uuid in draining), now)
+                self.assigner.handle(ev.ServerUp(record, record.uuid in draining), now)
             elif known_server.record != record:
-                self.assigner.handle(fx.ServerUp(record, record.uuid in draining), now)
-        self.assigner.handle(fx.DrainingSeen(draining), now)
+                self.assigner.handle(ev.ServerUp(record, record.uuid in draining), now)
+        self.assigner.handle(ev.DrainingSeen(draining), now)
         if self._stopping is not None and any(one.incarnation not in self._stopping for one in servers):
             self._not_shut_down()
         self._pump()
 
-    def _heard(self, event: fx.Event) -> None:
+    def _heard(self, event: ev.Event) -> None:
         self._handle(event)
         self._schedule()
 
-    def _handle(self, event: fx.Event) -> None:
+    def _handle(self, event: ev.Event) -> None:
         if self.is_open:
             self.assigner.handle(event, self._now_ms())
 
-    def _written(self, effect: Write, event: fx.WriteDone | fx.WriteFailed) -> None:
-        if isinstance(event, fx.WriteDone):
+    def _written(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
+        if isinstance(event, ev.WriteDone):
             self.bulks.count(effect)
         self.assigner.handle(event, self._now_ms())
 
@@ -603,7 +604,7 @@ class Reign:
         mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms())
         bar = self.bar_of(server, effect.reason, effect.bar_ms) if effect.bar_ms else None
         done = await catalog.fence_server(self.fence, mark, bar)
-        self._heard(fx.ServerFenced(mark) if done else fx.FenceFailed(server.uuid))
+        self._heard(ev.ServerFenced(mark) if done else ev.FenceFailed(server.uuid))
 
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
         """Return the bar that keeps regions from `server` for `bar_ms` from now on, or until an operator ends it."""
@@ -621,7 +622,7 @@ class Reign:
 
     async def _read_regions(self, paths: list[str]) -> None:
         for record, version in catalog.decoded(await catalog.read_all(self._client, paths), decode_region):
-            self._handle(fx.RegionSeen(record, version))
+            self._handle(ev.RegionSeen(record, version))
         self._schedule()
 
     @property
@@ -673,9 +674,9 @@ class Reign:
         ]
         await catalog.accept_moves(self.fence, batches)
         for batch in batches:
-            self.observe(fx.MovesAccepted(batch))
+            self.observe(ev.MovesAccepted(batch))
 
-    def observe(self, event: fx.Event) -> None:
+    def observe(self, event: ev.Event) -> None:
         """Hand an operator's event to the assigner and act on it before returning."""
         self._handle(event)
         self._pump()

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from regions import messages as ms
-from regions.heartbeat import Heartbeat
-from regions.staleness import Bound
+from regions.messages.heartbeat import Heartbeat
+from regions.messages.staleness import Bound
 
 
 class Who(enum.Enum):

@@ -9,8 +9,8 @@ import msgspec
 from coord.client.ops import Create, Delete, SetData, WriteOp
 from master.fence import Fence
 from master.phases import Phases
-from regions.layout import encode
-from regions.model import RunRecord
+from regions.records.model import RunRecord
+from regions.records.znodes import encode
 
 #: Records that stay in the store, this reign's included.
 RUNS_KEPT: Final = 50

@@ -49,13 +49,13 @@ from master.phases import Phases
 from master.planning import Planner
 from master.reign import Reign
 from master.settings import Settings
-from regions.belonging import check_cluster
-from regions.heartbeat import Heartbeat
-from regions.layout import CorruptZnode, Layout, decode_master
-from regions.limits import AssignerConfig
+from regions.cluster.limits import AssignerConfig
+from regions.liveness.reports import Suspect
 from regions.messages import ListContacts, MasterRequest
-from regions.model import Incarnation, MasterRecord
-from regions.reports import Suspect
+from regions.messages.cluster_check import check_cluster
+from regions.messages.heartbeat import Heartbeat
+from regions.records.model import Incarnation, MasterRecord
+from regions.records.znodes import CorruptZnode, Layout, decode_master
 
 __all__ = ["MasterService", "Settings", "run"]
 

@@ -9,8 +9,8 @@ import msgspec
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
-from regions.layout import DEFAULT_ROOT
-from regions.limits import AssignerConfig, BalancerConfig
+from regions.cluster.limits import AssignerConfig, BalancerConfig
+from regions.records.znodes import DEFAULT_ROOT
 
 ENGINES: Final = ("auto", "greedy", "flow", "spark")
 #: Longest of the times that can be given: thirty years.

@@ -1,4 +1,4 @@
-"""Acts on what servers report and the catalogue contradicts (`regions/reports.py` says what that is).
+"""Acts on what servers report and the catalogue contradicts (`regions/liveness/reports.py` says what that is).
 
 The store is read again for each suspect, and decides. What is somebody else's, the server is told to have looked up
 and to drop (`ReviewReplicas`, under our epoch); that is done again every few seconds until its reports say that it is
@@ -18,9 +18,9 @@ from coord.client.ops import GetData, ReadResult
 from coord.errors import NoNode, OperationError
 from master.dispatch import Dispatcher
 from master.fence import Fence
-from regions.layout import CorruptZnode, decode_region, decode_transition
-from regions.reports import Reports, Ruling, Suspect, by_server, ruling
-from regions.world import World
+from regions.cluster.state import World
+from regions.liveness.reports import Reports, Ruling, Suspect, by_server, ruling
+from regions.records.znodes import CorruptZnode, decode_region, decode_transition
 
 log = Logger()
 

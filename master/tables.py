@@ -23,8 +23,8 @@ from coord.wire.records import Stat
 from master import catalog
 from master.aio import gather
 from master.fence import BYTES_MAX, Fence, in_batches, weight
-from regions.layout import Layout, decode_request, encode
-from regions.model import RegionRecord, RequestRecord, TableRecord, TabletState
+from regions.records.model import RegionRecord, RequestRecord, TableRecord, TabletState
+from regions.records.znodes import Layout, decode_request, encode
 
 log = Logger()
 

@@ -24,10 +24,11 @@ from coord.client.ops import Check, Create, Delete, GetData, ReadOp, SetData, Wr
 from coord.errors import MultiFailed, NoNode, OperationError
 from coord.wire.records import Stat
 from master.fence import BYTES_MAX, OPS_MAX, Fence, weight
-from regions import effects as fx
-from regions.layout import CorruptZnode, Layout, decode_transition, encode
-from regions.model import RegionState, TransitionRecord
-from regions.states import Actor, check
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.records.model import RegionState, TransitionRecord
+from regions.records.znodes import CorruptZnode, Layout, decode_transition, encode
+from regions.transitions.states import Actor, check
 
 log = Logger()
 
@@ -92,7 +93,7 @@ class TransitionWriter:
     def __init__(
         self,
         fence: Fence,
-        done: Callable[[Write, fx.WriteDone | fx.WriteFailed], None],
+        done: Callable[[Write, ev.WriteDone | ev.WriteFailed], None],
         turned: Callable[[], None],
         failed: Callable[[Failure], None],
         journal: Journal | None = None,
@@ -137,7 +138,7 @@ class TransitionWriter:
         """The store is in sight again: report the writes whose answer was lost as refused, so that they are read."""
         unknown, self._unknown = self._unknown, []
         for item in unknown:
-            self._done(item.effect, fx.WriteFailed(item.effect.key))
+            self._done(item.effect, ev.WriteFailed(item.effect.key))
 
     def close(self) -> None:
         """Send and report nothing any more."""
@@ -207,7 +208,7 @@ class TransitionWriter:
             first = results[at]
             at += len(item.ops)
             version = first.version if isinstance(first, Stat) else 0
-            self._done(item.effect, fx.WriteDone(item.effect.key, version))
+            self._done(item.effect, ev.WriteDone(item.effect.key, version))
         self.flush()
         self._turned()
 
@@ -238,13 +239,13 @@ class TransitionWriter:
             check = checks[error.index]
             for item in batch:
                 if item.check == check:
-                    self._done(item.effect, fx.WriteFailed(item.effect.key, check[1]))
+                    self._done(item.effect, ev.WriteFailed(item.effect.key, check[1]))
             return [item for item in batch if item.check != check]
         at = len(checks)
         for number, item in enumerate(batch):
             at += len(item.ops)
             if error.index < at:
-                self._done(item.effect, fx.WriteFailed(item.effect.key))
+                self._done(item.effect, ev.WriteFailed(item.effect.key))
                 return batch[:number] + batch[number + 1 :]
         assert page is not None, f"operation {error.index} of {at} failed"
         page.unwritable(error.error)
@@ -261,7 +262,7 @@ class TransitionReader:
     def __init__(
         self,
         fence: Fence,
-        seen: Callable[[fx.TransitionSeen], None],
+        seen: Callable[[ev.TransitionSeen], None],
         turned: Callable[[], None],
         failed: Callable[[Failure], None],
     ) -> None:
@@ -323,7 +324,7 @@ class TransitionReader:
             return
         for (region_id, replica), result in zip(keys, results, strict=True):
             if isinstance(result, NoNode):
-                self._seen(fx.TransitionSeen(region_id, replica, None, -1))
+                self._seen(ev.TransitionSeen(region_id, replica, None, -1))
             elif isinstance(result, OperationError):
                 log.error("transition {path} cannot be read: {error}", path=result.path, error=result)
             else:
@@ -337,7 +338,7 @@ class TransitionReader:
         except CorruptZnode as error:
             log.error("transition left alone: {error}", error=error)
             return
-        self._seen(fx.TransitionSeen(region_id, replica, record, stat.version))
+        self._seen(ev.TransitionSeen(region_id, replica, record, stat.version))
 
     def _not_answered(self, failure: Failure, keys: list[tuple[str, int]]) -> None:
         self._in_flight -= 1

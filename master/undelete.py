@@ -1,4 +1,4 @@
-"""`undelete`: a deleted table comes back with its rows, in one write (DD-06, `regions/purging.py`).
+"""`undelete`: a deleted table comes back with its rows, in one write (DD-06, `regions/transitions/purging.py`).
 
 Regions that do not fit into the multi are written before it: they belong to a table that is deleted, and nobody looks
 at them until the last multi makes the table exist again. If that is refused, or the master dies before it, the table is
@@ -16,11 +16,12 @@ from master import catalog, tables
 from master.ddl import Reign
 from master.fence import in_batches, weight
 from master.locks import Lock, LockTable, Rank
-from regions import ddl, purging
-from regions import effects as fx
 from regions import messages as ms
-from regions.layout import check_table_name, decode_table, encode
-from regions.model import RegionRecord, TableRecord, TableState
+from regions.cluster import events as ev
+from regions.messages import ddl
+from regions.records.model import RegionRecord, TableRecord, TableState
+from regions.records.znodes import check_table_name, decode_table, encode
+from regions.transitions import purging
 
 
 class Undelete:
@@ -50,7 +51,7 @@ class Undelete:
             regions = await catalog.load_regions(fence.client, fence.layout, table.table_id)
             back, table_version = await self._write(table, version, regions, entry(table))
             self._forget(table.table_id)
-            self._reign.observe(fx.TableSeen(table, table_version, back))
+            self._reign.observe(ev.TableSeen(table, table_version, back))
         return table
 
     async def _find(self, text: str) -> TableRecord:

@@ -19,10 +19,11 @@ from master import catalog, tables
 from master.ddl import Reign, TableOperations
 from master.fence import in_batches
 from master.locks import Lock, Rank
-from regions import effects as fx
-from regions.layout import CorruptZnode, decode_region, decode_request, decode_transition
-from regions.model import RegionRecord, TableRecord, TabletState, TransitionRecord
-from regions.states import Cause
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.records.model import RegionRecord, TableRecord, TabletState, TransitionRecord
+from regions.records.znodes import CorruptZnode, decode_region, decode_request, decode_transition
+from regions.transitions.states import Cause
 
 log = Logger()
 
@@ -80,10 +81,10 @@ class TableUpkeep:
             except MultiFailed as error:
                 log.info("table {table} is not marked as finished: {error}", table=table.name, error=error)
             else:
-                self._reign.observe(fx.FinishAnswered(table.table_id, True))
+                self._reign.observe(ev.FinishAnswered(table.table_id, True))
                 self.finished(record)
                 return
-        self._reign.observe(fx.FinishAnswered(table.table_id, False))
+        self._reign.observe(ev.FinishAnswered(table.table_id, False))
         await self._operations.look_again(table.table_id)
 
     async def _transitions_of(self, replication: int, region_ids: Iterable[str]) -> list[tuple[TransitionRecord, int]]:
@@ -97,13 +98,13 @@ class TableUpkeep:
     ) -> None:
         """The table is not finished: what servers have begun is brought to its end first, as any transition is."""
         log.info("table {table} is not finished yet: {count} transitions", table=table_id, count=len(late))
-        self._reign.observe(fx.FinishAnswered(table_id, False))
+        self._reign.observe(ev.FinishAnswered(table_id, False))
         begun = {record.region_id for record, _ in late}
         for region, version in regions:
             if region.region_id in begun:
-                self._reign.observe(fx.RegionSeen(region, version))
+                self._reign.observe(ev.RegionSeen(region, version))
         for record, version in late:
-            self._reign.observe(fx.TransitionSeen(record.region_id, record.replica, record, version))
+            self._reign.observe(ev.TransitionSeen(record.region_id, record.replica, record, version))
 
     async def replace_region(self, effect: fx.ReplaceRegion) -> None:
         """DD-03: one write; DD-04: if it is refused, nothing has changed anywhere."""
@@ -120,12 +121,12 @@ class TableUpkeep:
                 await chronicle.write(chronicle.page_of_ends(effect.transitions, Cause.REPLACED), ops)
             except MultiFailed as error:
                 if await self._is_replaced(former):  # by a write of ours whose answer was lost
-                    self._reign.observe(fx.RegionReplaced(former.region_id, fresh))
+                    self._reign.observe(ev.RegionReplaced(former.region_id, fresh))
                     return
                 log.info("{region} is not replaced: {error}", region=former.region_id, error=error)
-                self._reign.observe(fx.ReplaceFailed(former.region_id))
+                self._reign.observe(ev.ReplaceFailed(former.region_id))
                 return
-            self._reign.observe(fx.RegionReplaced(former.region_id, fresh))
+            self._reign.observe(ev.RegionReplaced(former.region_id, fresh))
 
     async def _is_replaced(self, region: RegionRecord) -> bool:
         path = self._reign.fence.layout.region(region.table_id, region.region_id)

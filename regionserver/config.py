@@ -8,9 +8,9 @@ from typing import Final
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
-from regions.heartbeat import HEARTBEAT_PERIOD_S
-from regions.kinds import check_group
-from regions.layout import DEFAULT_ROOT
+from regions.messages.heartbeat import HEARTBEAT_PERIOD_S
+from regions.records.kinds import check_group
+from regions.records.znodes import DEFAULT_ROOT
 
 #: Addresses to listen on that tell nobody where to connect to.
 _NOWHERE: Final = frozenset({"", "0.0.0.0", "::", "*"})

@@ -41,8 +41,8 @@ from typing import Final
 import msgspec
 
 from coord.errors import ConfigError
-from regions.kinds import DIRECTORIES
-from regions.model import RegionRecord
+from regions.records.kinds import DIRECTORIES
+from regions.records.model import RegionRecord
 from regionserver.opener import Opening, RegionError, RegionOpener
 from regionserver.owner import Hold, Owner, holder_of, take
 from regionserver.shared import SharedDirectory

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from regions.messages import OrderResult
-from regions.model import Incarnation, RegionRecord, RegionState, TransitionRecord
-from regions.states import Cause
+from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
+from regions.transitions.states import Cause
 
 #: Region id and replica number.
 Key = tuple[str, int]

@@ -17,8 +17,8 @@ from twisted.logger import Logger
 
 from coord.client.session import SessionState, ZkClient
 from coord.errors import NoNode, OperationError
-from regions.layout import CorruptZnode, Layout, decode_cluster
-from regions.model import ServerRecord
+from regions.records.model import ServerRecord
+from regions.records.znodes import CorruptZnode, Layout, decode_cluster
 
 log = Logger()
 

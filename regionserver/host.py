@@ -22,9 +22,6 @@ from twisted.python.failure import Failure
 from coord.client.ops import GetData, ReadResult
 from coord.env import Clock
 from coord.errors import NoNode, OperationError
-from regions import layout
-from regions.kinds import KV, can_open
-from regions.layout import CorruptZnode, Layout
 from regions.messages import (
     AlterOrder,
     AlterResults,
@@ -35,7 +32,10 @@ from regions.messages import (
     OrderResults,
     Outcome,
 )
-from regions.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord
+from regions.records import znodes
+from regions.records.kinds import KV, can_open
+from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord
+from regions.records.znodes import CorruptZnode, Layout
 from regionserver.events import (
     AskAlive,
     CloseRegion,
@@ -436,8 +436,8 @@ class Host:
 
         def read(results: list[ReadResult]) -> None:
             if self._store is store:
-                seen = _record(results[0], layout.decode_transition, transition)
-                take(seen, _record(results[1], layout.decode_region, region))
+                seen = _record(results[0], znodes.decode_transition, transition)
+                take(seen, _record(results[1], znodes.decode_region, region))
                 self._drain()
 
         reading.addCallback(read).addErrback(self._not_read, store, again, effect)
@@ -453,7 +453,7 @@ class Host:
 
         def read(results: list[ReadResult]) -> None:
             if self._store is store:
-                record, _, _ = _record(results[0], layout.decode_server, path)
+                record, _, _ = _record(results[0], znodes.decode_server, path)
                 is_alive = record is not None and record.incarnation == effect.holder
                 now_ms = self._clock.wall_ms()
                 self.replicas.holder_seen(effect.key, effect.number, effect.holder, is_alive, now_ms)

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from coord.errors import ConfigError
-from regions.model import Incarnation
+from regions.records.model import Incarnation
 
 FORMAT: Final = 1
 _LOCK: Final = "lock"

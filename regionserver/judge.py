@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import enum
 
-from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TabletState, TransitionRecord
-from regions.states import Cause
+from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TabletState, TransitionRecord
+from regions.transitions.states import Cause
 
 
 class Verdict(enum.Enum):

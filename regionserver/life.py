@@ -11,7 +11,7 @@ import enum
 from typing import Final, NamedTuple
 
 from regions.messages import CloseOrder, OpenOrder
-from regions.model import RegionRecord, ReplicaLocation, TransitionRecord
+from regions.records.model import RegionRecord, ReplicaLocation, TransitionRecord
 from regionserver.events import Key, WriteStep
 
 

@@ -34,8 +34,8 @@ from typing import Final
 
 import msgspec
 
-from regions.model import RegionRecord
-from regions.partitioning import place, unplace
+from regions.records.model import RegionRecord
+from regions.records.partitioning import place, unplace
 from regionserver.client import Attempt, Change, DataError, NoSuchTable, RegionClient
 from regionserver.kv.messages import KEY_BYTES_MAX
 

@@ -14,7 +14,8 @@ An opener may also answer requests, at the address under which the server is reg
 examples/counters.py is a service to copy.
 
 Every opener has a *kind*: a name of the service and the version of what it reads and writes. Masters give a server the
-regions of tables of its kind alone, so that servers of several services live in one cluster (`regions/kinds.py`).
+regions of tables of its kind alone, so that servers of several services live in one cluster
+(`regions/records/kinds.py`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coord.errors import ConfigError
-from regions.kinds import NOTHING, check_kind
-from regions.model import Incarnation, RegionRecord
+from regions.records.kinds import NOTHING, check_kind
+from regions.records.model import Incarnation, RegionRecord
 
 if TYPE_CHECKING:
     from regionserver.serving import Serving

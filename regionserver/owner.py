@@ -29,7 +29,7 @@ from typing import Final
 
 import msgspec
 
-from regions.model import Incarnation
+from regions.records.model import Incarnation
 from regionserver.opener import OwnerHeld, RegionError
 
 _MARK: Final = re.compile(r"owner-([0-9]{1,20})")

@@ -14,9 +14,9 @@ from twisted.logger import Logger
 
 from coord.errors import CoordError, NoNode
 from coord.rpc import RpcError
-from regions.layout import CorruptZnode, decode_table
 from regions.messages import BAD_REQUEST, BUSY, Directories, Purged
-from regions.purging import objection_to_purge
+from regions.records.znodes import CorruptZnode, decode_table
+from regions.transitions.purging import objection_to_purge
 from regionserver.opener import RegionOpener
 
 log = Logger()

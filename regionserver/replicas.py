@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from coord.errors import InvalidTransition
-from regions import states, trail
-from regions.heartbeat import ReplicaReport
 from regions.messages import AlterOrder, AlterResult, CloseOrder, HostedReplica, OpenOrder, OrderResult, Outcome
-from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
-from regions.states import Actor, Cause
+from regions.messages.heartbeat import ReplicaReport
+from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
+from regions.transitions import states, trail
+from regions.transitions.states import Actor, Cause
 from regionserver.events import (
     AskAlive,
     CloseRegion,

@@ -41,10 +41,10 @@ from coord.errors import (
     RetryableError,
 )
 from coord.wire.records import Stat
-from regions import layout
-from regions.formats import objection
-from regions.layout import CorruptZnode, Layout
-from regions.model import ServerRecord
+from regions.records import znodes
+from regions.records.formats import objection
+from regions.records.model import ServerRecord
+from regions.records.znodes import CorruptZnode, Layout
 from regionserver.lease import Lease
 from regionserver.shared import Admission
 
@@ -135,7 +135,7 @@ class Membership:
         Raises OperationError if it is not written.
         """
         self._record = record
-        await self.client.set(self._paths.server(record.uuid), layout.encode(record))
+        await self.client.set(self._paths.server(record.uuid), znodes.encode(record))
 
     def end(self, reason: str) -> None:
         """Stop renewing and watching; the client is closed by whoever made it."""
@@ -164,7 +164,7 @@ class Membership:
             await self._admission.prove(client, self._cluster_id)
         self.epoch = max(self.epoch, await self.read_epoch())
         former = await self._clear(path, record)
-        registration = Create(path, layout.encode(record), ephemeral=True)
+        registration = Create(path, znodes.encode(record), ephemeral=True)
         try:
             if former is None:
                 await client.create(path, registration.data, ephemeral=True)
@@ -179,7 +179,7 @@ class Membership:
         except NodeExists:
             data, stat = await client.get(path)
             # Ours after all: the answer to an earlier attempt was lost.
-            if stat.ephemeral_owner != client.session_id or data != layout.encode(record):
+            if stat.ephemeral_owner != client.session_id or data != znodes.encode(record):
                 raise
         if await client.exists(path, self._registration_event) is None:
             self.end("the registration was deleted")
@@ -213,7 +213,7 @@ class Membership:
         except NoNode:
             return False
         try:
-            record = layout.decode_cluster(data, path)
+            record = znodes.decode_cluster(data, path)
             why = objection(record.format_version, path)
             if why:
                 raise ConfigError(why)
@@ -302,10 +302,10 @@ class Membership:
         if stat is not None and stat.ephemeral_owner == self.client.session_id and self._record is not None:
             data, _ = await self.client.get(path)
             try:
-                layout.decode_server(data, path)
+                znodes.decode_server(data, path)
             except CorruptZnode as error:
                 log.error("our registration is written again: {error}", error=error)
-                await self.client.set(path, layout.encode(self._record), stat.version)
+                await self.client.set(path, znodes.encode(self._record), stat.version)
         return stat
 
     def _looked(self, stat: Stat | None) -> None:
@@ -363,7 +363,7 @@ def _is_former_start(data: bytes, path: str, stat: Stat, record: ServerRecord) -
     if stat.ephemeral_owner == 0:
         return True  # not even an ephemeral: nobody's sign of life
     try:
-        former = layout.decode_server(data, path)
+        former = znodes.decode_server(data, path)
     except CorruptZnode:
         return False
     return former.host == record.host and former.start_code < record.start_code

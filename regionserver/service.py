@@ -38,10 +38,6 @@ from coord.errors import ConfigError, ConnectionLoss, OperationError
 from coord.listening import listen
 from coord.rpc import RpcError, RpcServer
 from coord.stopping import stop_on_signals
-from regions.belonging import check_cluster
-from regions.formats import KNOWN
-from regions.heartbeat import ReplicaReport, ServerFigures
-from regions.layout import Layout
 from regions.messages import (
     NO_LEASE,
     STALE_EPOCH,
@@ -61,7 +57,11 @@ from regions.messages import (
     ServerRequest,
     ServerStatus,
 )
-from regions.model import Incarnation, ServerRecord
+from regions.messages.cluster_check import check_cluster
+from regions.messages.heartbeat import ReplicaReport, ServerFigures
+from regions.records.formats import KNOWN
+from regions.records.model import Incarnation, ServerRecord
+from regions.records.znodes import Layout
 from regionserver.config import Settings
 from regionserver.directory import DirectoryOpener
 from regionserver.epochs import Epochs

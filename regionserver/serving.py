@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from coord.rpc_wire import RpcError
 from regions.messages import NO_LEASE, WRONG_SERVER
-from regions.model import Incarnation, RegionRecord, ReplicaLocation
+from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver.workers import Pool, Workers
 
 #: Requests per second of a region are counted over at least so long.

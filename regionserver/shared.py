@@ -31,9 +31,9 @@ from twisted.logger import Logger
 
 from coord.client.session import ZkClient
 from coord.errors import ConfigError, ConnectionLoss, NodeExists, NoNode
-from regions import layout
-from regions.layout import CorruptZnode, Layout
-from regions.model import DirectoryRecord
+from regions.records import znodes
+from regions.records.model import DirectoryRecord
+from regions.records.znodes import CorruptZnode, Layout
 from regionserver.opener import RegionError
 
 log = Logger()
@@ -194,7 +194,7 @@ class Admission:
         except NoNode:
             return None
         try:
-            return layout.decode_directory(data, self._path)
+            return znodes.decode_directory(data, self._path)
         except CorruptZnode as error:
             raise ConfigError(
                 f"the store does not say which shared directory the servers use ({error}); nothing was registered"
@@ -202,7 +202,7 @@ class Admission:
 
     async def _record(self, client: ZkClient, found: Identity) -> None:
         record = DirectoryRecord(found.directory_id, str(self._shared.path), self._server, self._now_ms())
-        value = layout.encode(record)
+        value = znodes.encode(record)
         try:
             await client.create(self._path, value)
         except NoNode:

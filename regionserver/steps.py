@@ -25,8 +25,8 @@ from twisted.python.failure import Failure
 from coord.client.ops import Check, Create, ReadOp, ReadResult, SetData, WriteOp, WriteResult
 from coord.errors import OperationError, RetryableError, SessionExpired
 from coord.wire.records import Stat
-from regions import layout
-from regions.layout import Layout
+from regions.records import znodes
+from regions.records.znodes import Layout
 from regionserver.events import WriteStep
 
 log = Logger()
@@ -111,11 +111,11 @@ class StepWriter:
 
     def _operations(self, step: WriteStep) -> list[WriteOp]:
         path = self._paths.transition(*step.key)
-        value = layout.encode(step.record)
+        value = znodes.encode(step.record)
         operations: list[WriteOp] = [Create(path, value) if step.before is None else SetData(path, value, step.version)]
         region = self._paths.region(step.record.table_id, step.record.region_id)
         if step.region is not None:
-            operations.append(SetData(region, layout.encode(step.region), step.region_version))
+            operations.append(SetData(region, znodes.encode(step.region), step.region_version))
         elif step.region_version >= 0:
             operations.append(Check(region, step.region_version))
         return operations

@@ -21,8 +21,8 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from regions.heartbeat import REPORT_MAX, Heartbeat, HeartbeatReply, ReplicaReport, Report, ServerFigures
-from regions.model import ServerRecord
+from regions.messages.heartbeat import REPORT_MAX, Heartbeat, HeartbeatReply, ReplicaReport, Report, ServerFigures
+from regions.records.model import ServerRecord
 from regionserver.events import Key
 
 

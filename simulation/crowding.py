@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from regions.model import Incarnation, RegionRecord, RegionState
+from regions.records.model import Incarnation, RegionRecord, RegionState
 from simulation.observer import Shadow
 from simulation.timeline import SECOND
 

@@ -19,11 +19,11 @@ from master.identity import Identity
 from master.planning import Made, Planner
 from master.service import MasterService
 from master.settings import Settings as MasterSettings
-from regions.limits import AssignerConfig
+from regions.cluster.limits import AssignerConfig
 from regions.messages import AlterRegions, CloseRegions, ListTables, OpenRegions, ServerRequest
-from regions.model import Incarnation
+from regions.messages.staleness import Bound
 from regions.plan import Params, PlanError, Snapshot, plan
-from regions.staleness import Bound
+from regions.records.model import Incarnation
 from regionserver.config import Settings as ServerSettings
 from regionserver.instance import FORMAT, Instance, InstanceRecord
 from regionserver.service import RegionServer

@@ -2,7 +2,7 @@
 
 It sees each command the moment the store commits it, with the session it came from, and asks: was this step legal, was
 it that process's to take, and do the znodes around it agree? Its rules are written down here anew, from the documents
-and not from the code of masters and servers; only the table of legal steps is shared (`regions/states.py`).
+and not from the code of masters and servers; only the table of legal steps is shared (`regions/transitions/states.py`).
 
 Between commits it watches the servers: a replica may be served by one of them at a time, by their own clocks and
 leases.
@@ -18,17 +18,7 @@ import msgspec
 from coord.errors import OK
 from coord.tree.machine import Outcome, StateMachine
 from coord.wire.opcodes import OP_CREATE_SESSION
-from regions.layout import (
-    Layout,
-    decode_active,
-    decode_bar,
-    decode_plan,
-    decode_region,
-    decode_server,
-    decode_table,
-    decode_transition,
-)
-from regions.model import (
+from regions.records.model import (
     BarRecord,
     Incarnation,
     PlanRecord,
@@ -43,8 +33,18 @@ from regions.model import (
     TransitionRecord,
     check_ranges,
 )
-from regions.recovery import is_cluster_startup
-from regions.states import Actor, is_legal
+from regions.records.znodes import (
+    Layout,
+    decode_active,
+    decode_bar,
+    decode_plan,
+    decode_region,
+    decode_server,
+    decode_table,
+    decode_transition,
+)
+from regions.transitions.next_action import is_cluster_startup
+from regions.transitions.states import Actor, is_legal
 from simulation.record import Record
 from simulation.timeline import Timeline
 

@@ -16,8 +16,8 @@ from coord.client.session import SessionState, ZkClient
 from coord.errors import CoordError, NodeExists, NoNode
 from coord.rpc import RpcClient, RpcError
 from regions import messages as ms
-from regions.layout import Layout
-from regions.model import PlanState, TableIntent, TableRecord, TableState, TransitionRecord
+from regions.records.model import PlanState, TableIntent, TableRecord, TableState, TransitionRecord
+from regions.records.znodes import Layout
 from simulation.machines import RPC_PORT, MasterMachine, ServerMachine
 from simulation.observer import Observer
 from simulation.region_work import SIMULATED

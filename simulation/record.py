@@ -2,8 +2,8 @@
 
 The observer gives every committed change of a transition. What masters write below `/history` must be exactly that: at
 every commit, the entries of a replica are the beginning of its true steps, and the steps that are not written down yet
-are those that the znode itself keeps (`regions/trail.py`). At the end of a run the segments are read as they are
-stored, in the order of their names, and compared once more.
+are those that the znode itself keeps (`regions/transitions/trail.py`). At the end of a run the segments are read as
+they are stored, in the order of their names, and compared once more.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from regions.history import Entry, entries_kept, parse_segment, unpack
-from regions.layout import decode_transition
-from regions.model import RegionState, TransitionRecord
-from regions.states import Actor
+from regions.cluster.history import Entry, entries_kept, parse_segment, unpack
+from regions.records.model import RegionState, TransitionRecord
+from regions.records.znodes import decode_transition
+from regions.transitions.states import Actor
 
 
 class Step(NamedTuple):

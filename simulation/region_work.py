@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from twisted.python.failure import Failure
 
-from regions.model import Incarnation, RegionRecord
+from regions.records.model import Incarnation, RegionRecord
 from regionserver.opener import Opening, OwnerHeld, RegionError, RegionOpener
 from simulation.timeline import SECOND, TURN_US, Process
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 from coord.tree.machine import Outcome, StateMachine
 from coord.wire.records import EVENT_DELETED
 from master.feed import Feed, Warm
-from regions.layout import Layout, decode_region, decode_table
-from regions.model import TabletState
-from regions.staleness import AsOf, Bound
-from regions.world import World
+from regions.cluster.state import World
+from regions.messages.staleness import AsOf, Bound
+from regions.records.model import TabletState
+from regions.records.znodes import Layout, decode_region, decode_table
 from simulation.observer import Observer
 from simulation.timeline import Process, Timeline
 

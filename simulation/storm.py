@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from coord.rpc import RpcClient, RpcError
 from regions import messages as ms
-from regions.heartbeat import OPEN
-from regions.model import TableRecord, TableState
-from regions.storm.ledger import Ledger
-from regions.storm.operations import AGAIN, Operation, Outcome, Storm
-from regions.storm.picture import Finding, Picture, judge
+from regions.messages.heartbeat import OPEN
+from regions.records.model import TableRecord, TableState
 from simulation.crowding import Crowding
+from simulation.ddl_stress.catalog_snapshot import Finding, Picture, judge
+from simulation.ddl_stress.model import Ledger
+from simulation.ddl_stress.operations import AGAIN, Operation, Outcome, Storm
 from simulation.machines import RPC_PORT
 from simulation.region_work import SIMULATED
 from simulation.timeline import SECOND, Process

@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 
 from coord.tree.machine import Outcome, StateMachine
-from regions.heartbeat import OPEN
-from regions.layout import Layout
-from regions.limits import AssignerConfig
+from regions.cluster.limits import AssignerConfig
 from regions.messages import ListOpen
-from regions.model import Incarnation, PlanState
+from regions.messages.heartbeat import OPEN
+from regions.records.model import Incarnation, PlanState
+from regions.records.znodes import Layout
 from simulation.faults import Faults
 from simulation.machines import Machine, MasterMachine, ServerMachine, Setting
 from simulation.network import Network

@@ -25,9 +25,9 @@ from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
 
 from coord.client.session import ZkClient
-from regions.heartbeat import HEARTBEAT_PERIOD_S, OPEN, ReplicaReport, ServerFigures
-from regions.layout import Layout, encode
-from regions.model import ServerRecord
+from regions.messages.heartbeat import HEARTBEAT_PERIOD_S, OPEN, ReplicaReport, ServerFigures
+from regions.records.model import ServerRecord
+from regions.records.znodes import Layout, encode
 from regionserver.events import Key
 from regionserver.heartbeats import Heartbeats
 from regionserver.process import allow_many_files

@@ -18,8 +18,8 @@ import msgspec
 from benchmarks.assign.lab import Lab, all_open, lab, say
 from coord.rpc_wire import call_blocking
 from regions import messages as ms
-from regions.ddl import DdlRequest
-from regions.schema import AddColumn, ColumnSpec, ColumnType
+from regions.messages.ddl import DdlRequest
+from regions.records.schema import AddColumn, ColumnSpec, ColumnType
 
 CLIENTS: Final = (1, 8)
 TABLES: Final = 200

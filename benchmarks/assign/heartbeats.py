@@ -21,9 +21,9 @@ from benchmarks.assign.beating import START_CODE, TABLE, region_of, uuid_of
 from benchmarks.assign.lab import Daemon, Lab, say
 from benchmarks.assign.open_regions import commit
 from coord.rpc_wire import RpcError, call_blocking
-from regions import layout
 from regions import messages as ms
-from regions.model import ClusterRecord, EpochRecord, RegionRecord, ReplicaLocation, TableRecord
+from regions.records import znodes
+from regions.records.model import ClusterRecord, EpochRecord, RegionRecord, ReplicaLocation, TableRecord
 from tests.helpers import eventually
 
 SERVERS: Final = 1_000
@@ -70,16 +70,16 @@ def fill(cluster: Lab, servers: int, regions: int) -> None:
     """Write a catalogue by hand: one table whose regions are open on the servers that `beating` plays."""
     paths = cluster.layout
     steps: list[tuple[str, tuple[object, ...]]] = [("create", (path,)) for path in paths.parents()]
-    steps.append(("create", (paths.epoch, layout.encode(EpochRecord("", 0, 0)))))
-    steps.append(("create", (paths.cluster, layout.encode(ClusterRecord(CLUSTER_ID)))))
+    steps.append(("create", (paths.epoch, znodes.encode(EpochRecord("", 0, 0)))))
+    steps.append(("create", (paths.cluster, znodes.encode(ClusterRecord(CLUSTER_ID)))))
     steps.append(("create", (paths.table_regions(TABLE),)))
     for number in range(regions):
         start, end = f"{number:06}" if number else "", f"{number + 1:06}" if number + 1 < regions else ""
         location = ReplicaLocation(0, uuid_of(number % servers), START_CODE, 1)
         record = RegionRecord(TABLE, region_of(number), start, end, replicas=(location,))
-        steps.append(("create", (paths.region(TABLE, record.region_id), layout.encode(record))))
+        steps.append(("create", (paths.region(TABLE, record.region_id), znodes.encode(record))))
     steps.append(("create", (paths.name(TABLE), TABLE.encode())))
-    steps.append(("create", (paths.table(TABLE), layout.encode(TableRecord(TABLE, TABLE, regions=regions)))))
+    steps.append(("create", (paths.table(TABLE), znodes.encode(TableRecord(TABLE, TABLE, regions=regions)))))
     at = len(steps) % 5_000
     commit(cluster.zk, steps[:at])
     while at < len(steps):

@@ -27,8 +27,8 @@ from kazoo.exceptions import NoNodeError
 from coord.rpc import RpcError
 from coord.rpc_wire import call_blocking
 from regions import messages as ms
-from regions.layout import Layout, decode_active, decode_run, decode_server
-from regions.model import RegionSpec, ServerRecord
+from regions.records.model import RegionSpec, ServerRecord
+from regions.records.znodes import Layout, decode_active, decode_run, decode_server
 from tests.helpers import daemon, eventually, free_ports, rk
 
 STORE_NODES: Final = 3

@@ -22,13 +22,13 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from coord.rpc_wire import call_blocking
-from regions import layout
 from regions.messages import CloseOrder, CloseRegions, OpenOrder, OpenRegions, OrderResults, Outcome
-from regions.model import RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regions.records import znodes
+from regions.records.model import RegionRecord, RegionState, ServerRecord, TransitionRecord
 from tests.helpers import daemon, eventually, rk
 
 ROOT = "/bench-assign"
-PATHS = layout.Layout(ROOT)
+PATHS = znodes.Layout(ROOT)
 PER_TRANSACTION = 250
 
 
@@ -111,7 +111,7 @@ def main() -> None:
             pids.append(stack.enter_context(daemon(command, log=folder / f"log{number}")).pid)
         eventually(lambda: len(client.get_children(PATHS.servers)) == options.servers, 30, "all servers registered")
         uuids = sorted(client.get_children(PATHS.servers))
-        servers = [layout.decode_server(client.get(PATHS.server(uuid))[0]) for uuid in uuids]
+        servers = [znodes.decode_server(client.get(PATHS.server(uuid))[0]) for uuid in uuids]
         run(client, servers, pids, options.regions)
     client.stop()
     client.close()
@@ -121,14 +121,14 @@ def run(client: KazooClient, servers: list[ServerRecord], pids: list[int], count
     """First open, close, open again."""
     regions = [RegionRecord("t", f"r{number:06}", start_key=f"{number:06}") for number in range(count)]
     home = {region.region_id: servers[number % len(servers)] for number, region in enumerate(regions)}
-    commit(client, [("create", (PATHS.region("t", one.region_id), layout.encode(one))) for one in regions])
+    commit(client, [("create", (PATHS.region("t", one.region_id), znodes.encode(one))) for one in regions])
     for what in ("first open", "open again"):
         orders: dict[str, list[Any]] = {server.uuid: [] for server in servers}
         steps = []
         for region in regions:
             server = home[region.region_id]
             record = TransitionRecord(region.region_id, "t", 0, RegionState.OFFLINE, destination=server.incarnation)
-            steps.append(("create", (PATHS.transition(region.region_id, 0), layout.encode(record))))
+            steps.append(("create", (PATHS.transition(region.region_id, 0), znodes.encode(record))))
             version = 0 if what == "first open" else 1
             orders[server.uuid].append(OpenOrder(record, 0, region, version))
         began = time.monotonic()

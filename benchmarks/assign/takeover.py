@@ -19,8 +19,8 @@ from benchmarks.assign.beating import START_CODE, uuid_of
 from benchmarks.assign.heartbeats import fill
 from benchmarks.assign.lab import Daemon, Lab, memory_bytes, say
 from benchmarks.assign.scenes import Failover, kill_master
-from regions.layout import encode
-from regions.model import ServerRecord
+from regions.records.model import ServerRecord
+from regions.records.znodes import encode
 from tests.helpers import eventually
 
 SIZES: Final = (1_000, 10_000, 100_000)

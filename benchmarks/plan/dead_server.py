@@ -20,11 +20,12 @@ import msgspec
 
 from benchmarks.plan.report import Row
 from benchmarks.plan.running import machine
-from regions import effects as fx
-from regions.assigner import Assigner
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.state import Replica
 from regions.messages import OrderResult, Outcome
-from regions.model import RegionRecord, RegionState, ReplicaLocation, ServerRecord, TableRecord
-from regions.world import Replica
+from regions.records.model import RegionRecord, RegionState, ReplicaLocation, ServerRecord, TableRecord
 
 REGIONS: Final = 1_000_000
 SERVERS: Final = 1_000
@@ -58,9 +59,9 @@ class Death:
         self.assigner = assigner
         self.victims: list[Replica] = list(assigner.world.servers[uuid].open.values())
         self.seconds: dict[str, float] = {}
-        writes = self._timed("answer", lambda: assigner.handle(fx.ServerDown(uuid), 1))
+        writes = self._timed("answer", lambda: assigner.handle(ev.ServerDown(uuid), 1))
         self.placed = {one.key: one.record for one in writes if isinstance(one, fx.WriteOffline)}
-        done = [fx.WriteDone(key, 0) for key in self.placed]
+        done = [ev.WriteDone(key, 0) for key in self.placed]
         orders = self._timed("orders", lambda: self._feed(done))
         self._timed("the rest", lambda: self._carry_out([one for one in orders if isinstance(one, fx.SendOpen)]))
 
@@ -72,7 +73,7 @@ class Death:
         self.seconds[name] = time.perf_counter() - start
         return effects
 
-    def _feed(self, events: list[fx.WriteDone]) -> None:
+    def _feed(self, events: list[ev.WriteDone]) -> None:
         for event in events:
             self.assigner.handle(event, 1)
 
@@ -82,14 +83,14 @@ class Death:
             results = [
                 OrderResult(one.transition.region_id, one.transition.replica, Outcome.STARTED) for one in batch.orders
             ]
-            self.assigner.handle(fx.OrdersAnswered(batch.batch, results), 1)
+            self.assigner.handle(ev.OrdersAnswered(batch.batch, results), 1)
             for order in batch.orders:
                 for version, state in ((1, RegionState.OPENING), (2, RegionState.OPENED)):
                     step = msgspec.structs.replace(order.transition, state=state)
-                    event = fx.TransitionSeen(step.region_id, step.replica, step, version)
+                    event = ev.TransitionSeen(step.region_id, step.replica, step, version)
                     self.assigner.handle(event, 1)
         deletes = [one for one in self.assigner.take(1) if isinstance(one, fx.DeleteTransition)]
-        self._feed([fx.WriteDone(one.key) for one in deletes])
+        self._feed([ev.WriteDone(one.key) for one in deletes])
 
     @property
     def spread(self) -> int:

@@ -1,1 +1,1 @@
-"""Drills: kill a part of a running cluster, measure what was unavailable and how long, check what must always hold."""
+"""`rk drill`: one module per drill, and what they share: load, invariants, report."""

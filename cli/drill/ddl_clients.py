@@ -15,8 +15,8 @@ from typing import Final
 from coord.rpc_wire import RpcError
 from master.client import MasterClient, NoLeader
 from regions import messages
-from regions.storm.ledger import Ledger
-from regions.storm.operations import AGAIN, Dice, Operation, Outcome, Storm
+from simulation.ddl_stress.model import Ledger
+from simulation.ddl_stress.operations import AGAIN, Dice, Operation, Outcome, Storm
 
 #: An operation, with all its attempts, must have a definite result by then.
 DEADLINE_S: Final = 60.0

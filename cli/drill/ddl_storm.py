@@ -23,11 +23,11 @@ from cli.drill.run import Drill
 from cli.errors import CliError
 from coord.rpc_wire import RpcError
 from regions import messages
-from regions.ddl import DeleteTable
-from regions.layout import decode_region
-from regions.model import ActiveRecord, Incarnation
-from regions.storm.ledger import Deed
-from regions.storm.picture import Finding, Picture, judge
+from regions.messages.ddl import DeleteTable
+from regions.records.model import ActiveRecord, Incarnation
+from regions.records.znodes import decode_region
+from simulation.ddl_stress.catalog_snapshot import Finding, Picture, judge
+from simulation.ddl_stress.model import Deed
 
 NAME: Final = "ddl-storm"
 
@@ -48,7 +48,7 @@ class How(enum.StrEnum):
 
 
 class Chance:
-    """`regions.storm.operations.Dice` of the drill's seed."""
+    """`simulation.ddl_stress.operations.Dice` of the drill's seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

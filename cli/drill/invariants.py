@@ -13,10 +13,10 @@ from cli.connect import Cluster, ask_server
 from cli.drill.report import Check, check
 from coord.rpc_wire import RpcError
 from regions import messages
-from regions.layout import decode_region
-from regions.model import Incarnation, RegionRecord, TableIntent
-from regions.sights import History, epoch_breaches
-from regions.table_states import VISIBLE
+from regions.records.model import Incarnation, RegionRecord, TableIntent
+from regions.records.znodes import decode_region
+from regions.transitions.observed import History, epoch_breaches
+from regions.transitions.table_states import VISIBLE
 
 #: State of a replica in a server's own list that means: it serves it.
 _OPEN = "OPEN"

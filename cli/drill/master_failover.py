@@ -11,7 +11,7 @@ from cli.drill.run import Drill, outages
 from cli.errors import CliError
 from coord.rpc import RpcClient
 from regions import messages
-from regions.model import ActiveRecord
+from regions.records.model import ActiveRecord
 
 NAME: Final = "master-failover"
 

@@ -26,8 +26,8 @@ from coord.rpc_wire import (
     encode_body,
     encode_frame,
 )
-from regions.model import RegionRecord, ServerRecord
-from regions.partitioning import place
+from regions.records.model import RegionRecord, ServerRecord
+from regions.records.partitioning import place
 from regionserver.kv.messages import KvChange, KvRead, KvWrite
 from regionserver.load import KEYS, key_in
 from regionserver.serving import Place

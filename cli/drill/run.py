@@ -32,8 +32,8 @@ from cli.names import Names
 from cli.options import Globals
 from coord.errors import CoordError
 from regions import messages
-from regions.model import ServerRecord
-from regions.sights import NONE, Change
+from regions.records.model import ServerRecord
+from regions.transitions.observed import NONE, Change
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from cli.drill.run import Drill
 from cli.errors import CliError
 from coord.rpc_wire import RpcError
 from regions import messages
-from regions.model import ServerRecord
-from regions.sights import NONE
+from regions.records.model import ServerRecord
+from regions.transitions.observed import NONE
 
 NAME: Final = "server-crash"
 

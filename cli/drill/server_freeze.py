@@ -15,7 +15,7 @@ from cli.drill.report import Check, Figure, Report, check, spread
 from cli.drill.run import Drill
 from cli.drill.server_crash import choose, wait_reopened
 from coord.rpc_wire import Code
-from regions.model import ServerRecord
+from regions.records.model import ServerRecord
 from regionserver.serving import Place
 
 NAME: Final = "server-freeze"

@@ -18,8 +18,8 @@ from cli.drill.report import Check, RegionOutage, Traffic, Unavailability, check
 from cli.errors import CliError
 from coord.client.access import StoreAccess
 from coord.rpc_wire import Code
-from regions.layout import Layout
-from regions.model import RegionRecord, TableIntent, TableRecord, TableState
+from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState
+from regions.records.znodes import Layout
 from regionserver.client import DataError, Places, Refused, RegionClient
 from regionserver.load import Load, Operation, Outage
 

@@ -28,8 +28,8 @@ def contents(root: Path) -> dict[str, bytes]:
     # The store's own beginning chooses between compiled and plain modules; of it only the exceptions are needed.
     found = {"coord/__init__.py": b"", "coord/errors.py": (root / "coord" / "errors.py").read_bytes()}
     found["regions/__init__.py"] = (root / "regions" / "__init__.py").read_bytes()
-    for path in sorted((root / "regions" / "plan").glob("*.py")):
-        found[f"regions/plan/{path.name}"] = path.read_bytes()
+    for path in sorted((root / "regions" / "plan").rglob("*.py")):
+        found[path.relative_to(root).as_posix()] = path.read_bytes()
     return found
 
 

@@ -29,10 +29,10 @@ import msgspec
 from kazoo.exceptions import KazooException
 
 from coord.rpc_wire import Code, RpcError
-from regions import partitioning
-from regions.layout import DEFAULT_ROOT, Layout
 from regions.messages import NO_LEASE, WRONG_SERVER
-from regions.model import RegionRecord
+from regions.records import partitioning
+from regions.records.model import RegionRecord
+from regions.records.znodes import DEFAULT_ROOT, Layout
 from regionserver.client.connections import Connections
 from regionserver.client.places import Places
 from regionserver.client.store import StoreReader, StoreSilentError
@@ -250,7 +250,7 @@ class RegionClient:
 
         `attempt` counts from 0. `is_repeatable`: whether the request may be carried out twice. In a table with hash
         buckets the region is that of the key's bucket; services that store keys store them placed, too, by
-        `regions.partitioning.place(key, region.hash_buckets)`.
+        `regions.records.partitioning.place(key, region.hash_buckets)`.
         Raises NoSuchTable, Refused, Unavailable, OutcomeUnknown.
         """
 

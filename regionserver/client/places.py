@@ -14,9 +14,9 @@ import time
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from regions.layout import CorruptZnode, Layout, decode_name, decode_region, decode_server, decode_table
-from regions.model import RegionRecord, ServerRecord, TableRecord
-from regions.partitioning import place
+from regions.records.model import RegionRecord, ServerRecord, TableRecord
+from regions.records.partitioning import place
+from regions.records.znodes import CorruptZnode, Layout, decode_name, decode_region, decode_server, decode_table
 from regionserver.client.store import READ_TIMEOUT_S, StoreReader
 
 
@@ -56,7 +56,7 @@ class Places:
         return None if found is None else self._region_at(found, place(key, found.record.hash_buckets), end_s)
 
     def region_at(self, table: str, placed: str, *, until_s: float | None = None) -> RegionRecord | None:
-        """The same for a placed key (`regions/partitioning.py`)."""
+        """The same for a placed key (`regions/records/partitioning.py`)."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
         return None if found is None else self._region_at(found, placed, end_s)

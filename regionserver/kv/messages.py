@@ -1,8 +1,8 @@
 """What clients ask of a key-value region, and within which limits.
 
 Every request names the opening that it means (`regionserver.serving.Place`). Keys are placed ones
-(`regions.partitioning`): in a table with hash buckets they begin with their bucket. They are text, ordered by code
-point, which is also the order of their UTF-8 bytes; values are bytes.
+(`regions.records.partitioning`): in a table with hash buckets they begin with their bucket. They are text, ordered by
+code point, which is also the order of their UTF-8 bytes; values are bytes.
 
 A write may come twice: a client that did not hear what became of it sends it again, to the same opening or to the next
 one. Puts and deletes by key may be repeated; what must not happen is that the first copy, late in some socket buffer,
@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 
 from coord.rpc_wire import Code, RpcError
-from regions.model import RegionRecord
-from regions.partitioning import is_placed
+from regions.records.model import RegionRecord
+from regions.records.partitioning import is_placed
 from regionserver.serving import Place
 
 #: LMDB's own limit, as it is built everywhere.

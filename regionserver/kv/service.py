@@ -20,8 +20,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.rpc_wire import RpcError
-from regions.kinds import KV
-from regions.model import RegionRecord
+from regions.records.kinds import KV
+from regions.records.model import RegionRecord
 from regionserver.directory import DirectoryOpener
 from regionserver.kv.files import Environments, RegionFile
 from regionserver.kv.lanes import Answer, Lane

@@ -17,8 +17,8 @@ from kazoo.protocol.states import ZnodeStat
 
 from coord.rpc import Code, RpcError, call_blocking
 from regions import messages as ms
-from regions.layout import Layout, decode_region, decode_transition
-from regions.model import RegionRecord, TransitionRecord
+from regions.records.model import RegionRecord, TransitionRecord
+from regions.records.znodes import Layout, decode_region, decode_transition
 from tests.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
 from tests.zookeeper import zookeeper
 

@@ -17,7 +17,7 @@ from coord.storage.wal import LogItem
 from coord.tree.command import decode_group
 from coord.tree.machine import Outcome, StateMachine
 from regions import messages as ms
-from regions.layout import Layout, decode_master, decode_server, decode_transition
+from regions.records.znodes import Layout, decode_master, decode_server, decode_transition
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, Process, cluster_on, own_store
 from tests.helpers import eventually

@@ -11,8 +11,8 @@ import pytest
 
 from coord.rpc import RpcError
 from regions import messages as ms
-from regions.layout import decode_cluster, decode_plan
-from regions.model import PlanState
+from regions.records.model import PlanState
+from regions.records.znodes import decode_cluster, decode_plan
 from tests.e2e.masters import Cluster, any_store, cluster_on
 from tests.helpers import eventually
 

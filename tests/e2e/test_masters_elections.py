@@ -13,8 +13,8 @@ import pytest
 
 from coord.rpc import RpcError
 from regions import messages as ms
-from regions.layout import decode_region
-from regions.model import TableState, TabletState
+from regions.records.model import TableState, TabletState
+from regions.records.znodes import decode_region
 from regionserver.client import Change, connect
 from tests.e2e.masters import Cluster, Process, any_store, cluster_on
 from tests.helpers import PATIENCE_S, eventually

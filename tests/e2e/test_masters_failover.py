@@ -10,7 +10,7 @@ import pytest
 
 from coord.rpc import RpcError
 from regions import messages as ms
-from regions.model import RegionState, TableIntent
+from regions.records.model import RegionState, TableIntent
 from tests.e2e.masters import Cluster, Process, any_store, cluster_on
 from tests.helpers import eventually
 

@@ -12,7 +12,7 @@ import pytest
 from coord.rpc import RpcError
 from master.client import MasterClient
 from regions import messages as ms
-from regions.staleness import Bound
+from regions.messages.staleness import Bound
 from tests.e2e.masters import Cluster, any_store, cluster_on
 from tests.helpers import rk
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from regions import messages as ms
-from regions.model import TableIntent, TableState
-from regions.schema import parse_column
+from regions.records.model import TableIntent, TableState
+from regions.records.schema import parse_column
 from tests.e2e.masters import Cluster, Process, cluster_on
 from tests.helpers import daemon, eventually, free_ports, rk
 

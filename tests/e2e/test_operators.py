@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from regions import messages as ms
-from regions.layout import encode
-from regions.model import Incarnation, RegionState, TransitionRecord
+from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.records.znodes import encode
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, any_store, cluster_on
 from tests.helpers import eventually

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from regions import messages as ms
-from regions.layout import decode_plan
-from regions.model import PlanState
 from regions.plan.files import read_plan
+from regions.records.model import PlanState
+from regions.records.znodes import decode_plan
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, any_store, cluster_on
 from tests.helpers import eventually

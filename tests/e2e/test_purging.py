@@ -8,8 +8,8 @@ import pytest
 
 from coord.rpc import RpcError
 from regions import messages as ms
-from regions.layout import decode_table
-from regions.model import TableRecord, TableState
+from regions.records.model import TableRecord, TableState
+from regions.records.znodes import decode_table
 from regionserver.client import connect
 from tests.e2e.masters import Cluster, cluster_on, own_store
 from tests.helpers import eventually

@@ -26,7 +26,7 @@ from coord.rpc_wire import (
     encode_frame,
 )
 from regions import messages as ms
-from regions.model import ServerRecord
+from regions.records.model import ServerRecord
 from regionserver.client import Change, RegionClient, connect
 from regionserver.kv.messages import KvChange, KvRead, KvValues, KvWrite
 from regionserver.load import Load

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regions import messages as ms
-from regions.model import RegionRecord
+from regions.records.model import RegionRecord
 from regionserver.client import Change, DataError, RegionClient, connect
 from tests.e2e.masters import Cluster, cluster_on, own_store
 from tests.helpers import PATIENCE_S, eventually, rk

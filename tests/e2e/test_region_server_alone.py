@@ -17,16 +17,17 @@ import pytest
 from kazoo.client import KazooClient
 
 from coord.rpc_wire import RpcError, call_blocking
-from regions import layout, messages
+from regions import messages
 from regions.messages import CloseOrder, CloseRegions, ListOpen, OpenList, OpenOrder, OpenRegions, OrderResults, Outcome
-from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regions.records import znodes
+from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
 from tests.e2e.masters import SESSION_MS, UpToDate
 from tests.helpers import daemon, eventually, free_ports, rk
 from tests.stores import Store, open_store, our_store, store_kinds
 from tests.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
-PATHS = layout.Layout()
+PATHS = znodes.Layout()
 EPOCH = 0
 
 
@@ -55,8 +56,8 @@ def clear(store: Store) -> None:
     client = KazooClient(store.hosts, timeout=10)
     client.start(60)
     client.sync("/")
-    if client.exists(layout.DEFAULT_ROOT):
-        client.delete(layout.DEFAULT_ROOT, recursive=True)
+    if client.exists(znodes.DEFAULT_ROOT):
+        client.delete(znodes.DEFAULT_ROOT, recursive=True)
     client.stop()
     client.close()
 
@@ -79,7 +80,7 @@ class Server:
             found = self.master.get_children(PATHS.servers)
             assert found, "nobody"
             [uuid] = found
-            return layout.decode_server(self.master.get(PATHS.server(uuid))[0])
+            return znodes.decode_server(self.master.get(PATHS.server(uuid))[0])
 
         return eventually(registered, what="a registration")
 
@@ -133,8 +134,8 @@ def offline(master: KazooClient, count: int, to: Incarnation, prefix: str = "r",
     for number in range(count):
         region = RegionRecord("t", f"{prefix}{number:04}", start_key=f"{number:04}")
         record = TransitionRecord(region.region_id, "t", 0, RegionState.OFFLINE, destination=to, **fields)
-        transaction.create(PATHS.region("t", region.region_id), layout.encode(region))
-        transaction.create(PATHS.transition(region.region_id, 0), layout.encode(record))
+        transaction.create(PATHS.region("t", region.region_id), znodes.encode(region))
+        transaction.create(PATHS.transition(region.region_id, 0), znodes.encode(record))
         orders.append(OpenOrder(record, 0, region, 0))
     for result in transaction.commit():
         assert isinstance(result, str), result
@@ -142,7 +143,7 @@ def offline(master: KazooClient, count: int, to: Incarnation, prefix: str = "r",
 
 
 def transition(master: KazooClient, region_id: str) -> TransitionRecord:
-    return layout.decode_transition(master.get(PATHS.transition(region_id, 0))[0])
+    return znodes.decode_transition(master.get(PATHS.transition(region_id, 0))[0])
 
 
 def owner(folder: Path) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def test_a_batch_goes_from_offline_to_opened_and_back_to_closed(server: Server, 
     assert [result.region_id for result in results] == [order.region.region_id for order in orders]
     record = transition(server.master, "r0007")
     assert (record.state, record.destination) == (RegionState.OPENED, me)
-    region = layout.decode_region(server.master.get(PATHS.region("t", "r0007"))[0])
+    region = znodes.decode_region(server.master.get(PATHS.region("t", "r0007"))[0])
     assert region.location(0).incarnation == me
     folder = tmp_path / "shared" / "regions" / "t" / "r0007"
     assert json.loads((folder / "region.json").read_text())["start_key"] == "0007"
@@ -290,14 +291,14 @@ def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, 
     with daemon(_command(store.hosts, tmp_path, name="second"), log=tmp_path / "log2") as process:
         eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, what="two servers")
         (uuid,) = set(server.master.get_children(PATHS.servers)) - {first.uuid}
-        second = layout.decode_server(server.master.get(PATHS.server(uuid))[0])
+        second = znodes.decode_server(server.master.get(PATHS.server(uuid))[0])
 
         def open_at_second(version: int, attempt: int) -> Any:
             record = TransitionRecord("r0000", "t", 0, RegionState.OFFLINE, first.incarnation, second.incarnation,
                                       attempt=attempt)  # fmt: skip
-            stat = server.master.set(PATHS.transition("r0000", 0), layout.encode(record), version)
+            stat = server.master.set(PATHS.transition("r0000", 0), znodes.encode(record), version)
             data, region_stat = server.master.get(PATHS.region("t", "r0000"))
-            order = OpenOrder(record, stat.version, layout.decode_region(data), region_stat.version)
+            order = OpenOrder(record, stat.version, znodes.decode_region(data), region_stat.version)
             command = OpenRegions(EPOCH, second.uuid, second.start_code, [order], 60_000)
             reply = call_blocking((second.host, second.port), command, 90.0, expect=OrderResults)
             return reply.results[0]

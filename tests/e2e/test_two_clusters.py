@@ -11,8 +11,8 @@ import pytest
 from cli.local import Shape, design, write_cluster
 from coord.rpc_wire import RpcError
 from regions import messages as ms
-from regions.heartbeat import Heartbeat
-from regions.layout import Layout, decode_cluster
+from regions.messages.heartbeat import Heartbeat
+from regions.records.znodes import Layout, decode_cluster
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, Process, cluster_on, own_store
 from tests.helpers import eventually, free_ports

@@ -13,8 +13,8 @@ from typing import IO, Any
 import pytest
 from kazoo.client import KazooClient
 
-from regions.layout import Layout, encode
-from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
+from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
+from regions.records.znodes import Layout, encode
 from tests.helpers import heed_ctrl_c, rk
 from tests.zookeeper import zookeeper
 

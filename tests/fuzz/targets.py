@@ -35,7 +35,7 @@ from coord.tree.watches import WatchTable
 from coord.wire import records as r
 from coord.wire.client_conn import MAX_FRAME_BYTES, PHASE_CLOSED, PHASE_OPEN, ClientConnection
 from regions import messages
-from regions.model import RegionRecord
+from regions.records.model import RegionRecord
 from regionserver.kv import messages as kv
 from tests.disks import MemoryDisk
 from tests.fuzz import security

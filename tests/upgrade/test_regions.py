@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from regions import messages as ms
-from regions.formats import KNOWN
-from regions.layout import decode_cluster
+from regions.records.formats import KNOWN
+from regions.records.znodes import decode_cluster
 from regionserver.client import RegionClient, connect
 from tests.e2e.masters import Cluster, Process, own_store
 from tests.helpers import PATIENCE_S, daemon, eventually

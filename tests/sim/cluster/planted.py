@@ -22,15 +22,16 @@ from master.feed import Feed, Warm
 from master.fence import Fence
 from master.purging import Purging
 from master.transitions import TransitionWriter
-from regions import recovery, writes
-from regions.fleet import Fleet
-from regions.mirror import Mirror
-from regions.model import RegionState
-from regions.recovery import Action, Party
-from regions.reports import Reports
-from regions.selection import Selection
-from regions.states import Cause
-from regions.world import World as Picture
+from regions.assign import transition_writes
+from regions.assign.selection import Selection
+from regions.assign.servers import Fleet
+from regions.cluster.mirror import Mirror
+from regions.cluster.state import World as Picture
+from regions.liveness.reports import Reports
+from regions.records.model import RegionState
+from regions.transitions import next_action
+from regions.transitions.next_action import Action, Party
+from regions.transitions.states import Cause
 from regionserver import purging as server_purging
 from regionserver import tie as tie_module
 from regionserver.lease import Lease
@@ -222,7 +223,7 @@ class X1Literally(Bug):
 
     def patches(self) -> list[Patch]:
         row = (RegionState.CLOSING, Party.ALIVE, Party.DEAD)
-        literal = recovery.Verdict(Action.REASSIGN, Cause.SERVER_DEATH, "RF-05")
+        literal = next_action.Verdict(Action.REASSIGN, Cause.SERVER_DEATH, "RF-05")
 
         def wants(self: Selection, replica: Any) -> bool:
             transition = replica.transition
@@ -231,7 +232,7 @@ class X1Literally(Bug):
             return self._world.alive(transition.destination) is None
 
         real = Selection.wants
-        return [mock.patch.dict(recovery._REOPEN_TABLE, {row: literal}), instead(Selection, "wants", wants)]
+        return [mock.patch.dict(next_action._REOPEN_TABLE, {row: literal}), instead(Selection, "wants", wants)]
 
     def script(self, world: World) -> None:
         def slow(world: World) -> None:
@@ -263,8 +264,8 @@ class ClosedWithoutIntent(Bug):
             effect.table_check = None
             return effect
 
-        real = writes.delete
-        return [instead(writes, "delete", delete)]
+        real = transition_writes.delete
+        return [instead(transition_writes, "delete", delete)]
 
     def script(self, world: World) -> None:
         come_up(world)

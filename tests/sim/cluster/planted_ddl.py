@@ -15,12 +15,12 @@ from master import tables
 from master.heartbeats import Heartbeats
 from master.reign import Reign
 from regions import messages as ms
-from regions import writes
-from regions.altering import AlterBook
-from regions.assigner import Assigner
-from regions.model import Incarnation, TableIntent, TableState
-from regions.orders import CLOSE, OrderBook
-from regions.selection import Selection
+from regions.assign import transition_writes
+from regions.assign.assigner import Assigner
+from regions.assign.orders import CLOSE, OrderBook
+from regions.assign.schema_rollout import AlterBook
+from regions.assign.selection import Selection
+from regions.records.model import Incarnation, TableIntent, TableState
 from simulation.drills import come_up
 from simulation.region_work import SIMULATED
 from simulation.run import Options, Verdict, run
@@ -191,8 +191,8 @@ class AssignsUnchecked(DdlBug):
             effect.table_check = None
             return effect
 
-        real = writes.offline
-        return [instead(writes, "offline", offline)]
+        real = transition_writes.offline
+        return [instead(transition_writes, "offline", offline)]
 
     def script(self, world: World) -> None:
         """Tables are deleted or disabled while their regions are being assigned."""

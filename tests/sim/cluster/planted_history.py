@@ -8,9 +8,10 @@ from unittest import mock
 from master import chronicle as module
 from master.chronicle import Chronicle, ChroniclePage
 from master.reign import Reign
-from regions import history, trail
-from regions.history import Entry, Segment, unpack
-from regions.states import Actor
+from regions.cluster import history
+from regions.cluster.history import Entry, Segment, unpack
+from regions.transitions import trail
+from regions.transitions.states import Actor
 from regionserver.replicas import Replicas
 from simulation.drills import come_up, operate
 from simulation.timeline import SECOND

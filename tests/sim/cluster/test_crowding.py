@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
 from simulation.crowding import NEWS, Crowding
 from simulation.observer import Shadow
 from simulation.timeline import SECOND

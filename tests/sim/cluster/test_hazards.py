@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regions import hazards
+from regions.transitions import hazards
 from simulation.drills import come_up
 from simulation.run import Options, run
 from simulation.timeline import SECOND

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from regions.limits import AssignerConfig
-from regions.model import PlanState
+from regions.cluster.limits import AssignerConfig
+from regions.records.model import PlanState
 from simulation.drills import come_up
 from simulation.run import Options, run
 from simulation.timeline import SECOND

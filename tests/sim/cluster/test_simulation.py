@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.simulate import simulate
-from regions.states import STEPS, Cause
+from regions.transitions.states import STEPS, Cause
 from simulation.drills import DRILLS
 from simulation.network import End, Network
 from simulation.run import Options, read_recording, record, run

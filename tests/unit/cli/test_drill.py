@@ -23,8 +23,8 @@ from cli.drill.run import moves_of, outages
 from cli.drill.traffic import refused_at_rest, unavailability
 from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
-from regions.model import RegionRecord, RegionState, ReplicaLocation, TransitionRecord
-from regions.sights import Change, History, Sight
+from regions.records.model import RegionRecord, RegionState, ReplicaLocation, TransitionRecord
+from regions.transitions.observed import Change, History, Sight
 from regionserver.load import Operation, Outage
 
 

@@ -14,9 +14,9 @@ from cli.follow import AGAIN_S, Follower
 from cli.names import Names
 from coord.client.session import SessionState
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
-from regions.layout import encode
-from regions.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
-from regions.sights import NONE, Change
+from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
+from regions.records.znodes import encode
+from regions.transitions.observed import NONE, Change
 from tests.unit.master.reign_bench import LossyStore
 
 CLOSING = TransitionRecord("t.0", "t", 0, RegionState.CLOSING, source=Incarnation("s1", 7), epoch=1)

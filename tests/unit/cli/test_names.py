@@ -7,7 +7,7 @@ import pytest
 from cli.errors import CliError, NotFoundError
 from cli.local import Daemon, LocalCluster
 from cli.names import Names
-from regions.model import Incarnation, ServerRecord
+from regions.records.model import Incarnation, ServerRecord
 
 ONE = ServerRecord("aa11", "127.0.0.1", 21851, 1)
 TWO = ServerRecord("aa22", "127.0.0.1", 21852, 1)

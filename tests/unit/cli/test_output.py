@@ -10,7 +10,7 @@ import pytest
 from cli import output
 from cli.errors import CliError
 from regions.messages import Tables, TableSummary
-from regions.model import Incarnation, TableIntent, TableRecord, TableState
+from regions.records.model import Incarnation, TableIntent, TableRecord, TableState
 
 
 @pytest.mark.parametrize("show", [output.print_json, output.print_json_line])

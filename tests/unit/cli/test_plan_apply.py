@@ -18,7 +18,7 @@ from cli.main import run
 from coord.rpc import RpcError
 from master.reads import describe_table, server_load, summary
 from regions import messages as ms
-from regions.layout import Layout
+from regions.records.znodes import Layout
 from tests.unit.master.test_applying import LAYOUT, PLAN, Ruler, memory_store
 
 pytest.importorskip("pyarrow")

@@ -10,10 +10,10 @@ import pytest
 from cli.errors import EXIT_REFUSED
 from cli.main import run
 from master.planning import snapshot_of
-from regions.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regions.cluster.state import Server, World
 from regions.plan import Params, plan
 from regions.plan.files import MANIFEST, write_snapshot
-from regions.world import Server, World
+from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord
 from tests.dirty import DIRTY, Dirty
 
 pytest.importorskip("pyarrow")

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from cli.names import Names
 from cli.reach import Reach, reaches, show, summary
-from regions.model import MasterRecord, ServerRecord
-from regions.roster import SILENT_MS
+from regions.liveness.roster import SILENT_MS
+from regions.records.model import MasterRecord, ServerRecord
 from tests.helpers import free_ports
 
 WELL = Reach("s1", "m1", 400)

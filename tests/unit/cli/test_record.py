@@ -6,9 +6,9 @@ from typing import Any
 
 from cli.names import Names
 from cli.record import Past, lines, read_past
-from regions.history import Entry, Segment, pack, told
-from regions.layout import Layout, encode
-from regions.model import Incarnation, RegionState, TransitionRecord
+from regions.cluster.history import Entry, Segment, pack, told
+from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.records.znodes import Layout, encode
 
 LAYOUT = Layout("/rk")
 KEY = "t1.0001-0"

@@ -16,7 +16,7 @@ from cli.options import Globals, parse_addresses
 from cli.staleness import duration_ms, in_words, zxid_of
 from cli.tables import table
 from regions import messages as ms
-from regions.staleness import AsOf, Bound
+from regions.messages.staleness import AsOf, Bound
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from cli import tables
 from cli.errors import CliError
 from cli.main import rk
 from regions import messages as ms
-from regions import schema as sc
-from regions.model import TableRecord, TableState
-from regions.schema import AddColumn, DropColumn, RenameColumn
+from regions.records import schema as sc
+from regions.records.model import TableRecord, TableState
+from regions.records.schema import AddColumn, DropColumn, RenameColumn
 
 
 @pytest.fixture

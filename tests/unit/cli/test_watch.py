@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from cli import watch
 from cli.errors import NotFoundError
 from cli.main import rk
-from regions.model import TableRecord, TableState
+from regions.records.model import TableRecord, TableState
 
 
 @pytest.fixture

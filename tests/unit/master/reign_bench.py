@@ -20,9 +20,9 @@ from master.planning import Planner
 from master.reign import Reign
 from master.settings import Settings
 from regions import messages as ms
-from regions.layout import Layout, encode
-from regions.limits import AssignerConfig
-from regions.model import ClusterRecord, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regions.cluster.limits import AssignerConfig
+from regions.records.model import ClusterRecord, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regions.records.znodes import Layout, encode
 from tests.unit.master.fake_store import WatchedStore
 
 LAYOUT = Layout("/rk")

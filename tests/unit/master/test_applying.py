@@ -15,12 +15,12 @@ from master import catalog
 from master.applying import HANDOVER_MS, MOVES_MAX, Applying
 from master.balancing import Balancing
 from master.fence import Deposed, Fence
-from regions import effects as fx
 from regions import messages as ms
-from regions.assigner import Assigner
-from regions.layout import Layout, decode_moves, decode_plan, encode
-from regions.limits import BalancerConfig
-from regions.model import (
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.limits import BalancerConfig
+from regions.records.model import (
     ClusterRecord,
     PlanRecord,
     PlanState,
@@ -31,6 +31,7 @@ from regions.model import (
     TableRecord,
     TransitionRecord,
 )
+from regions.records.znodes import Layout, decode_moves, decode_plan, encode
 from tests.unit.master.fake_store import FakeStore
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class Ruler:
         self.assigner.begin(self.now)
         self.assigner.take(self.now)
 
-    def observe(self, event: fx.Event) -> None:
+    def observe(self, event: ev.Event) -> None:
         self.assigner.handle(event, self.now)
         for effect in self.assigner.take(self.now):
             if isinstance(effect, fx.FinishMoves):
@@ -101,7 +102,7 @@ class Ruler:
         key = f"r{number}"
         replica = self.assigner.world.replicas[f"{key}-0"]
         assert replica.move is not None
-        self.observe(fx.TransitionSeen(key, 0, _closing(number, self.applying.running()), 0))
+        self.observe(ev.TransitionSeen(key, 0, _closing(number, self.applying.running()), 0))
 
 
 def _closing(number: int, plan_id: str) -> TransitionRecord:
@@ -155,7 +156,7 @@ def test_parts_are_durable_counted_once_and_end(store: FakeStore) -> None:
     ruler.later(100)
     assert ruler.applying.running() == PLAN, "they are under way"
     for number in range(3):
-        ruler.observe(fx.TransitionSeen(f"r{number}", 0, None, -1))
+        ruler.observe(ev.TransitionSeen(f"r{number}", 0, None, -1))
     ruler.later(100)
     assert (ruler.record().state, ruler.record().assigned, ruler.applying.running()) == (PlanState.DONE, 3, "")
     assert ruler.batches() == []

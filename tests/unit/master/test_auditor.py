@@ -10,10 +10,10 @@ from twisted.internet.task import Clock
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from master import auditor as module
 from master.auditor import Auditor
-from regions.alarms import Alarm
-from regions.audit import Rule
-from regions.layout import Layout, decode_alarm, encode
-from regions.model import RegionRecord
+from regions.diagnose.invariants import Rule
+from regions.records.alarms import Alarm
+from regions.records.model import RegionRecord
+from regions.records.znodes import Layout, decode_alarm, encode
 from tests.unit.master.fake_store import FakeStore
 
 LAYOUT = Layout("/rk")

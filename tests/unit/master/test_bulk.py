@@ -6,10 +6,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from master.bulk import Bulks
-from regions import effects as fx
-from regions.assigner import Assigner
-from regions.model import Incarnation, PlanRecord, PlanState, RegionRecord, RegionState, TableRecord, TransitionRecord
-from regions.states import Cause
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.records.model import (
+    Incarnation,
+    PlanRecord,
+    PlanState,
+    RegionRecord,
+    RegionState,
+    TableRecord,
+    TransitionRecord,
+)
+from regions.transitions.states import Cause
 
 KEY = "t.0-0"
 

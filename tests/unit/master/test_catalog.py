@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from coord.errors import ConfigError
 from master import catalog, tables
 from master.fence import Fence
-from regions.layout import Layout, encode
-from regions.model import ClusterRecord, RegionRecord, TableRecord
+from regions.records.model import ClusterRecord, RegionRecord, TableRecord
+from regions.records.znodes import Layout, encode
 from tests.unit.master.fake_store import FakeStore
 
 LAYOUT = Layout("/rk")

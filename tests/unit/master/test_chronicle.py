@@ -13,12 +13,13 @@ from master.chronicle import Chronicle
 from master.fence import Fence
 from master.runs import RUNS_KEPT, Runs
 from master.transitions import TransitionWriter
-from regions import effects as fx
-from regions import history
-from regions.history import EPOCH_BEGINS, FLUSH_MS, Entry, StepLog, parse_segment, unpack
-from regions.layout import Layout, decode_run
-from regions.model import Incarnation, RegionState, RunRecord, ServerRecord, TransitionRecord
-from regions.states import Cause
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster import history
+from regions.cluster.history import EPOCH_BEGINS, FLUSH_MS, Entry, StepLog, parse_segment, unpack
+from regions.records.model import Incarnation, RegionState, RunRecord, ServerRecord, TransitionRecord
+from regions.records.znodes import Layout, decode_run
+from regions.transitions.states import Cause
 from tests.unit.master.fake_store import FakeStore
 
 LAYOUT = Layout("/rk")
@@ -239,7 +240,7 @@ def test_transitions_go_on_where_no_history_can_be_written() -> None:
     bench.begin()
     del bench.store.nodes[LAYOUT.history]
     bench.write("r1")
-    assert bench.done == [fx.WriteDone("r1-0", 0)]
+    assert bench.done == [ev.WriteDone("r1-0", 0)]
     bench.note("s2")
     bench.pass_time(10 * FLUSH_MS)
     assert bench.failures == []

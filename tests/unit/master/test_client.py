@@ -11,7 +11,7 @@ from coord.rpc_wire import Code, RpcError
 from master import client as module
 from master.client import MasterClient, NoLeader
 from regions import messages as ms
-from regions.staleness import AsOf
+from regions.messages.staleness import AsOf
 
 
 class Wire:

@@ -16,10 +16,9 @@ from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
 from master.ddl import alter
 from regions import messages as ms
-from regions import schema as sc
-from regions.ddl import AlterTable, CreateTable, DdlRequest, contents_digest
-from regions.layout import decode_region, decode_request, decode_table, encode
-from regions.model import (
+from regions.messages.ddl import AlterTable, CreateTable, DdlRequest, contents_digest
+from regions.records import schema as sc
+from regions.records.model import (
     Incarnation,
     Intent,
     RegionRecord,
@@ -30,7 +29,8 @@ from regions.model import (
     TabletState,
     TransitionRecord,
 )
-from regions.schema import AddColumn, RenameColumn, Schema
+from regions.records.schema import AddColumn, RenameColumn, Schema
+from regions.records.znodes import decode_region, decode_request, decode_table, encode
 from tests.unit.master.reign_bench import LAYOUT, Bench
 
 COLUMNS = [sc.parse_column("id:int64:key"), sc.parse_column("v:string")]

@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from master.election import Election
 from master.settings import Settings
 from master.vigil import REFUSED_PAUSE_S
-from regions.layout import Layout, decode_active, encode
-from regions.model import ActiveRecord
+from regions.records.model import ActiveRecord
+from regions.records.znodes import Layout, decode_active, encode
 from tests.unit.master.fake_store import FakeStore
 
 LAYOUT = Layout("/rk")

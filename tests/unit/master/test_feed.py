@@ -14,9 +14,16 @@ from coord.errors import ConnectionLoss
 from coord.wire.records import Stat
 from master import feed as module
 from master.feed import Feed
-from regions.layout import Layout, encode
-from regions.model import RegionRecord, RegionState, ReplicaLocation, ServerRecord, TableRecord, TransitionRecord
-from regions.staleness import AsOf, Bound
+from regions.messages.staleness import AsOf, Bound
+from regions.records.model import (
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TableRecord,
+    TransitionRecord,
+)
+from regions.records.znodes import Layout, encode
 from tests.unit.master.fake_store import WatchedStore
 
 LAYOUT = Layout("/rk")

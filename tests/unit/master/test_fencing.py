@@ -10,10 +10,10 @@ from twisted.internet.defer import ensureDeferred
 
 from master import catalog
 from master.fencing import until_words
-from regions import effects as fx
 from regions import messages as ms
-from regions.layout import decode_bar, encode
-from regions.model import BarRecord, ServerRecord
+from regions.cluster import effects as fx
+from regions.records.model import BarRecord, ServerRecord
+from regions.records.znodes import decode_bar, encode
 from tests.unit.master.reign_bench import LAYOUT, Bench
 
 FENCE = ms.FenceServer("s1", "it hangs", 7, fx.BAR_FOR_EVER)

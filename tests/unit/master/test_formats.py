@@ -7,9 +7,9 @@ import pytest
 from master import catalog
 from master.fence import Fence
 from master.formats import LOOK_EVERY_MS, Formats
-from regions.formats import KNOWN, UNANNOUNCED
-from regions.layout import decode_cluster, encode
-from regions.model import MasterRecord, ServerRecord
+from regions.records.formats import KNOWN, UNANNOUNCED
+from regions.records.model import MasterRecord, ServerRecord
+from regions.records.znodes import decode_cluster, encode
 from tests.unit.master.fake_store import FakeStore
 from tests.unit.master.test_catalog import LAYOUT, run
 

@@ -12,9 +12,10 @@ import pytest
 from coord.rpc_wire import RpcError
 from master.heartbeats import Heartbeats
 from regions import messages as ms
-from regions.heartbeat import Heartbeat, ReplicaReport, Report, ServerFigures
-from regions.layout import decode_transition, encode
-from regions.model import (
+from regions.liveness.reports import PATIENCE_MS
+from regions.liveness.roster import SILENT_MS
+from regions.messages.heartbeat import Heartbeat, ReplicaReport, Report, ServerFigures
+from regions.records.model import (
     ActiveRecord,
     Incarnation,
     RegionRecord,
@@ -25,8 +26,7 @@ from regions.model import (
     TableState,
     TransitionRecord,
 )
-from regions.reports import PATIENCE_MS
-from regions.roster import SILENT_MS
+from regions.records.znodes import decode_transition, encode
 from tests.unit.master.reign_bench import LAYOUT, Bench
 
 S1 = Incarnation("s1", 7)

@@ -13,8 +13,7 @@ from twisted.python.failure import Failure
 from coord.errors import NoNode
 from master import catalog, tables
 from master.fence import Deposed, Fence
-from regions.layout import Layout, decode_fence, decode_moves, decode_region, encode
-from regions.model import (
+from regions.records.model import (
     FenceRecord,
     Incarnation,
     Move,
@@ -24,6 +23,7 @@ from regions.model import (
     TableRecord,
     TableState,
 )
+from regions.records.znodes import Layout, decode_fence, decode_moves, decode_region, encode
 from tests.unit.master.fake_store import FakeStore
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from twisted.python.failure import Failure
 from master import planning
 from master.phases import BulkPlan, Phases
 from master.planning import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
-from regions.model import PlanRecord, PlanState, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regions.cluster.state import Server, World
 from regions.plan import Params, Snapshot, choice, plan
 from regions.plan.files import write_plan
-from regions.world import Server, World
+from regions.records.model import PlanRecord, PlanState, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
 
 
 def world(replication: int = 1) -> World:

@@ -14,8 +14,7 @@ from master import tables
 from master.dispatch import PURGE_S
 from master.purging import AGAIN_MS
 from regions import messages as ms
-from regions.layout import decode_region, decode_table, encode
-from regions.model import (
+from regions.records.model import (
     Incarnation,
     Intent,
     RegionState,
@@ -26,6 +25,7 @@ from regions.model import (
     TabletState,
     TransitionRecord,
 )
+from regions.records.znodes import decode_region, decode_table, encode
 from tests.unit.master.reign_bench import LAYOUT, Bench
 
 HOUR_S = 3_600.0

@@ -10,8 +10,8 @@ from twisted.python.failure import Failure
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
 from regions import messages as ms
-from regions.layout import decode_cluster, encode
-from regions.model import ServerRecord, TableIntent, TableRecord
+from regions.records.model import ServerRecord, TableIntent, TableRecord
+from regions.records.znodes import decode_cluster, encode
 from tests.unit.master.reign_bench import LAYOUT, Bench
 
 

@@ -20,8 +20,8 @@ from master.roles import WHO, Who
 from master.service import MasterService
 from master.settings import Settings
 from regions import messages as ms
-from regions.model import ActiveRecord
-from regions.staleness import Bound
+from regions.messages.staleness import Bound
+from regions.records.model import ActiveRecord
 from tests.unit.master.reign_bench import LAYOUT, Bench
 from tests.unit.master.test_feed import Heard
 

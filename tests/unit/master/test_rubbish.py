@@ -20,10 +20,9 @@ from master.identity import Identity
 from master.service import MasterService
 from master.settings import Settings
 from regions import messages as ms
-from regions.alarms import Alarm
-from regions.history import Segment, pack
-from regions.layout import Layout, decode_balancer, decode_cluster, decode_transition, encode
-from regions.model import (
+from regions.cluster.history import Segment, pack
+from regions.records.alarms import Alarm
+from regions.records.model import (
     BalancerRecord,
     ClusterRecord,
     EpochRecord,
@@ -44,6 +43,7 @@ from regions.model import (
     TableRecord,
     TransitionRecord,
 )
+from regions.records.znodes import Layout, decode_balancer, decode_cluster, decode_transition, encode
 from tests.unit.master.fake_store import WatchedStore
 
 LAYOUT = Layout("/rk")

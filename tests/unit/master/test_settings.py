@@ -9,7 +9,7 @@ import pytest
 
 from coord.errors import ConfigError
 from master.settings import limits_of
-from regions.limits import AssignerConfig
+from regions.cluster.limits import AssignerConfig
 
 USUAL: dict[str, Any] = {
     "start_timeout_s": 30.0,

@@ -16,12 +16,12 @@ from coord.wire import records as r
 from master import catalog, tables
 from master.ddl import new_table, plan_create
 from master.fence import Fence
-from regions import schema as sc
-from regions.ddl import CreateTable
-from regions.kinds import KV
-from regions.layout import Layout, decode_region, encode
-from regions.model import RegionRecord, ReplicaLocation, RequestRecord, TableRecord, TableState, TabletState
-from regions.replacing import successor
+from regions.assign.replacement import successor
+from regions.messages.ddl import CreateTable
+from regions.records import schema as sc
+from regions.records.kinds import KV
+from regions.records.model import RegionRecord, ReplicaLocation, RequestRecord, TableRecord, TableState, TabletState
+from regions.records.znodes import Layout, decode_region, encode
 from tests.unit.master.fake_store import FakeStore
 
 LAYOUT = Layout("/rk")

@@ -9,10 +9,11 @@ from twisted.python.failure import Failure
 
 from master.fence import OPS_MAX, Deposed, Fence, in_batches
 from master.transitions import IN_FLIGHT_MAX, TransitionReader, TransitionWriter, wipe_ops
-from regions import effects as fx
-from regions.layout import Layout, encode
-from regions.model import Incarnation, RegionRecord, RegionState, TransitionRecord
-from regions.states import Cause, InvalidTransition
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
+from regions.records.znodes import Layout, encode
+from regions.transitions.states import Cause, InvalidTransition
 from tests.unit.master.fake_store import FakeStore
 
 LAYOUT = Layout("/rk")
@@ -28,11 +29,11 @@ class Bench:
             self.store.put(path)
         self.store.put(LAYOUT.epoch, b"", epoch)
         self.fence = Fence(self.store, LAYOUT, 4)  # type: ignore[arg-type]
-        self.done: list[fx.WriteDone | fx.WriteFailed] = []
+        self.done: list[ev.WriteDone | ev.WriteFailed] = []
         self.failures: list[BaseException] = []
         self.turns = 0
         self.writer = TransitionWriter(self.fence, lambda _, event: self.done.append(event), self._turned, self._failed)
-        self.seen: list[fx.TransitionSeen] = []
+        self.seen: list[ev.TransitionSeen] = []
         self.reader = TransitionReader(self.fence, self.seen.append, self._turned, self._failed)
 
     def _turned(self) -> None:
@@ -61,7 +62,7 @@ def test_every_multi_begins_with_the_epoch() -> None:
     bench.store.answer()
     [ops] = bench.store.multis
     assert (ops[0].path, ops[0].version) == ("/rk/epoch", 4)
-    assert bench.done == [fx.WriteDone("r1-0", 0)]
+    assert bench.done == [ev.WriteDone("r1-0", 0)]
     assert bench.turns == 1
 
 
@@ -104,7 +105,7 @@ def test_one_lost_race_does_not_hold_up_the_others() -> None:
         bench.writer.put(bench.offline(f"r{number}"))
     bench.writer.flush()
     bench.store.answer()
-    failed = {event.key for event in bench.done if isinstance(event, fx.WriteFailed)}
+    failed = {event.key for event in bench.done if isinstance(event, ev.WriteFailed)}
     assert failed == {f"{name}-0" for name in taken}
     assert len(bench.done) == 50
     assert bench.writer.is_idle
@@ -123,7 +124,7 @@ def test_delete_of_a_closed_region_checks_the_intent() -> None:
     bench.writer.put(effect)
     bench.writer.flush()
     bench.store.answer()
-    assert bench.done == [fx.WriteFailed("r1-0", 7)]
+    assert bench.done == [ev.WriteFailed("r1-0", 7)]
     assert bench.store.nodes[LAYOUT.region("t", "r1")][1] == 5
     effect.table_check = ("t", 8)
     bench.writer.put(effect)
@@ -145,7 +146,7 @@ def test_a_table_is_checked_once_for_all_its_regions() -> None:
     [ops] = bench.store.multis
     assert [(op.path, op.version) for op in ops[1:3]] == [(LAYOUT.table("u"), 2), (LAYOUT.table("t"), 8)]
     assert len(ops) == 1 + 2 + 5
-    assert [event for event in bench.done if isinstance(event, fx.WriteDone)] == bench.done
+    assert [event for event in bench.done if isinstance(event, ev.WriteDone)] == bench.done
 
 
 def test_regions_of_a_table_that_has_changed_are_refused_together() -> None:
@@ -157,8 +158,8 @@ def test_regions_of_a_table_that_has_changed_are_refused_together() -> None:
         bench.writer.put(bench.offline(f"r{number}", table_check=("t" if number % 2 else "u", 8 if number % 2 else 2)))
     bench.writer.flush()
     bench.store.answer()
-    failed = [event for event in bench.done if isinstance(event, fx.WriteFailed)]
-    assert failed == [fx.WriteFailed(f"r{number}-0", 8) for number in range(1, 10, 2)]
+    failed = [event for event in bench.done if isinstance(event, ev.WriteFailed)]
+    assert failed == [ev.WriteFailed(f"r{number}-0", 8) for number in range(1, 10, 2)]
     for number in range(10):
         assert (LAYOUT.transition(f"r{number}", 0) in bench.store.nodes) == (number % 2 == 0)
     assert bench.writer.is_idle
@@ -201,7 +202,7 @@ def test_reads_are_gathered() -> None:
         bench.reader.put(name, 0)
     bench.reader.flush()
     bench.store.answer()
-    assert bench.seen == [fx.TransitionSeen("r1", 0, record, 2), fx.TransitionSeen("r2", 0, None, -1)]
+    assert bench.seen == [ev.TransitionSeen("r1", 0, record, 2), ev.TransitionSeen("r2", 0, None, -1)]
     assert bench.reader.reads == 1
 
 

@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from regions import effects as fx
-from regions.assigner import Assigner
-from regions.limits import AssignerConfig
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
+from regions.diagnose.problems import problems
 from regions.messages import AlterResult, CloseOrder, OpenOrder, OrderResult, Outcome
-from regions.model import (
+from regions.records.model import (
     BarRecord,
     FenceRecord,
     Incarnation,
@@ -31,8 +33,7 @@ from regions.model import (
     TabletState,
     TransitionRecord,
 )
-from regions.problems import problems
-from regions.states import Actor, Cause, check
+from regions.transitions.states import Actor, Cause, check
 
 TABLE = TableRecord("t1", "orders", regions=1)
 
@@ -143,16 +144,16 @@ class ModelCluster:
         """The server's session is gone, and everything it had open with it."""
         dead = self.servers.pop(uuid)
         self.open = {key: owner for key, owner in self.open.items() if owner != dead.incarnation}
-        self.assigner.handle(fx.ServerDown(uuid), self.now)
+        self.assigner.handle(ev.ServerDown(uuid), self.now)
         if run:
             self.run()
 
     def join(self, record: ServerRecord) -> None:
         self.servers[record.uuid] = record
-        self.assigner.handle(fx.ServerUp(record), self.now)
+        self.assigner.handle(ev.ServerUp(record), self.now)
         self.run()
 
-    def handle(self, event: fx.Event) -> None:
+    def handle(self, event: ev.Event) -> None:
         self.assigner.handle(event, self.now)
         self.run()
 
@@ -203,9 +204,9 @@ class ModelCluster:
             case fx.ReadTransition():
                 self.see(effect.region_id)
             case fx.ReadRegion():
-                self.assigner.handle(fx.RegionSeen(*self.regions[effect.region_id]), self.now)
+                self.assigner.handle(ev.RegionSeen(*self.regions[effect.region_id]), self.now)
             case fx.ReadTable():
-                self.assigner.handle(fx.TableSeen(*self.tables[effect.table_id]), self.now)
+                self.assigner.handle(ev.TableSeen(*self.tables[effect.table_id]), self.now)
             case fx.RequestPlan():
                 self.plans.append(effect)
             case fx.Note():
@@ -216,7 +217,7 @@ class ModelCluster:
                 del self.fences[effect.uuid]
             case fx.ForgetBar():
                 self.bars.remove(effect.bar)
-                self.assigner.handle(fx.BarsSeen(self.bars), self.now)
+                self.assigner.handle(ev.BarsSeen(self.bars), self.now)
             case fx.FinishMoves():
                 del self.moves[effect.move_id]
             case fx.SendAlter():
@@ -232,24 +233,24 @@ class ModelCluster:
                 assert self.tables[table.table_id] == (table, effect.version)
                 finished = msgspec.structs.replace(table, finished_ms=self.now)
                 self.tables[table.table_id] = (finished, effect.version + 1)
-                self.assigner.handle(fx.FinishAnswered(table.table_id, True), self.now)
+                self.assigner.handle(ev.FinishAnswered(table.table_id, True), self.now)
 
     def _fence(self, effect: fx.FenceServer) -> None:
         """One multi: the registration is deleted and the mark is there; the server goes on for a while."""
         uuid = effect.server.uuid
         if self.servers.get(uuid) != effect.server:
-            self.assigner.handle(fx.FenceFailed(uuid), self.now)
+            self.assigner.handle(ev.FenceFailed(uuid), self.now)
             return
         del self.servers[uuid]
         fence = FenceRecord(effect.server, effect.lease_ms, effect.reason, self.assigner.epoch, self.now)
         self.fences[uuid] = fence
-        self.assigner.handle(fx.ServerFenced(fence), self.now)
-        self.assigner.handle(fx.ServerDown(uuid), self.now)
+        self.assigner.handle(ev.ServerFenced(fence), self.now)
+        self.assigner.handle(ev.ServerDown(uuid), self.now)
 
     def _alter(self, effect: fx.SendAlter) -> None:
         uuid = effect.server.uuid
         if uuid in self.deaf or self.servers.get(uuid) != effect.server:
-            self.assigner.handle(fx.AltersLost(effect.batch, "no answer"), self.now)
+            self.assigner.handle(ev.AltersLost(effect.batch, "no answer"), self.now)
             return
         results = []
         for order in effect.orders:
@@ -258,13 +259,13 @@ class ModelCluster:
             if self.open.get(key) == effect.server.incarnation:
                 version = self.follows[key] = max(self.follows.get(key, 0), order.schema_version)
             results.append(AlterResult(order.region_id, order.replica, version))
-        self.assigner.handle(fx.AltersAnswered(effect.batch, results), self.now)
+        self.assigner.handle(ev.AltersAnswered(effect.batch, results), self.now)
 
     def _finish_altering(self, effect: fx.FinishAltering) -> None:
         record, version = self.tables[effect.table_id]
         if record.state is TableState.ALTERING and record.schema_version == effect.schema_version:
             self.tables[effect.table_id] = (msgspec.structs.replace(record, state=TableState.RUNNING), version + 1)
-            self.assigner.handle(fx.TableSeen(*self.tables[effect.table_id]), self.now)
+            self.assigner.handle(ev.TableSeen(*self.tables[effect.table_id]), self.now)
 
     def alter(self) -> None:
         """A new schema version; the master is told of the record that was written."""
@@ -282,13 +283,13 @@ class ModelCluster:
             found = self.unassigned.get(record.key)
             fits = fits and found is not None and found[1] == version and found[0].state is RegionState.OFFLINE
         if not fits:
-            self.assigner.handle(fx.ReplaceFailed(region_id), self.now)
+            self.assigner.handle(ev.ReplaceFailed(region_id), self.now)
             return
         for record, _ in effect.transitions:
             del self.unassigned[record.key]
         self.regions[region_id] = (msgspec.structs.replace(former, state=TabletState.REPLACED), effect.version + 1)
         self.regions[effect.fresh.region_id] = (effect.fresh, 0)
-        self.assigner.handle(fx.RegionReplaced(region_id, effect.fresh), self.now)
+        self.assigner.handle(ev.RegionReplaced(region_id, effect.fresh), self.now)
 
     def stop_serving(self, uuid: str) -> None:
         """A fenced server has noticed, or its lease has run out: nothing is open there any more."""
@@ -298,28 +299,28 @@ class ModelCluster:
         """(region, source, destination): the batch is written, then the assigner is told."""
         batch = MoveBatch(move_id, tuple(Move(f"{name}-0", at(source), to) for name, source, to in moves))
         self.moves[move_id] = batch
-        self.handle(fx.MovesAccepted(batch))
+        self.handle(ev.MovesAccepted(batch))
 
     def change_table(self, **changes: object) -> None:
         record, version = self.tables["t1"]
         self.tables["t1"] = (msgspec.structs.replace(record, **changes), version + 1)
-        self.handle(fx.TableSeen(*self.tables["t1"]))
+        self.handle(ev.TableSeen(*self.tables["t1"]))
 
     def set_unassigned(self, name: str, unassigned: bool) -> None:
         record, version = self.regions[name]
         self.regions[name] = (msgspec.structs.replace(record, unassigned=unassigned), version + 1)
-        self.handle(fx.RegionSeen(*self.regions[name]))
+        self.handle(ev.RegionSeen(*self.regions[name]))
 
     def see(self, name: str = "r1", replica: int = 0) -> None:
         record, version = self.unassigned.get(f"{name}-{replica}", (None, -1))
-        self.assigner.handle(fx.TransitionSeen(name, replica, record, version), self.now)
+        self.assigner.handle(ev.TransitionSeen(name, replica, record, version), self.now)
 
-    def _write_answer(self, effect: fx.WriteOffline | fx.DeleteTransition) -> fx.WriteDone | fx.WriteFailed:
+    def _write_answer(self, effect: fx.WriteOffline | fx.DeleteTransition) -> ev.WriteDone | ev.WriteFailed:
         """Write, unless the table's record is not the one that the write names."""
         if effect.table_check is not None and self.tables[effect.table_check[0]][1] != effect.table_check[1]:
-            return fx.WriteFailed(effect.key, effect.table_check[1])
+            return ev.WriteFailed(effect.key, effect.table_check[1])
         done = self._write(effect)
-        return fx.WriteDone(effect.key, done) if done >= 0 else fx.WriteFailed(effect.key)
+        return ev.WriteDone(effect.key, done) if done >= 0 else ev.WriteFailed(effect.key)
 
     def _write(self, effect: fx.WriteOffline | fx.DeleteTransition) -> int:
         after = effect.record.state if isinstance(effect, fx.WriteOffline) else None
@@ -344,7 +345,7 @@ class ModelCluster:
         if uuid in self.silent or self.servers.get(uuid) != effect.server:
             return
         results = [self.obey(effect.server, order) for order in effect.orders]
-        self.assigner.handle(fx.OrdersAnswered(effect.batch, results), self.now)
+        self.assigner.handle(ev.OrdersAnswered(effect.batch, results), self.now)
         for order in effect.orders:
             about = order.transition if isinstance(order, OpenOrder) else order
             self.see(about.region_id, about.replica)

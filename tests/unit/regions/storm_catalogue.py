@@ -7,9 +7,9 @@ import random
 import msgspec
 
 from regions import messages as ms
-from regions.ddl import AlterTable, CreateTable, DeleteTable
 from regions.messages import HostedReplica
-from regions.model import (
+from regions.messages.ddl import AlterTable, CreateTable, DeleteTable
+from regions.records.model import (
     Incarnation,
     RegionRecord,
     ReplicaLocation,
@@ -18,16 +18,16 @@ from regions.model import (
     TabletState,
     split_ranges,
 )
-from regions.schema import Schema, create, evolve
-from regions.storm.ledger import Ledger
-from regions.storm.operations import Operation, Outcome, Storm
-from regions.storm.picture import Picture
+from regions.records.schema import Schema, create, evolve
+from simulation.ddl_stress.catalog_snapshot import Picture
+from simulation.ddl_stress.model import Ledger
+from simulation.ddl_stress.operations import Operation, Outcome, Storm
 
 SERVERS = [Incarnation(f"s{number}", 1) for number in range(3)]
 
 
 class Chance:
-    """`regions.storm.operations.Dice` of a seed."""
+    """`simulation.ddl_stress.operations.Dice` of a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

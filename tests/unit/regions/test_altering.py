@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from regions import effects as fx
-from regions.altering import Standing, standing
-from regions.heartbeat import ReplicaReport
-from regions.model import RegionState, TableState
-from regions.world import OPEN, Order, Replica, Server
+from regions.assign.schema_rollout import Standing, standing
+from regions.cluster import events as ev
+from regions.cluster.state import OPEN, Order, Replica, Server
+from regions.messages.heartbeat import ReplicaReport
+from regions.records.model import RegionState, TableState
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
 A, B = server("a"), server("b")
@@ -105,7 +105,7 @@ def test_a_report_is_as_good_as_an_answer() -> None:
 
     def report(server_id: str, name: str, version: int, state: str = "OPEN") -> None:
         replicas = [ReplicaReport(name, "t1", 0, state, version)]
-        cluster.handle(fx.ReplicasReported(at(server_id), replicas))
+        cluster.handle(ev.ReplicasReported(at(server_id), replicas))
 
     report("a", "r1", 1)
     report("a", "r2", 0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from regions import effects as fx
-from regions.limits import AssignerConfig
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
 from regions.messages import OrderResult, Outcome
-from regions.model import (
+from regions.records.model import (
     Intent,
     RegionState,
     ReplicaLocation,
@@ -17,7 +18,7 @@ from regions.model import (
     TableState,
     TransitionRecord,
 )
-from regions.states import Actor, Cause
+from regions.transitions.states import Actor, Cause
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
 A, B, C = server("a"), server("b"), server("c")
@@ -42,7 +43,7 @@ def test_many_new_regions_ask_for_a_bulk_plan_once() -> None:
     cluster.start(A, B)
     assert [len(plan.keys) for plan in cluster.plans] == [4]
     assert cluster.writes == []
-    cluster.handle(fx.PlanReady("p1", cluster.plans[0].keys, {"r0-0": "b", "r1-0": "b", "r2-0": "gone"}))
+    cluster.handle(ev.PlanReady("p1", cluster.plans[0].keys, {"r0-0": "b", "r1-0": "b", "r2-0": "gone"}))
     assert (cluster.where("r0"), cluster.where("r1")) == ("b", "b")
     assert cluster.where("r2") is not None
     assert cluster.where("r3") is not None
@@ -75,7 +76,7 @@ def test_move_goes_through_close_offline_and_open() -> None:
     cluster.put(region(on=at("a")))
     cluster.start(A, B, C)
     assert cluster.writes == []
-    cluster.handle(fx.MoveRequested("r1-0", "c"))
+    cluster.handle(ev.MoveRequested("r1-0", "c"))
     assert cluster.where() == "c"
     causes = [write.cause for write in cluster.writes]
     assert causes == [Cause.MOVE_CONTINUES, Cause.DONE]
@@ -92,7 +93,7 @@ def test_move_anywhere_leaves_the_server() -> None:
     cluster = ModelCluster()
     cluster.put(region(on=at("a")), region("r2", on=at("b")))
     cluster.start(A, B, C)
-    cluster.handle(fx.MoveRequested("r1-0"))
+    cluster.handle(ev.MoveRequested("r1-0"))
     assert cluster.where() == "c"
 
 
@@ -101,7 +102,7 @@ def test_move_is_given_up_when_the_server_refuses() -> None:
     cluster.put(region(on=at("a")))
     cluster.open.clear()
     cluster.start(A, B)
-    cluster.handle(fx.MoveRequested("r1-0", "b"))
+    cluster.handle(ev.MoveRequested("r1-0", "b"))
     assert any("refused to close" in note for note in cluster.notes)
     assert cluster.assigner.world.active == {}
 
@@ -159,14 +160,14 @@ def test_lost_answers_are_asked_about_again() -> None:
     cluster.silent = {"a"}
     cluster.put(region(on=at("a")))
     cluster.start(A, B)
-    cluster.handle(fx.MoveRequested("r1-0", "b"))
+    cluster.handle(ev.MoveRequested("r1-0", "b"))
     for _ in range(3):
         batch = cluster.sent[-1].batch
-        cluster.handle(fx.OrdersLost(batch, "no answer"))
+        cluster.handle(ev.OrdersLost(batch, "no answer"))
         cluster.pass_time(2_000)
     assert len(cluster.sent) >= 3
     cluster.silent = set()
-    cluster.handle(fx.OrdersLost(cluster.sent[-1].batch, "no answer"))
+    cluster.handle(ev.OrdersLost(cluster.sent[-1].batch, "no answer"))
     cluster.pass_time(5_000)
     assert cluster.where() == "b"
 
@@ -226,7 +227,7 @@ def test_poison_region_is_parked_and_can_be_retried() -> None:
     cluster.pass_time(60_000)
     assert len(cluster.sent) == sent
     cluster.failing = {}
-    cluster.handle(fx.RetryRequested("r1-0"))
+    cluster.handle(ev.RetryRequested("r1-0"))
     assert cluster.where() in ("a", "b")
 
 
@@ -319,7 +320,7 @@ def test_draining_server_is_emptied() -> None:
     cluster = ModelCluster()
     cluster.put(region("r1", on=at("a")), region("r2", on=at("a")), region("r3", on=at("b")))
     cluster.start(A, B)
-    cluster.handle(fx.DrainingSeen(["a"]))
+    cluster.handle(ev.DrainingSeen(["a"]))
     assert {cluster.where(f"r{n}") for n in (1, 2, 3)} == {"b"}
 
 
@@ -332,7 +333,7 @@ def test_a_replica_leaves_a_draining_server_when_its_peer_has_made_room() -> Non
     cluster.put_transition(transition(RegionState.CLOSING, at("b"), at("c")))
     cluster.silent = {"b"}
     cluster.start(A, B, C)
-    cluster.handle(fx.DrainingSeen(["a"]))
+    cluster.handle(ev.DrainingSeen(["a"]))
     assert cluster.open == {"r1-0": at("b"), "r1-1": at("a")}
     cluster.silent = set()
     cluster.pass_time(60_000)
@@ -351,7 +352,7 @@ def test_orders_are_throttled_per_server() -> None:
     cluster.silent = set()
     for sent in list(cluster.sent):
         results = [cluster.obey(A, order) for order in sent.orders]
-        cluster.assigner.handle(fx.OrdersAnswered(sent.batch, results), cluster.now)
+        cluster.assigner.handle(ev.OrdersAnswered(sent.batch, results), cluster.now)
         for result in results:
             cluster.see(result.region_id)
     cluster.run()
@@ -380,7 +381,7 @@ def test_refused_open_that_the_store_does_not_explain_counts_as_failed() -> None
     cluster.silent = {"a"}
     cluster.start(A, B)
     refused = OrderResult("r1", 0, Outcome.REFUSED, error="no lease")
-    cluster.handle(fx.OrdersAnswered(cluster.sent[0].batch, [refused]))
+    cluster.handle(ev.OrdersAnswered(cluster.sent[0].batch, [refused]))
     cluster.pass_time(2_000)
     assert cluster.where() == "b"
 
@@ -400,7 +401,7 @@ def test_successor_finishes_what_the_predecessor_began() -> None:
         cluster = ModelCluster()
         cluster.put(region("r1", on=at("a")), region("r2"), region("r3"))
         cluster.start(A, B, C, run=False)
-        cluster.assigner.handle(fx.MoveRequested("r1-0", "b"), cluster.now)
+        cluster.assigner.handle(ev.MoveRequested("r1-0", "b"), cluster.now)
         carried = 0
         while carried < stop_after:
             effects = cluster.assigner.take(cluster.now)
@@ -421,10 +422,10 @@ def test_drain_closes_a_bounded_number_at_a_time() -> None:
     cluster.put(*(region(f"r{n}", on=at("a")) for n in range(7)))
     cluster.start(A, B)
     cluster.silent = {"a"}
-    cluster.handle(fx.DrainingSeen(["a"]))
+    cluster.handle(ev.DrainingSeen(["a"]))
     assert [len(one.orders) for one in cluster.sent] == [2]
     cluster.silent = set()
-    cluster.handle(fx.OrdersLost(cluster.sent[0].batch, "no answer"))
+    cluster.handle(ev.OrdersLost(cluster.sent[0].batch, "no answer"))
     cluster.pass_time(3_000)
     assert {cluster.where(f"r{n}") for n in range(7)} == {"b"}
 
@@ -439,7 +440,7 @@ def test_startup_plans_all_regions_whoever_had_them() -> None:
     cluster.assigner.begin(cluster.now, startup=True)
     cluster.run()
     assert [plan.keys for plan in cluster.plans] == [["r1-0", "r2-0"]]
-    cluster.handle(fx.PlanReady("p", cluster.plans[0].keys, {}))
+    cluster.handle(ev.PlanReady("p", cluster.plans[0].keys, {}))
     assert (cluster.where("r1"), cluster.where("r2")) == ("a", "b")
 
 
@@ -470,12 +471,12 @@ def test_a_refused_write_is_not_repeated_before_the_transition_was_read() -> Non
     offline, version = cluster.unassigned["r1-0"]
     cluster.unassigned["r1-0"] = (msgspec.structs.replace(offline, state=RegionState.OPENING), version + 1)
     removed = msgspec.structs.replace(cluster.tables["t1"][0], state=TableState.REMOVED)
-    cluster.assigner.handle(fx.TableSeen(removed, 1), cluster.now)
+    cluster.assigner.handle(ev.TableSeen(removed, 1), cluster.now)
     (delete,) = cluster.assigner.take(cluster.now)
     assert isinstance(delete, fx.DeleteTransition)
-    cluster.assigner.handle(fx.WriteFailed("r1-0"), cluster.now)
+    cluster.assigner.handle(ev.WriteFailed("r1-0"), cluster.now)
     assert [type(one) for one in cluster.assigner.take(cluster.now)] == [fx.ReadTransition, fx.ReadRegion]
-    cluster.assigner.handle(fx.RegionSeen(*cluster.regions["r1"]), cluster.now)
+    cluster.assigner.handle(ev.RegionSeen(*cluster.regions["r1"]), cluster.now)
     assert cluster.assigner.take(cluster.now) == []
     cluster.see()
     assert cluster.assigner.world.replicas["r1-0"].transition is not None
@@ -485,6 +486,6 @@ def test_a_refused_write_is_not_repeated_before_the_transition_was_read() -> Non
     opened = cluster.regions["r1"][0].with_location(ReplicaLocation(0, "a", 1))
     cluster.regions["r1"] = (opened, cluster.regions["r1"][1] + 1)
     cluster.tables["t1"] = (removed, 1)
-    cluster.handle(fx.TransitionSeen("r1", 0, *cluster.unassigned["r1-0"]))
+    cluster.handle(ev.TransitionSeen("r1", 0, *cluster.unassigned["r1-0"]))
     assert cluster.unassigned == {}
     assert cluster.open == {}

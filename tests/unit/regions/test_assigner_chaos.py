@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from regions import effects as fx
-from regions.assigner import Assigner
-from regions.kinds import can_open
-from regions.limits import AssignerConfig
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
 from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
-from regions.model import (
+from regions.records.kinds import can_open
+from regions.records.model import (
     Incarnation,
     Move,
     MoveBatch,
@@ -29,7 +30,7 @@ from regions.model import (
     TableIntent,
     TransitionRecord,
 )
-from regions.states import Actor, Cause, check
+from regions.transitions.states import Actor, Cause, check
 from tests.unit.regions.model_cluster import ModelCluster, region, server
 
 REGIONS = 12
@@ -92,9 +93,9 @@ class Chaos(ModelCluster):
             elif isinstance(effect, fx.FinishMoves):
                 self.moves.pop(effect.move_id, None)
             elif isinstance(effect, fx.ReadTable):
-                self.assigner.handle(fx.TableSeen(*self.tables[effect.table_id]), self.now)
+                self.assigner.handle(ev.TableSeen(*self.tables[effect.table_id]), self.now)
             elif isinstance(effect, fx.ReadRegion):
-                self.assigner.handle(fx.RegionSeen(*self.regions[effect.region_id]), self.now)
+                self.assigner.handle(ev.RegionSeen(*self.regions[effect.region_id]), self.now)
             elif not isinstance(effect, fx.Note):
                 self.pending.append(effect)
 
@@ -110,29 +111,29 @@ class Chaos(ModelCluster):
         stale_region = isinstance(effect, fx.DeleteTransition) and (
             effect.region is not None and self.regions[region_id][1] != effect.region_version
         )
-        event = fx.WriteFailed(effect.key) if stale_region else self._write_answer(effect)
+        event = ev.WriteFailed(effect.key) if stale_region else self._write_answer(effect)
         self.assigner.handle(event, self.now)
 
     def deliver(self, effect: Any) -> None:
         if isinstance(effect, fx.RequestPlan):
             alive = sorted(self.servers)
             placements = {key: self.rng.choice(alive) for key in effect.keys} if alive else {}
-            self.assigner.handle(fx.PlanReady("p", effect.keys, placements), self.now)
+            self.assigner.handle(ev.PlanReady("p", effect.keys, placements), self.now)
             return
         lost = self.rng.random() < 0.15
         if self.servers.get(effect.server.uuid) != effect.server or (lost and self.rng.random() < 0.5):
-            self.assigner.handle(fx.OrdersLost(effect.batch, "lost on the way"), self.now)
+            self.assigner.handle(ev.OrdersLost(effect.batch, "lost on the way"), self.now)
             return
         results = [self.take_order(effect.server, order) for order in effect.orders]
         if lost:
-            self.assigner.handle(fx.OrdersLost(effect.batch, "answer lost"), self.now)
+            self.assigner.handle(ev.OrdersLost(effect.batch, "answer lost"), self.now)
         else:
-            self.assigner.handle(fx.OrdersAnswered(effect.batch, results), self.now)
+            self.assigner.handle(ev.OrdersAnswered(effect.batch, results), self.now)
 
     def disturb(self) -> None:
         roll = self.rng.random()
         if roll < 0.05 and len(self.servers) > 1:
-            self.assigner.handle(fx.FenceRequested(self.rng.choice(sorted(self.servers)), "chance"), self.now)
+            self.assigner.handle(ev.FenceRequested(self.rng.choice(sorted(self.servers)), "chance"), self.now)
         elif roll < 0.25 and len(self.servers) > 1:
             self.kill(self.rng.choice(sorted(self.servers)), run=False)
         elif roll < 0.55 and len(self.servers) < len(UUIDS):
@@ -141,7 +142,7 @@ class Chaos(ModelCluster):
         elif roll < 0.75:
             replica = self.assigner.world.replicas[f"r{self.rng.randrange(REGIONS)}-0"]
             if replica.transition is None and replica.order is None and replica.open_on is not None:
-                self.assigner.handle(fx.MoveRequested(replica.key, self.rng.choice(["", *self.servers])), self.now)
+                self.assigner.handle(ev.MoveRequested(replica.key, self.rng.choice(["", *self.servers])), self.now)
         elif roll < 0.78:
             self.accept_some()
         elif roll < 0.81:
@@ -183,14 +184,14 @@ class Chaos(ModelCluster):
         batch = MoveBatch(f"m{self.batches}", tuple(moves))
         self.moves[batch.move_id] = batch
         if self.rng.random() < 0.8:  # else the master dies before it can tell its assigner
-            self.assigner.handle(fx.MovesAccepted(batch), self.now)
+            self.assigner.handle(ev.MovesAccepted(batch), self.now)
         else:
             self.fail_over()
 
     def write_unassigned(self, name: str, unassigned: bool) -> None:
         stored, version = self.regions[name]
         self.regions[name] = (msgspec.structs.replace(stored, unassigned=unassigned), version + 1)
-        self.assigner.handle(fx.RegionSeen(*self.regions[name]), self.now)
+        self.assigner.handle(ev.RegionSeen(*self.regions[name]), self.now)
 
     def rejoin(self, uuid: str, kinds: tuple[str, ...] = KINDS) -> None:
         """The next start of a server, perhaps with another opener than before."""
@@ -198,12 +199,12 @@ class Chaos(ModelCluster):
         self.stop_serving(uuid)  # a fenced server has closed everything before it joins again
         record = server(uuid, self.start_codes[uuid], session_ms=1_000, kind=self.rng.choice(kinds))
         self.servers[uuid] = record
-        self.assigner.handle(fx.ServerUp(record), self.now)
+        self.assigner.handle(ev.ServerUp(record), self.now)
 
     def table_intent(self, intent: TableIntent) -> None:
         record, version = self.tables["t1"]
         self.tables["t1"] = (msgspec.structs.replace(record, intent=intent), version + 1)
-        self.assigner.handle(fx.TableSeen(*self.tables["t1"]), self.now)
+        self.assigner.handle(ev.TableSeen(*self.tables["t1"]), self.now)
 
     def fail_over(self) -> None:
         """The master dies: some of its writes still happen, the rest is refused by the new epoch."""
@@ -316,7 +317,7 @@ class Chaos(ModelCluster):
                 return
             for key in [key for key, (record, _) in self.unassigned.items() if record.parked]:
                 # Two servers died while they opened it: an operator says that the region was not to blame.
-                self.assigner.handle(fx.RetryRequested(key), self.now)
+                self.assigner.handle(ev.RetryRequested(key), self.now)
             self.now += 500
             self.leases_end()
             self.assigner.tick(self.now)

@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 
-from regions import audit as module
-from regions.alarms import Alarm
-from regions.audit import Audit, Rule, contradictions
-from regions.model import (
-    Incarnation,
-    RegionState,
-    ServerRecord,
-    TableIntent,
-    TableRecord,
-    TransitionRecord,
-)
-from regions.sights import UNKNOWN, Sight
-from regions.states import STEPS
+from regions.diagnose import invariants as module
+from regions.diagnose.invariants import Audit, Rule, contradictions
+from regions.records.alarms import Alarm
+from regions.records.model import Incarnation, RegionState, ServerRecord, TableIntent, TableRecord, TransitionRecord
+from regions.transitions.observed import UNKNOWN, Sight
+from regions.transitions.states import STEPS
 
 A = Incarnation("a", 1)
 B = Incarnation("b", 1)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from regions.balancer import Proposal, gate, propose
-from regions.limits import BalancerConfig
-from regions.model import (
+from regions.balance.balancer import Proposal, gate, propose
+from regions.cluster.limits import BalancerConfig
+from regions.cluster.state import Server, World
+from regions.records.model import (
     Incarnation,
     RegionRecord,
     RegionState,
@@ -19,7 +20,6 @@ from regions.model import (
     TableRecord,
     TransitionRecord,
 )
-from regions.world import Server, World
 
 WIDE = BalancerConfig(moves_max=10_000, per_server_max=10_000)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from regions import effects as fx
-from regions.model import BarRecord
-from regions.problems import problems
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.diagnose.problems import problems
+from regions.records.model import BarRecord
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
 A, B = server("a"), server("b")
@@ -22,12 +23,12 @@ def fenced(*names: str, until_ms: int = 0, others: bool = True) -> ModelCluster:
     cluster = ModelCluster()
     cluster.put(*(region(name, on=at("a")) for name in names))
     cluster.start(A, *([B] if others else []))
-    cluster.handle(fx.FenceRequested("a", "it hangs", fx.BAR_FOR_EVER))
+    cluster.handle(ev.FenceRequested("a", "it hangs", fx.BAR_FOR_EVER))
     cluster.bars = [bar(until_ms)]
-    cluster.handle(fx.BarsSeen(cluster.bars))
+    cluster.handle(ev.BarsSeen(cluster.bars))
     cluster.stop_serving("a")
     cluster.servers["a"] = AGAIN
-    cluster.handle(fx.ServerUp(AGAIN))
+    cluster.handle(ev.ServerUp(AGAIN))
     return cluster
 
 
@@ -35,7 +36,7 @@ def test_a_fenced_server_gets_nothing_back() -> None:
     cluster = fenced("r1", "r2", "r3")
     assert set(cluster.open.values()) == {at("b")}
     cluster.put(region("r4"))
-    cluster.handle(fx.RegionSeen(*cluster.regions["r4"]))
+    cluster.handle(ev.RegionSeen(*cluster.regions["r4"]))
     assert cluster.where("r4") == "b"
 
 
@@ -43,7 +44,7 @@ def test_the_bar_is_asked_for_with_the_fence() -> None:
     cluster = ModelCluster()
     cluster.put(region("r1", on=at("a")))
     cluster.start(A, B)
-    cluster.assigner.handle(fx.FenceRequested("a", "it hangs", 600_000), cluster.now)
+    cluster.assigner.handle(ev.FenceRequested("a", "it hangs", 600_000), cluster.now)
     asked = [one for one in cluster.assigner.take(cluster.now) if isinstance(one, fx.FenceServer)]
     assert [(one.server.uuid, one.bar_ms) for one in asked] == [("a", 600_000)]
 
@@ -58,7 +59,7 @@ def test_without_another_server_regions_stay_closed_and_that_is_said() -> None:
     assert barred == "server a was fenced (it hangs) and gets no regions until `rk server unfence`"
     assert "r1-0 has no eligible server: it was fenced and gets no regions until `rk server unfence`" in stranded
     cluster.bars = []
-    cluster.handle(fx.BarsSeen([]))
+    cluster.handle(ev.BarsSeen([]))
     assert cluster.where("r1") == "a"
 
 
@@ -82,5 +83,5 @@ def test_a_bar_over_a_live_server_empties_it() -> None:
     cluster = ModelCluster()
     cluster.put(region("r1", on=at("a")))
     cluster.start(A, B)
-    cluster.handle(fx.BarsSeen([msgspec.structs.replace(bar(), start_code=0)]))
+    cluster.handle(ev.BarsSeen([msgspec.structs.replace(bar(), start_code=0)]))
     assert cluster.where("r1") == "b"

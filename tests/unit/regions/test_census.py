@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from regions.census import census
+from regions.balance.cluster_snapshot import census
 from regions.messages import Regions, RegionStatus, ReplicaStatus, ServerLoad
-from regions.model import (
+from regions.plan.fingerprint import fingerprint
+from regions.records.model import (
     Incarnation,
     RegionRecord,
     RegionState,
@@ -15,7 +16,6 @@ from regions.model import (
     TableRecord,
     TransitionRecord,
 )
-from regions.plan.fingerprint import fingerprint
 
 HERE, THERE = Incarnation("s1", 1), Incarnation("s2", 1)
 SERVERS = [ServerLoad(ServerRecord(uuid, "h", 1, 1, "rack"), 0, 0, 0, 0) for uuid in ("s2", "s1")]

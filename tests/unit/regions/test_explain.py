@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from regions import effects as fx
-from regions.explain import explain
-from regions.limits import AssignerConfig
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
+from regions.diagnose.explain import explain
 from regions.messages import Explanation, NextActor
-from regions.model import RegionState, TableIntent, TableRecord
+from regions.records.model import RegionState, TableIntent, TableRecord
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
 A, B = server("a"), server("b")
@@ -43,7 +43,7 @@ def _cluster(state: RegionState | None = None, on: str | None = None, *servers: 
 
 def _moving() -> ModelCluster:
     cluster = _cluster(None, "a", "a", "b")
-    cluster.handle(fx.MoveRequested("r1-0", "b"))
+    cluster.handle(ev.MoveRequested("r1-0", "b"))
     return cluster
 
 
@@ -55,7 +55,7 @@ def _disabled(state: RegionState | None, on: str | None) -> ModelCluster:
 
 def _draining_alone() -> ModelCluster:
     cluster = _cluster(None, "a", "a")
-    cluster.handle(fx.DrainingSeen(["a"]))
+    cluster.handle(ev.DrainingSeen(["a"]))
     return cluster
 
 

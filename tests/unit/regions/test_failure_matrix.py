@@ -14,10 +14,11 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from regions import effects as fx
-from regions.assigner import Assigner
-from regions.model import Incarnation, Intent, RegionState, ReplicaLocation, TableIntent
-from regions.states import Actor, Cause
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.records.model import Incarnation, Intent, RegionState, ReplicaLocation, TableIntent
+from regions.transitions.states import Actor, Cause
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
 A, B, C = server("a"), server("b"), server("c")
@@ -153,7 +154,7 @@ def _retold(cluster: ModelCluster, dead: str) -> ModelCluster:
     alive = [*cluster.servers.values(), next(one for one in (A, B, C) if one.uuid == dead)]
     fresh.load(cluster.tables.values(), cluster.regions.values(), alive, cluster.unassigned.values(), [], cluster.now)
     cluster.assigner = fresh
-    fresh.handle(fx.ServerDown(dead), cluster.now)
+    fresh.handle(ev.ServerDown(dead), cluster.now)
     fresh.begin(cluster.now)
     cluster.run()
     return cluster

@@ -6,7 +6,7 @@ import pytest
 
 from coord.rpc_wire import Code, RpcError
 from regions import messages as ms
-from regions.finding import Next, Search, is_repeatable
+from regions.messages.leader_search import Next, Search, is_repeatable
 
 READ, CHANGE = ms.ListTables(), ms.DeleteTable("t")
 ONCE = ms.DeleteTable("t", request_id="a1")
@@ -80,7 +80,7 @@ def test_what_may_be_sent_again(message: ms.MasterRequest, code: str, follows: N
 
 
 def test_a_request_id_makes_an_operation_repeatable() -> None:
-    """DDL: the master recognises it (regions/ddl.py)."""
+    """DDL: the master recognises it (regions/messages/ddl.py)."""
     assert (is_repeatable(CHANGE), is_repeatable(ONCE), is_repeatable(READ)) == (False, True, True)
 
 

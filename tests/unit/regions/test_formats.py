@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regions.formats import FORMATS, KNOWN, UNANNOUNCED, attainable, objection
+from regions.records.formats import FORMATS, KNOWN, UNANNOUNCED, attainable, objection
 
 
 def test_formats_are_numbered_without_gaps() -> None:

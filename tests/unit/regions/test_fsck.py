@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from regions.fsck import LATE_MS, WARNINGS, Finding, FixKind, FoundTransition, Problem, View, check, confirmed
-from regions.layout import Layout
+from regions.diagnose.fsck import LATE_MS, WARNINGS, Finding, FixKind, FoundTransition, Problem, View, check, confirmed
 from regions.messages import HostedReplica
-from regions.model import (
+from regions.records.model import (
     DirectoryRecord,
     Incarnation,
     RegionRecord,
@@ -23,7 +22,8 @@ from regions.model import (
     TableState,
     TransitionRecord,
 )
-from regions.states import Actor, Cause, is_legal
+from regions.records.znodes import Layout
+from regions.transitions.states import Actor, Cause, is_legal
 
 A = Incarnation("a", 1)
 B = Incarnation("b", 1)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from regions import effects as fx
-from regions.explain import explain
-from regions.hazards import DEATHS_MAX, deaths_after
-from regions.heartbeat import OPEN, ReplicaReport
-from regions.limits import AssignerConfig
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
+from regions.diagnose.explain import explain
 from regions.messages import NextActor
-from regions.model import Incarnation, RegionState, TransitionRecord
-from regions.states import Actor, Cause
+from regions.messages.heartbeat import OPEN, ReplicaReport
+from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.transitions.hazards import DEATHS_MAX, deaths_after
+from regions.transitions.states import Actor, Cause
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
 SERVERS = [server(name) for name in "abcd"]
@@ -60,7 +61,7 @@ def test_a_region_whose_openings_end_in_deaths_is_parked() -> None:
         cluster.pass_time(60_000, 5_000)
         assert len(cluster.sent) == sent, "nobody gets it"
         assert "2 servers died" in cluster.problems()[0]
-        cluster.handle(fx.RetryRequested("r1-0"))
+        cluster.handle(ev.RetryRequested("r1-0"))
         assert (found(cluster).deaths, found(cluster).parked) == (0, False)
 
 
@@ -133,7 +134,7 @@ def test_deaths_count_openings_alone() -> None:
 
 def reported(cluster: ModelCluster, why: str = "row 'b' is damaged", uuid: str = "a") -> None:
     report = ReplicaReport("r1", "t1", 0, OPEN, damage=why)
-    cluster.handle(fx.ReplicasReported(at(uuid), [report]))
+    cluster.handle(ev.ReplicasReported(at(uuid), [report]))
 
 
 def closing() -> ModelCluster:
@@ -161,7 +162,7 @@ def test_a_damaged_region_is_closed_and_parked() -> None:
     cluster.pass_time(30_000, 5_000)
     assert found(cluster).parked
     cluster.damage = {}
-    cluster.handle(fx.RetryRequested("r1-0"))
+    cluster.handle(ev.RetryRequested("r1-0"))
     cluster.pass_time(5_000)
     assert cluster.where() is not None
 

@@ -8,9 +8,9 @@ import zlib
 import msgspec
 import pytest
 
-from regions import history as module
-from regions.effects import DeleteTransition, WriteOffline
-from regions.history import (
+from regions.cluster import history as module
+from regions.cluster.effects import DeleteTransition, WriteOffline
+from regions.cluster.history import (
     ENTRIES_MAX,
     EPOCH_BEGINS,
     FOUND,
@@ -37,8 +37,8 @@ from regions.history import (
     told,
     unpack,
 )
-from regions.model import Incarnation, RegionState, TransitionRecord
-from regions.states import Actor, Cause
+from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.transitions.states import Actor, Cause
 
 KEY = "t1.0001-0"
 

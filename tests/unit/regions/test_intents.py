@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from regions import effects as fx
-from regions.model import RegionState, TableIntent, TableState
-from regions.states import Cause
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.records.model import RegionState, TableIntent, TableState
+from regions.transitions.states import Cause
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
 A, B, C = server("a"), server("b"), server("c")
@@ -87,7 +88,7 @@ def test_a_move_given_up_does_not_keep_its_batch() -> None:
     cluster.accept(("r1", "a", "b"), ("r2", "a", "b"))
     while cluster.moves:
         for sent in cluster.sent[-1:]:
-            cluster.handle(fx.OrdersLost(sent.batch, "no answer"))
+            cluster.handle(ev.OrdersLost(sent.batch, "no answer"))
         cluster.pass_time(500)
         assert cluster.now < 2_000_000, "nothing is tried for ever"
     assert any("move given up" in note for note in cluster.notes)
@@ -114,7 +115,7 @@ def test_a_drain_goes_on_after_failover_and_stays() -> None:
     cluster.silent = {"a"}
     cluster.start(A, B, C)
     cluster.draining = ["a"]
-    cluster.handle(fx.DrainingSeen(["a"]))
+    cluster.handle(ev.DrainingSeen(["a"]))
     cluster.silent = set()
     cluster.successor()
     assert "a" not in {cluster.where(name) for name in ("r1", "r2", "r3")}
@@ -125,7 +126,7 @@ def test_a_drain_goes_on_after_failover_and_stays() -> None:
 def test_a_drain_waits_for_a_server_that_may_have_the_regions() -> None:
     cluster = resting("r1", "r2")
     cluster.start(A)
-    cluster.handle(fx.DrainingSeen(["a"]))
+    cluster.handle(ev.DrainingSeen(["a"]))
     assert (cluster.where("r1"), cluster.where("r2")) == ("a", "a"), "better served there than nowhere"
     problems = cluster.problems()
     assert problems == ["server a cannot be drained: no other server may have r1-0 and 1 more"]
@@ -138,9 +139,9 @@ def test_undrain_stops_what_has_not_begun() -> None:
     cluster = resting("r1")
     cluster.silent = {"a"}
     cluster.start(A, B)
-    cluster.handle(fx.DrainingSeen(["a"]))
+    cluster.handle(ev.DrainingSeen(["a"]))
     assert cluster.assigner.world.active
-    cluster.handle(fx.DrainingSeen([]))
+    cluster.handle(ev.DrainingSeen([]))
     cluster.pass_time(30_000)
     assert cluster.where() == "a"
     assert cluster.assigner.world.active == {}
@@ -152,7 +153,7 @@ def test_a_leaving_server_is_emptied_like_a_drained_one() -> None:
     cluster.start(A, B)
     leaving = msgspec.structs.replace(A, leaving=True)
     cluster.servers["a"] = leaving
-    cluster.handle(fx.ServerUp(leaving))
+    cluster.handle(ev.ServerUp(leaving))
     assert (cluster.where("r1"), cluster.where("r2")) == ("b", "b")
     orders = [order for sent in cluster.sent if isinstance(sent, fx.SendClose) for order in sent.orders]
     assert {order.reason for order in orders} == {"server stops"}

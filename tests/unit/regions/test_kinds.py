@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from regions import effects as fx
-from regions.balancer import propose
-from regions.census import census
-from regions.explain import objections
-from regions.kinds import (
+from regions.balance.balancer import propose
+from regions.balance.cluster_snapshot import census
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
+from regions.diagnose.explain import objections
+from regions.messages import ServerLoad
+from regions.records.kinds import (
     KIND_MAX,
     KV,
     can_open,
@@ -21,9 +23,7 @@ from regions.kinds import (
     pool_words,
     resolve,
 )
-from regions.limits import AssignerConfig
-from regions.messages import ServerLoad
-from regions.model import Move, MoveBatch, ServerRecord, TableRecord
+from regions.records.model import Move, MoveBatch, ServerRecord, TableRecord
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 from tests.unit.regions.test_balancer import WIDE, carry_out, cluster, counts, fill
 
@@ -157,7 +157,7 @@ def test_a_plan_that_gives_a_region_to_another_kind_is_not_followed() -> None:
     cluster.tables["t1"] = (TableRecord("t1", "orders", kind="kv/2"), 0)
     cluster.put(region("r1"), region("r2"), region("r3"))
     cluster.start(KV_1, KV_2, COUNTERS)
-    cluster.handle(fx.PlanReady("p", cluster.plans[0].keys, {"r1-0": "c", "r2-0": "a", "r3-0": "b"}))
+    cluster.handle(ev.PlanReady("p", cluster.plans[0].keys, {"r1-0": "c", "r2-0": "a", "r3-0": "b"}))
     assert [cluster.where(f"r{n}") for n in (1, 2, 3)] == ["b", "b", "b"]
 
 
@@ -169,7 +169,7 @@ def test_an_accepted_move_to_a_server_that_returned_as_another_kind_is_not_made(
     cluster.join(COUNTERS)
     batch = MoveBatch("m1", (Move("r1-0", at("a"), "c"),))
     cluster.moves["m1"] = batch
-    cluster.handle(fx.MovesAccepted(batch))
+    cluster.handle(ev.MovesAccepted(batch))
     assert cluster.where() == "a"  # where it was, rather than on another server
 
 

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regions.layout import (
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    RegionSpec,
+    RegionState,
+    ReplicaLocation,
+    TransitionRecord,
+    check_ranges,
+    split_ranges,
+)
+from regions.records.znodes import (
     SHARDS,
     CorruptZnode,
     Layout,
@@ -17,16 +27,6 @@ from regions.layout import (
     decode_transition,
     encode,
     shard,
-)
-from regions.model import (
-    Incarnation,
-    RegionRecord,
-    RegionSpec,
-    RegionState,
-    ReplicaLocation,
-    TransitionRecord,
-    check_ranges,
-    split_ranges,
 )
 
 

@@ -9,19 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from regions import effects as fx
-from regions.assigner import Assigner
-from regions.layout import (
-    Layout,
-    decode_fence,
-    decode_region,
-    decode_server,
-    decode_table,
-    decode_transition,
-    encode,
-)
-from regions.mirror import Mirror, Unread
-from regions.model import (
+from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
+from regions.cluster.mirror import Mirror, Unread
+from regions.cluster.state import World
+from regions.records.model import (
     FenceRecord,
     Incarnation,
     RegionRecord,
@@ -34,7 +26,15 @@ from regions.model import (
     TabletState,
     TransitionRecord,
 )
-from regions.world import World
+from regions.records.znodes import (
+    Layout,
+    decode_fence,
+    decode_region,
+    decode_server,
+    decode_table,
+    decode_transition,
+    encode,
+)
 
 LAYOUT = Layout("/rk")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regions import partitioning as parts
-from regions.model import RegionRecord, check_ranges
+from regions.records import partitioning as parts
+from regions.records.model import RegionRecord, check_ranges
 
 keys = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from regions import effects as fx
-from regions.model import Incarnation, RegionState
-from regions.recovery import Action, Party, is_cluster_startup, next_action
-from regions.states import Actor, Cause, is_legal
+from regions.cluster import effects as fx
+from regions.records.model import Incarnation, RegionState
+from regions.transitions.next_action import Action, Party, is_cluster_startup, next_action
+from regions.transitions.states import Actor, Cause, is_legal
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
 A, B, C = server("a"), server("b"), server("c")

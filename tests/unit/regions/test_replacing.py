@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from regions.explain import explain
-from regions.limits import AssignerConfig
-from regions.model import Intent, RegionRecord, RegionState, TableIntent, TableState, TabletState
-from regions.states import Cause
+from regions.cluster.limits import AssignerConfig
+from regions.diagnose.explain import explain
+from regions.records.model import Intent, RegionRecord, RegionState, TableIntent, TableState, TabletState
+from regions.transitions.states import Cause
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
 A, B = server("a"), server("b")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from regions.heartbeat import OPEN, Heartbeat, ReplicaReport, Report, ServerFigures
-from regions.model import (
+from regions.cluster.state import World
+from regions.liveness.reports import LOOKS_MAX, PATIENCE_MS, Reports, Ruling, Suspect, ruling
+from regions.liveness.roster import FORGOTTEN_MS, SILENT_MS, Roster
+from regions.messages.heartbeat import OPEN, Heartbeat, ReplicaReport, Report, ServerFigures
+from regions.records.model import (
     Incarnation,
     RegionRecord,
     RegionState,
@@ -15,9 +18,6 @@ from regions.model import (
     TabletState,
     TransitionRecord,
 )
-from regions.reports import LOOKS_MAX, PATIENCE_MS, Reports, Ruling, Suspect, ruling
-from regions.roster import FORGOTTEN_MS, SILENT_MS, Roster
-from regions.world import World
 
 A, B = Incarnation("a", 1), Incarnation("b", 1)
 HERE = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "a", 1),))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regions import schema as sc
-from regions.schema import AddColumn, ColumnSpec, ColumnType, DropColumn, RenameColumn, Schema, SchemaStep
+from regions.records import schema as sc
+from regions.records.schema import AddColumn, ColumnSpec, ColumnType, DropColumn, RenameColumn, Schema, SchemaStep
 
 
 def columns(*texts: str) -> list[ColumnSpec]:

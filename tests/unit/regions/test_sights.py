@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from regions.model import RegionState, TransitionRecord
-from regions.sights import UNKNOWN, History, Sight, actor_of, epoch_breaches
-from regions.states import Actor
+from regions.records.model import RegionState, TransitionRecord
+from regions.transitions.observed import UNKNOWN, History, Sight, actor_of, epoch_breaches
+from regions.transitions.states import Actor
 
 KEY = "r1-0"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from regions.model import RegionState
-from regions.pages import transitions_page
-from regions.states import STEPS, Actor, Cause, InvalidTransition, check, is_legal, legal_successors
+from regions.records.model import RegionState
+from regions.transitions.diagrams import transitions_page
+from regions.transitions.states import STEPS, Actor, Cause, InvalidTransition, check, is_legal, legal_successors
 
 OFFLINE, OPENING, OPENED, CLOSING, CLOSED = (
     RegionState.OFFLINE,
@@ -60,6 +60,6 @@ def test_deadlines_force_only_what_no_live_server_holds() -> None:
 
 
 def test_page_is_up_to_date() -> None:
-    """docs/transitions.md is generated: python -m regions.pages > docs/transitions.md."""
+    """docs/transitions.md is generated: python -m regions.transitions.diagrams > docs/transitions.md."""
     page = Path(__file__).parents[3] / "docs" / "transitions.md"
     assert page.read_text() == transitions_page()

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from regions import messages as ms
-from regions.ddl import AlterTable, CreateTable, DeleteTable
 from regions.messages import HostedReplica
-from regions.model import RegionRecord, TableRecord, TableState, TabletState
-from regions.schema import Schema
-from regions.storm.ledger import Deed, Ledger
-from regions.storm.operations import Kind, Operation, Outcome, Storm
-from regions.storm.picture import Picture, judge
+from regions.messages.ddl import AlterTable, CreateTable, DeleteTable
+from regions.records.model import RegionRecord, TableRecord, TableState, TabletState
+from regions.records.schema import Schema
+from simulation.ddl_stress.catalog_snapshot import Picture, judge
+from simulation.ddl_stress.model import Deed, Ledger
+from simulation.ddl_stress.operations import Kind, Operation, Outcome, Storm
 from tests.unit.regions.storm_catalogue import Catalogue, Chance, storm
 
 

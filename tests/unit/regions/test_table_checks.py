@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from regions import effects as fx
-from regions.model import RegionState, TableIntent, TableState
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.records.model import RegionState, TableIntent, TableState
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
 A, B = server("a"), server("b")
@@ -41,7 +42,7 @@ def test_no_region_of_a_table_that_is_gone_is_assigned(gone: dict[str, object], 
     cluster, writes = begun("r1", "r2")
     changed(cluster, **gone)
     if known:
-        cluster.assigner.handle(fx.TableSeen(*cluster.tables["t1"]), cluster.now)
+        cluster.assigner.handle(ev.TableSeen(*cluster.tables["t1"]), cluster.now)
     answer(cluster, writes)
     cluster.run()
     assert (cluster.unassigned, cluster.open, cluster.sent) == ({}, {}, [])
@@ -54,12 +55,12 @@ def test_an_alteration_does_not_keep_regions_closed(known: bool) -> None:
     cluster, writes = begun("r1", "r2")
     changed(cluster, state=TableState.ALTERING, schema_version=1)
     if known:
-        cluster.assigner.handle(fx.TableSeen(*cluster.tables["t1"]), cluster.now)
+        cluster.assigner.handle(ev.TableSeen(*cluster.tables["t1"]), cluster.now)
     answer(cluster, writes)
     again = cluster.assigner.take(cluster.now)
     if not known:
         assert again == [fx.ReadTable("t1")], "once for both regions"
-        cluster.assigner.handle(fx.TableSeen(*cluster.tables["t1"]), cluster.now)
+        cluster.assigner.handle(ev.TableSeen(*cluster.tables["t1"]), cluster.now)
         again = cluster.assigner.take(cluster.now)
     repeated = [one for one in again if isinstance(one, fx.WriteOffline)]
     assert repeated == [msgspec.structs.replace(one, table_check=("t1", 1)) for one in writes]

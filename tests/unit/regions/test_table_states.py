@@ -7,8 +7,15 @@ import itertools
 import msgspec
 import pytest
 
-from regions.model import RegionRecord, ReplicaLocation, TableRecord, TableState, TabletState
-from regions.table_states import TABLE_STEPS, TABLET_STEPS, VISIBLE, InvalidTableStep, table_after, tablet_state
+from regions.records.model import RegionRecord, ReplicaLocation, TableRecord, TableState, TabletState
+from regions.transitions.table_states import (
+    TABLE_STEPS,
+    TABLET_STEPS,
+    VISIBLE,
+    InvalidTableStep,
+    table_after,
+    tablet_state,
+)
 
 EVENTS = sorted({step.event for step in TABLE_STEPS})
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from regions.model import Incarnation, RegionState, TransitionRecord
-from regions.states import Cause
-from regions.trail import TOOK_MAX, Taken, add, untold
+from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.transitions.states import Cause
+from regions.transitions.trail import TOOK_MAX, Taken, add, untold
 
 S1 = Incarnation("s1", 1)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from regions import effects as fx
-from regions.explain import explain
-from regions.limits import AssignerConfig
+from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
+from regions.diagnose.explain import explain
+from regions.diagnose.problems import problems as problems_of
 from regions.messages import NextActor, OpenOrder, OrderResult, Outcome
-from regions.model import RegionState, ServerRecord, TableIntent, TableRecord
-from regions.problems import problems as problems_of
+from regions.records.model import RegionState, ServerRecord, TableIntent, TableRecord
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
 CONFIG = AssignerConfig(bulk_min=1000, close_timeout_ms=20_000, fence_after_ms=60_000)
@@ -126,15 +126,15 @@ def test_a_fence_that_the_store_refuses_is_forgotten() -> None:
     cluster = hanging("r1")
     del cluster.servers["a"]
     cluster.open.clear()
-    cluster.handle(fx.FenceRequested("a", "an operator"))
+    cluster.handle(ev.FenceRequested("a", "an operator"))
     assert cluster.fences == {}
-    cluster.handle(fx.ServerDown("a"))
+    cluster.handle(ev.ServerDown("a"))
     assert cluster.where() == "b"
 
 
 def test_an_operator_may_fence_at_once() -> None:
     cluster = hanging("r1")
-    cluster.handle(fx.FenceRequested("a", "an operator"))
+    cluster.handle(ev.FenceRequested("a", "an operator"))
     assert cluster.fences["a"].lease_ms == 6_000
     world = cluster.assigner.world
     said = explain(world.replicas["r1-0"], world, cluster.config, cluster.now)
@@ -172,7 +172,7 @@ def test_a_poison_region_is_parked_and_its_neighbours_are_not() -> None:
     cluster.pass_time(60_000)
     assert len(tried) == CONFIG.attempts_max, "no master tries again by itself"
     cluster._open = obey  # type: ignore[method-assign]
-    cluster.handle(fx.RetryRequested("r1-0"))
+    cluster.handle(ev.RetryRequested("r1-0"))
     assert cluster.where("r1") is not None
     assert lines(cluster) == []
 
@@ -207,7 +207,7 @@ def test_a_server_that_takes_orders_and_does_not_begin_is_given_up() -> None:
     def answer_started() -> None:
         for sent in cluster.sent:
             if sent.server.uuid == "a":
-                cluster.handle(fx.OrdersAnswered(sent.batch, [OrderResult("r1", 0, Outcome.STARTED)]))
+                cluster.handle(ev.OrdersAnswered(sent.batch, [OrderResult("r1", 0, Outcome.STARTED)]))
 
     for _ in range(30):
         answer_started()

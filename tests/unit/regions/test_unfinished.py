@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from regions.limits import AssignerConfig
+from regions.cluster.limits import AssignerConfig
+from regions.diagnose.explain_table import LOOKED_AT_MAX, explain_table
+from regions.diagnose.problems import problems as problems_of
 from regions.messages import NextActor, TableExplanation
-from regions.model import TableIntent, TableState, TabletState
-from regions.problems import problems as problems_of
-from regions.unfinished import LOOKED_AT_MAX, explain_table
+from regions.records.model import TableIntent, TableState, TabletState
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
 A, B = server("a"), server("b")

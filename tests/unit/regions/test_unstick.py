@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from regions.diagnose.unstick import Action, unstick
 from regions.messages import Explanation, NextActor
-from regions.model import Incarnation
-from regions.unstick import Action, unstick
+from regions.records.model import Incarnation
 
 S = Incarnation("s1", 1)
 

@@ -9,9 +9,10 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from coord.rpc_wire import Code, RpcError
-from regions import layout, partitioning
-from regions.layout import CorruptZnode, Layout
-from regions.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord, TabletState
+from regions.records import partitioning
+from regions.records import znodes as layout
+from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord, TabletState
+from regions.records.znodes import CorruptZnode, Layout
 from regionserver.client import Attempt, Change, NoSuchTable, OutcomeUnknown, Places, Refused, RegionClient, Unavailable
 from regionserver.client import client as client_module
 from regionserver.kv.messages import KEYS_MAX, KvRead, KvRow, KvRows, KvScan, KvValues, KvWrite, KvWritten

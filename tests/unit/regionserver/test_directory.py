@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
-from regions.model import Incarnation, RegionRecord, ReplicaLocation
+from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver import directory
 from regionserver import owner as owner_module
 from regionserver.directory import DirectoryOpener

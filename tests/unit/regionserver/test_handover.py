@@ -9,9 +9,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord.client.session import SessionState
-from regions import layout
-from regions.layout import Layout
-from regions.model import ClusterRecord, ServerRecord
+from regions.records import znodes
+from regions.records.model import ClusterRecord, ServerRecord
+from regions.records.znodes import Layout
 from regionserver import handover
 from tests.unit.master.fake_store import FakeStore
 
@@ -39,22 +39,22 @@ class HandoverTests(SynchronousTestCase):
         self.left = 3
         for path in ("/rk", *PATHS.parents()):
             self.store.put(path)
-        self.store.put(PATHS.cluster, layout.encode(ClusterRecord("c")))
+        self.store.put(PATHS.cluster, znodes.encode(ClusterRecord("c")))
         self.store.put(PATHS.active)
-        self.store.put(PATHS.server("me"), layout.encode(RECORD))
+        self.store.put(PATHS.server("me"), znodes.encode(RECORD))
         self.store.put(PATHS.server("other"), b"{}")
 
     def begin(self, patience_s: float = 30.0) -> Deferred[None]:
         store: Any = self.store
 
         async def announce(record: ServerRecord) -> None:
-            await store.set(PATHS.server(record.uuid), layout.encode(record))
+            await store.set(PATHS.server(record.uuid), znodes.encode(record))
 
         work = handover.hand_over(self.clock, store, PATHS, RECORD, announce, lambda: self.left, patience_s)
         return ensureDeferred(work)
 
     def said(self) -> ServerRecord:
-        return layout.decode_server(self.store.nodes[PATHS.server("me")][0])
+        return znodes.decode_server(self.store.nodes[PATHS.server("me")][0])
 
     def pass_time(self, seconds: float) -> None:
         self.clock.pump([handover.LOOK_S] * (int(seconds / handover.LOOK_S) + 2))
@@ -93,7 +93,7 @@ class HandoverTests(SynchronousTestCase):
             lambda: self.store.nodes.pop(PATHS.server("other")),
             lambda: self.store.nodes.pop(PATHS.active),
             lambda: self.store.nodes.pop(PATHS.cluster),
-            lambda: self.store.put(PATHS.cluster, layout.encode(ClusterRecord("c", clean_shutdown=True))),
+            lambda: self.store.put(PATHS.cluster, znodes.encode(ClusterRecord("c", clean_shutdown=True))),
             lambda: setattr(self, "left", 0),
             lambda: setattr(self.store, "state", SessionState.SUSPENDED),
             lambda: self.store.nodes.pop(PATHS.server("me")),

@@ -15,9 +15,16 @@ from coord.client.ops import Check, Create, GetData, SetData
 from coord.env_os import OsClock
 from coord.errors import BadVersion, ConnectionLoss, MultiFailed, NodeExists, NoNode
 from coord.wire.records import Stat
-from regions import layout
 from regions.messages import CloseOrder, OpenOrder, OrderResults, Outcome
-from regions.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, ServerRecord, TransitionRecord
+from regions.records import znodes
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TransitionRecord,
+)
 from regionserver import host as host_module
 from regionserver import steps as steps_module
 from regionserver import workers as workers_module
@@ -27,7 +34,7 @@ from regionserver.metrics import Metrics
 from regionserver.opener import Opening, OwnerHeld, RegionOpener
 
 ME = Incarnation("me", 7)
-PATHS = layout.Layout("/rk")
+PATHS = znodes.Layout("/rk")
 
 
 class FakeReactor(Clock):
@@ -169,8 +176,8 @@ class HostTests(SynchronousTestCase):
         for number in range(first, first + count):
             region = RegionRecord("t", f"r{number}")
             record = TransitionRecord(region.region_id, "t", 0, RegionState.OFFLINE, destination=ME)
-            self.store.znodes[PATHS.transition(region.region_id, 0)] = (layout.encode(record), 3)
-            self.store.znodes[PATHS.region("t", region.region_id)] = (layout.encode(region), 1)
+            self.store.znodes[PATHS.transition(region.region_id, 0)] = (znodes.encode(record), 3)
+            self.store.znodes[PATHS.region("t", region.region_id)] = (znodes.encode(region), 1)
             made.append(OpenOrder(record, 3, region, 1))
         return made
 
@@ -197,7 +204,7 @@ class HostTests(SynchronousTestCase):
         return [result.outcome for result in self.successResultOf(answer).results]
 
     def state(self, region_id: str) -> RegionState:
-        return layout.decode_transition(self.store.znodes[PATHS.transition(region_id, 0)][0]).state
+        return znodes.decode_transition(self.store.znodes[PATHS.transition(region_id, 0)][0]).state
 
     def opened(self, count: int) -> None:
         answer = self.host.open_regions(self.orders(count), 4, 5000)
@@ -236,7 +243,7 @@ class HostTests(SynchronousTestCase):
         for number in range(3):
             del self.store.znodes[PATHS.transition(f"r{number}", 0)]
         theirs = RegionRecord("t", "r0", replicas=(ReplicaLocation(0, "other", 3),))
-        self.store.znodes[PATHS.region("t", "r0")] = (layout.encode(theirs), 9)
+        self.store.znodes[PATHS.region("t", "r0")] = (znodes.encode(theirs), 9)
         del self.store.znodes[PATHS.region("t", "r1")]
         before = dict(self.store.znodes)
         self.store.is_cut = True
@@ -264,8 +271,8 @@ class HostTests(SynchronousTestCase):
         """RT-28, RT-30: versions begin again when a znode is created anew, the record of the region has moved on."""
         orders = self.orders(1)
         other = TransitionRecord("r0", "t", 0, RegionState.CLOSING, source=Incarnation("other", 1))
-        self.store.znodes[PATHS.transition("r0", 0)] = (layout.encode(other), 3)
-        self.store.znodes[PATHS.region("t", "r0")] = (layout.encode(RegionRecord("t", "r0")), 2)
+        self.store.znodes[PATHS.transition("r0", 0)] = (znodes.encode(other), 3)
+        self.store.znodes[PATHS.region("t", "r0")] = (znodes.encode(RegionRecord("t", "r0")), 2)
         answer = self.host.open_regions(orders, 4, 5000)
         self.settle()
         assert self.outcomes(answer) == [Outcome.REFUSED]
@@ -286,7 +293,7 @@ class HostTests(SynchronousTestCase):
         self.settle()
         del self.store.znodes[PATHS.transition("r0", 0)]
         moved = RegionRecord("t", "r0", replicas=(ReplicaLocation(0, "other", 1),))
-        self.store.znodes[PATHS.region("t", "r0")] = (layout.encode(moved), 7)
+        self.store.znodes[PATHS.region("t", "r0")] = (znodes.encode(moved), 7)
         answer = self.host.close_regions([CloseOrder("r0", "t", 0)], 4, 5000)
         self.settle()
         assert self.outcomes(answer) == [Outcome.REFUSED]
@@ -370,7 +377,7 @@ class HostTests(SynchronousTestCase):
         """The store is asked whether the holder is registered."""
         alive, dead = Incarnation("alive", 1), Incarnation("dead", 1)
         record = ServerRecord("alive", "h", 1, 1)
-        self.store.znodes[PATHS.server("alive")] = (layout.encode(record), 0)
+        self.store.znodes[PATHS.server("alive")] = (znodes.encode(record), 0)
 
         def on_open(opening: Opening) -> None:
             holder = alive if opening.region.region_id == "r0" else dead

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coord.rpc_wire import RpcError
-from regions.model import Incarnation
+from regions.records.model import Incarnation
 from regionserver.kv import files as files_module
 from regionserver.kv.files import Environments, RegionFile
 from regionserver.kv.messages import PAGE_BYTES_MAX, REGION_FULL

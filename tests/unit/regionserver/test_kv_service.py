@@ -16,8 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from coord.rpc_wire import RpcError
 from regions.messages import BAD_REQUEST, NO_LEASE, WRONG_SERVER
-from regions.model import Incarnation, RegionRecord, ReplicaLocation
-from regions.partitioning import bucket_of
+from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
+from regions.records.partitioning import bucket_of
 from regionserver.kv import files as files_module
 from regionserver.kv import lanes as lanes_module
 from regionserver.kv import service as service_module

@@ -9,8 +9,8 @@ import pytest
 
 import regionserver.load as load_module
 from cli.drill.probes import Target
-from regions import partitioning
-from regions.model import RegionRecord
+from regions.records import partitioning
+from regions.records.model import RegionRecord
 from regionserver.client import DataError, NoSuchTable, RegionClient, Unavailable
 from regionserver.load import KEYS, Load, Operation, key_in, outages_of
 from regionserver.serving import Place

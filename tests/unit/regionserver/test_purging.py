@@ -15,9 +15,9 @@ from twisted.python.failure import Failure
 
 from coord.errors import NoNode
 from coord.rpc import RpcError
-from regions.layout import encode
 from regions.messages import BAD_REQUEST, BUSY, Directories, Purged
-from regions.model import Incarnation, RegionRecord, TableRecord, TableState
+from regions.records.model import Incarnation, RegionRecord, TableRecord, TableState
+from regions.records.znodes import encode
 from regionserver.directory import DirectoryOpener
 from regionserver.opener import Opening, RegionError
 from regionserver.purging import Purges

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from coord.errors import InvalidTransition
 from regions.messages import AlterOrder, AlterResult, CloseOrder, OpenOrder, OrderResult, Outcome
-from regions.model import Incarnation, Intent, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
-from regions.states import Actor, Cause, is_legal
+from regions.records.model import Incarnation, Intent, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
+from regions.transitions.states import Actor, Cause, is_legal
 from regionserver import replicas as replicas_module
 from regionserver.events import (
     AskAlive,

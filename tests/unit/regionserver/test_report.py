@@ -22,13 +22,13 @@ from coord.errors import (
     OperationError,
 )
 from coord.wire.records import Stat
-from regions import layout
-from regions.model import ClusterRecord, ServerRecord
+from regions.records import znodes
+from regions.records.model import ClusterRecord, ServerRecord
 from regionserver import report
 from regionserver.lease import MARGIN, Lease
 from regionserver.report import Membership
 
-PATHS = layout.Layout("/rk")
+PATHS = znodes.Layout("/rk")
 RECORD = ServerRecord("me", "host", 1, 50)
 MY_SESSION, OTHER_SESSION = 11, 22
 
@@ -128,7 +128,7 @@ class MembershipTests(SynchronousTestCase):
         self.client = ScriptedClient()
         self.changes: list[bool] = []
         self.lease = Lease()
-        self.client.znodes[PATHS.cluster] = (layout.encode(ClusterRecord("c1")), 0, 0)
+        self.client.znodes[PATHS.cluster] = (znodes.encode(ClusterRecord("c1")), 0, 0)
         self.adopted: list[str] = []
         self.member = self.membership()
         self.path = PATHS.server("me")
@@ -157,7 +157,7 @@ class MembershipTests(SynchronousTestCase):
         """An ephemeral of this session; the epoch as the store has it."""
         self.client.znodes[PATHS.epoch] = (b"", 9, 0)
         self.joined()
-        assert self.client.znodes[self.path] == (layout.encode(RECORD), 0, MY_SESSION)
+        assert self.client.znodes[self.path] == (znodes.encode(RECORD), 0, MY_SESSION)
         assert (self.member.is_joined, self.member.epoch) == (True, 9)
 
     def test_broken_connections_are_ridden_out(self) -> None:
@@ -173,26 +173,26 @@ class MembershipTests(SynchronousTestCase):
 
     def test_a_lost_answer_to_the_registration_is_recognised(self) -> None:
         """The znode is there, and it is ours."""
-        self.client.znodes[self.path] = (layout.encode(RECORD), 0, MY_SESSION)
+        self.client.znodes[self.path] = (znodes.encode(RECORD), 0, MY_SESSION)
         self.joined()
         assert not any(line.startswith("replace") for line in self.client.log)
 
     def leftover(self) -> None:
         former = ServerRecord("me", "host", 1, 49)
-        self.client.znodes[self.path] = (layout.encode(former), 2, OTHER_SESSION)
+        self.client.znodes[self.path] = (znodes.encode(former), 2, OTHER_SESSION)
 
     def test_the_leftover_of_our_former_start_is_replaced_in_one_step(self) -> None:
         """The lock on the data directory proves it dead; no master may see this server gone in between."""
         self.leftover()
         self.joined()
         assert f"replace {self.path}" in self.client.log
-        assert layout.decode_server(self.client.znodes[self.path][0]).start_code == 50
+        assert znodes.decode_server(self.client.znodes[self.path][0]).start_code == 50
 
     def test_another_hosts_registration_is_waited_for(self) -> None:
         """Our uuid on another machine: nobody can tell from here whether it lives."""
         for other in (ServerRecord("me", "elsewhere", 1, 49), ServerRecord("me", "host", 1, 51)):
             self.setUp()
-            self.client.znodes[self.path] = (layout.encode(other), 0, OTHER_SESSION)
+            self.client.znodes[self.path] = (znodes.encode(other), 0, OTHER_SESSION)
             joining = self.join()
             self.reactor.advance(report.LOOK_S)
             self.assertNoResult(joining)
@@ -239,8 +239,8 @@ class MembershipTests(SynchronousTestCase):
         self.joined()
         self.client.znodes[self.path] = (b"rubbish", 1, MY_SESSION)
         self.client.watches.pop()(3, self.path, 0)
-        assert self.client.znodes[self.path] == (layout.encode(RECORD), 2, MY_SESSION)
-        leaving = layout.encode(msgspec.structs.replace(RECORD, leaving=True))
+        assert self.client.znodes[self.path] == (znodes.encode(RECORD), 2, MY_SESSION)
+        leaving = znodes.encode(msgspec.structs.replace(RECORD, leaving=True))
         self.client.znodes[self.path] = (leaving, 3, MY_SESSION)
         self.client.watches.pop()(3, self.path, 0)
         assert self.client.znodes[self.path][0] == leaving
@@ -253,7 +253,7 @@ class MembershipTests(SynchronousTestCase):
         ensureDeferred(self.member.announce(leaving))
         self.client.znodes[self.path] = (b"rubbish", 7, MY_SESSION)
         self.client.watches.pop()(3, self.path, 0)
-        assert self.client.znodes[self.path] == (layout.encode(leaving), 8, MY_SESSION)
+        assert self.client.znodes[self.path] == (znodes.encode(leaving), 8, MY_SESSION)
 
     def test_a_registration_in_doubt_renews_no_lease(self) -> None:
         """X10: the master counts the lease from the deletion, so nothing may prolong it once that was told."""

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from regions.messages import Outcome
-from regions.model import RegionRecord, RegionState, ReplicaLocation, TabletState, TransitionRecord
+from regions.records.model import RegionRecord, RegionState, ReplicaLocation, TabletState, TransitionRecord
 from regionserver.events import CloseRegion, ReadOwner
 from regionserver.judge import is_disowned
 from regionserver.life import Phase

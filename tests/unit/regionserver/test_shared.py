@@ -11,10 +11,10 @@ from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 
 from coord.errors import ConfigError, NodeExists, NoNode, RetryableError
 from coord.wire.records import Stat
-from regions import layout
+from regions.records import znodes
 from regionserver.shared import FILE, Admission, SharedDirectory
 
-PATHS = layout.Layout("/rk")
+PATHS = znodes.Layout("/rk")
 RECORD = PATHS.shared_directory("kv")
 
 
@@ -71,7 +71,7 @@ def test_the_first_server_gives_the_directory_its_identity(tree: Tree, tmp_path:
     """In the directory and in the store; the next server of the same directory is admitted."""
     here = folder(tmp_path, "shared")
     first = admit(tree, here)
-    assert layout.decode_directory(tree.znodes[RECORD]).path == str(here)
+    assert znodes.decode_directory(tree.znodes[RECORD]).path == str(here)
     assert admit(tree, here, server="b:2") == first
     assert [one.name for one in here.iterdir()] == [FILE], "no temporary file is left"
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regions.heartbeat import Heartbeat, HeartbeatReply, ReplicaReport, ServerFigures
-from regions.model import ServerRecord
-from regions.reports import Reports
-from regions.roster import Roster
-from regions.world import World
+from regions.cluster.state import World
+from regions.liveness.reports import Reports
+from regions.liveness.roster import Roster
+from regions.messages.heartbeat import Heartbeat, HeartbeatReply, ReplicaReport, ServerFigures
+from regions.records.model import ServerRecord
 from regionserver.events import Key
 from regionserver.tie import Role, Tie, Us
 

@@ -1,0 +1,86 @@
+"""Moves that were accepted and have not begun: persisted in batches, so that they outlive the master (FW-03).
+
+A batch is one znode below `/moves`, written before anybody is told that its moves are accepted. A move is *begun* when
+its region's CLOSING is in the store: from there the transition itself carries the destination. It is *over* before
+that when its region is no longer at rest on the server that it was to leave: moved otherwise, failed over, given up.
+When all moves of a batch are begun or over, the batch is deleted. So it is safe to load a batch twice, or late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from regions.cluster import effects as fx
+from regions.cluster.state import Replica, World
+from regions.records.model import MoveBatch
+
+
+class MoveBook:
+    """The batches that are not finished, and which replicas still belong to them."""
+
+    def __init__(self, world: World, effects: Callable[[fx.Effect], None]) -> None:
+        self._world = world
+        self._effects = effects
+        self._batches: dict[str, set[str]] = {}
+        self._batch_of: dict[str, str] = {}
+        self._plan_of: dict[str, str] = {}
+
+    @property
+    def pending(self) -> int:
+        """Moves that have not begun."""
+        return len(self._batch_of)
+
+    def accept(self, batch: MoveBatch) -> list[Replica]:
+        """Take over a batch that is in the store; returns the replicas that are to be settled."""
+        if batch.move_id in self._batches:
+            return []
+        keys = self._batches[batch.move_id] = set()
+        self._plan_of[batch.move_id] = batch.plan_id
+        wanted: list[Replica] = []
+        for move in batch.moves:
+            replica = self._world.replicas.get(move.key)
+            if replica is None or replica.transition is not None or replica.home != move.source:
+                continue
+            self.drop(replica)
+            replica.move, replica.move_plan, replica.move_reason = move.destination, batch.plan_id, batch.reason
+            keys.add(move.key)
+            self._batch_of[move.key] = batch.move_id
+            wanted.append(replica)
+        self._finish_if_empty(batch.move_id)
+        return wanted
+
+    def want(self, replica: Replica, destination: str, plan_id: str, reason: str) -> None:
+        """Want a move that is not persisted: it is forgotten with this master."""
+        self.drop(replica)
+        replica.move, replica.move_plan, replica.move_reason = destination, plan_id, reason
+
+    def drop(self, replica: Replica) -> None:
+        """The replica's move has begun, or is over before it could."""
+        replica.move = None
+        move_id = self._batch_of.pop(replica.key, None)
+        if move_id is not None:
+            self._batches[move_id].discard(replica.key)
+            self._finish_if_empty(move_id)
+
+    def pending_of(self, plan_id: str) -> int:
+        """Moves of a plan that have not begun."""
+        return sum(len(self._batches[move_id]) for move_id, plan in self._plan_of.items() if plan == plan_id)
+
+    def withdraw(self, plan_id: str) -> list[Replica]:
+        """Want the moves of a plan no more that have not begun; returns the replicas that are to be settled."""
+        batches = [move_id for move_id, plan in self._plan_of.items() if plan == plan_id]
+        found = [self._world.replicas.get(key) for move_id in batches for key in sorted(self._batches[move_id])]
+        withdrawn = [replica for replica in found if replica is not None]
+        self.drop_all(withdrawn)
+        return withdrawn
+
+    def drop_all(self, replicas: Iterable[Replica]) -> None:
+        """Nothing is open any more: there is nothing to move."""
+        for replica in replicas:
+            if replica.move is not None:
+                self.drop(replica)
+
+    def _finish_if_empty(self, move_id: str) -> None:
+        if not self._batches[move_id]:
+            del self._batches[move_id], self._plan_of[move_id]
+            self._effects(fx.FinishMoves(move_id))

@@ -1,0 +1,223 @@
+"""Throttle and dispatch: orders to servers, queued per server, sent in batches, remembered until the store answers.
+
+A replica has at most one order. From its first sending until it is dropped an order holds one of the server's slots,
+so a server never works on more than `busy_max` at once, however many regions it is to get. Orders for system tables
+go to the front of the queue (RT-05).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.state import CLOSE, OPEN, Order, Replica, Server, World
+from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.records.kinds import KV
+from regions.records.model import Incarnation, Intent
+
+
+class OrderBook:
+    """All orders of one assigner."""
+
+    def __init__(
+        self,
+        world: World,
+        move_target: Callable[[Replica], Incarnation | None],
+        *,
+        batch_max: int,
+        busy_max: int,
+        closes_max: int,
+        reask_ms: int,
+        reask_max_ms: int,
+    ) -> None:
+        """`move_target` chooses the destination of a move when its CLOSE goes out."""
+        self._world = world
+        self._batch_max = batch_max
+        self._busy_max = busy_max
+        self._closes_max = closes_max
+        self._reask_ms = reask_ms
+        self._reask_max_ms = reask_max_ms
+        self._batches: dict[int, list[tuple[Replica, Order]]] = {}
+        self._next_batch = 1
+        #: Servers with something queued, by uuid.
+        self._pending: dict[str, Server] = {}
+        self._move_target = move_target
+
+    def put(self, replica: Replica, kind: int, server: Server, version: int, when_ms: int, now_ms: int) -> None:
+        """Give a replica its order, to be sent as soon as `when_ms` has come and a slot is free."""
+        assert replica.order is None, replica.key
+        order = replica.order = Order(kind, server, version, when_ms)
+        self._world.active[replica.key] = replica
+        if when_ms <= now_ms:
+            self.enqueue(replica, order)
+
+    def enqueue(self, replica: Replica, order: Order) -> None:
+        """Queue the order for sending (again)."""
+        order.queued = True
+        server = order.server
+        queue = server.opens if order.kind == OPEN else server.closes
+        if order.first_sent_ms or replica.region.table.record.system:
+            # One that holds a slot must not wait behind those that wait for a slot.
+            queue.appendleft(replica)
+        else:
+            queue.append(replica)
+        self._pending[server.uuid] = server
+
+    def drop(self, replica: Replica) -> None:
+        """Forget the replica's order, and free its slot."""
+        order = replica.order
+        if order is None:
+            return
+        replica.order = None
+        if order.first_sent_ms:
+            order.server.busy.pop(replica.key, None)
+            if order.server.opens or order.server.closes:
+                self._pending[order.server.uuid] = order.server
+
+    def dispatch(self, effects: list[fx.Effect], now_ms: int) -> None:
+        """Append the batches that may go out now to `effects`."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, {}
+        for server in pending.values():
+            if self._world.servers.get(server.uuid) is not server:
+                continue
+            if server.fencing:  # until it is known whether it was fenced
+                self._pending[server.uuid] = server
+                continue
+            self._dispatch_closes(server, effects, now_ms)
+            self._dispatch_opens(server, effects, now_ms)
+
+    def answered(self, event: ev.OrdersAnswered, now_ms: int) -> Iterator[tuple[Replica, OrderResult]]:
+        """Book an answer; yields the results that belong to orders still current.
+
+        An order whose result is missing is treated as STARTED: it will be asked about again.
+        """
+        results = {(one.region_id, one.replica): one for one in event.results}
+        for replica, order in self._batches.pop(event.batch, []):
+            if replica.order is not order:
+                continue
+            order.sent = False
+            order.next_ms = now_ms + min(self._reask_ms << min(order.asks - 1, 10), self._reask_max_ms)
+            result = results.get((replica.region.record.region_id, replica.number))
+            if result is None:
+                continue
+            order.done = result.outcome is Outcome.DONE
+            order.heard = order.heard or result.outcome is Outcome.STARTED
+            yield replica, result
+
+    def lost(self, batch: int, now_ms: int) -> None:
+        """No answer: ask again after a pause that grows with the number of asks."""
+        for replica, order in self._batches.pop(batch, []):
+            if replica.order is order:
+                order.sent = False
+                order.next_ms = now_ms + min(200 << min(order.asks - 1, 10), self._reask_max_ms)
+
+    def _take(self, server: Server, kind: int, now_ms: int) -> list[tuple[Replica, Order]]:
+        """Up to a batch of current orders from the queue, as far as slots allow."""
+        queue = server.opens if kind == OPEN else server.closes
+        taken: list[tuple[Replica, Order]] = []
+        held_back: list[Replica] = []
+        slots = self._busy_max - len(server.busy)
+        if kind == CLOSE and queue:
+            slots = min(slots, self._closes_max - sum(1 for one in server.busy.values() if one.kind == CLOSE))
+        while queue and len(taken) < self._batch_max:
+            replica = queue[0]
+            order = replica.order
+            if order is None or order.server is not server or order.kind != kind or not order.queued:
+                queue.popleft()
+                continue
+            if not order.first_sent_ms and slots <= 0:
+                break
+            queue.popleft()
+            if kind == OPEN and not self._may_open(server, replica):
+                held_back.append(replica)
+                continue
+            order.queued = False
+            order.sent = True
+            order.asks += 1
+            if not order.first_sent_ms:
+                order.first_sent_ms = now_ms
+                server.busy[replica.key] = order
+                slots -= 1
+            taken.append((replica, order))
+        queue.extend(held_back)
+        return taken
+
+    @staticmethod
+    def _may_open(server: Server, replica: Replica) -> bool:
+        """Whether the server may get the order now: one suspect at a time (`regions/transitions/hazards.py`)."""
+        if replica.transition is None or not replica.transition.deaths:
+            return True
+        if server.suspect != replica.key and server.suspect in server.busy:
+            return False
+        server.suspect = replica.key
+        return True
+
+    def _dispatch_opens(self, server: Server, effects: list[fx.Effect], now_ms: int) -> None:
+        while taken := self._take(server, OPEN, now_ms):
+            orders = []
+            for replica, order in taken:
+                transition = replica.transition
+                assert transition is not None, replica.key
+                region = replica.region
+                schema_version = region.table.record.schema_version
+                if order.schema_version < 0:
+                    order.schema_version = schema_version
+                orders.append(
+                    OpenOrder(
+                        transition,
+                        replica.version,
+                        region.record,
+                        region.version,
+                        schema_version=schema_version,
+                        kind=region.table.record.kind or KV,
+                    )
+                )
+            effects.append(fx.SendOpen(self._book(taken), server.record, orders))
+
+    def _dispatch_closes(self, server: Server, effects: list[fx.Effect], now_ms: int) -> None:
+        while taken := self._take(server, CLOSE, now_ms):
+            orders = [self._close_order(replica) for replica, _ in taken]
+            effects.append(fx.SendClose(self._book(taken), server.record, orders))
+
+    def _book(self, taken: list[tuple[Replica, Order]]) -> int:
+        batch = self._next_batch
+        self._next_batch += 1
+        self._batches[batch] = taken
+        return batch
+
+    def _close_order(self, replica: Replica) -> CloseOrder:
+        record = replica.region.record
+        transition = replica.transition
+        if transition is not None:  # asked again: the same order as it stands in the store
+            return CloseOrder(
+                record.region_id,
+                record.table_id,
+                replica.number,
+                transition.destination,
+                transition.intent,
+                transition.plan_id,
+                transition.attempt,
+                transition.reason,
+            )
+        if not replica.wants_open:
+            reason = "unassign" if replica.region.table.wants_open else "disable"
+            return CloseOrder(record.region_id, record.table_id, replica.number, intent=Intent.CLOSE, reason=reason)
+        reason = replica.move_reason or "move"
+        if replica.is_damaged:
+            return CloseOrder(record.region_id, record.table_id, replica.number, reason="damaged")
+        if replica.move is None:
+            reason = "server stops" if replica.open_on is not None and replica.open_on.record.leaving else "drain"
+        return CloseOrder(
+            record.region_id,
+            record.table_id,
+            replica.number,
+            self._move_target(replica),
+            plan_id=replica.move_plan,
+            reason=reason,
+        )
+
+
+__all__ = ["CLOSE", "OPEN", "OrderBook"]

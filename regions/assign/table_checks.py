@@ -1,0 +1,84 @@
+"""Writes of transitions that the store refused because their table's record had changed. Pure.
+
+A multi that gives a replica a destination checks the version of its table's record, so no region is assigned once its
+table is removed or disabled. Any other change of the record, such as an alteration, refuses the multi as well. The
+write is then made again with the newer version:
+
+    the picture has a newer version   write again, or decide anew if the region is no longer to be open
+    the picture has not               read the table's record, and hold the write until the record is known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from regions.cluster import effects as fx
+from regions.cluster.state import Replica, Table, World
+
+
+class TableChecks:
+    """Holds refused writes. A held replica keeps `writing` set, so nothing else is decided about it meanwhile."""
+
+    def __init__(
+        self,
+        world: World,
+        emit: Callable[[fx.Effect], None],
+        settle: Callable[[Replica, int], None],
+        closed: Callable[[Table], None],
+        reread_ms: int,
+    ) -> None:
+        """`settle` decides about a replica; `closed` is called when a table may have nothing under way any more.
+
+        A record that could not be read is read again after `reread_ms`.
+        """
+        self._world = world
+        self._emit = emit
+        self._settle = settle
+        self._closed = closed
+        self._reread_ms = reread_ms
+        #: Held replicas by table and key, and when the table's record was last asked for.
+        self._held: dict[str, dict[str, Replica]] = {}
+        self._asked_ms: dict[str, int] = {}
+
+    def refused(self, replica: Replica, version: int, now_ms: int) -> None:
+        """Handle a write that named `version` of the table's record, which is another by now."""
+        table = replica.region.table
+        if table.version != version:
+            self._again(replica, now_ms)
+            self._closed(table)
+            return
+        table_id = table.record.table_id
+        self._held.setdefault(table_id, {})[replica.key] = replica
+        if table_id not in self._asked_ms:
+            self._ask(table_id, now_ms)
+
+    def table_seen(self, table: Table, now_ms: int) -> None:
+        """The table's latest record is in the picture: make its held writes again."""
+        self._asked_ms.pop(table.record.table_id, None)
+        for replica in self._held.pop(table.record.table_id, {}).values():
+            if self._world.replicas.get(replica.key) is replica:
+                self._again(replica, now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Ask again for records that could not be read."""
+        for table_id, asked_ms in list(self._asked_ms.items()):
+            if now_ms - asked_ms >= self._reread_ms:
+                self._ask(table_id, now_ms)
+
+    def _ask(self, table_id: str, now_ms: int) -> None:
+        self._asked_ms[table_id] = now_ms
+        self._emit(fx.ReadTable(table_id))
+
+    def _again(self, replica: Replica, now_ms: int) -> None:
+        """Send the write again with the table's version that is known by now, unless the region is to stay closed."""
+        record, cause, table = replica.proposed, replica.writing, replica.region.table
+        if record is not None and cause is not None and replica.wants_open:
+            former = replica.transition
+            before = None if former is None else former.state
+            check = (table.record.table_id, table.version)
+            self._emit(fx.WriteOffline(replica.key, record, before, replica.version, cause, check, former))
+            return
+        replica.writing = None
+        replica.proposed = replica.proposed_region = None
+        self._world.relink(replica)
+        self._settle(replica, now_ms)

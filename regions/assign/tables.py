@@ -1,0 +1,138 @@
+"""What the assigner does when records of tables and regions change: taken over, looked at anew, replaced, finished.
+Pure.
+
+Records change by writes that have committed, so there is nothing here to be decided against: the picture takes them
+over, regions before their table, and then every replica that they may concern is settled (OC-07, OC-09).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from regions.assign.orders import OrderBook
+from regions.assign.replacement import Replacements
+from regions.assign.schema_rollout import AlterBook
+from regions.assign.table_checks import TableChecks
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.state import Region, Replica, Table, World
+from regions.records.model import Incarnation, Intent, RegionState
+from regions.transitions.states import Cause
+
+
+class WriteOffline(Protocol):
+    """How a replica's transition is created, or forced to OFFLINE."""
+
+    def __call__(
+        self, replica: Replica, destination: Incarnation | None, cause: Cause, now_ms: int, *, intent: Intent
+    ) -> None: ...
+
+
+class Catalogue:
+    """Tables and regions of one assigner. Nothing is finished before `has_begun` is set."""
+
+    def __init__(
+        self,
+        world: World,
+        alters: AlterBook,
+        replacements: Replacements,
+        orders: OrderBook,
+        emit: Callable[[fx.Effect], None],
+        settle: Callable[[Replica, int], None],
+        write_offline: WriteOffline,
+        reread_ms: int,
+    ) -> None:
+        """`settle` decides about a replica."""
+        self.checks = TableChecks(world, emit, settle, self.finish, reread_ms)
+        self._world = world
+        self._alters = alters
+        self._replacements = replacements
+        self._orders = orders
+        self._emit = emit
+        self._settle = settle
+        self._write_offline = write_offline
+        self.has_begun = False
+
+    def table_seen(self, event: ev.TableSeen, now_ms: int) -> None:
+        """A table is new or has another record. Only a change of what is wanted, or of its kind, concerns
+        its replicas."""
+        known = self._world.tables.get(event.record.table_id)
+        former_version = -1 if known is None else known.record.schema_version
+        was_wanted = None if known is None else known.wants_open
+        former_kind = "" if known is None else known.record.kind
+        table = self._world.put_table(event.record, event.version, event.regions)
+        self._alters.table_seen(table, former_version)
+        if table.wants_open != was_wanted or table.record.kind != former_kind:
+            for region in table.regions.values():
+                self._settle_all(region, now_ms)
+        self.checks.table_seen(table, now_ms)
+        self.finish(table)
+
+    def finish(self, table: Table) -> None:
+        """A removed table whose regions are all closed needs no master any more (DD-06)."""
+        if not self.has_begun or not self._world.is_finished(table):
+            return
+        if table.record.finished_ms:
+            self._world.forget_table(table)
+        elif not table.is_finishing:
+            table.is_finishing = True
+            regions = [(one.record, one.version) for one in table.regions.values()]
+            self._emit(fx.FinishTable(table.record, table.version, regions))
+
+    def finish_answered(self, event: ev.FinishAnswered) -> None:
+        """It is forgotten once that is written, and not before: a server that counted as dead may have begun to close a
+        region, which then has to be brought to its end."""
+        table = self._world.tables.get(event.table_id)
+        if table is None:
+            return
+        table.is_finishing = False
+        if event.is_done:
+            self._world.forget_table(table)
+
+    def region_seen(self, event: ev.RegionSeen, now_ms: int) -> None:
+        """A region's record was read."""
+        region = self._world.put_region(event.record, event.version)
+        if region is not None:
+            self._settle_all(region, now_ms)
+
+    def region_replaced(self, event: ev.RegionReplaced, now_ms: int) -> None:
+        """DD-03: the former region is forgotten, the new one begins its life; OC-07: now, and not before."""
+        former = self._world.regions.get(event.region_id)
+        if former is not None:
+            for replica in former.replicas:
+                self._orders.drop(replica)
+            self._world.drop_region(former)
+            self._emit(fx.Note(f"could not be created; {event.fresh.region_id} takes its place", event.region_id))
+        fresh = self._world.put_region(event.fresh, event.version)
+        if fresh is not None:
+            self._settle_all(fresh, now_ms)
+
+    def replace_failed(self, region_id: str) -> None:
+        """DD-04: the region is tried on, from what is in the store by now."""
+        region = self._world.regions.get(region_id)
+        if region is None:
+            return
+        self._replacements.failed(region)
+        self._emit(fx.ReadRegion(region.record.table_id, region_id))
+        for replica in region.replicas:
+            self._emit(fx.ReadTransition(region_id, replica.number))
+
+    def settle_given_up(self, replica: Replica, now_ms: int) -> bool:
+        """DD-03: its region is to be replaced, so nobody else is asked. False: a server is at work on it still."""
+        if not self._replacements.holds(replica.region):
+            return False
+        transition = replica.transition
+        if transition is None or replica.region.is_replacing:
+            return replica.open_on is None
+        is_dead = transition.state is RegionState.OPENING and self._world.alive(transition.destination) is None
+        if transition.state is not RegionState.OFFLINE and not is_dead:
+            return False
+        if is_dead or transition.destination is not None:
+            cause = Cause.SERVER_DEATH if is_dead else Cause.REPLAN
+            self._write_offline(replica, None, cause, now_ms, intent=Intent.CLOSE)
+        return True
+
+    def _settle_all(self, region: Region, now_ms: int) -> None:
+        for replica in region.replicas:
+            self._settle(replica, now_ms)

@@ -1,0 +1,93 @@
+"""The two writes of a master below `/unassigned`, made from what is known of a replica. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from regions.cluster import effects as fx
+from regions.cluster.state import Replica
+from regions.records.model import Incarnation, Intent, RegionState, TableState, TabletState, TransitionRecord
+from regions.transitions.states import Cause
+
+
+def offline(
+    replica: Replica,
+    destination: Incarnation | None,
+    cause: Cause,
+    *,
+    epoch: int,
+    now_ms: int,
+    start_timeout_ms: int,
+    attempt: int | None = None,
+    error: str | None = None,
+    parked: bool = False,
+    intent: Intent = Intent.OPEN,
+    deaths: int = 0,
+) -> fx.WriteOffline:
+    """Create the transition as OFFLINE, or force it there; source, plan and attempts go on unless given.
+
+    A write that names a destination wants the region open, and checks the table's record; without a destination a
+    former intent stands, or the one given.
+    """
+    former = replica.transition
+    region = replica.region.record
+    if former is None:
+        source, plan_id, attempts, last_error = replica.home, replica.plan_id, 0, ""
+    else:
+        source, plan_id = former.source, former.plan_id
+        if destination is None and intent is Intent.OPEN:
+            intent = former.intent
+        attempts, last_error = former.attempt, former.last_error
+    record = TransitionRecord(
+        region.region_id,
+        region.table_id,
+        replica.number,
+        RegionState.OFFLINE,
+        source,
+        destination,
+        intent,
+        epoch,
+        plan_id,
+        attempts if attempt is None else attempt,
+        cause.value,
+        now_ms,
+        now_ms + start_timeout_ms,
+        last_error if error is None else error,
+        parked,
+        base=0 if former is None else replica.version + 1,
+        deaths=deaths,
+        damage=former.damage if former is not None and parked else "",
+    )
+    before = None if former is None else former.state
+    table_check = None
+    if before is None or destination is not None:
+        table_check = (region.table_id, replica.region.table.version)
+    return fx.WriteOffline(replica.key, record, before, replica.version, cause, table_check, former)
+
+
+def delete(replica: Replica, transition: TransitionRecord, cause: Cause) -> fx.DeleteTransition:
+    """Delete the transition. One that ends with a closed region takes the location out of the record in the same multi,
+    which also checks the intents on which its legality hangs (X3)."""
+    effect = fx.DeleteTransition(
+        replica.key,
+        transition.region_id,
+        transition.replica,
+        transition.state,
+        replica.version,
+        cause,
+        former=transition,
+    )
+    if cause is not Cause.DO_NOT_REOPEN:
+        return effect
+    region = replica.region
+    effect.table_check = (region.table.record.table_id, region.table.version)
+    location = region.record.location(replica.number)
+    # Written even if nothing changes: the region's next transition begins with the versions of this one, and what a
+    # server still has on its way for this one must not fit it (its steps name the record's version).
+    effect.region = region.record
+    if location.start_code is not None:
+        effect.region = region.record.with_location(msgspec.structs.replace(location, start_code=None))
+    if region.table.record.state is TableState.REMOVED:
+        effect.region = msgspec.structs.replace(effect.region, state=TabletState.DELETED)
+    effect.region_version = region.version
+    return effect

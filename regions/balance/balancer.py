@@ -1,0 +1,527 @@
+"""The balancer: which replicas to move so that servers carry what their weights say, and why each (RT-14, RT-15).
+
+A function of the world: no clock, no chance, ties broken by uuid and key. It looks at servers of one group at a time.
+
+*Place*: a replica on a server of another group, or sharing a rack that it need not share, is moved first.
+*Count*: with `due` a server's share by weight (as racks allow, `plan/quota.py`) and `over` what it has beyond it, a
+move of one replica of table t from s to d pays iff the sum of the squares of all `over`, per table and in all, falls.
+So the tables' and the servers' counts are weighed against each other, each move brings the cluster nearer, and a round
+never undoes another one: the sum cannot fall for ever. Tables weigh a little more, or two of them could keep each other
+uneven.
+*Size*, then *load*: a server further from its share than the tolerance gives a large replica for a small one of the
+same table, which leaves every count as it is; a load swap may not push sizes out of their tolerance.
+
+What does not pay is not moved: a swap must bring the worse of the two servers nearer to its share by `gain_min` of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from regions.cluster.limits import BalancerConfig
+from regions.cluster.state import Replica, Server, Table, World
+from regions.plan.quota import group_shares
+from regions.records.kinds import KV, can_open, pool, pool_words
+from regions.records.model import BalanceMove, GroupBalance
+
+Floats = npt.NDArray[np.float64]
+
+#: Shares are quotients: differences below this are rounding.
+_NEAR: Final = 1e-6
+#: Weight of a table's squares against those of the whole.
+_TABLE: Final = 1.01
+#: What the difference of two servers' scores must exceed: one replica fewer here and one more there, twice.
+_LEAST: Final = _TABLE + 1
+#: Tables that one round looks at, those in want first; each costs a row of one number per server.
+TABLES_MAX: Final = 100
+#: Receivers that are tried for the server furthest above its share, before it is left as it is.
+_TRIES: Final = 8
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A round: the moves, the balance before and as it would be after them."""
+
+    moves: list[BalanceMove]
+    before: list[GroupBalance]
+    after: list[GroupBalance]
+    #: A bound ended the round while further moves would have paid.
+    more: bool = False
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """Whether a round may begin: `blocking` transitions must end first; `excluded` servers take no part."""
+
+    blocking: list[str]
+    excluded: frozenset[str]
+    stuck: list[str]
+
+
+def gate(world: World, now_ms: int, config: BalancerConfig, limit: int = 20) -> Gate:
+    """RT-14 with X9: transitions hold balancing up only while young; a stuck one takes its servers out, no more."""
+    blocking: list[str] = []
+    stuck: list[str] = []
+    excluded: set[str] = set()
+    for replica in world.rit():
+        transition = replica.transition
+        if transition is None or transition.parked:
+            continue
+        if now_ms - replica.seen_ms < config.stuck_ms:
+            if len(blocking) < limit:
+                blocking.append(replica.key)
+            continue
+        if len(stuck) < limit:
+            stuck.append(replica.key)
+        excluded.update(one.uuid for one in (transition.source, transition.destination) if one is not None)
+    return Gate(blocking, frozenset(excluded), stuck)
+
+
+def propose(
+    world: World,
+    config: BalancerConfig | None = None,
+    *,
+    exclude: Collection[str] = (),
+    loads: Mapping[str, float] | None = None,
+) -> Proposal:
+    """The moves of one round. `exclude`: servers that take no part; `loads`: load of replicas by key, any unit."""
+    config = config or BalancerConfig()
+    budget = _Budget(config)
+    moves: list[BalanceMove] = []
+    before: list[GroupBalance] = []
+    after: list[GroupBalance] = []
+    for name in sorted({pool(server.group, server.kind) for server in world.servers.values()}):
+        sheet = _Sheet(world, name, frozenset(exclude), loads or {}, budget)
+        if not sheet.servers:
+            continue
+        before.append(sheet.balance())
+        moves.extend(sheet.misplaced())
+        moves.extend(sheet.even_counts())
+        moves.extend(sheet.even_out(sheet.size, config.size_tolerance, "bytes"))
+        sizes = (sheet.size, config.size_tolerance)
+        moves.extend(sheet.even_out(sheet.load, config.load_tolerance, "load", keep=sizes))
+        after.append(sheet.balance())
+    return Proposal(moves, before, after, budget.short)
+
+
+class _Budget:
+    """Moves that are left, in all and per server."""
+
+    def __init__(self, config: BalancerConfig) -> None:
+        self.config = config
+        self.left = config.moves_max
+        self.used: dict[str, int] = {}
+        #: Something would have paid and did not fit.
+        self.short = False
+
+    def room(self, uuid: str) -> int:
+        """Moves that the server may still take part in."""
+        return min(self.left, self.config.per_server_max - self.used.get(uuid, 0))
+
+    def spend(self, *uuids: str) -> None:
+        """One move between these servers."""
+        self.left -= 1
+        for uuid in uuids:
+            self.used[uuid] = self.used.get(uuid, 0) + 1
+
+
+def _shares(servers: Sequence[Server], tables: Sequence[Table]) -> Floats:
+    """Each server's part of the group: by weight, less where its rack cannot use so much (a region once per rack)."""
+    if not servers:
+        return np.zeros(0)
+    demand: dict[int, int] = {}
+    for table in tables:
+        want = min(table.record.replication, len(servers))
+        demand[want] = demand.get(want, 0) + len(table.regions)
+    total = sum(want * count for want, count in demand.items())
+    weights: Floats = np.array([one.weight for one in servers])
+    if not total:
+        even: Floats = weights / weights.sum()
+        return even
+    _, racks = np.unique([one.rack for one in servers], return_inverse=True)
+    shares: Floats = group_shares(weights, racks.astype(np.int64), demand) / total
+    return shares
+
+
+class _Sheet:
+    """What the servers of one pool (a group and a kind) hold, and what they would hold after the moves so far.
+
+    Servers are known by number.
+    """
+
+    def __init__(
+        self, world: World, name: str, exclude: frozenset[str], loads: Mapping[str, float], budget: _Budget
+    ) -> None:
+        self.world = world
+        self.pool = name
+        self.budget = budget
+        self.config = budget.config
+        usable = [
+            one
+            for one in world.servers.values()
+            if pool(one.group, one.kind) == name and one.weight > 0 and not one.draining and one.uuid not in exclude
+        ]
+        self.servers: list[Server] = sorted(usable, key=lambda one: one.uuid)
+        self.number = {one.uuid: number for number, one in enumerate(self.servers)}
+        everything = [one for one in world.tables.values() if one.wants_open]
+        tables = [one for one in everything if pool(one.record.group, one.record.kind) == name]
+        self.part: Floats = _shares(self.servers, tables)
+        #: Servers that have had their part of the round.
+        self.full = np.array([budget.room(one.uuid) <= 0 for one in self.servers], dtype=np.bool_)
+        #: Replicas that may be moved, by (table, server number); those moved in this round are out.
+        self.movable: dict[str, dict[int, dict[str, Replica]]] = {}
+        self.counts: dict[str, Floats] = {}
+        #: Parts of the table: replicas share no rack, so a table with several has shares of its own.
+        self.parts: dict[str, Floats] = {}
+        self.total: Floats = np.zeros(len(self.servers))
+        self.load_of = loads
+        self.size = _Metric(self, lambda replica: float(replica.region.record.size_bytes))
+        self.load = _Metric(self, lambda replica: loads.get(replica.key, 0.0))
+        #: Replicas of the group's tables on servers that must not have them.
+        self.strays: list[Replica] = []
+        #: Regions with a move of this round: one at a time, so that replicas never meet.
+        self.touched: set[str] = set()
+        for table in tables:
+            self._add(table)
+
+    def _add(self, table: Table) -> None:
+        name = table.record.table_id
+        counts: Floats = np.zeros(len(self.servers))
+        movable: dict[int, dict[str, Replica]] = {}
+        for region in table.regions.values():
+            for replica in region.replicas:
+                on = replica.open_on or replica.coming_to
+                number = None if on is None else self.number.get(on.uuid)
+                at_rest = replica.transition is None and replica.writing is None and replica.move is None
+                at_rest = at_rest and replica.order is None and replica.open_on is not None
+                if number is None:
+                    if at_rest and on is not None and pool(on.group, on.kind) != self.pool:
+                        self.strays.append(replica)
+                    continue
+                counts[number] += 1
+                self.size.add(replica, number)
+                self.load.add(replica, number)
+                if at_rest:
+                    movable.setdefault(number, {})[replica.key] = replica
+        self.counts[name] = counts
+        self.parts[name] = self.part if table.record.replication == 1 else _shares(self.servers, [table])
+        self.movable[name] = movable
+        self.total += counts
+
+    # --- measures ---------------------------------------------------------------------------------------------------
+
+    def over(self, name: str) -> Floats:
+        """What each server has of a table beyond its share."""
+        counts = self.counts[name]
+        over: Floats = counts - counts.sum() * self.parts[name]
+        return over
+
+    def over_all(self) -> Floats:
+        """What each server has of all tables beyond its share."""
+        over: Floats = self.total - self.total.sum() * self.part
+        return over
+
+    def balance(self) -> GroupBalance:
+        """How even things are now."""
+        skews = [float(np.ptp(self.over(name))) for name in self.counts]
+        return GroupBalance(
+            self.pool,
+            len(self.servers),
+            int(self.total.sum()),
+            round(max(skews, default=0.0), 2),
+            round(float(np.ptp(self.over_all())), 2),
+            self.size.ratio(),
+            self.load.ratio(),
+        )
+
+    # --- moves ------------------------------------------------------------------------------------------------------
+
+    def allows(self, replica: Replica, target: Server) -> bool:
+        """Whether the replica may go there: not beside another of its region, nor onto a rack more crowded than now."""
+        if replica.region.record.region_id in self.touched:
+            return False
+        if not can_open(target.kind, replica.region.table.record.kind):
+            return False
+        if len(replica.region.replicas) == 1:
+            return True
+        uuids, racks = self.world.peers(replica)
+        if target.uuid in uuids:
+            return False
+        here = replica.open_on
+        return racks.count(target.rack) <= (racks.count(here.rack) if here is not None else 0)
+
+    def move(self, replica: Replica, target: int, reason: str) -> BalanceMove:
+        """Book the move, and make its record."""
+        source = replica.open_on
+        assert source is not None, replica.key
+        destination = self.servers[target]
+        table = replica.region.table.record
+        number = self.number.get(source.uuid)
+        if number is not None:
+            self.counts[table.table_id][number] -= 1
+            self.total[number] -= 1
+            self.size.take(replica, number)
+            self.load.take(replica, number)
+            self.movable[table.table_id].get(number, {}).pop(replica.key, None)
+        self.counts[table.table_id][target] += 1
+        self.total[target] += 1
+        self.size.add(replica, target)
+        self.load.add(replica, target)
+        self.touched.add(replica.region.record.region_id)
+        self.budget.spend(source.uuid, destination.uuid)
+        self.full[target] = self.budget.room(destination.uuid) <= 0
+        if number is not None:
+            self.full[number] = self.budget.room(source.uuid) <= 0
+        if self.budget.left <= 0:
+            self.full[:] = True
+        return BalanceMove(replica.key, table.name, source.uuid, destination.uuid, reason)
+
+    def misplaced(self) -> Iterator[BalanceMove]:
+        """Replicas on a server of another group, and those that share a rack although another one is free."""
+        for replica in sorted(self.strays, key=lambda one: one.key):
+            assert replica.open_on is not None, replica.key
+            target = self._best_target(replica, racks=())
+            if target is not None:
+                yield self.move(replica, target, f"its table and its server differ: {self._difference(replica)}")
+        if len({one.rack for one in self.servers}) < 2:
+            return
+        for movable in self.movable.values():
+            for held in movable.values():
+                for replica in [one for one in held.values() if len(one.region.replicas) > 1]:
+                    _, racks = self.world.peers(replica)
+                    here = replica.open_on
+                    if here is None or here.rack not in racks:
+                        continue
+                    target = self._best_target(replica, racks=racks)
+                    if target is not None:
+                        yield self.move(replica, target, f"rack {here.rack} has another replica of its region")
+
+    @staticmethod
+    def _difference(replica: Replica) -> str:
+        """Return in words why a stray may not stay on its server."""
+        server, table = replica.open_on, replica.region.table.record
+        assert server is not None, replica.key
+        if server.group != table.group:
+            return f"the table belongs to group {pool_words(table.group)}, the server to {pool_words(server.group)}"
+        return f"the table is of kind {table.kind or KV}, the server of {server.kind or KV}"
+
+    def _best_target(self, replica: Replica, racks: Collection[str]) -> int | None:
+        """The server furthest below its share outside of `racks` that may take the replica."""
+        source = replica.open_on
+        for number in np.argsort(self.over_all(), kind="stable").tolist():
+            server = self.servers[number]
+            if server.rack in racks or server is source or not self.allows(replica, server):
+                continue
+            if source is None or min(self.budget.room(server.uuid), self.budget.room(source.uuid)) <= 0:
+                self.budget.short = True
+                continue
+            return int(number)
+        return None
+
+    def even_counts(self) -> Iterator[BalanceMove]:
+        """Moves by count, the most profitable first, until none pays."""
+        tables = self._tables_in_want()
+        if not tables:
+            return
+        over = np.array([self.over(name) for name in tables])
+        able = self._able(tables)
+        while True:
+            score = _TABLE * over + self.over_all()
+            givers = np.where(able & ~self.full, score, -np.inf)
+            takers = np.where(self.full, np.inf, score)
+            gains = givers.max(axis=1) - takers.min(axis=1) - _LEAST
+            row = int(gains.argmax())
+            if not gains[row] > _NEAR:
+                self.budget.short = self.budget.short or self._any_pays(score, tables)
+                return
+            source = int(givers[row].argmax())
+            found = self._pair(tables[row], source, float(givers[row, source]), takers[row])
+            if found is None:
+                able[row, source] = False  # nothing of this table can leave there with profit
+                continue
+            replica, target = found
+            yield self.move(replica, target, self._count_reason(tables[row], source, target))
+            over[row, source] -= 1
+            over[row, target] += 1
+            able[row, source] = bool(self.movable[tables[row]][source])
+
+    def _pair(self, name: str, source: int, score: float, takers: Floats) -> tuple[Replica, int] | None:
+        """A replica of the table on `source`, and the neediest server that may take it and still makes it pay."""
+        for target in np.argsort(takers, kind="stable").tolist():
+            if not score - float(takers[target]) - _LEAST > _NEAR:
+                return None
+            replica = self._pick(name, source, target)
+            if replica is not None:
+                return replica, int(target)
+        return None
+
+    def _count_reason(self, name: str, source: int, target: int) -> str:
+        counts, total = self.counts[name], self.total
+        due = counts.sum() * self.parts[name]
+        all_due = total.sum() * self.part
+        return (
+            f"of its table {counts[source]:.0f} here, {due[source]:.1f} due; "
+            f"{counts[target]:.0f} there, {due[target]:.1f} due; "
+            f"of all {total[source]:.0f} here, {all_due[source]:.1f} due; "
+            f"{total[target]:.0f} there, {all_due[target]:.1f} due"
+        )
+
+    def _tables_in_want(self) -> list[str]:
+        """Tables for which some move might pay, those with the greatest gain first, at most TABLES_MAX."""
+        total = self.over_all()
+        gains: list[tuple[float, str]] = []
+        for name, counts in self.counts.items():
+            score = _TABLE * self.over(name) + total
+            held = np.where(counts > 0, score, -np.inf)
+            gain = float(held.max(initial=-np.inf) - score.min(initial=np.inf)) - _LEAST
+            if gain > _NEAR:
+                gains.append((-gain, name))
+        return [name for _, name in sorted(gains)[:TABLES_MAX]]
+
+    def _able(self, tables: list[str]) -> npt.NDArray[np.bool_]:
+        """Which servers have a replica at rest, by table."""
+        able = np.zeros((len(tables), len(self.servers)), dtype=np.bool_)
+        for row, name in enumerate(tables):
+            able[row, [number for number, held in self.movable[name].items() if held]] = True
+        return able
+
+    def _any_pays(self, score: Floats, tables: list[str]) -> bool:
+        """Whether the bounds alone keep a move by count from being made."""
+        if not self.full.any():
+            return False
+        held = np.array([self.counts[name] > 0 for name in tables])
+        gains = np.where(held, score, -np.inf).max(axis=1) - score.min(axis=1) - _LEAST
+        return bool((gains > _NEAR).any())
+
+    def _pick(self, name: str, source: int, target: int) -> Replica | None:
+        """The replica to go: the one whose bytes bring both servers nearest to their shares."""
+        wanted = (float(self.size.over()[source]) - float(self.size.over()[target])) / 2
+        best: Replica | None = None
+        rank = (0.0, "")
+        for key, replica in self.movable[name].get(source, {}).items():
+            mine = (abs(self.size.of(replica) - wanted), key)
+            if (best is None or mine < rank) and self.allows(replica, self.servers[target]):
+                best, rank = replica, mine
+        return best
+
+    def even_out(
+        self, metric: _Metric, tolerance: float, unit: str, keep: tuple[_Metric, float] | None = None
+    ) -> Iterator[BalanceMove]:
+        """Swaps within tables until every server is within `tolerance` of its share of `metric`, or none helps."""
+        left_alone: set[int] = set()
+        while (pair := metric.extremes(tolerance, left_alone)) is not None:
+            if self.budget.left < 2:
+                self.budget.short = True
+                return
+            source, low = pair
+            for target in low[:_TRIES]:
+                swap = self._swap(metric, source, target, keep)
+                if swap is None:
+                    continue
+                ratio = metric.held / np.maximum(metric.due(), _NEAR)
+                reason = (
+                    f"{100 * ratio[source]:.0f} % of its share of {unit} here, {100 * ratio[target]:.0f} % there: "
+                    f"{swap[0].key} for {swap[1].key}"
+                )
+                yield self.move(swap[0], target, reason)
+                yield self.move(swap[1], source, reason)
+                break
+            else:
+                left_alone.add(source)
+
+    def _swap(
+        self, metric: _Metric, source: int, target: int, keep: tuple[_Metric, float] | None
+    ) -> tuple[Replica, Replica] | None:
+        """Two replicas of one table whose exchange helps most, or None if none helps enough."""
+        over = metric.over()
+        gap = float(over[source] - over[target])
+        share = metric.due()
+        least = self.config.gain_min * float(min(share[source], share[target]))
+        best: tuple[float, str, Replica, Replica] | None = None
+        for name in self.movable:
+            gives = self.movable[name].get(source)
+            takes = self.movable[name].get(target)
+            if not gives or not takes:
+                continue
+            ordered = sorted((metric.of(one), key) for key, one in takes.items())
+            for key, large in gives.items():
+                # The exchange moves `difference`; half the gap would be perfect.
+                at = bisect_left(ordered, (metric.of(large) - gap / 2, ""))
+                for value, other in ordered[max(0, at - 1) : at + 1]:
+                    difference = metric.of(large) - value
+                    gain = min(difference, gap - difference)
+                    if gain < least or gain <= _NEAR or (best is not None and (-gain, key) >= (best[0], best[1])):
+                        continue
+                    small = takes[other]
+                    if self._may_swap(large, small, source, target, keep):
+                        best = (-gain, key, large, small)
+        if best is None:
+            return None
+        if min(self.budget.room(self.servers[source].uuid), self.budget.room(self.servers[target].uuid)) < 2:
+            self.budget.short = True
+            return None
+        return best[2], best[3]
+
+    def _may_swap(
+        self, large: Replica, small: Replica, source: int, target: int, keep: tuple[_Metric, float] | None
+    ) -> bool:
+        if not self.allows(large, self.servers[target]) or not self.allows(small, self.servers[source]):
+            return False
+        if keep is None:
+            return True
+        metric, tolerance = keep
+        change = metric.of(large) - metric.of(small)
+        over, due = metric.over(), metric.due()
+        for number, after in ((source, over[source] - change), (target, over[target] + change)):
+            if abs(after) > max(tolerance * due[number], abs(over[number])) + _NEAR:
+                return False
+        return True
+
+
+class _Metric:
+    """Something that adds up over a server's replicas: bytes, load."""
+
+    def __init__(self, sheet: _Sheet, of: Callable[[Replica], float]) -> None:
+        self.held: Floats = np.zeros(len(sheet.servers))
+        self.part = sheet.part
+        self.of = of
+
+    def add(self, replica: Replica, number: int) -> None:
+        self.held[number] += self.of(replica)
+
+    def take(self, replica: Replica, number: int) -> None:
+        self.held[number] -= self.of(replica)
+
+    def due(self) -> Floats:
+        """Each server's share."""
+        due: Floats = self.held.sum() * self.part
+        return due
+
+    def over(self) -> Floats:
+        """What each has beyond its share."""
+        return self.held - self.due()
+
+    def ratio(self) -> float:
+        """The fullest server against its share; 0 if there is nothing to share."""
+        due = self.due()
+        return round(float((self.held / due).max()), 3) if len(due) and due.min() > 0 else 0.0
+
+    def extremes(self, tolerance: float, leave: Collection[int]) -> tuple[int, list[int]] | None:
+        """The server furthest above its share and those furthest below theirs; None if all are within tolerance."""
+        due, over = self.due(), self.over()
+        if len(due) < 2 or due.min() <= 0:
+            return None
+        far = over / due
+        order = np.argsort(far, kind="stable").tolist()
+        givers = [number for number in reversed(order) if number not in leave]
+        if not givers:
+            return None
+        source = givers[0]
+        low = [number for number in order if number != source and over[number] < over[source]]
+        if far[source] <= tolerance and (not low or -far[low[0]] <= tolerance or far[source] <= 0):
+            return None
+        return int(source), [int(number) for number in low]

@@ -1,0 +1,64 @@
+"""The running cluster as a planner's input, from what the active master tells. Pure.
+
+A region takes part if it is to be open: of an enabled table, and not unassigned by an operator. A replica in
+transition counts where it is going, so that the census is the same before, during and after its arrival. The cluster
+does not know where blocks lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from regions.messages import Regions, RegionStatus, ReplicaStatus, ServerLoad
+from regions.plan import LastRow, RegionRow, ServerRow, Snapshot
+from regions.records.kinds import pool
+from regions.records.model import RegionState, TableIntent, TableRecord, TableState
+
+
+def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot:
+    """What `snapshot_of` of a master would say of all its regions at once."""
+    rows: list[RegionRow] = []
+    last: list[LastRow] = []
+    for found in tables:
+        for status in found.regions:
+            if not _is_wanted(found.table, status):
+                continue
+            region = status.region
+            row = RegionRow(
+                region.region_id,
+                region.table_id,
+                region.size_bytes,
+                found.table.replication,
+                pool(found.table.group, found.table.kind),
+                region.start_key,
+            )
+            rows.append(row)
+            places = [(one.replica, whereabouts(one)) for one in status.replicas]
+            last += [LastRow(region.region_id, replica, uuid) for replica, uuid in places if uuid]
+    live = [
+        ServerRow(
+            one.server.uuid,
+            one.server.host,
+            one.server.rack,
+            one.server.weight,
+            pool(one.server.group, one.server.kind),
+            one.draining,
+        )
+        for one in servers
+    ]
+    return Snapshot.of(rows, sorted(live, key=lambda one: one.server_id), (), last)
+
+
+def whereabouts(replica: ReplicaStatus) -> str:
+    """Uuid of the server that has a replica or is about to have it; "" if there is none."""
+    transition = replica.transition
+    if transition is not None and transition.destination is not None:
+        return transition.destination.uuid
+    if transition is not None and transition.state is RegionState.OFFLINE:
+        return ""
+    return "" if replica.server is None else replica.server.uuid
+
+
+def _is_wanted(table: TableRecord, status: RegionStatus) -> bool:
+    enabled = table.intent == TableIntent.ENABLED and table.state in (TableState.RUNNING, TableState.ALTERING)
+    return enabled and not status.region.unassigned

@@ -1,0 +1,9 @@
+"""The cluster state on which the assigner bases its decisions.
+
+state.py      tables, regions, replicas and servers, and their links and counts
+events.py     what happened: input of the assigner
+effects.py    what must be done: output of the assigner
+limits.py     time limits, attempts, orders per server; deadlines.py beside it
+history.py    every step, as history keeps it
+mirror.py     the standby's copy of the store
+"""

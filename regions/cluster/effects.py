@@ -1,0 +1,200 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from regions.messages import AlterOrder, CloseOrder, OpenOrder
+from regions.records.model import (
+    BarRecord,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TableRecord,
+    TransitionRecord,
+)
+from regions.transitions.states import Cause
+
+#: `bar_ms` of a bar that only an operator ends.
+BAR_FOR_EVER: Final = -1
+
+
+class WriteOffline(msgspec.Struct):
+    """Create (`before` None) or set the transition to `record`, which is OFFLINE.
+
+    `table_check` (table id, version) goes into the same multi: a region of a table that was removed or disabled
+    meanwhile gets no destination.
+    `former` is the transition as it was read at `version`; its steps go into the history with this one.
+    """
+
+    key: str
+    record: TransitionRecord
+    before: RegionState | None
+    version: int
+    cause: Cause
+    table_check: tuple[str, int] | None = None
+    former: TransitionRecord | None = None
+
+
+class DeleteTransition(msgspec.Struct):
+    """Delete the transition at `version`.
+
+    `table_check` (table id, version) goes into the same multi when the legality hangs on the table's intent (X3);
+    `region` and `region_version`, when set, is the catalogue record to be written in the same multi. `former` as in
+    `WriteOffline`.
+    """
+
+    key: str
+    region_id: str
+    replica: int
+    before: RegionState
+    version: int
+    cause: Cause
+    table_check: tuple[str, int] | None = None
+    region: RegionRecord | None = None
+    region_version: int = -1
+    former: TransitionRecord | None = None
+
+
+class SendOpen(msgspec.Struct):
+    """Send OPEN orders to a server; answer with `OrdersAnswered` or `OrdersLost` under the same batch id."""
+
+    batch: int
+    server: ServerRecord
+    orders: list[OpenOrder]
+
+
+class SendClose(msgspec.Struct):
+    """Send CLOSE orders to a server; answered as SendOpen."""
+
+    batch: int
+    server: ServerRecord
+    orders: list[CloseOrder]
+
+
+class ReadTransition(msgspec.Struct):
+    """Read the transition's znode again: what is known of it turned out wrong."""
+
+    region_id: str
+    replica: int
+
+
+class ReadRegion(msgspec.Struct):
+    """Read the region's record again."""
+
+    table_id: str
+    region_id: str
+
+
+class ReadTable(msgspec.Struct):
+    """Read the table's record again: the store refused a write that named an older one."""
+
+    table_id: str
+
+
+class RequestPlan(msgspec.Struct):
+    """Have a bulk plan made for these replicas (keys); answer with `PlanReady`."""
+
+    keys: list[str]
+    reason: str
+
+
+class Note(msgspec.Struct):
+    """Something an operator should know: goes to the log."""
+
+    text: str
+    region_id: str = ""
+
+
+class FenceServer(msgspec.Struct):
+    """Delete the server's registration and leave a mark (X10); answer with `ServerFenced` or `FenceFailed`.
+
+    `bar_ms`: for how long the server gets no regions when it joins again; 0: it gets some at once, BAR_FOR_EVER: until
+    an operator ends the bar. The bar is written in the same multi.
+    """
+
+    server: ServerRecord
+    reason: str
+    lease_ms: int
+    bar_ms: int = 0
+
+
+class ForgetFence(msgspec.Struct):
+    """Delete the mark of a fenced server: its former start is known to be dead."""
+
+    uuid: str
+
+
+class ForgetBar(msgspec.Struct):
+    """Delete the bar of a server: its time is over."""
+
+    bar: BarRecord
+
+
+class FinishMoves(msgspec.Struct):
+    """Delete a batch of moves: all have begun or are over."""
+
+    move_id: str
+
+
+class FinishTable(msgspec.Struct):
+    """The last region of a removed table has been closed: write that down, and DELETED into its regions (DD-06).
+
+    Answered by `FinishAnswered`.
+    """
+
+    record: TableRecord
+    version: int
+    regions: list[tuple[RegionRecord, int]] = []
+
+
+class SendAlter(msgspec.Struct):
+    """Tell a server of schema versions; answer with `AltersAnswered` or `AltersLost` under the same batch id."""
+
+    batch: int
+    server: ServerRecord
+    orders: list[AlterOrder]
+
+
+class FinishAltering(msgspec.Struct):
+    """Every region of the table follows this version of its schema: ALTERING to RUNNING (DD-07)."""
+
+    table_id: str
+    schema_version: int
+
+
+class ReplaceRegion(msgspec.Struct):
+    """Put another region in the place of one that could not be created (DD-03).
+
+    `transitions` are those of its replicas, OFFLINE, at their versions; `table_version` is that of its table's record.
+    Answer with `RegionReplaced` or `ReplaceFailed`.
+    """
+
+    record: RegionRecord
+    version: int
+    table_version: int
+    transitions: list[tuple[TransitionRecord, int]]
+    fresh: RegionRecord
+
+
+Effect = (
+    WriteOffline
+    | DeleteTransition
+    | SendOpen
+    | SendClose
+    | ReadTransition
+    | ReadRegion
+    | ReadTable
+    | RequestPlan
+    | Note
+    | FenceServer
+    | ForgetFence
+    | ForgetBar
+    | FinishMoves
+    | FinishTable
+    | SendAlter
+    | FinishAltering
+    | ReplaceRegion
+)

@@ -1,0 +1,482 @@
+"""Is the cluster as it should be? The store's view against every server's own; what is wrong, and the legal way out.
+
+Pure: a `View` in, `Finding`s out. A view is taken while the cluster works, so one look shows contradictions that are
+only steps under way; the caller looks twice and keeps what `confirmed` both times.
+
+A finding may name a `Fix`: a step that the transition table allows, or a request to the active master that leads to
+nothing but such steps. Nothing else is ever proposed. What no legal step can mend (a hole in the key space, say) is
+said to be so.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from regions.messages import HostedReplica
+from regions.messages.heartbeat import OPEN
+from regions.records.kinds import one_copy
+from regions.records.model import (
+    DirectoryRecord,
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TransitionRecord,
+)
+from regions.records.znodes import Layout
+from regions.transitions.states import Actor, Cause, is_legal
+
+#: A transition whose server does nothing for so long beyond its deadline is worth a line.
+LATE_MS: Final = 60_000
+
+
+class Problem(enum.StrEnum):
+    """Kinds of findings, in the order in which they are reported."""
+
+    UNREADABLE = "unreadable znode"
+    HOLE = "hole in the key space"
+    OVERLAP = "overlap in the key space"
+    SEVERAL_OWNERS = "open on several servers"
+    NO_OWNER = "open nowhere"
+    ELSEWHERE = "open on another server than the store says"
+    NOT_CLOSED = "open, though its table is to be closed"
+    OTHER_DIRECTORY = "a server with another shared directory"
+    OTHER_OPENING = "open under another token than the store says"
+    DAMAGED = "damaged rows"
+    UNKNOWN_REGION = "a server has a region that the store does not know"
+    ORPHAN_TRANSITION = "transition without a region"
+    MISPLACED_TRANSITION = "transition in the wrong directory"
+    UNATTENDED = "transition that nobody attends to"
+    PARKED = "parked"
+    LATE = "late"
+    NAMELESS = "table without its name"
+    HALF_TABLE = "half a table"
+    LEFTOVER = "files that no table claims"
+    ONE_COPY = "fewer copies than the table asks for"
+    SILENT_SERVER = "server that does not answer"
+    NO_MASTER = "no active master"
+
+
+#: Findings that are no damage: the cluster works on it, or says so by itself.
+WARNINGS: Final = frozenset(
+    {
+        Problem.PARKED,
+        Problem.LATE,
+        Problem.UNATTENDED,
+        Problem.NO_MASTER,
+        Problem.HALF_TABLE,
+        Problem.ONE_COPY,
+        Problem.LEFTOVER,
+    }
+)
+
+
+class FixKind(enum.StrEnum):
+    """What can be done about a finding."""
+
+    RETRY = "retry"  #: ask the master to try a parked replica again: OFFLINE -> OFFLINE
+    DELETE = "delete"  #: delete an orphan's znode at its version, by one of the master's legal deletions
+    PUT_DOWN = "put down"  #: set an orphan's znode of a dead server OFFLINE, by a master's legal step
+    NAME = "name"  #: enter a table's name again, unless somebody has taken it: fenced, with a check of the table
+    FENCE = "fence"  #: ask the master to fence a server: it closes everything and joins again, the masters reassign
+
+
+class Fix(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A legal step that would help. Transitions are named by path and version, servers by uuid."""
+
+    kind: FixKind
+    preview: str
+    path: str = ""
+    version: int = -1
+    region_id: str = ""
+    replica: int = 0
+    server: str = ""
+    #: States of the step, "" for none, and its cause; empty for requests to the master.
+    before: str = ""
+    after: str = ""
+    cause: str = ""
+    #: Which start of the server is meant.
+    start_code: int = 0
+    #: The table whose name is to be entered again.
+    table_id: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that is not as it should be; `subject` is a key, a table's name, a server or a path."""
+
+    problem: str
+    subject: str
+    text: str
+    is_warning: bool = False
+    fix: Fix | None = None
+
+
+class FoundTransition(NamedTuple):
+    """A znode below /unassigned as read: `record` None if its value makes no sense."""
+
+    path: str
+    record: TransitionRecord | None
+    version: int = 0
+
+
+class View(msgspec.Struct):
+    """A cluster as the store and its servers describe it at one moment."""
+
+    tables: list[TableRecord] = []
+    #: By the directory (table id) in which they were found.
+    regions: dict[str, list[RegionRecord]] = {}
+    transitions: list[FoundTransition] = []
+    servers: list[ServerRecord] = []
+    #: By uuid; None: no answer.
+    lists: dict[str, list[HostedReplica] | None] = {}
+    #: Shared directories by kind, as the store names them; and the id that each server uses, by the server's uuid.
+    directories: dict[str, DirectoryRecord] = {}
+    used_directories: dict[str, str] = {}
+    #: Table name -> table id.
+    names: dict[str, str] = {}
+    #: Ids of tables that have files in the shared directories, as servers list them.
+    on_disk: list[str] = []
+    has_master: bool = True
+    now_ms: int = 0
+    #: (path, reason) of znodes that cannot be understood.
+    unreadable: list[tuple[str, str]] = []
+    root: str = ""
+
+
+def check(view: View) -> list[Finding]:
+    """Everything that is wrong in one view, in the order of `Problem`."""
+    found = [_finding(Problem.UNREADABLE, path, f"{path}: {reason}") for path, reason in view.unreadable]
+    found += _key_space(view)
+    found += _owners(view)
+    found += _directories(view)
+    found += _transitions(view)
+    found += _tables(view)
+    found += _leftovers(view)
+    for server in view.servers:
+        if view.lists.get(server.uuid) is None:
+            text = f"server {server.name} is registered and does not answer; its regions could not be compared"
+            found.append(_finding(Problem.SILENT_SERVER, server.uuid, text))
+    if not view.has_master:
+        found.append(_finding(Problem.NO_MASTER, "", "no master is active: nothing is assigned until one is"))
+    order = {problem.value: number for number, problem in enumerate(Problem)}
+    return sorted(found, key=lambda one: order[one.problem])
+
+
+def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
+    """What both looks found; as the second saw it, for its versions are the later ones."""
+    before = {(one.problem, one.subject) for one in first}
+    return [one for one in second if (one.problem, one.subject) in before]
+
+
+def _finding(problem: Problem, subject: str, text: str, fix: Fix | None = None) -> Finding:
+    return Finding(problem.value, subject, text, problem in WARNINGS, fix)
+
+
+# --- key space --------------------------------------------------------------------------------------------------------
+
+
+def _key_space(view: View) -> Iterable[Finding]:
+    for table in view.tables:
+        if table.state is TableState.REMOVED:
+            continue
+        there = [one for one in view.regions.get(table.table_id, []) if not one.is_replaced]
+        regions = sorted(there, key=lambda one: (one.start_key, one.region_id))
+        if not regions:
+            yield _finding(Problem.HOLE, table.name, f"table {table.name} has no regions at all")
+            continue
+        reached = ""
+        ended = False
+        for region in regions:
+            start = region.start_key
+            if ended or start < reached:
+                text = f"region {region.region_id} begins at {start!r}, where {reached or 'the end'!r} is reached"
+                yield _finding(Problem.OVERLAP, region.region_id, f"{text} already: its keys are in two regions")
+            elif start > reached:
+                text = f"no region of {table.name} holds the keys from {reached!r} to {start!r}"
+                yield _finding(Problem.HOLE, f"{table.name}:{reached}", text)
+            if region.end_key == "":
+                ended = True
+            elif not ended:
+                reached = max(reached, region.end_key)
+        if not ended:
+            text = f"no region of {table.name} holds the keys from {reached!r} on"
+            yield _finding(Problem.HOLE, f"{table.name}:{reached}", text)
+
+
+# --- owners -----------------------------------------------------------------------------------------------------------
+
+
+def _owners(view: View) -> Iterable[Finding]:
+    tables = {one.table_id: one for one in view.tables}
+    known = {region.region_id: region for regions in view.regions.values() for region in regions}
+    alive = {one.uuid: one for one in view.servers}
+    moving = {found.record.key for found in view.transitions if found.record is not None}
+    held = _held(view.lists)
+    corrupt = _corrupt(view)
+    for key, owners in held.items():
+        region_id, _, replica = key.rpartition("-")
+        region = known.get(region_id)
+        if region is None and region_id in corrupt:
+            continue  # reported as unreadable: it may well belong there
+        if region is None:
+            text = f"{key} is open on {_names(owners, alive)}; the store has no such region"
+            yield _finding(Problem.UNKNOWN_REGION, key, text, _fence(owners[0], alive, view))
+            continue
+        stored = region.location(int(replica)).incarnation
+        if len(owners) > 1:
+            # The store's word counts: whoever else has it must let go of it.
+            strangers = [one for one in owners if stored is None or one != stored.uuid]
+            text = f"{key} is open on {_names(owners, alive)}; the store says {_stored(stored, alive)}"
+            yield _finding(Problem.SEVERAL_OWNERS, key, text, _fence(strangers[0], alive, view))
+        elif (
+            key not in moving
+            and region.table_id not in corrupt
+            and not _wants_open(tables.get(region.table_id), region)
+        ):
+            text = f"{key} is open on {_names(owners, alive)}, and nothing is about to close it"
+            yield _finding(Problem.NOT_CLOSED, key, text)
+    for region in known.values():
+        table = tables.get(region.table_id)
+        if table is None or not _wants_open(table, region):
+            continue
+        for number in range(table.replication):
+            key = f"{region.region_id}-{number}"
+            if key not in moving:
+                yield from _owner(view, key, region.location(number).incarnation, held.get(key, []), alive)
+
+
+def _owner(
+    view: View, key: str, stored: Incarnation | None, owners: list[str], alive: Mapping[str, ServerRecord]
+) -> Iterable[Finding]:
+    """A replica at rest that should be open: on the server that the store names, and nowhere else."""
+    if len(owners) > 1:
+        return  # reported as such
+    home = None if stored is None else alive.get(stored.uuid)
+    if home is None or home.incarnation != stored:
+        where = f", though {_names(owners, alive)} has it open" if owners else ""
+        waits = "no master is there to assign it" if not view.has_master else "the active master has not assigned it"
+        problem = Problem.ELSEWHERE if owners else Problem.NO_OWNER
+        yield _finding(problem, key, f"{key} has no live server in the store{where}; {waits}")
+        return
+    if home.uuid in owners or view.lists.get(home.uuid) is None:
+        return
+    if owners:
+        text = f"{key} is open on {_names(owners, alive)}; the store says {_stored(stored, alive)}"
+        yield _finding(Problem.ELSEWHERE, key, text, _fence(owners[0], alive, view))
+    else:
+        text = f"{key} is to be open on {_stored(stored, alive)}, which does not have it"
+        yield _finding(Problem.NO_OWNER, key, text, _fence(home.uuid, alive, view))
+
+
+def _held(lists: Mapping[str, Sequence[HostedReplica] | None]) -> dict[str, list[str]]:
+    held: dict[str, list[str]] = {}
+    for uuid in sorted(lists):
+        for one in lists[uuid] or ():
+            if one.state == OPEN:
+                held.setdefault(f"{one.region_id}-{one.replica}", []).append(uuid)
+    return held
+
+
+def _wants_open(table: TableRecord | None, region: RegionRecord) -> bool:
+    if table is None or table.intent != TableIntent.ENABLED or region.unassigned or region.is_replaced:
+        return False
+    return table.state in (TableState.RUNNING, TableState.ALTERING)
+
+
+def _names(uuids: Sequence[str], alive: Mapping[str, ServerRecord]) -> str:
+    return " and ".join(f"{alive[one].host}:{alive[one].port}" if one in alive else one for one in uuids)
+
+
+def _stored(stored: Incarnation | None, alive: Mapping[str, ServerRecord]) -> str:
+    return "nowhere" if stored is None else _names([stored.uuid], alive)
+
+
+def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: View) -> Fix | None:
+    """RF-01 is the legal way to have a server let go of something that it should not have, or to see what it lost."""
+    server = alive.get(uuid)
+    if server is None or not view.has_master:
+        return None
+    count = sum(one.state == OPEN for one in view.lists.get(uuid) or ())
+    preview = (
+        f"have the master fence {server.host}:{server.port}: it closes its {count} regions and joins again,"
+        " and they are assigned anew"
+    )
+    path = Layout(view.root).fence_mark(uuid)
+    return Fix(FixKind.FENCE, preview, path=path, server=uuid, start_code=server.start_code)
+
+
+# --- shared directories and files -------------------------------------------------------------------------------------
+
+
+def _directories(view: View) -> Iterable[Finding]:
+    """Servers whose shared directory is not the one in the store, and opens under another token than the store's."""
+    ids = {record.directory_id for record in view.directories.values()}
+    for server in view.servers:
+        used = view.used_directories.get(server.uuid, "")
+        if used and used not in ids:
+            named = ", ".join(sorted(ids)) or "none"
+            text = f"server {server.name} uses shared directory {used}, the store names {named}"
+            yield _finding(
+                Problem.OTHER_DIRECTORY, server.uuid, f"{text}: stop it, and start it with --shared-dir of the others"
+            )
+    known = {region.region_id: region for regions in view.regions.values() for region in regions}
+    moving = {found.record.key for found in view.transitions if found.record is not None}
+    for uuid, replicas in view.lists.items():
+        for one in replicas or ():
+            region = known.get(one.region_id)
+            key = f"{one.region_id}-{one.replica}"
+            if region is None or one.state != OPEN or key in moving:
+                continue
+            location = region.location(one.replica)
+            if location.uuid == uuid and one.token and location.token and one.token != location.token:
+                text = f"{key} is open under zxid {one.token:#x}, the store says {location.token:#x}"
+                yield _finding(Problem.OTHER_OPENING, key, text)
+
+
+# --- transitions ------------------------------------------------------------------------------------------------------
+
+
+def _transitions(view: View) -> Iterable[Finding]:
+    layout = Layout(view.root)
+    tables = {one.table_id: one for one in view.tables}
+    known = {region.region_id: region for regions in view.regions.values() for region in regions}
+    alive = {one.incarnation for one in view.servers}
+    corrupt = _corrupt(view)
+    for found in view.transitions:
+        record = found.record
+        if record is None or {record.region_id, record.table_id} & corrupt:
+            continue  # reported as unreadable: it, or what it is of
+        if found.path != layout.transition(record.region_id, record.replica):
+            text = f"{found.path} holds the transition of {record.key}, which no master will look for there"
+            yield _finding(Problem.MISPLACED_TRANSITION, found.path, text, _away(found, record, alive))
+            continue
+        region = known.get(record.region_id)
+        table = None if region is None else tables.get(region.table_id)
+        missing = _missing(record, region, table)
+        if missing:
+            text = f"{record.key} is {record.state.value}, and {missing}: every master ignores it"
+            yield _finding(Problem.ORPHAN_TRANSITION, record.key, text, _away(found, record, alive))
+        elif record.parked:
+            text = f"{record.key} is parked after {record.attempt} attempts: {record.last_error or 'no reason given'}"
+            fix = Fix(
+                FixKind.RETRY,
+                f"ask the master to try {record.key} again: OFFLINE -> OFFLINE at version {found.version}",
+                region_id=record.region_id,
+                replica=record.replica,
+            )
+            yield _finding(Problem.PARKED, record.key, text, fix if view.has_master else None)
+        else:
+            yield from _attended(view, record, alive)
+
+
+def _corrupt(view: View) -> set[str]:
+    """Ids of tables and regions that are there, and whose records somebody has written over."""
+    return {path.rpartition("/")[2] for path, _ in view.unreadable}
+
+
+def _missing(record: TransitionRecord, region: RegionRecord | None, table: TableRecord | None) -> str:
+    """What a transition is of, and is not there, or not any more; "" if it is."""
+    if region is None:
+        return "there is no such region"
+    if table is None:
+        return "there is no such table"
+    if record.replica >= table.replication:
+        return "there is no such replica"
+    if region.is_replaced:
+        return "another region has taken its place"
+    return f"all of table {table.name} has been deleted" if table.finished_ms else ""
+
+
+def _attended(view: View, record: TransitionRecord, alive: set[Incarnation]) -> Iterable[Finding]:
+    """Whether somebody who lives must act on it."""
+    closing = record.state in (RegionState.CLOSING, RegionState.CLOSED)
+    worker = record.source if closing else record.destination
+    if not view.has_master and (worker is None or worker not in alive or record.state is RegionState.CLOSED):
+        text = f"{record.key} is {record.state.value} and waits for a master to become active"
+        yield _finding(Problem.UNATTENDED, record.key, text)
+    late_ms = view.now_ms - record.deadline_ms
+    if record.deadline_ms and late_ms > LATE_MS:
+        text = f"{record.key} is {record.state.value} for {late_ms // 1000} s beyond its deadline; rk why says more"
+        yield _finding(Problem.LATE, record.key, text)
+
+
+def _away(found: FoundTransition, record: TransitionRecord, alive: set[Incarnation]) -> Fix | None:
+    """The next legal step of a transition that means nothing, towards its end; None: its server must act first."""
+    state = record.state
+    closing = state is RegionState.CLOSING
+    worker = record.source if closing else record.destination
+    if state in (RegionState.OPENING, RegionState.OPENED, RegionState.CLOSING) and worker in alive:
+        return None
+    for cause in (Cause.DO_NOT_REOPEN, Cause.SERVER_DEATH):
+        after = None if cause is Cause.DO_NOT_REOPEN else RegionState.OFFLINE
+        if is_legal(Actor.MASTER, state, after, cause) and state is not after:
+            kind = FixKind.DELETE if after is None else FixKind.PUT_DOWN
+            word = "(deleted)" if after is None else after.value
+            preview = f"{found.path}: {state.value} -> {word} at version {found.version} ({cause.value})"
+            fix = Fix(kind, preview, found.path, found.version, record.region_id, record.replica)
+            to = "" if after is None else after.value
+            return msgspec.structs.replace(fix, before=state.value, after=to, cause=cause.value)
+    return None
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _tables(view: View) -> Iterable[Finding]:
+    """What a master leaves behind that dies while it creates a table; the next one to become active removes it."""
+    tables = {one.table_id: one for one in view.tables}
+    ids = {table_id: name for name, table_id in view.names.items()}
+    for name, table_id in view.names.items():
+        if table_id not in tables:
+            text = f"the name {name!r} stands for table {table_id}, which does not exist"
+            yield _finding(Problem.HALF_TABLE, name, f"{text}; the next master to become active removes it")
+    for table_id, regions in view.regions.items():
+        if table_id not in tables:
+            text = f"there are {len(regions)} regions of table {table_id}, which does not exist"
+            yield _finding(Problem.HALF_TABLE, table_id, f"{text}; the next master to become active removes them")
+    for table in view.tables:
+        note = one_copy(table.kind, table.replication)
+        if note and table.state is not TableState.REMOVED:
+            yield _finding(Problem.ONE_COPY, table.name, f"table {table.name}: {note}")
+        if table.state is not TableState.REMOVED:
+            yield from _name_of(table, view, ids)
+
+
+def _name_of(table: TableRecord, view: View, ids: Mapping[str, str]) -> Iterable[Finding]:
+    """The table's entry below /names; `ids` has the names by table id. Without the entry another table can take it."""
+    path = Layout(view.root).name(table.name)
+    if view.names.get(table.name) == table.table_id or path in {unreadable for unreadable, _ in view.unreadable}:
+        return
+    text = f"table {table.name} ({table.table_id})"
+    if table.name in view.names:
+        text += f" has no name of its own: {table.name!r} stands for table {view.names[table.name]}"
+        yield _finding(Problem.NAMELESS, table.name, f"{text}; rename it by its id (rk table rename)")
+        return
+    if table.table_id in ids:
+        text += f" is entered as {ids[table.table_id]!r}"
+    else:
+        text += " has no entry of its name"
+    preview = f"{path} = {table.table_id}, if the name is free and the table is as it was read"
+    fix = Fix(FixKind.NAME, preview, path=path, table_id=table.table_id)
+    yield _finding(Problem.NAMELESS, table.name, f"{text}: another table could take {table.name!r}", fix)
+
+
+def _leftovers(view: View) -> Iterable[Finding]:
+    """Directories of no table: of another cluster, say, or of a store that was set back to a backup."""
+    tables = {one.table_id: one for one in view.tables}
+    known = {*tables, *view.regions, *view.names.values(), *_corrupt(view)}
+    for table_id in view.on_disk:
+        table = tables.get(table_id)
+        if table_id not in known:
+            text = f"the shared directory has files of table {table_id}, which the store does not know"
+            yield _finding(Problem.LEFTOVER, table_id, f"{text}; nothing removes them: see whose they are, then do it")
+        elif table is not None and table.purged_ms:
+            text = f"the shared directory has files of table {table.name} ({table_id}), whose rows were removed"
+            yield _finding(Problem.LEFTOVER, table_id, f"{text}; nobody needs them")

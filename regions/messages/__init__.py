@@ -1,0 +1,117 @@
+"""What masters, region servers and the command line say to each other (carried by `coord.rpc`).
+
+Each message is a tagged struct; `ServerRequest`, `MasterRequest` and their replies are the unions to decode.
+
+**Master to server.** Every command carries the envelope: the sender's fencing `epoch`, and the recipient's `uuid` and
+`start_code`, and the `cluster` id. A server remembers the highest epoch it has seen and refuses a lower one, and
+refuses a command meant for another server, another start of itself or another cluster (FN-01, FN-04, FN-08, FW-11):
+`RpcError` with `STALE_EPOCH`, `WRONG_SERVER` or `WRONG_CLUSTER`.
+
+OPEN and CLOSE are idempotent: asking again for the same order is how a master learns what became of it. The server
+answers a batch as soon as every order of it is decided, or after `answer_within_ms` with STARTED for those that still
+run. An outcome is remembered until the transition has left the server's hands, so nothing is lost with an answer.
+
+A master asks again with the latest record that it knows, so the transition in a repeated OPEN may be OPENING.
+
+**To the master.** Reads and changes go to the active master; a standby answers `RpcError(NOT_LEADER)`, whose hint is
+the address of the active one if it is known ("host:port", else empty). A read that carries a `Bound` may be answered by
+a standby that can prove that its picture is no older (`regions/messages/staleness.py`), or refused as `TOO_STALE`,
+with the same hint. `master/roles.py` has the table of who answers what.
+"""
+
+from __future__ import annotations
+
+from regions.messages.cluster import Accepted as Accepted
+from regions.messages.cluster import Contact as Contact
+from regions.messages.cluster import Contacts as Contacts
+from regions.messages.cluster import DrainServer as DrainServer
+from regions.messages.cluster import FenceServer as FenceServer
+from regions.messages.cluster import GetMasterStatus as GetMasterStatus
+from regions.messages.cluster import ListContacts as ListContacts
+from regions.messages.cluster import ListMasters as ListMasters
+from regions.messages.cluster import ListRit as ListRit
+from regions.messages.cluster import ListServers as ListServers
+from regions.messages.cluster import Masters as Masters
+from regions.messages.cluster import MasterStatus as MasterStatus
+from regions.messages.cluster import MirrorStatus as MirrorStatus
+from regions.messages.cluster import Phase as Phase
+from regions.messages.cluster import Ping as Ping
+from regions.messages.cluster import RecentTransitions as RecentTransitions
+from regions.messages.cluster import ServerLoad as ServerLoad
+from regions.messages.cluster import Servers as Servers
+from regions.messages.cluster import ShutdownCluster as ShutdownCluster
+from regions.messages.cluster import Transitions as Transitions
+from regions.messages.cluster import TransitionSeen as TransitionSeen
+from regions.messages.cluster import UnfenceServer as UnfenceServer
+from regions.messages.codes import ALREADY_EXISTS as ALREADY_EXISTS
+from regions.messages.codes import BAD_REQUEST as BAD_REQUEST
+from regions.messages.codes import BUSY as BUSY
+from regions.messages.codes import NO_BOUND as NO_BOUND
+from regions.messages.codes import NO_LEASE as NO_LEASE
+from regions.messages.codes import NOT_FOUND as NOT_FOUND
+from regions.messages.codes import NOT_LEADER as NOT_LEADER
+from regions.messages.codes import STALE_EPOCH as STALE_EPOCH
+from regions.messages.codes import TIMED_OUT as TIMED_OUT
+from regions.messages.codes import TOO_STALE as TOO_STALE
+from regions.messages.codes import UNKNOWN_EPOCH as UNKNOWN_EPOCH
+from regions.messages.codes import WRONG_CLUSTER as WRONG_CLUSTER
+from regions.messages.codes import WRONG_MASTER as WRONG_MASTER
+from regions.messages.codes import WRONG_SERVER as WRONG_SERVER
+from regions.messages.ddl import AlterTable as AlterTable
+from regions.messages.ddl import CreateTable as CreateTable
+from regions.messages.ddl import DeleteTable as DeleteTable
+from regions.messages.ddl import SetTableIntent as SetTableIntent
+from regions.messages.ddl import UndeleteTable as UndeleteTable
+from regions.messages.explain import ExplainRegion as ExplainRegion
+from regions.messages.explain import ExplainTable as ExplainTable
+from regions.messages.explain import Explanation as Explanation
+from regions.messages.explain import Explanations as Explanations
+from regions.messages.explain import Holdup as Holdup
+from regions.messages.explain import NextActor as NextActor
+from regions.messages.explain import TableExplanation as TableExplanation
+from regions.messages.master import MasterReply as MasterReply
+from regions.messages.master import MasterRequest as MasterRequest
+from regions.messages.plans import AbortPlan as AbortPlan
+from regions.messages.plans import AddPlanMoves as AddPlanMoves
+from regions.messages.plans import Balance as Balance
+from regions.messages.plans import BalanceReport as BalanceReport
+from regions.messages.plans import BalanceRound as BalanceRound
+from regions.messages.plans import BeginPlan as BeginPlan
+from regions.messages.plans import PlannedMove as PlannedMove
+from regions.messages.plans import PlanProgress as PlanProgress
+from regions.messages.plans import PlanReport as PlanReport
+from regions.messages.server import AlterOrder as AlterOrder
+from regions.messages.server import AlterRegions as AlterRegions
+from regions.messages.server import AlterResult as AlterResult
+from regions.messages.server import AlterResults as AlterResults
+from regions.messages.server import CloseOrder as CloseOrder
+from regions.messages.server import CloseRegions as CloseRegions
+from regions.messages.server import Directories as Directories
+from regions.messages.server import GetServerStatus as GetServerStatus
+from regions.messages.server import HostedReplica as HostedReplica
+from regions.messages.server import ListDirectories as ListDirectories
+from regions.messages.server import ListOpen as ListOpen
+from regions.messages.server import MasterReach as MasterReach
+from regions.messages.server import OpenList as OpenList
+from regions.messages.server import OpenOrder as OpenOrder
+from regions.messages.server import OpenRegions as OpenRegions
+from regions.messages.server import OrderResult as OrderResult
+from regions.messages.server import OrderResults as OrderResults
+from regions.messages.server import Outcome as Outcome
+from regions.messages.server import Purged as Purged
+from regions.messages.server import PurgeTable as PurgeTable
+from regions.messages.server import ReviewReplicas as ReviewReplicas
+from regions.messages.server import ServerReply as ServerReply
+from regions.messages.server import ServerRequest as ServerRequest
+from regions.messages.server import ServerStatus as ServerStatus
+from regions.messages.tables import DescribeRegion as DescribeRegion
+from regions.messages.tables import DescribeTable as DescribeTable
+from regions.messages.tables import ListTables as ListTables
+from regions.messages.tables import MoveRegion as MoveRegion
+from regions.messages.tables import Regions as Regions
+from regions.messages.tables import RegionStatus as RegionStatus
+from regions.messages.tables import ReplicaStatus as ReplicaStatus
+from regions.messages.tables import RetryRegion as RetryRegion
+from regions.messages.tables import SetRegionIntent as SetRegionIntent
+from regions.messages.tables import Tables as Tables
+from regions.messages.tables import TableSummary as TableSummary

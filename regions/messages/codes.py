@@ -1,0 +1,55 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from regions.messages.ddl import AlterTable as AlterTable
+from regions.messages.ddl import CreateTable as CreateTable
+from regions.messages.ddl import DeleteTable as DeleteTable
+from regions.messages.ddl import SetTableIntent as SetTableIntent
+from regions.messages.ddl import UndeleteTable as UndeleteTable
+from regions.messages.staleness import Bound
+
+#: Of a caller who allows nothing: the active master answers.
+NO_BOUND: Final = Bound()
+
+
+# Codes of RpcError.
+NOT_LEADER: Final = "not_leader"
+
+
+STALE_EPOCH: Final = "stale_epoch"
+
+
+UNKNOWN_EPOCH: Final = "unknown_epoch"  #: the store does not say that the sender's epoch has begun: try again
+
+
+WRONG_SERVER: Final = "wrong_server"
+
+
+WRONG_MASTER: Final = "wrong_master"
+
+
+WRONG_CLUSTER: Final = "wrong_cluster"  #: the sender belongs to another cluster; nothing was done (FN-04)
+
+
+NO_LEASE: Final = "no_lease"  #: the server has lost its session and serves nothing until it has rejoined
+
+
+BAD_REQUEST: Final = "bad_request"
+
+
+NOT_FOUND: Final = "not_found"
+
+
+ALREADY_EXISTS: Final = "already_exists"
+
+
+BUSY: Final = "busy"  #: in transition, or the master is still loading: try again
+
+
+TOO_STALE: Final = "too_stale"  #: a standby that cannot prove the age that the caller allows
+
+
+TIMED_OUT: Final = "timed_out"  #: accepted, but not finished within the time given; it goes on

@@ -1,0 +1,90 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from regions.messages.cluster import (
+    Accepted,
+    Contacts,
+    DrainServer,
+    FenceServer,
+    GetMasterStatus,
+    ListContacts,
+    ListMasters,
+    ListRit,
+    ListServers,
+    Masters,
+    MasterStatus,
+    Ping,
+    RecentTransitions,
+    Servers,
+    ShutdownCluster,
+    Transitions,
+    UnfenceServer,
+)
+from regions.messages.ddl import AlterTable as AlterTable
+from regions.messages.ddl import CreateTable as CreateTable
+from regions.messages.ddl import DeleteTable as DeleteTable
+from regions.messages.ddl import SetTableIntent as SetTableIntent
+from regions.messages.ddl import UndeleteTable as UndeleteTable
+from regions.messages.explain import ExplainRegion, ExplainTable, Explanations, TableExplanation
+from regions.messages.heartbeat import Heartbeat, HeartbeatReply
+from regions.messages.plans import AbortPlan, AddPlanMoves, Balance, BalanceReport, BeginPlan, PlanReport
+from regions.messages.tables import (
+    DescribeRegion,
+    DescribeTable,
+    ListTables,
+    MoveRegion,
+    Regions,
+    RetryRegion,
+    SetRegionIntent,
+    Tables,
+)
+
+MasterRequest = (
+    CreateTable
+    | SetTableIntent
+    | DeleteTable
+    | AlterTable
+    | UndeleteTable
+    | ListTables
+    | DescribeTable
+    | DescribeRegion
+    | ExplainRegion
+    | ExplainTable
+    | MoveRegion
+    | RetryRegion
+    | SetRegionIntent
+    | DrainServer
+    | FenceServer
+    | UnfenceServer
+    | GetMasterStatus
+    | Ping
+    | ListMasters
+    | ListServers
+    | ListRit
+    | RecentTransitions
+    | Balance
+    | BeginPlan
+    | AddPlanMoves
+    | AbortPlan
+    | ShutdownCluster
+    | ListContacts
+    | Heartbeat
+)
+
+
+MasterReply = (
+    BalanceReport
+    | PlanReport
+    | Tables
+    | Regions
+    | Servers
+    | MasterStatus
+    | Masters
+    | Transitions
+    | Explanations
+    | TableExplanation
+    | Accepted
+    | Contacts
+    | HeartbeatReply
+)

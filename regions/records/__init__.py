@@ -1,0 +1,7 @@
+"""Records of the store: what exists, under which path, in which encoding.
+
+model.py         servers, tables, regions and transitions
+schema.py        columns of a table and how they may change
+partitioning.py  ranges and hash buckets
+znodes.py        paths and encodings of every znode below the root
+"""

@@ -1,0 +1,51 @@
+"""Formats of the cluster: which fields and requests its processes may rely on.
+
+Masters and region servers announce in their registrations the highest format that their build knows. The active master
+raises the format in `/cluster` once all that are registered know a higher one, and never before: until then older
+builds may take part, and nothing that they would lose or not understand may be relied on. A build that knows only lower
+formats than the cluster's ends with a sentence and writes nothing.
+
+What every build promises:
+
+- Unknown fields of records and messages are ignored. A build that rewrites a record of a later one drops them, so a
+  build must not rely on a new field before the format that has the field is in force.
+- A record whose known fields cannot be understood is reported and left alone (`regions.records.znodes.CorruptZnode`).
+- A request of an unknown type is refused as unsupported, with the type in the answer (`coord.rpc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+#: Every format and what it brought.
+FORMATS: Final = {
+    1: "the first layout",
+    2: "schemas with columns, tables that are ALTERING, regions that were replaced, results of requests",
+    3: "locations carry the token of their open, transitions the times of their steps, tables and servers a kind;"
+    " builds of format 2 drop these fields when they rewrite a record",
+}
+#: The highest format that this build knows.
+KNOWN: Final = max(FORMATS)
+#: What a build knows that announces no format.
+UNANNOUNCED: Final = 2
+
+
+def known_by(announced: int) -> int:
+    """Return the highest format that a process knows whose registration says `announced` (0: nothing)."""
+    return announced or UNANNOUNCED
+
+
+def attainable(in_force: int, announced: Iterable[int]) -> int:
+    """Return the format that all these processes and this build know; `in_force` if that is not higher."""
+    return max(in_force, min([KNOWN, *map(known_by, announced)]))
+
+
+def objection(in_force: int, where: str) -> str:
+    """Return why this build must not take part in a cluster of format `in_force`, "" if it may."""
+    if in_force <= KNOWN:
+        return ""
+    return (
+        f"{where} has format {in_force}; this program knows formats up to {KNOWN}: start a build that knows format"
+        f" {in_force} (docs/compatibility.md)"
+    )

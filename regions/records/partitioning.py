@@ -1,0 +1,93 @@
+"""How a table's keys are spread over its regions: by range, or by hash and range. Pure.
+
+A region has one half-open range of *placed* keys, whatever the table. In a table without hash buckets a key is its own
+placed key. In one with n buckets the placed key is the bucket, four hexadecimal digits and a colon, and then the key:
+
+    place("melon", 4) = "0003:melon"        bucket 3 is [0003:, 0004:), and ranges within it are cut at 0003:<split>
+
+The bucket is the CRC-32 of the key's UTF-8 bytes modulo n. Clients place keys before they look for the region and
+before they send a request; servers work on placed keys, and refuse one whose bucket is not its key's: a client that
+knows nothing of the table's buckets must not leave rows where nobody looks for them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from regions.records.model import RegionSpec, split_ranges
+
+BUCKETS_MIN: Final = 2
+BUCKETS_MAX: Final = 4096
+#: What a placed key is longer than its key.
+PREFIX_BYTES: Final = 5
+
+
+def bucket_of(key: str, buckets: int) -> int:
+    """The bucket of a key that is not placed yet. Raises UnicodeEncodeError for what is no text."""
+    return zlib.crc32(key.encode()) % buckets
+
+
+def prefix(bucket: int) -> str:
+    """What the placed keys of a bucket begin with."""
+    return f"{bucket:04x}:"
+
+
+def place(key: str, buckets: int) -> str:
+    """The placed key; `buckets` 0: the key itself."""
+    return prefix(bucket_of(key, buckets)) + key if buckets else key
+
+
+def unplace(placed: str, buckets: int) -> str:
+    """The key of a placed key."""
+    return placed[PREFIX_BYTES:] if buckets else placed
+
+
+def is_placed(placed: str, buckets: int) -> bool:
+    """Whether a placed key is in the bucket in which its key belongs."""
+    return not buckets or placed == place(placed[PREFIX_BYTES:], buckets)
+
+
+def bounds(start: str, end: str, bucket: int) -> tuple[str, str]:
+    """The placed keys of one bucket that lie in `[start, end)`, "" for no bound, as a range."""
+    return prefix(bucket) + start, prefix(bucket) + end if end else prefix(bucket + 1)
+
+
+def ranges(splits: Sequence[str], buckets: int) -> list[RegionSpec]:
+    """Ranges of placed keys that cover everything: those between `splits`, in every bucket.
+
+    Raises:
+        ValueError: too few or too many buckets, or splits that are not strictly increasing.
+    """
+    plain = split_ranges(list(splits))
+    if not buckets:
+        return plain
+    if not BUCKETS_MIN <= buckets <= BUCKETS_MAX:
+        raise ValueError(f"{buckets} hash buckets: between {BUCKETS_MIN} and {BUCKETS_MAX} make sense, 0 is none")
+    cuts = [prefix(bucket) + one.start_key for bucket in range(buckets) for one in plain]
+    return split_ranges(cuts[1:])
+
+
+def describe_range(start: str, end: str, buckets: int) -> str:
+    """A range of placed keys as people read it: `bucket 3, [a, m)`; "" for a table without buckets."""
+    if not buckets:
+        return ""
+    bucket = int(start[: PREFIX_BYTES - 1] or "0", 16)
+    until = end[PREFIX_BYTES:] if end.startswith(prefix(bucket)) else ""
+    return f"bucket {bucket}, [{start[PREFIX_BYTES:]}, {until})"
+
+
+__all__ = [
+    "BUCKETS_MAX",
+    "BUCKETS_MIN",
+    "PREFIX_BYTES",
+    "bounds",
+    "bucket_of",
+    "describe_range",
+    "is_placed",
+    "place",
+    "prefix",
+    "ranges",
+    "unplace",
+]

@@ -1,0 +1,350 @@
+"""Where everything is kept in the store, and how: paths and values of all znodes (DESIGN §5).
+
+Values are JSON, so any ZooKeeper tool can read them; fields that have their default are left out. The paths hang
+below a configurable root. Transitions are spread over 256 directories by a checksum of the region's id, so that no
+children list becomes long.
+
+    /cluster /epoch /balancer /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
+    /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
+    /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id> /moves/<move_id> /fenced/<uuid>
+    /barred/<uuid>
+    /history/<segment> /alarms/<alarm_id> /runs/<epoch> /requests/<request_id> /shared/<kind>
+
+An operation on a table is one write (OC-01): creating one writes its name, its directory, its regions and last its own
+record, which makes it exist; altering and renaming, its record and names; deleting, its record, which says REMOVED, and
+the name. Nothing of a deleted table or of a replaced region is ever removed (MD-06). `/requests/<id>`, in the same
+write, is the result for whoever asks again.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Final, TypeVar
+
+import msgspec
+
+from regions.records.alarms import Alarm
+from regions.records.formats import UNANNOUNCED
+from regions.records.model import (
+    ActiveRecord,
+    BalancerRecord,
+    BarRecord,
+    ClusterRecord,
+    DirectoryRecord,
+    EpochRecord,
+    FenceRecord,
+    MasterRecord,
+    MoveBatch,
+    PlanRecord,
+    RegionRecord,
+    RequestRecord,
+    RunRecord,
+    ServerRecord,
+    TableRecord,
+    TransitionRecord,
+)
+
+T = TypeVar("T")
+
+_TABLE_ID: Final = re.compile(rb"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+#: Bytes of a value that is not understood that a message repeats.
+_SHOWN: Final = 40
+
+#: The format of a new cluster, and the lowest that masters of this build leave in `/cluster`. A higher one comes when
+#: all processes know it (`regions/records/formats.py`).
+FORMAT_VERSION: Final = UNANNOUNCED
+DEFAULT_ROOT: Final = "/regionkeeper"
+#: Names of the directories below /unassigned.
+SHARDS: Final = tuple(f"{number:02x}" for number in range(256))
+TABLE_NAME_MAX: Final = 255
+
+_encoder = msgspec.json.Encoder()
+_cluster = msgspec.json.Decoder(ClusterRecord)
+_epoch = msgspec.json.Decoder(EpochRecord)
+_active = msgspec.json.Decoder(ActiveRecord)
+_master = msgspec.json.Decoder(MasterRecord)
+_server = msgspec.json.Decoder(ServerRecord)
+_table = msgspec.json.Decoder(TableRecord)
+_region = msgspec.json.Decoder(RegionRecord)
+_transition = msgspec.json.Decoder(TransitionRecord)
+_balancer = msgspec.json.Decoder(BalancerRecord)
+_plan = msgspec.json.Decoder(PlanRecord)
+_alarm = msgspec.json.Decoder(Alarm)
+_run = msgspec.json.Decoder(RunRecord)
+_moves = msgspec.json.Decoder(MoveBatch)
+_fence = msgspec.json.Decoder(FenceRecord)
+_bar = msgspec.json.Decoder(BarRecord)
+_request = msgspec.json.Decoder(RequestRecord)
+_directory = msgspec.json.Decoder(DirectoryRecord)
+
+
+class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
+    """A znode whose value is not what the layout says; the caller reports it and leaves the znode alone."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """The value of a record's znode."""
+    return _encoder.encode(record)
+
+
+def _decode(decoder: msgspec.json.Decoder[T], data: bytes, path: str) -> T:
+    try:
+        return decoder.decode(data)
+    # ValueError: text in it that is not UTF-8; RecursionError: it is nested too deeply.
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise CorruptZnode(path, str(error)) from error
+
+
+def decode_cluster(data: bytes, path: str = "/cluster") -> ClusterRecord:
+    """Raises CorruptZnode, as all decoders here."""
+    return _decode(_cluster, data, path)
+
+
+def decode_epoch(data: bytes, path: str = "/epoch") -> EpochRecord:
+    """Value of /epoch."""
+    return _decode(_epoch, data, path)
+
+
+def decode_active(data: bytes, path: str = "/active") -> ActiveRecord:
+    """Value of /active."""
+    return _decode(_active, data, path)
+
+
+def decode_master(data: bytes, path: str = "/masters") -> MasterRecord:
+    """Value of /masters/<uuid>."""
+    return _decode(_master, data, path)
+
+
+def decode_server(data: bytes, path: str = "/servers") -> ServerRecord:
+    """Value of /servers/<uuid>."""
+    return _decode(_server, data, path)
+
+
+def decode_name(data: bytes, path: str = "/names") -> str:
+    """Value of /names/<name>: a table's id, which is a znode's name itself."""
+    if _TABLE_ID.fullmatch(data) is None:
+        raise CorruptZnode(path, f"{data[:_SHOWN]!r} is no table id")
+    return data.decode("ascii")
+
+
+def decode_table(data: bytes, path: str = "/tables") -> TableRecord:
+    """Value of /tables/<table_id>."""
+    return _decode(_table, data, path)
+
+
+def decode_region(data: bytes, path: str = "/regions") -> RegionRecord:
+    """Value of /regions/<table_id>/<region_id>."""
+    return _decode(_region, data, path)
+
+
+def decode_transition(data: bytes, path: str = "/unassigned") -> TransitionRecord:
+    """Value of /unassigned/<xx>/<region_id>-<replica>."""
+    return _decode(_transition, data, path)
+
+
+def decode_plan(data: bytes, path: str = "/plans") -> PlanRecord:
+    """Value of /plans/<plan_id>."""
+    return _decode(_plan, data, path)
+
+
+def decode_balancer(data: bytes, path: str = "/balancer") -> BalancerRecord:
+    """Value of /balancer."""
+    return _decode(_balancer, data, path)
+
+
+def decode_run(data: bytes, path: str = "/runs") -> RunRecord:
+    """Value of /runs/<epoch>."""
+    return _decode(_run, data, path)
+
+
+def decode_moves(data: bytes, path: str = "/moves") -> MoveBatch:
+    """Value of /moves/<move_id>."""
+    return _decode(_moves, data, path)
+
+
+def decode_fence(data: bytes, path: str = "/fenced") -> FenceRecord:
+    """Value of /fenced/<uuid>."""
+    return _decode(_fence, data, path)
+
+
+def decode_bar(data: bytes, path: str = "/barred") -> BarRecord:
+    """Value of /barred/<uuid>."""
+    return _decode(_bar, data, path)
+
+
+def decode_request(data: bytes, path: str = "/requests") -> RequestRecord:
+    """Value of /requests/<request_id>."""
+    return _decode(_request, data, path)
+
+
+def decode_directory(data: bytes, path: str = "/shared") -> DirectoryRecord:
+    """Value of /shared/<kind>."""
+    return _decode(_directory, data, path)
+
+
+def decode_alarm(data: bytes, path: str = "/alarms") -> Alarm:
+    """Value of /alarms/<alarm_id>."""
+    return _decode(_alarm, data, path)
+
+
+def shard(region_id: str) -> str:
+    """Directory of a region's transitions below /unassigned: two hexadecimal digits."""
+    return SHARDS[zlib.crc32(region_id.encode()) & 0xFF]
+
+
+def check_table_name(name: str) -> None:
+    """Refuse a table name that could not be a znode's name, or would be a nuisance as one.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    if not name or len(name) > TABLE_NAME_MAX:
+        raise ValueError(f"a table name has 1 to {TABLE_NAME_MAX} characters")
+    if name in (".", "..", "zookeeper"):
+        raise ValueError(f"{name!r} is not a table name")
+    if ":" in name:
+        raise ValueError(f"table name {name!r} has a colon, which commands take for the end of it, as in TABLE:KEY")
+    if any(not char.isprintable() or char in "/\\" or "\ud800" <= char <= "\uf8ff" for char in name):
+        raise ValueError(f"table name {name!r} has a character that znode names must not have")
+
+
+class Layout:
+    """Paths below one root."""
+
+    def __init__(self, root: str = DEFAULT_ROOT) -> None:
+        """`root` begins with a slash and does not end with one; "" puts everything at the top."""
+        if root and (not root.startswith("/") or root.endswith("/")):
+            raise ValueError(f"root {root!r} must begin with a slash and not end with one")
+        self.root = root
+        self.cluster = f"{root}/cluster"
+        self.epoch = f"{root}/epoch"
+        self.active = f"{root}/active"
+        self.masters = f"{root}/masters"
+        self.servers = f"{root}/servers"
+        self.draining = f"{root}/draining"
+        self.tables = f"{root}/tables"
+        self.names = f"{root}/names"
+        self.regions = f"{root}/regions"
+        self.unassigned = f"{root}/unassigned"
+        self.plans = f"{root}/plans"
+        self.balancer = f"{root}/balancer"
+        self.history = f"{root}/history"
+        self.alarms = f"{root}/alarms"
+        self.runs = f"{root}/runs"
+        self.moves = f"{root}/moves"
+        self.fenced = f"{root}/fenced"
+        self.barred = f"{root}/barred"
+        self.requests = f"{root}/requests"
+        self.shared = f"{root}/shared"
+
+    def parents(self) -> list[str]:
+        """Directories that must exist before anything else, in creation order; all are persistent and empty."""
+        above: list[str] = []
+        for part in self.root.strip("/").split("/") if self.root else []:
+            above.append(f"{above[-1] if above else ''}/{part}")
+        return [
+            *above,
+            self.masters,
+            self.servers,
+            self.draining,
+            self.tables,
+            self.names,
+            self.regions,
+            self.plans,
+            *self.records(),
+            self.unassigned,
+            *self.shard_paths(),
+        ]
+
+    def records(self) -> list[str]:
+        """Directories that came later: a cluster made by an older version gets them with its next master."""
+        return [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
+
+    def shard_paths(self) -> list[str]:
+        """The directories that hold the transitions."""
+        return [f"{self.unassigned}/{name}" for name in SHARDS]
+
+    def master(self, uuid: str) -> str:
+        """Ephemeral of a live master."""
+        return f"{self.masters}/{uuid}"
+
+    def server(self, uuid: str) -> str:
+        """Ephemeral of a live region server."""
+        return f"{self.servers}/{uuid}"
+
+    def draining_mark(self, uuid: str) -> str:
+        """Mark of a server that is to be emptied."""
+        return f"{self.draining}/{uuid}"
+
+    def table(self, table_id: str) -> str:
+        """A table's record."""
+        return f"{self.tables}/{table_id}"
+
+    def name(self, table_name: str) -> str:
+        """The znode that makes a table's name unique; its value is the table id."""
+        return f"{self.names}/{table_name}"
+
+    def table_regions(self, table_id: str) -> str:
+        """Directory of a table's regions."""
+        return f"{self.regions}/{table_id}"
+
+    def region(self, table_id: str, region_id: str) -> str:
+        """A region's record."""
+        return f"{self.regions}/{table_id}/{region_id}"
+
+    def transition(self, region_id: str, replica: int) -> str:
+        """A replica's transition."""
+        return f"{self.unassigned}/{shard(region_id)}/{region_id}-{replica}"
+
+    def plan(self, plan_id: str) -> str:
+        """A bulk plan's record."""
+        return f"{self.plans}/{plan_id}"
+
+    def segment(self, name: str) -> str:
+        """A segment of the history of steps (`regions/cluster/history.py`)."""
+        return f"{self.history}/{name}"
+
+    def alarm(self, alarm_id: str) -> str:
+        """An alarm of the auditors (`regions/diagnose/invariants.py`)."""
+        return f"{self.alarms}/{alarm_id}"
+
+    def run(self, epoch: int) -> str:
+        """How long the phases of a reign took."""
+        return f"{self.runs}/{epoch:010d}"
+
+    def move_batch(self, move_id: str) -> str:
+        """A batch of accepted moves."""
+        return f"{self.moves}/{move_id}"
+
+    def fence_mark(self, uuid: str) -> str:
+        """Mark of a server that was fenced."""
+        return f"{self.fenced}/{uuid}"
+
+    def bar(self, uuid: str) -> str:
+        """Mark of a server that gets no regions because it was fenced."""
+        return f"{self.barred}/{uuid}"
+
+    def request(self, request_id: str) -> str:
+        """What a request about a table has led to."""
+        return f"{self.requests}/{request_id}"
+
+    def shared_directory(self, kind: str) -> str:
+        """The shared directory of all servers of a kind."""
+        return f"{self.shared}/{kind}"
+
+    def parse_transition(self, path: str) -> tuple[str, int] | None:
+        """Region id and replica of a transition's path; None for any other path (the directories, say)."""
+        prefix = self.unassigned
+        if not path.startswith(prefix) or len(path) < len(prefix) + 6:
+            return None
+        name = path[len(prefix) + 4 :]
+        region_id, dash, replica = name.rpartition("-")
+        if not dash or not region_id or not replica.isdigit() or "/" in name:
+            return None
+        return region_id, int(replica)

@@ -1,0 +1,127 @@
+"""What a transition needs next, given who is alive: S4's matrices C (server death) and D (failover) as one table.
+
+The table is level-triggered: it does not matter whether a server died, a master took over or a watch fired. Whoever
+sees a transition in some state, with its source and destination alive or not, finds here what must be done, so the
+same rows serve RF-04..RF-08, MF-04..MF-08 and the steady state (RT-16..RT-19). X1, X2, X3, X5 and X6 of the decisions
+on the documents' contradictions are rows, not exceptions in code.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
+from regions.transitions.states import Cause
+
+
+class Party(enum.IntEnum):
+    """How the source or the destination of a transition fares. A restarted server is DEAD: it is another start."""
+
+    NONE = 0  #: not named
+    DEAD = 1
+    ALIVE = 2
+
+
+class Action(enum.IntEnum):
+    """What the master does about a transition."""
+
+    WAIT = 0  #: a server is at work; only the deadline and the repeated question are ours
+    ORDER_OPEN = 1  #: tell the destination to open
+    REASSIGN = 2  #: (force) OFFLINE towards a newly chosen destination
+    KEEP_PLAN = 3  #: (force) OFFLINE towards the destination that is already named
+    ACKNOWLEDGE = 4  #: opened: believe the location, delete the znode
+    PUT_DOWN = 5  #: (force) OFFLINE without a destination: to be deleted next, the region shall stay closed
+    DELETE = 6  #: delete the znode together with a check of the table's intent
+
+
+class Verdict(NamedTuple):
+    """A row of the table: the action, the cause under which the step is legal, and the rows it implements."""
+
+    action: Action
+    cause: Cause
+    rows: str
+
+
+_NONE: Final = Party.NONE
+_DEAD: Final = Party.DEAD
+_ALIVE: Final = Party.ALIVE
+_OFFLINE: Final = RegionState.OFFLINE
+_OPENING: Final = RegionState.OPENING
+_OPENED: Final = RegionState.OPENED
+_CLOSING: Final = RegionState.CLOSING
+_CLOSED: Final = RegionState.CLOSED
+_ANY: Final = (_NONE, _DEAD, _ALIVE)
+_GONE: Final = (_NONE, _DEAD)
+
+# state, sources, destinations, verdict. Every combination is covered exactly once (a test counts them).
+# fmt: off
+_REOPEN: Final = (
+    (_OFFLINE, _ANY,     (_ALIVE,), Verdict(Action.ORDER_OPEN,  Cause.OPEN_ORDER,     "MF-04 RT-17")),
+    (_OFFLINE, _ANY,     (_DEAD,),  Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-04 MF-04")),
+    (_OFFLINE, _ANY,     (_NONE,),  Verdict(Action.REASSIGN,    Cause.REPLAN,         "MF-04")),
+    (_OPENING, _ANY,     (_ALIVE,), Verdict(Action.WAIT,        Cause.PROGRESS,       "RT-18 RF-07 MF-07")),
+    (_OPENING, _ANY,     _GONE,     Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-07")),
+    (_OPENED,  _ANY,     (_ALIVE,), Verdict(Action.ACKNOWLEDGE, Cause.DONE,           "RT-19 RF-08 MF-08")),
+    (_OPENED,  _ANY,     _GONE,     Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-08 X5")),
+    (_CLOSING, (_ALIVE,), _ANY,     Verdict(Action.WAIT,        Cause.CLOSE_DONE,     "RT-16 RF-05 MF-05 X1")),
+    (_CLOSING, _GONE,    (_ALIVE,), Verdict(Action.KEEP_PLAN,   Cause.SERVER_DEATH,   "RF-05 X1")),
+    (_CLOSING, _GONE,    _GONE,     Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-05")),
+    (_CLOSED,  _ANY,     (_ALIVE,), Verdict(Action.KEEP_PLAN,   Cause.MOVE_CONTINUES, "RT-17 RF-06 X2")),
+    (_CLOSED,  _ANY,     (_DEAD,),  Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-06")),
+    (_CLOSED,  _ANY,     (_NONE,),  Verdict(Action.REASSIGN,    Cause.MOVE_CONTINUES, "MF-06")),
+)
+_STAY_CLOSED: Final = (
+    (_OFFLINE, _ANY,     _ANY,      Verdict(Action.DELETE,      Cause.DO_NOT_REOPEN,  "X3 X6")),
+    (_OPENING, _ANY,     (_ALIVE,), Verdict(Action.WAIT,        Cause.PROGRESS,       "closed once it is open")),
+    (_OPENING, _ANY,     _GONE,     Verdict(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-07 X6")),
+    (_OPENED,  _ANY,     (_ALIVE,), Verdict(Action.ACKNOWLEDGE, Cause.DONE,           "RT-19 MF-08, closed next")),
+    (_OPENED,  _ANY,     _GONE,     Verdict(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-08 X5 X6")),
+    (_CLOSING, (_ALIVE,), _ANY,     Verdict(Action.WAIT,        Cause.CLOSE_DONE,     "RT-16 MF-05 X1")),
+    (_CLOSING, _GONE,    _ANY,      Verdict(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-05 X6")),
+    (_CLOSED,  _ANY,     _ANY,      Verdict(Action.DELETE,      Cause.DO_NOT_REOPEN,  "ED-01 X3 X6")),
+)
+# fmt: on
+
+Row = tuple[RegionState, tuple[Party, ...], tuple[Party, ...], Verdict]
+
+
+def _expand(rows: tuple[Row, ...]) -> dict[tuple[RegionState, Party, Party], Verdict]:
+    table: dict[tuple[RegionState, Party, Party], Verdict] = {}
+    for state, sources, destinations, verdict in rows:
+        for source in sources:
+            for destination in destinations:
+                assert (state, source, destination) not in table, (state, source, destination)
+                table[state, source, destination] = verdict
+    return table
+
+
+_REOPEN_TABLE: Final = _expand(_REOPEN)
+_STAY_CLOSED_TABLE: Final = _expand(_STAY_CLOSED)
+
+
+def next_action(state: RegionState, source: Party, destination: Party, *, reopen: bool) -> Verdict:
+    """The table's row. `reopen`: the table's persisted intent wants its regions open (X6)."""
+    table = _REOPEN_TABLE if reopen else _STAY_CLOSED_TABLE
+    return table[state, source, destination]
+
+
+def is_cluster_startup(
+    regions: Iterable[RegionRecord], transitions: Iterable[TransitionRecord], alive: Iterable[Incarnation]
+) -> bool:
+    """Startup or failover, from the store alone (X7, RT-02).
+
+    A startup iff no server start that a region or a transition names as holding it is alive: then nothing is open
+    anywhere, and wiping the transitions loses nothing. Counting servers would mistake "all registered before the
+    master" for a failover and "all sessions lost at once" for a startup.
+    """
+    live = frozenset(alive)
+    if not live:
+        return True
+    for region in regions:
+        for location in region.replicas:
+            incarnation = location.incarnation
+            if incarnation is not None and incarnation in live:
+                return False
+    return not any(one.source in live or one.destination in live for one in transitions)

@@ -1,0 +1,237 @@
+"""The transitions of a cluster, put together from what a watcher sees of their znodes, and what may not happen in them.
+
+A watch says that a znode changed, and a read that follows finds its value then: two quick steps may be seen as one.
+Each znode counts its versions, so nothing is guessed: a history knows exactly how many steps it did not see, and
+whether the transition table has any legal way of that many steps between two sights of it.
+
+Pure. `cli/follow.py` and the masters' auditor feed it; `rk watch` prints it, drills and
+`regions/diagnose/invariants.py` judge it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from regions.records.model import Intent, RegionState, TransitionRecord
+from regions.transitions.states import STEPS, Actor, Cause
+
+#: Ways between two sights that are looked for: a second one means that the unseen steps cannot be told.
+_WAYS_MAX: Final = 2
+
+#: Version of a znode of which nobody knows how often it was written.
+UNKNOWN: Final = -1
+
+#: State of a replica that has no transition.
+NONE: Final = ""
+
+
+#: Which states may follow a state; always that of the whole table without the steps of some causes.
+_Table = dict[str, set[str]]
+_Without = frozenset[Cause]
+#: Outside of a cluster startup; and there, of a region that is to be open.
+_NO_WIPE: Final[_Without] = frozenset({Cause.STARTUP_WIPE})
+_USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN, Cause.REPLACED})
+#: Answers that are kept: every cluster's transitions ask the same few questions hundreds of times a second.
+_ANSWERS_MAX: Final = 4_096
+
+
+class Sight(NamedTuple):
+    """A transition's znode as it was at one moment.
+
+    `exists` False: it is gone; then `version` is the last one it had, UNKNOWN after a gap in the events, and `record`
+    only names the replica, for the case that nobody has read the znode while it was there.
+    """
+
+    at_ms: int
+    key: str
+    record: TransitionRecord
+    version: int = 0
+    czxid: int = 0
+    mzxid: int = 0
+    exists: bool = True
+
+
+class Change(NamedTuple):
+    """A step of one transition: `before` and `after` are states, NONE for no znode. `missed` steps lie between them.
+
+    `inferred`: nobody saw this step, but it is the only legal way between two sights; its record is the later sight's.
+    """
+
+    at_ms: int
+    key: str
+    before: str
+    after: str
+    record: TransitionRecord
+    missed: int = 0
+    mzxid: int = 0
+    inferred: bool = False
+
+
+class _Known(NamedTuple):
+    record: TransitionRecord
+    version: int
+    czxid: int
+
+
+class History:
+    """All changes seen so far, in the order in which they were seen."""
+
+    def __init__(self, *, wipe_allowed: bool = False) -> None:
+        """`wipe_allowed`: a cluster startup, which may delete any transition, lies within the time watched."""
+        self.changes: list[Change] = []
+        #: Breaches of the transition table and of the order of epochs, as text.
+        self.breaches: list[str] = []
+        self.steps_missed = 0
+        self._known: dict[str, _Known] = {}
+        self._unlikely: _Without = frozenset() if wipe_allowed else _NO_WIPE
+        #: Without the steps of a table that is being disabled: what a region that is to be open does.
+        self._unusual: _Without = self._unlikely | {Cause.DO_NOT_REOPEN, Cause.REPLACED}
+
+    @property
+    def in_transition(self) -> list[str]:
+        """Keys of the replicas whose transition existed when it was last looked at."""
+        return sorted(self._known)
+
+    def is_usual(self, before: str, after: str, steps: int) -> bool:
+        """Whether a region that is to be open has a legal way of that many steps, outside of a cluster startup."""
+        return bool(_ways(_USUAL, before, after, steps))
+
+    def begin(self, sights: Iterable[Sight]) -> None:
+        """Take note of the transitions that exist before watching begins; they are no changes."""
+        for sight in sights:
+            if sight.exists:
+                self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
+
+    def see(self, sight: Sight) -> list[Change]:
+        """Add one sight; returns the changes it shows (none for a second look at the same version)."""
+        known = self._known.get(sight.key)
+        if not sight.exists:
+            if known is None and sight.version == UNKNOWN:
+                return []
+            return self._ended(sight, known)
+        if known is None:
+            return self._changed(sight, None)
+        if sight.czxid == known.czxid:
+            return self._changed(sight, known) if sight.version > known.version else []
+        if sight.czxid < known.czxid:
+            return []  # an answer that was overtaken by a later one
+        # The transition that was known ended unseen, and this is the next one of the same replica.
+        return [*self._ended(sight._replace(version=UNKNOWN), known), *self._changed(sight, None)]
+
+    def _changed(self, sight: Sight, known: _Known | None) -> list[Change]:
+        self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
+        before = NONE if known is None else known.record.state.value
+        steps = sight.version + 1 if known is None else sight.version - known.version
+        return self._steps(sight, before, sight.record.state.value, steps, sight.record)
+
+    def _ended(self, sight: Sight, known: _Known | None) -> list[Change]:
+        """Its znode is gone; `known` is how it was seen last, None if it was never seen."""
+        self._known.pop(sight.key, None)
+        before, version = (NONE, UNKNOWN) if known is None else (known.record.state.value, known.version)
+        steps = _fewest_to_end(self._unlikely, before) if sight.version == UNKNOWN else sight.version - version + 1
+        return self._steps(sight, before, NONE, steps, sight.record if known is None else known.record)
+
+    def _steps(self, sight: Sight, before: str, after: str, count: int, record: TransitionRecord) -> list[Change]:
+        """`count` steps lead from `before` to `after`: tell them one by one where only one legal way is that long."""
+        self.steps_missed += count - 1
+        ways = _ways(self._unlikely, before, after, count)
+        if len(ways) > 1 and record.intent is Intent.OPEN:
+            ways = _ways(self._unusual, before, after, count) or ways
+        if not ways:
+            between = f" in {count} steps" if count > 1 else ""
+            self.breaches.append(
+                f"{sight.key}: {before or '(none)'} -> {after or '(deleted)'}{between} is no legal way"
+            )
+        if len(ways) == 1:
+            pairs = list(itertools.pairwise(ways[0]))
+            found = [
+                Change(sight.at_ms, sight.key, start, end, record, 0, sight.mzxid, number < len(pairs) - 1)
+                for number, (start, end) in enumerate(pairs)
+            ]
+        else:
+            found = [Change(sight.at_ms, sight.key, before, after, record, count - 1, sight.mzxid)]
+        self.changes += found
+        return found
+
+
+@functools.lru_cache(_ANSWERS_MAX)
+def _fewest_to_end(without: _Without, start: str) -> int:
+    """How many steps there must have been at least until the deletion; 1 when no legal way leads there."""
+    table = _successors(without)
+    for steps in range(1, len(table) + 1):
+        if any(after in _leading_to(table, NONE, steps - 1) for after in table[start]):
+            return steps
+    return 1
+
+
+@functools.lru_cache(_ANSWERS_MAX)
+def _successors(without: _Without) -> _Table:
+    found: _Table = {NONE: set(), **{state.value: set() for state in RegionState}}
+    for step in STEPS:
+        if step.cause not in without:
+            found[_word(step.before)].add(_word(step.after))
+    return found
+
+
+@functools.lru_cache(_ANSWERS_MAX)
+def _ways(without: _Without, start: str, end: str, steps: int) -> tuple[tuple[str, ...], ...]:
+    """Up to two legal ways of exactly that many steps: one means that what was not seen is known all the same."""
+    table = _successors(without)
+    found: list[tuple[str, ...]] = []
+    waiting: list[tuple[str, ...]] = [(start,)]
+    while waiting and len(found) < _WAYS_MAX:
+        way = waiting.pop()
+        left = steps + 1 - len(way)
+        if not left:
+            found.append(way)
+            continue
+        towards = _leading_to(table, end, left - 1)
+        waiting += [(*way, after) for after in sorted(table[way[-1]] & towards)]
+    return tuple(found)
+
+
+def _leading_to(table: _Table, end: str, steps: int) -> set[str]:
+    """States from which `end` can be reached in exactly that many steps, the znode existing until then."""
+    found = {end}
+    for _ in range(steps):
+        found = {state for state, after in table.items() if state != NONE and after & found}
+    return found
+
+
+def _word(state: RegionState | None) -> str:
+    return NONE if state is None else state.value
+
+
+@functools.lru_cache(_ANSWERS_MAX)
+def actor_of(before: str, after: str) -> Actor | None:
+    """Who alone may take that step; None when the table has no such step, or both may."""
+    actors = {step.actor for step in STEPS if _word(step.before) == before and _word(step.after) == after}
+    return actors.pop() if len(actors) == 1 else None
+
+
+def epoch_breaches(epochs: list[tuple[int, int]], changes: Iterable[Change]) -> list[str]:
+    """What contradicts the fencing epoch.
+
+    `epochs`: (version of /epoch, zxid of that write) in the order seen. Versions must increase strictly; and a step
+    that only a master takes must not carry a lower epoch than the one that stood when it was written: such a write
+    comes from a deposed master, and the check in its multi should have refused it (FN-01).
+    """
+    pairs = itertools.pairwise(epochs)
+    found = [f"epoch {later[0]} came after {earlier[0]}" for earlier, later in pairs if later[0] <= earlier[0]]
+    for change in changes:
+        if (
+            change.missed
+            or change.inferred
+            or change.after == NONE
+            or actor_of(change.before, change.after) is not Actor.MASTER
+        ):
+            continue
+        standing = max((version for version, zxid in epochs if zxid < change.mzxid), default=0)
+        if change.record.epoch < standing:
+            found.append(
+                f"{change.key}: {change.after} written under epoch {change.record.epoch} while {standing} stood"
+            )
+    return found

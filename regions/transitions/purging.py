@@ -1,0 +1,79 @@
+"""Deleted tables until their rows are removed: undelete, the time of grace, the purge (DD-06). Pure.
+
+A deleted table's record says when it was deleted and when its rows may be removed. Then:
+
+    REMOVED, closed          `undelete` brings the table back; the rows are untouched
+    REMOVED, purging_ms set  servers remove the rows; the table never comes back
+    REMOVED, purged_ms set   the rows are gone
+
+The master writes `purging_ms` by compare-and-set, as an undelete is written, so exactly one of the two happens. No
+master ever takes `purging_ms` out again: a server that reads a record with it, however old its copy, may remove the
+rows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from regions.records.model import RegionRecord, TableRecord, TableState, TabletState
+from regions.transitions.table_states import table_after
+
+
+def deleted(former: TableRecord, now_ms: int, grace_ms: int) -> TableRecord:
+    """Return the record of the table as deleted now; its rows are kept for `grace_ms`. Raise InvalidTableStep."""
+    state = table_after(former.state, "delete", subject=former.name)
+    assert state is not None, "a deleted table keeps its record"
+    return msgspec.structs.replace(former, state=state, removed_ms=now_ms, purge_at_ms=now_ms + grace_ms)
+
+
+def undeleted(former: TableRecord, name: str) -> TableRecord:
+    """Return the record of a deleted table that is brought back under `name`. Raise InvalidTableStep."""
+    event = "undelete" if former.fully_applied_schema is None else "undelete altering"
+    state = table_after(former.state, event, subject=former.name)
+    assert state is not None, "an undeleted table has a state"
+    return msgspec.structs.replace(former, name=name, state=state, removed_ms=0, purge_at_ms=0, finished_ms=0)
+
+
+def undeleted_region(former: RegionRecord) -> RegionRecord:
+    """Return the record of a region of a table that is brought back: it has rows if it has ever been open."""
+    if former.state is not TabletState.DELETED:
+        return former
+    was_opened = any(one.was_opened for one in former.replicas)
+    return msgspec.structs.replace(former, state=TabletState.RUNNING if was_opened else TabletState.PREPARING)
+
+
+def is_awaiting_purge(table: TableRecord) -> bool:
+    """Return True for a deleted table all of which is closed and whose rows have not been removed."""
+    return table.state is TableState.REMOVED and table.finished_ms > 0 and not table.purged_ms
+
+
+def objection_to_undelete(table: TableRecord) -> str:
+    """Return why the table cannot be brought back, "" if it can."""
+    if table.state is not TableState.REMOVED:
+        return f"table {table.name} ({table.table_id}) is not deleted"
+    if table.purged_ms:
+        return f"the rows of table {table.name} ({table.table_id}) have been removed"
+    if table.purging_ms:
+        return f"the rows of table {table.name} ({table.table_id}) are being removed"
+    return ""
+
+
+def objection_to_purge(table: TableRecord) -> str:
+    """Return why the rows of the table must not be removed, "" if they may be."""
+    if table.state is not TableState.REMOVED:
+        return f"table {table.name} ({table.table_id}) is {table.state.value}"
+    if not table.finished_ms:
+        return f"regions of table {table.name} ({table.table_id}) may be open"
+    if not table.purging_ms:
+        return f"table {table.name} ({table.table_id}) may still be brought back"
+    return ""
+
+
+__all__ = [
+    "deleted",
+    "is_awaiting_purge",
+    "objection_to_purge",
+    "objection_to_undelete",
+    "undeleted",
+    "undeleted_region",
+]
