@@ -134,7 +134,7 @@ def access_options(command: _Command) -> _Command:
 
 
 def _checked_spark(_context: click.Context, parameter: click.Parameter, value: object) -> object:
-    from regions.plan.spark_target import BadTarget, parse_conf, parse_target  # brings NumPy: not for `rk --help`
+    from regions.plan.spark.target import BadTarget, parse_conf, parse_target  # brings NumPy: not for `rk --help`
 
     try:
         if isinstance(value, str):

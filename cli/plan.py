@@ -22,11 +22,11 @@ from cli.plan_make import Wish, display_on_stderr, located, make
 from cli.plan_page import page, shortcomings
 from master.settings import ENGINES
 from regions.plan import Params, Snapshot
-from regions.plan.binding import WORDS, RegionReason, Rule, Standing, explain_region
-from regions.plan.compare import Difference, Shift, compare, former_places, places_of
-from regions.plan.figures import Figures, figures
-from regions.plan.files import MANIFEST, Origin, read_params, read_snapshot
-from regions.plan.locate import read_paths
+from regions.plan.artifact.binding import WORDS, RegionReason, Rule, Standing, explain_region
+from regions.plan.artifact.compare import Difference, Shift, compare, former_places, places_of
+from regions.plan.artifact.figures import Figures, figures
+from regions.plan.artifact.files import MANIFEST, Origin, read_params, read_snapshot
+from regions.plan.spark.locate import read_paths
 from regions.records.kinds import pool_words
 
 #: Rows that are shown to people; `--json` has all.

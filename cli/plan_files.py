@@ -9,9 +9,9 @@ from typing import Final
 
 from cli.errors import CliError, NotFoundError
 from regions.plan import BadInput, BadPlan, NoServers, Params, Plan, PlanError, Snapshot, Verdict
-from regions.plan.files import MANIFEST, Manifest, read_input, read_plan
-from regions.plan.problem import Problem, encode
-from regions.plan.verify import judge
+from regions.plan.artifact.files import MANIFEST, Manifest, read_input, read_plan
+from regions.plan.artifact.verify import judge
+from regions.plan.problem.numbered import Problem, encode
 
 DEFAULT_DIR: Final = Path("rk-plan")
 #: Characters of a long id that are shown where nothing else is known of a server.

@@ -23,9 +23,8 @@ import msgspec
 from cli import output
 from cli.display import Display, LiveDisplay, PlainDisplay
 from regions.plan import Params, Plan, PlanError, Snapshot, Verdict, plan, verify
-from regions.plan.choice import choose_engine, job_command
-from regions.plan.files import COLUMNS as TABLES
-from regions.plan.files import (
+from regions.plan.artifact.files import COLUMNS as TABLES
+from regions.plan.artifact.files import (
     INPUT,
     Manifest,
     Origin,
@@ -36,11 +35,12 @@ from regions.plan.files import (
     read_plan,
     write_plan,
 )
-from regions.plan.fingerprint import fingerprint
-from regions.plan.locate import COLUMNS, PATHS, with_blocks
-from regions.plan.model import Blocks
-from regions.plan.problem import clean_replicas
-from regions.plan.spark_target import DEFAULT, late_words, missing, parse_target
+from regions.plan.artifact.fingerprint import fingerprint
+from regions.plan.choice import choose_engine, job_command
+from regions.plan.problem.model import Blocks
+from regions.plan.problem.numbered import clean_replicas
+from regions.plan.spark.locate import COLUMNS, PATHS, with_blocks
+from regions.plan.spark.target import DEFAULT, late_words, missing, parse_target
 
 #: Replicas from which on the exact flow gets a process of its own: only so can it be ended at the deadline.
 FLOW_ALONE: Final = 50_000

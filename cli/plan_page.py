@@ -10,12 +10,12 @@ from html import escape
 from typing import Final
 
 from cli.output import count, size
-from regions.plan.binding import WORDS, Rule
-from regions.plan.figures import Figures, ServerFigures
-from regions.plan.files import Manifest
-from regions.plan.model import Stats
-from regions.plan.problem import REASONS
-from regions.plan.verify import Verdict
+from regions.plan.artifact.binding import WORDS, Rule
+from regions.plan.artifact.figures import Figures, ServerFigures
+from regions.plan.artifact.files import Manifest
+from regions.plan.artifact.verify import Verdict
+from regions.plan.problem.model import Stats
+from regions.plan.problem.numbered import REASONS
 from regions.records.kinds import pool_words
 
 #: Servers that are drawn, the fullest after the plan first; a table has them all.

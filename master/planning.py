@@ -27,10 +27,10 @@ from twisted.python.failure import Failure
 from coord.errors import CoordError
 from regions.cluster.state import Replica, World
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
+from regions.plan.artifact.files import read_plan, write_snapshot
+from regions.plan.artifact.fingerprint import fingerprint
 from regions.plan.choice import AT_ONCE_MAX, choose_engine, job_command
-from regions.plan.files import read_plan, write_snapshot
-from regions.plan.fingerprint import fingerprint
-from regions.plan.spark_target import late_words, missing, parse_target
+from regions.plan.spark.target import late_words, missing, parse_target
 from regions.records.kinds import pool
 
 log = Logger()

@@ -113,7 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--root {self.root!r} must begin with a slash and not end with one")
 
     def _check_spark(self) -> None:
-        from regions.plan.spark_target import BadTarget, parse_conf, parse_target  # brings NumPy: not for `rk --help`
+        from regions.plan.spark.target import BadTarget, parse_conf, parse_target  # brings NumPy: not for `rk --help`
 
         try:
             parse_target(self.spark_master)

@@ -4,7 +4,8 @@
                               [--raw FILE] [--work DIR] [--json]
     python -m benchmarks.plan --render FILE… [--json]           the tables of what earlier runs wrote with --raw
 
-NAME of --only is a scenario (`regions/plan/scenarios.py`), `hbase` (HBase's own planner problem: a million regions on
+NAME of --only is a scenario (`regions/plan/problem/scenarios.py`), `hbase` (HBase's own planner problem: a million
+regions on
 a thousand servers) or `dead-server` (what the master does when one of a thousand servers with a million regions
 dies). Engines: flow, greedy, spark, and the plain ways sorted and hbase (`benchmarks/plan/references.py`).
 
@@ -33,9 +34,9 @@ from benchmarks.plan.judging import worth
 from benchmarks.plan.report import Row, as_json, tables
 from benchmarks.plan.running import machine, run
 from regions.plan import Params, PlanError
-from regions.plan.files import read_plan, write_snapshot
-from regions.plan.problem import Problem, encode
-from regions.plan.scenarios import SCENARIOS, scenario
+from regions.plan.artifact.files import read_plan, write_snapshot
+from regions.plan.problem.numbered import Problem, encode
+from regions.plan.problem.scenarios import SCENARIOS, scenario
 
 SIZES: Final = {"10k": (10_000, 100), "100k": (100_000, 1000), "1m": (1_000_000, 1000)}
 #: The exact flow first: it tells J*.

@@ -23,8 +23,8 @@ from benchmarks.plan.judging import worth
 from benchmarks.plan.report import Row
 from benchmarks.plan.running import machine
 from regions.plan import Params, Snapshot
-from regions.plan.engines import plan_encoded
-from regions.plan.model import Blocks, Last, Regions, Servers, texts
+from regions.plan.engines.run import plan_encoded
+from regions.plan.problem.model import Blocks, Last, Regions, Servers, texts
 
 REGIONS: Final = 1_000_000
 SERVERS: Final = 1_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from regions.plan.model import Ints, PlanRows
-from regions.plan.problem import UNIT, Problem
-from regions.plan.verify import judge
+from regions.plan.artifact.verify import judge
+from regions.plan.problem.model import Ints, PlanRows
+from regions.plan.problem.numbered import UNIT, Problem
 
 
 class Worth(msgspec.Struct, kw_only=True):

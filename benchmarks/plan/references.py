@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from regions.plan.digest import plan_digest
-from regions.plan.engines import first_stats, numbered
-from regions.plan.files import prepare_output, progress_on_stdout, read_params, read_snapshot, write_plan
-from regions.plan.model import Plan, Snapshot
-from regions.plan.problem import Problem, encode
+from regions.plan.artifact.digest import plan_digest
+from regions.plan.artifact.files import prepare_output, progress_on_stdout, read_params, read_snapshot, write_plan
+from regions.plan.engines.run import first_stats, numbered
+from regions.plan.problem.model import Plan, Snapshot
+from regions.plan.problem.numbered import Problem, encode
 
 METHODS = ("sorted", "hbase")
 Pairs = list[tuple[int, int]]

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import Replica, Server, Table, World
-from regions.plan.quota import group_shares
+from regions.plan.problem.quota import group_shares
 from regions.records.kinds import KV, can_open, pool, pool_words
 from regions.records.model import BalanceMove, GroupBalance
 

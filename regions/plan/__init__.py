@@ -10,9 +10,10 @@ Hard rules, the strongest first: every replica exactly once; distinct servers; t
 distinct racks; server between floor and ceiling; (table, server) below its ceiling plus slack; then benefit.
 """
 
-from .digest import plan_digest
-from .engines import plan
-from .model import (
+from regions.plan.artifact.digest import plan_digest
+from regions.plan.artifact.verify import Verdict, verify
+from regions.plan.engines.run import plan
+from regions.plan.problem.model import (
     BadInput,
     BadPlan,
     BlockRow,
@@ -28,7 +29,6 @@ from .model import (
     Snapshot,
     Stats,
 )
-from .verify import Verdict, verify
 
 __all__ = [
     "BadInput",

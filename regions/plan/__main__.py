@@ -10,11 +10,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from .engines import plan_encoded
-from .files import Progress, die_with_parent, prepare_output, progress_on_stdout, read_params, read_snapshot, write_plan
-from .locate import read_paths
-from .model import BadInput, NoServers, PlanError
-from .verify import judge
+from regions.plan.artifact.files import (
+    Progress,
+    die_with_parent,
+    prepare_output,
+    progress_on_stdout,
+    read_params,
+    read_snapshot,
+    write_plan,
+)
+from regions.plan.artifact.verify import judge
+from regions.plan.engines.run import plan_encoded
+from regions.plan.problem.model import BadInput, NoServers, PlanError
+from regions.plan.spark.locate import read_paths
 
 
 def main(arguments: list[str]) -> int:

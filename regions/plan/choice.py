@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from .spark_target import Target, job_words, missing
+from regions.plan.spark.target import Target, job_words, missing
 
 #: Replicas up to which greedy has its plan before a process of its own has started.
 AT_ONCE_MAX: Final = 20_000

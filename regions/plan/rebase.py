@@ -7,9 +7,9 @@ where a rule demands it.
 
 from __future__ import annotations
 
-from .engines import plan
-from .model import Last, Params, Plan, PlanRows, Snapshot, ints, texts
-from .problem import Fleet
+from regions.plan.engines.run import plan
+from regions.plan.problem.model import Last, Params, Plan, PlanRows, Snapshot, ints, texts
+from regions.plan.problem.numbered import Fleet
 
 
 def rebased(snapshot: Snapshot, params: Params, rows: PlanRows) -> tuple[Plan, int]:

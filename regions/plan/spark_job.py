@@ -29,8 +29,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from .engines import finish, first_stats
-from .files import (
+from regions.plan.artifact.files import (
     COLUMNS,
     PARAMS,
     Progress,
@@ -43,8 +42,9 @@ from .files import (
     write_plan,
     write_snapshot,
 )
-from .locate import Found, locate, read_paths
-from .model import (
+from regions.plan.artifact.verify import judge
+from regions.plan.engines.run import finish, first_stats
+from regions.plan.problem.model import (
     BadInput,
     BlockRow,
     Blocks,
@@ -58,13 +58,24 @@ from .model import (
     Servers,
     Snapshot,
 )
-from .problem import Fleet
+from regions.plan.problem.numbered import Fleet
+from regions.plan.spark.arguments import NoSpark, SparkFailed, first_words, told
+from regions.plan.spark.locate import Found, locate, read_paths
+from regions.plan.spark.rows import Solved, Sources, solve_on_spark
+from regions.plan.spark.target import (
+    DEFAULT,
+    SUBMITTED,
+    BadTarget,
+    Kind,
+    Target,
+    missing,
+    parse_conf,
+    parse_target,
+    unreachable,
+)
+
 from .ship import NAME as ARCHIVE
 from .ship import source_root, write_archive
-from .spark_rows import Solved, Sources, solve_on_spark
-from .spark_target import DEFAULT, SUBMITTED, BadTarget, Kind, Target, missing, parse_conf, parse_target, unreachable
-from .spark_words import NoSpark, SparkFailed, first_words, told
-from .verify import judge
 
 EXIT_USAGE: Final = 2
 EXIT_BAD_INPUT: Final = 3

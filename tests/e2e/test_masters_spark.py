@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regions import messages as ms
-from regions.plan.spark_target import DEFAULT, missing, parse_target
+from regions.plan.spark.target import DEFAULT, missing, parse_target
 from tests.e2e.masters import cluster_on, own_store
 
 LACK = missing(parse_target(DEFAULT))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from regions import messages as ms
-from regions.plan.files import read_plan
+from regions.plan.artifact.files import read_plan
 from regions.records.model import PlanState
 from regions.records.znodes import decode_plan
 from tests.e2e.clusters import run_rk

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from regions.plan import BlockRow, ConflictingRegion, LastRow, Params, RegionRow, ServerRow, Snapshot, plan, verify
-from regions.plan.files import Progress, read_manifest, read_plan, write_snapshot
-from regions.plan.model import Plan
-from regions.plan.scenarios import scenario, shuffled
+from regions.plan.artifact.files import Progress, read_manifest, read_plan, write_snapshot
+from regions.plan.problem.model import Plan
+from regions.plan.problem.scenarios import scenario, shuffled
 
 JOB = "regions.plan.spark_job"
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regions.plan.files import read_plan
+from regions.plan.artifact.files import read_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Far above what a job takes: two cores that do much else beside need ten times as long as when they are idle.

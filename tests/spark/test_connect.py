@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from regions.plan import Params, plan
-from regions.plan.files import write_snapshot
-from regions.plan.scenarios import scenario
+from regions.plan.artifact.files import write_snapshot
+from regions.plan.problem.scenarios import scenario
 from tests.spark.connect import connect_missing, connect_server
 from tests.spark.jobs import digest_of, job_command, run_job
 

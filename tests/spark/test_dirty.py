@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from regions.plan import Params, Plan, PlanError, spark_job
-from regions.plan.files import Progress, write_snapshot
-from regions.plan.verify import judge
+from regions.plan.artifact.files import Progress, write_snapshot
+from regions.plan.artifact.verify import judge
 from tests.dirty import DIRTY
 from tests.spark.standalone import spark_missing
 

@@ -12,8 +12,8 @@ from cli.display import PlainDisplay
 from cli.output import console
 from cli.plan_make import Wish, make
 from regions.plan import Params, verify
-from regions.plan.files import Origin, read_plan
-from regions.plan.scenarios import scenario
+from regions.plan.artifact.files import Origin, read_plan
+from regions.plan.problem.scenarios import scenario
 from tests.e2e.clusters import processes_of
 from tests.helpers import eventually
 from tests.spark.jobs import JOB_S

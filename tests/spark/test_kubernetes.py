@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from regions.plan import Params
-from regions.plan.files import write_snapshot
-from regions.plan.scenarios import scenario
+from regions.plan.artifact.files import write_snapshot
+from regions.plan.problem.scenarios import scenario
 from tests.spark.jobs import job_command, run_job
 from tests.spark.standalone import spark_missing
 

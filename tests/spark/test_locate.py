@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regions.plan import BlockRow, Params, RegionRow, ServerRow, Snapshot, plan
-from regions.plan.files import read_plan, write_snapshot
+from regions.plan.artifact.files import read_plan, write_snapshot
 from tests.compat import jvm
 from tests.e2e.clusters import run_rk
 from tests.spark.connect import connect_missing, connect_server

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from regions.plan import PlanError, ServerRow, Snapshot, plan, spark_job
-from regions.plan.files import Progress, read_snapshot, write_snapshot
-from regions.plan.spark_words import told
+from regions.plan.artifact.files import Progress, read_snapshot, write_snapshot
+from regions.plan.spark.arguments import told
 from tests.nasty import nasty, write_nasty
 from tests.spark.standalone import spark_missing
 

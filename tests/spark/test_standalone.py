@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from regions.plan import Params, plan
-from regions.plan.files import read_plan, read_snapshot, write_snapshot
-from regions.plan.scenarios import scenario
+from regions.plan.artifact.files import read_plan, read_snapshot, write_snapshot
+from regions.plan.problem.scenarios import scenario
 from tests.compat import jvm
 from tests.e2e.clusters import free_base_port, local_up, run_rk
 from tests.helpers import eventually

@@ -15,8 +15,8 @@ from benchmarks.plan.judging import moves_min, worth
 from benchmarks.plan.references import retain_then_deal, sort_by_value
 from benchmarks.plan.report import Row, as_json, tables
 from regions.plan import LastRow, Params, PlanRows, RegionRow, ServerRow, Snapshot, plan
-from regions.plan.problem import encode
-from regions.plan.scenarios import SCENARIOS, scenario
+from regions.plan.problem.numbered import encode
+from regions.plan.problem.scenarios import SCENARIOS, scenario
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -12,7 +12,7 @@ from cli import plan_make
 from cli.errors import EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_USAGE
 from cli.main import run
 from regions.plan import BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot
-from regions.plan.files import write_snapshot
+from regions.plan.artifact.files import write_snapshot
 
 pytest.importorskip("pyarrow")
 

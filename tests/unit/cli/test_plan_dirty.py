@@ -12,7 +12,7 @@ from cli.main import run
 from master.planning import snapshot_of
 from regions.cluster.state import Server, World
 from regions.plan import Params, plan
-from regions.plan.files import MANIFEST, write_snapshot
+from regions.plan.artifact.files import MANIFEST, write_snapshot
 from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord
 from tests.dirty import DIRTY, Dirty
 

@@ -11,7 +11,7 @@ import pytest
 
 from cli.errors import EXIT_OK, EXIT_REFUSED
 from cli.main import run
-from regions.plan.files import MANIFEST, read_plan
+from regions.plan.artifact.files import MANIFEST, read_plan
 from tests.nasty import broken_rules, nasty, write_nasty
 
 pytest.importorskip("pyarrow")

@@ -14,7 +14,7 @@ from master.phases import BulkPlan, Phases
 from master.planning import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
 from regions.cluster.state import Server, World
 from regions.plan import Params, Snapshot, choice, plan
-from regions.plan.files import write_plan
+from regions.plan.artifact.files import write_plan
 from regions.records.model import PlanRecord, PlanState, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
 
 

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from master import planning
 from master.planning import Made, PlanJob, Planner
 from regions.plan import Params, Plan, plan, plan_digest
-from regions.plan.files import MANIFEST, write_plan
+from regions.plan.artifact.files import MANIFEST, write_plan
 from regions.plan.spark_job import STAGES
 from tests.unit.master.test_planning import snapshot
 

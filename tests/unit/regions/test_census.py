@@ -6,7 +6,7 @@ import pytest
 
 from regions.balance.cluster_snapshot import census
 from regions.messages import Regions, RegionStatus, ReplicaStatus, ServerLoad
-from regions.plan.fingerprint import fingerprint
+from regions.plan.artifact.fingerprint import fingerprint
 from regions.records.model import (
     Incarnation,
     RegionRecord,

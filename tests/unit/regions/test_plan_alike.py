@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.plan.hbase import inputs
 from regions.plan import BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot, plan, verify
-from regions.plan.alike import Alike
-from regions.plan.compare import compare, former_places, places_of
-from regions.plan.engines import plan_encoded
+from regions.plan.artifact.compare import compare, former_places, places_of
+from regions.plan.engines.alike import Alike
+from regions.plan.engines.run import plan_encoded
 
 pytest.importorskip("ortools")
 
@@ -43,7 +43,7 @@ def test_classes_are_of_one_table_and_one_worth() -> None:
 
 def test_equal_hashes_are_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a hash that is always the same, only what is alike shares a class."""
-    monkeypatch.setattr("regions.plan.alike._hashes", lambda table, *_: np.zeros(len(table), dtype=np.uint64))
+    monkeypatch.setattr("regions.plan.engines.alike._hashes", lambda table, *_: np.zeros(len(table), dtype=np.uint64))
     rows = np.array([(0, 1, 5), (1, 1, 5), (2, 2, 5), (3, 1, 5), (3, 2, 5)])
     alike = Alike(np.zeros(4, dtype=np.int64), np.ones(4, dtype=np.int64), rows[:, 0], rows[:, 1], rows[:, 2])
     assert alike.members.tolist() == [2, 1, 1, 1]

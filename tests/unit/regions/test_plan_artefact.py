@@ -19,15 +19,15 @@ from regions.plan import (
     plan,
     verify,
 )
-from regions.plan.binding import Rule, Standing, explain_region
-from regions.plan.compare import Shift, changes, compare, former_places, places_of
-from regions.plan.figures import figures
-from regions.plan.files import INPUT, Origin, keep_input, read_input, read_manifest, write_plan
-from regions.plan.fingerprint import fingerprint
-from regions.plan.model import Servers
-from regions.plan.problem import encode
+from regions.plan.artifact.binding import Rule, Standing, explain_region
+from regions.plan.artifact.compare import Shift, changes, compare, former_places, places_of
+from regions.plan.artifact.figures import figures
+from regions.plan.artifact.files import INPUT, Origin, keep_input, read_input, read_manifest, write_plan
+from regions.plan.artifact.fingerprint import fingerprint
+from regions.plan.problem.model import Servers
+from regions.plan.problem.numbered import encode
+from regions.plan.problem.scenarios import scenario
 from regions.plan.rebase import rebased
-from regions.plan.scenarios import scenario
 
 REGIONS = [RegionRow("r1", "t", 100), RegionRow("r2", "t", 100), RegionRow("r3", "t", 100)]
 SERVERS = [ServerRow("s1", "h1", "a"), ServerRow("s2", "h2", "b"), ServerRow("s3", "h3", "c")]

@@ -8,7 +8,7 @@ import pytest
 
 from regions.plan import choice
 from regions.plan.choice import CLUSTER_MIN, FLOW_MAX, choose_engine, expected_s, job_command
-from regions.plan.spark_target import parse_target
+from regions.plan.spark.target import parse_target
 
 HERE, CLUSTER = "local[*]", "spark://somewhere:7077"
 

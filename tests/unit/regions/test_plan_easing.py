@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from regions.plan import Params, RegionRow, ServerRow, Snapshot, plan, verify
-from regions.plan.model import Ints
-from regions.plan.problem import Problem, encode
-from regions.plan.repair import Repair
-from regions.plan.room import Room
-from regions.plan.scenarios import scenario
+from regions.plan.engines.repair import Repair
+from regions.plan.problem.model import Ints
+from regions.plan.problem.numbered import Problem, encode
+from regions.plan.problem.room import Room
+from regions.plan.problem.scenarios import scenario
 
 
 def _placed(problem: Problem, places: str) -> tuple[Repair, Ints]:

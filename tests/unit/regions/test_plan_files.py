@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regions.plan import BadInput, BadPlan, BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot, plan
-from regions.plan.files import read_params, read_plan, read_snapshot, write_plan, write_snapshot
+from regions.plan.artifact.files import read_params, read_plan, read_snapshot, write_plan, write_snapshot
 
 SNAPSHOT = Snapshot.of(
     [RegionRow('r,"1"', "t", 10, 2, "g", "käse"), RegionRow("r2", "t")],

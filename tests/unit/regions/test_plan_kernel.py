@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from regions.plan import BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot, plan
-from regions.plan.engines import finish, first_stats
-from regions.plan.model import MISSING, Plan
-from regions.plan.problem import Fleet, make_quotas
-from regions.plan.scenarios import scenario, shuffled
-from regions.plan.shards import Held, Shards
+from regions.plan.engines.run import finish, first_stats
+from regions.plan.engines.shards import Held, Shards
+from regions.plan.problem.model import MISSING, Plan
+from regions.plan.problem.numbered import Fleet, make_quotas
+from regions.plan.problem.scenarios import scenario, shuffled
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("ortools")
 
-from regions.plan import kernel, spark_rows  # noqa: E402
-from regions.plan.packed import blobs_of, deal, unpack  # noqa: E402
+from regions.plan.spark import kernel  # noqa: E402
+from regions.plan.spark import rows as spark_rows
+from regions.plan.spark.packed import blobs_of, deal, unpack  # noqa: E402
 
 PARAMS = Params()
 

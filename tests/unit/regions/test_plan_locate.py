@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from regions.plan import BadInput, Params, RegionRow, ServerRow, Snapshot
-from regions.plan.files import write_snapshot
-from regions.plan.locate import Found, locate, read_paths, with_blocks
+from regions.plan.artifact.files import write_snapshot
+from regions.plan.spark.locate import Found, locate, read_paths, with_blocks
 
 
 def java(tree: dict[str, str], there: bool = True) -> Any:
@@ -73,7 +73,7 @@ def test_blocks_of_all_files_of_a_region_add_up(monkeypatch: pytest.MonkeyPatch)
         "hdfs://n/data/t/r3/g": "null",
         "hdfs://n/data/t/r4/lost": "[0,9]",
     }
-    monkeypatch.setattr("regions.plan.locate.CHUNK_FILES", 3)
+    monkeypatch.setattr("regions.plan.spark.locate.CHUNK_FILES", 3)
     found, told = Found(), []
     locate(java(tree), None, "hdfs://n/data/t/", found, told.append)
     assert found.bytes == {("r1", "a"): 103, ("r1", "b"): 120, ("r1", "c"): 20, ("r2", "c"): 7}

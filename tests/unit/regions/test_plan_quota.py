@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from regions.plan import BadInput, LastRow, Params, RegionRow, ServerRow, Snapshot, plan, verify
-from regions.plan.engines import plan_encoded
-from regions.plan.quota import group_shares
-from regions.plan.scenarios import scenario
+from regions.plan.engines.run import plan_encoded
+from regions.plan.problem.quota import group_shares
+from regions.plan.problem.scenarios import scenario
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -66,7 +66,7 @@ def test_replicas_without_end_are_cut_short() -> None:
 
 def test_more_tables_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather than to end for want of memory."""
-    monkeypatch.setattr("regions.plan.problem.CELLS_MAX", 5)
+    monkeypatch.setattr("regions.plan.problem.numbered.CELLS_MAX", 5)
     servers = [ServerRow("s1", "h1"), ServerRow("s2", "h2")]
     assert len(plan(Snapshot.of([RegionRow(f"r{n}", f"t{n}") for n in range(2)], servers)).rows) == 2
     with pytest.raises(BadInput, match="3 tables on 2 servers are 6 places"):

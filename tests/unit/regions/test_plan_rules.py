@@ -15,12 +15,12 @@ from regions.plan import (
     RegionRow,
     ServerRow,
     Snapshot,
-    leftover,
     plan,
     plan_digest,
     verify,
 )
-from regions.plan.scenarios import SCENARIOS, scenario, shuffled
+from regions.plan.engines import leftover
+from regions.plan.problem.scenarios import SCENARIOS, scenario, shuffled
 
 PARAMS = Params()
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regions.plan import Params, RegionRow, ServerRow, Snapshot, flow, leftover, plan, verify
-from regions.plan.maxflow import FlowNet
-from regions.plan.model import Ints
-from regions.plan.problem import encode
-from regions.plan.scenarios import scenario, shuffled
+from regions.plan import Params, RegionRow, ServerRow, Snapshot, plan, verify
+from regions.plan.engines import flow, leftover
+from regions.plan.engines.maxflow import FlowNet
+from regions.plan.problem.model import Ints
+from regions.plan.problem.numbered import encode
+from regions.plan.problem.scenarios import scenario, shuffled
 
 PARAMS = Params()
 

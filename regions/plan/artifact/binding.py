@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from .model import BadInput, PlanRows
-from .problem import UNIT, Problem
+from regions.plan.problem.model import BadInput, PlanRows
+from regions.plan.problem.numbered import UNIT, Problem
 
 
 class Rule(enum.StrEnum):

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from .model import (
+from regions.plan.problem.model import (
     MISSING,
     BadInput,
     ConflictingRegion,
@@ -32,7 +32,7 @@ from .model import (
     Snapshot,
     Texts,
 )
-from .quota import Demand, Quotas
+from regions.plan.problem.quota import Demand, Quotas
 
 REASONS: Final = {
     "region_without_id": "region row without id",

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from .files import COLUMNS, DEFAULTS, Progress, check_columns, check_types
-from .model import MISSING, BadInput, ConflictingRegion, Ints, Params, PlanError
-from .problem import REASONS, Fleet, Problem, Tables, count, make_quotas
-from .shards import ROUNDS, Held, Shards, shard_count
+from regions.plan.artifact.files import COLUMNS, DEFAULTS, Progress, check_columns, check_types
+from regions.plan.engines.shards import ROUNDS, Held, Shards, shard_count
+from regions.plan.problem.model import MISSING, BadInput, ConflictingRegion, Ints, Params, PlanError
+from regions.plan.problem.numbered import REASONS, Fleet, Problem, Tables, count, make_quotas
 
 #: Bytes of input that a bucket should hold; its rows are in one worker's memory at once, several times over.
 BUCKET_BYTES: Final = 8 * 2**20
@@ -81,7 +81,7 @@ def solve_on_spark(
 
 def _gather(spark: Any, sources: Sources, params: Params, fleet: Fleet) -> tuple[Any, list[Any]]:
     """The gathered buckets, kept, and their counts; under another salt if hashes clash."""
-    from .kernel import BUCKET, TALLY, gatherer
+    from regions.plan.spark.kernel import BUCKET, TALLY, gatherer
 
     size = sum(path.stat().st_size for _, paths in sources.values() for path in paths)
     buckets = max(1, min(BUCKETS_MAX, size // BUCKET_BYTES))
@@ -105,7 +105,7 @@ def _dealt(rows: Any, key: str, values: int) -> Any:
 
 def _all_rows(spark: Any, sources: Sources, fleet: Fleet, salt: int, buckets: int) -> Any:
     """Region, block and last rows, packed by bucket."""
-    from .kernel import BLOCK, PIECE, PLACE, REGION, packer
+    from regions.plan.spark.kernel import BLOCK, PIECE, PLACE, REGION, packer
 
     key = f"xxhash64(coalesce(region_id, ''), {salt}) AS rkey"
     regions = _frame(spark, sources, "regions").selectExpr(
@@ -216,7 +216,7 @@ def _count(counts: list[Any], fleet: Fleet, ignored: dict[str, int]) -> tuple[Ta
 
     Raises: ConflictingRegion.
     """
-    from .kernel import DIFFERING_MAX, TALLY
+    from regions.plan.spark.kernel import DIFFERING_MAX, TALLY
 
     if differ := sum(row["differs"] for row in counts):
         raise ConflictingRegion(sorted(name for row in counts for name in row["differ"])[:DIFFERING_MAX], differ)
@@ -247,8 +247,8 @@ def _count(counts: list[Any], fleet: Fleet, ignored: dict[str, int]) -> tuple[Ta
 
 def _choose(gathered: Any, params: Params, fleet: Fleet, tables: Tables, shards: int, rounds: int) -> Any:
     """The regions with their candidates and what is taken of them (`kernel.DONE`), in the order of their ids."""
-    from .kernel import DONE, SHARD, chooser, dealer, in_order
-    from .packed import blobs_of, unpack
+    from regions.plan.spark.kernel import DONE, SHARD, chooser, dealer, in_order
+    from regions.plan.spark.packed import blobs_of, unpack
 
     quotas = make_quotas(params, fleet, tables)
     cuts = [Shards(fleet, tables, quotas, shards, nth_round) for nth_round in range(rounds + 1)]
@@ -277,7 +277,7 @@ def problem_of(cards: Any, params: Params, fleet: Fleet, tables: Tables) -> tupl
     """The problem as `encode` would have made it, and the candidates that the shards took."""
     import pyarrow.compute as pc
 
-    from .kernel import candidates_of
+    from regions.plan.spark.kernel import candidates_of
 
     table = cards.column("table").to_numpy().astype(np.int64)
     size = cards.column("size").to_numpy()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from .model import Snapshot
+from regions.plan.problem.model import Snapshot
 
 
 def fingerprint(snapshot: Snapshot) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .model import Floats, Ints, Params
+from regions.plan.problem.model import Floats, Ints, Params
 
 #: Shares this close to a whole number count as that number, so that rounding in D * w / W decides nothing.
 NEAR = 1e-9

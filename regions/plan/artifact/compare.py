@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from .model import LastRow, PlanRows, Snapshot
+from regions.plan.problem.model import LastRow, PlanRows, Snapshot
 
 #: Region id -> replica number -> server id.
 Places = Mapping[str, Mapping[int, str]]

@@ -22,11 +22,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .flow import solve_exact
-from .model import MISSING, Bools, Ints, Params
-from .packed import blobs_of, deal, flat, index, lists, numbers, pack, unpack
-from .problem import REASONS, SIZE_MAX, Candidates, Fleet, Tables, clean_replicas, clean_sizes, count, on_servers
-from .shards import Held, Shards
+from regions.plan.engines.flow import solve_exact
+from regions.plan.engines.shards import Held, Shards
+from regions.plan.problem.model import MISSING, Bools, Ints, Params
+from regions.plan.problem.numbered import (
+    REASONS,
+    SIZE_MAX,
+    Candidates,
+    Fleet,
+    Tables,
+    clean_replicas,
+    clean_sizes,
+    count,
+    on_servers,
+)
+from regions.plan.spark.packed import blobs_of, deal, flat, index, lists, numbers, pack, unpack
 
 REGION: Final = 0
 BLOCK: Final = 1

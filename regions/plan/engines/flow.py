@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from .alike import Alike
-from .model import BadInput, Bools, Ints
-from .problem import Problem
-from .room import Room
+from regions.plan.engines.alike import Alike
+from regions.plan.problem.model import BadInput, Bools, Ints
+from regions.plan.problem.numbered import Problem
+from regions.plan.problem.room import Room
 
 #: Costs are scaled to this, so that the solver's own scaling by the number of nodes stays within 64 bits.
 COST_MAX: Final = 2**31

@@ -26,8 +26,8 @@ from typing import Any, Final, TextIO
 import msgspec
 import numpy as np
 
-from .digest import plan_digest
-from .model import (
+from regions.plan.artifact.digest import plan_digest
+from regions.plan.problem.model import (
     MISSING,
     BadInput,
     BadPlan,

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from .model import MISSING, Blocks, Floats, Ints, Last, Regions, Servers, Snapshot, Texts, texts
+from regions.plan.problem.model import MISSING, Blocks, Floats, Ints, Last, Regions, Servers, Snapshot, Texts, texts
 
 SCENARIOS: Final = (
     "uniform",

@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .digest import plan_digest
-from .flow import flow_value, solve_exact
-from .greedy import take_best
-from .leftover import LeftoverClass, spread
-from .model import BadInput, Bools, Deadline, Ints, Params, Plan, PlanRows, Snapshot, Stats, Texts
-from .problem import Problem, encode, is_degraded
-from .repair import Repair
-from .room import Room
-from .shards import ROUNDS, Held, Shards, shard_count
+from regions.plan.artifact.digest import plan_digest
+from regions.plan.engines.flow import flow_value, solve_exact
+from regions.plan.engines.greedy import take_best
+from regions.plan.engines.leftover import LeftoverClass, spread
+from regions.plan.engines.repair import Repair
+from regions.plan.engines.shards import ROUNDS, Held, Shards, shard_count
+from regions.plan.problem.model import BadInput, Bools, Deadline, Ints, Params, Plan, PlanRows, Snapshot, Stats, Texts
+from regions.plan.problem.numbered import Problem, encode, is_degraded
+from regions.plan.problem.room import Room
 
 #: `greedy.take_best` or `flow.solve_exact`: which candidates become replicas.
 Choose = Callable[..., Bools]

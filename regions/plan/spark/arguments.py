@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from .model import BadInput, PlanError
+from regions.plan.problem.model import BadInput, PlanError
 
 #: Longest piece of Spark's own words that is repeated.
 SAID_MAX: Final = 500

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from .model import Bools, Deadline, Ints
-from .problem import Problem
-from .room import Room
+from regions.plan.problem.model import Bools, Deadline, Ints
+from regions.plan.problem.numbered import Problem
+from regions.plan.problem.room import Room
 
 #: A server in a chain: (server, table whose replica has to make way, or ANY).
 Node = tuple[int, int]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from .model import PlanRows
+from regions.plan.problem.model import PlanRows
 
 #: Rows hashed at a time.
 CHUNK = 65536

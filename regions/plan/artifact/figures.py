@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from .binding import Standing, count_bound
-from .compare import Difference, compare, former_places, places_of
-from .model import PlanRows, Snapshot
-from .problem import Problem
+from regions.plan.artifact.binding import Standing, count_bound
+from regions.plan.artifact.compare import Difference, compare, former_places, places_of
+from regions.plan.problem.model import PlanRows, Snapshot
+from regions.plan.problem.numbered import Problem
 
 
 class ServerFigures(msgspec.Struct, frozen=True, kw_only=True):

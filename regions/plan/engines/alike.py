@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from .model import Bools, Ints
+from regions.plan.problem.model import Bools, Ints
 
 #: Odd constants that spread the bits of what is hashed (2^64 over the golden ratio, and two of the same kind).
 _SPREAD: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from .model import Bools, Ints, Params, PlanRows, Snapshot
-from .problem import Problem, encode
+from regions.plan.problem.model import Bools, Ints, Params, PlanRows, Snapshot
+from regions.plan.problem.numbered import Problem, encode
 
 #: Examples of broken rules that a verdict names.
 NOTES_MAX: Final = 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import Ints
-from .quota import Quotas
+from regions.plan.problem.model import Ints
+from regions.plan.problem.quota import Quotas
 
 
 class Room:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from .files import find_table, read_file
-from .model import BadInput, Blocks, ints, texts
+from regions.plan.artifact.files import find_table, read_file
+from regions.plan.problem.model import BadInput, Blocks, ints, texts
 
 PATHS: Final = "paths"
 COLUMNS: Final = {"table_id": "text", "path": "text"}

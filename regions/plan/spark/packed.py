@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .model import Ints
+from regions.plan.problem.model import Ints
 
 
 def pack(table: Any) -> bytes:

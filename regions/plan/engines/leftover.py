@@ -21,11 +21,11 @@ from typing import Final
 
 import numpy as np
 
-from .maxflow import FlowNet
-from .model import Ints
-from .problem import Fleet
-from .quota import Quotas
-from .room import Room
+from regions.plan.engines.maxflow import FlowNet
+from regions.plan.problem.model import Ints
+from regions.plan.problem.numbered import Fleet
+from regions.plan.problem.quota import Quotas
+from regions.plan.problem.room import Room
 
 #: Above so many arcs, a class gets arcs to few racks first: to those that hold so many times its units if every server
 #: took one.

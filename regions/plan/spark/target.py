@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from .model import PlanError
+from regions.plan.problem.model import PlanError
 
 DEFAULT: Final = "local[*]"
 #: Port of a Spark Connect server that the URL does not name.

@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from .model import Floats, Ints
-from .problem import Fleet, Tables
-from .quota import Quotas
-from .room import Room
+from regions.plan.problem.model import Floats, Ints
+from regions.plan.problem.numbered import Fleet, Tables
+from regions.plan.problem.quota import Quotas
+from regions.plan.problem.room import Room
 
 #: Replicas that a shard should hold: an exact flow over so many takes seconds, and ten times as many take minutes.
 SHARD_REPLICAS: Final = 60_000

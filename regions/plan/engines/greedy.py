@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import Bools, Ints
-from .room import Room
+from regions.plan.problem.model import Bools, Ints
+from regions.plan.problem.room import Room
 
 
 def take_best(
