@@ -22,10 +22,10 @@ from twisted.python.failure import Failure
 
 from cli.names import Names
 from coord.client.access import OPEN_ACCESS, StoreAccess
+from coord.client.deferreds import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import NoNode, OperationError, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
-from master.aio import gather
 from regions.records.model import ActiveRecord, RegionRecord, RegionState, ServerRecord, TransitionRecord
 from regions.records.znodes import (
     CorruptZnode,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from coord.rpc_wire import RpcError
-from master.election import Election
-from master.reign import Reign
+from master.active import Reign
+from master.leadership.election import Election
 from regions.liveness.roster import SILENT_MS, Roster
 from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from master.auditor import Auditor
+from master.active import Reign
 from master.heartbeats import Heartbeats
-from master.reign import Reign
+from master.standby.auditor import Auditor
 from regions.messages import MasterStatus
 
 

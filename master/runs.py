@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from coord.client.ops import Create, Delete, SetData, WriteOp
-from master.fence import Fence
+from master.leadership.fence import Fence
 from master.phases import Phases
 from regions.records.model import RunRecord
 from regions.records.znodes import encode

@@ -35,20 +35,20 @@ from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
 from coord.listening import listen
 from coord.rpc import RpcServer
-from master import catalog
-from master.api import MasterApi
-from master.auditor import Auditor
-from master.election import Election
-from master.feed import Feed
-from master.fence import Fence
+from master.active import Reign
+from master.api.requests import MasterApi
+from master.catalog import store
 from master.health import MasterHealth
 from master.heartbeats import Heartbeats
-from master.identity import Identity
+from master.leadership.election import Election
+from master.leadership.fence import Fence
+from master.leadership.identity import Identity
 from master.metrics import MasterMetrics
 from master.phases import Phases
-from master.planning import Planner
-from master.reign import Reign
+from master.plans.planner import Planner
 from master.settings import Settings
+from master.standby.auditor import Auditor
+from master.standby.watcher import Feed
 from regions.cluster.limits import AssignerConfig
 from regions.liveness.reports import Suspect
 from regions.messages import ListContacts, MasterRequest
@@ -284,7 +284,7 @@ class MasterService:
 
     async def _elect(self) -> None:
         now = self.now_ms
-        ground = await catalog.lay_ground(self.client, self._layout, now(), self.token, self.cluster_id)
+        ground = await store.lay_ground(self.client, self._layout, now(), self.token, self.cluster_id)
         self.cluster_id = ground.cluster_id
         self._begin_session()
         assert self.feed is not None, "every session has its feed"
@@ -407,8 +407,8 @@ class MasterService:
         self._stand_later()
 
     async def _count_masters(self) -> None:
-        paths = await catalog.list_all(self.client, [self._layout.masters])
-        found = catalog.decoded(await catalog.read_all(self.client, paths), decode_master)
+        paths = await store.list_all(self.client, [self._layout.masters])
+        found = store.decoded(await store.read_all(self.client, paths), decode_master)
         self.registered = sorted((record for record, _ in found), key=lambda one: (one.host, one.port))
         if self.election is not None and self.uuid not in [one.uuid for one in self.registered]:
             await self.election.mend_mark()

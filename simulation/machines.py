@@ -15,8 +15,8 @@ from twisted.python.failure import Failure
 
 from coord.env import System
 from coord.rpc import RpcError
-from master.identity import Identity
-from master.planning import Made, Planner
+from master.leadership.identity import Identity
+from master.plans.planner import Made, Planner
 from master.service import MasterService
 from master.settings import Settings as MasterSettings
 from regions.cluster.limits import AssignerConfig

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from coord.tree.machine import Outcome, StateMachine
 from coord.wire.records import EVENT_DELETED
-from master.feed import Feed, Warm
+from master.standby.watcher import Feed, Warm
 from regions.cluster.state import World
 from regions.messages.staleness import AsOf, Bound
 from regions.records.model import TabletState

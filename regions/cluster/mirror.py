@@ -1,6 +1,7 @@
 """What a standby knows of the store: the picture that a reign would load, kept while another reigns (FW-01, MD-07).
 
-Pure. The shell (`master/feed.py`) watches the store's directories, hands each event to `changed` or `gone`, reads what
+Pure. The shell (`master/standby/watcher.py`) watches the store's directories, hands each event to `changed` or
+`gone`, reads what
 they and `begin` ask for, many znodes at a time, and hands the answers to `listed`, `seen` and `gone`. One session's
 events and answers arrive in the order of the store's states, so the latest word about a znode is the truest and no
 version has to be compared. Everything else may come in any order: a region before its table, a transition before its

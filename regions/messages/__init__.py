@@ -16,7 +16,7 @@ A master asks again with the latest record that it knows, so the transition in a
 **To the master.** Reads and changes go to the active master; a standby answers `RpcError(NOT_LEADER)`, whose hint is
 the address of the active one if it is known ("host:port", else empty). A read that carries a `Bound` may be answered by
 a standby that can prove that its picture is no older (`regions/messages/staleness.py`), or refused as `TOO_STALE`,
-with the same hint. `master/roles.py` has the table of who answers what.
+with the same hint. `master/api/roles.py` has the table of who answers what.
 """
 
 from __future__ import annotations

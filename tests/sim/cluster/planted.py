@@ -15,13 +15,13 @@ from twisted.internet.defer import succeed
 from coord.client.ops import Check, Delete, SetData
 from coord.client.session import EVENT_GAP
 from coord.wire.records import EVENT_DATA_CHANGED
-from master import reign as reign_module
-from master.bulk import Bulks
-from master.election import Election
-from master.feed import Feed, Warm
-from master.fence import Fence
-from master.purging import Purging
-from master.transitions import TransitionWriter
+from master import active as reign_module
+from master.assignment.transitions import TransitionWriter
+from master.catalog.purging import Purging
+from master.leadership.election import Election
+from master.leadership.fence import Fence
+from master.plans.bulk import Bulks
+from master.standby.watcher import Feed, Warm
 from regions.assign import transition_writes
 from regions.assign.selection import Selection
 from regions.assign.servers import Fleet

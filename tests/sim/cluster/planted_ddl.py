@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from master import tables
+from master.active import Reign
+from master.catalog import tables
 from master.heartbeats import Heartbeats
-from master.reign import Reign
 from regions import messages as ms
 from regions.assign import transition_writes
 from regions.assign.assigner import Assigner

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from master import chronicle as module
-from master.chronicle import Chronicle, ChroniclePage
-from master.reign import Reign
+from master.active import Reign
+from master.assignment import history_writer as module
+from master.assignment.history_writer import Chronicle, ChroniclePage
 from regions.cluster import history
 from regions.cluster.history import Entry, Segment, unpack
 from regions.transitions import trail

@@ -134,7 +134,7 @@ def test_a_plan_survives_its_master(
     road: Road, strike: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No region lost, doubled or without an owner, and an operator's plan ends where it wanted everything."""
-    monkeypatch.setattr("master.transitions.OPS_MAX", 4)
+    monkeypatch.setattr("master.assignment.transitions.OPS_MAX", 4)
     for tenth in TENTHS:
         world = _struck(road, strike, tenth)
         shadow = world.observer.shadow

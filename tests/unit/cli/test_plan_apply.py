@@ -16,7 +16,7 @@ from cli.connect import refusal
 from cli.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
 from cli.main import run
 from coord.rpc import RpcError
-from master.reads import describe_table, server_load, summary
+from master.api.reads import describe_table, server_load, summary
 from regions import messages as ms
 from regions.records.znodes import Layout
 from tests.unit.master.test_applying import LAYOUT, PLAN, Ruler, memory_store

@@ -9,7 +9,7 @@ import pytest
 
 from cli.errors import EXIT_REFUSED
 from cli.main import run
-from master.planning import snapshot_of
+from master.plans.planner import snapshot_of
 from regions.cluster.state import Server, World
 from regions.plan import Params, plan
 from regions.plan.artifact.files import MANIFEST, write_snapshot

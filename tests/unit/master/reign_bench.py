@@ -13,11 +13,11 @@ from twisted.python.failure import Failure
 from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import ConnectionLoss, OperationError
 from coord.rpc import RpcError
-from master.api import MasterApi
-from master.fence import Fence
+from master.active import Reign
+from master.api.requests import MasterApi
+from master.leadership.fence import Fence
 from master.phases import Phases
-from master.planning import Planner
-from master.reign import Reign
+from master.plans.planner import Planner
 from master.settings import Settings
 from regions import messages as ms
 from regions.cluster.limits import AssignerConfig

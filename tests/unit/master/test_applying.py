@@ -11,10 +11,10 @@ from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
 from coord.rpc import RpcError
-from master import catalog
-from master.applying import HANDOVER_MS, MOVES_MAX, Applying
-from master.balancing import Balancing
-from master.fence import Deposed, Fence
+from master.assignment.balancer import Balancing
+from master.catalog import store as catalog
+from master.leadership.fence import Deposed, Fence
+from master.plans.applying import HANDOVER_MS, MOVES_MAX, Applying
 from regions import messages as ms
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx

@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.task import Clock
 
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
-from master import auditor as module
-from master.auditor import Auditor
+from master.standby import auditor as module
+from master.standby.auditor import Auditor
 from regions.diagnose.invariants import Rule
 from regions.records.alarms import Alarm
 from regions.records.model import RegionRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from master.bulk import Bulks
+from master.plans.bulk import Bulks
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.records.model import (

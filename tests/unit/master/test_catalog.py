@@ -8,8 +8,9 @@ import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
 
 from coord.errors import ConfigError
-from master import catalog, tables
-from master.fence import Fence
+from master.catalog import store as catalog
+from master.catalog import tables
+from master.leadership.fence import Fence
 from regions.records.model import ClusterRecord, RegionRecord, TableRecord
 from regions.records.znodes import Layout, encode
 from tests.unit.master.fake_store import FakeStore

@@ -8,11 +8,11 @@ from twisted.python.failure import Failure
 
 from coord.client.ops import Delete
 from coord.errors import ConnectionLoss
-from master import chronicle as module
-from master.chronicle import Chronicle
-from master.fence import Fence
+from master.assignment import history_writer as module
+from master.assignment.history_writer import Chronicle
+from master.assignment.transitions import TransitionWriter
+from master.leadership.fence import Fence
 from master.runs import RUNS_KEPT, Runs
-from master.transitions import TransitionWriter
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster import history

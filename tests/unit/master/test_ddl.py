@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
-from master.ddl import alter
+from master.catalog.ddl import alter
 from regions import messages as ms
 from regions.messages.ddl import AlterTable, CreateTable, DdlRequest, contents_digest
 from regions.records import schema as sc
@@ -365,8 +365,8 @@ def test_remains_of_a_creation_do_not_hold_its_name(bench: Bench) -> None:
 
 def test_results_are_forgotten_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """By age and by number, the oldest first."""
-    monkeypatch.setattr("master.upkeep.REQUESTS_KEPT_MAX", 3)
-    monkeypatch.setattr("master.upkeep.REQUESTS_KEPT_MS", 2_000_000)
+    monkeypatch.setattr("master.catalog.janitor.REQUESTS_KEPT_MAX", 3)
+    monkeypatch.setattr("master.catalog.janitor.REQUESTS_KEPT_MS", 2_000_000)
     for number in range(5):
         bench.go_on(1.0)
         bench.ask(ms.SetTableIntent("orders", TableIntent.ENABLED, request_id=f"n-{number}"))

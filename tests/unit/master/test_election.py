@@ -11,9 +11,9 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from master.election import Election
+from master.leadership.active_probe import REFUSED_PAUSE_S
+from master.leadership.election import Election
 from master.settings import Settings
-from master.vigil import REFUSED_PAUSE_S
 from regions.records.model import ActiveRecord
 from regions.records.znodes import Layout, decode_active, encode
 from tests.unit.master.fake_store import FakeStore

@@ -12,8 +12,8 @@ from twisted.python.failure import Failure
 from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import ConnectionLoss
 from coord.wire.records import Stat
-from master import feed as module
-from master.feed import Feed
+from master.standby import watcher as module
+from master.standby.watcher import Feed
 from regions.messages.staleness import AsOf, Bound
 from regions.records.model import (
     RegionRecord,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import ensureDeferred
 
-from master import catalog
-from master.fencing import until_words
+from master.assignment.fencing import until_words
+from master.catalog import store
 from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.records.model import BarRecord, ServerRecord
@@ -105,10 +105,10 @@ def test_a_bar_that_is_over_leaves_a_newer_one_alone(bench: Bench) -> None:
     assert bench.reign is not None
     former, newer = BarRecord("s1", 7, "old", 1), BarRecord("s1", 7, "new", 0)
     bench.store.put(LAYOUT.bar("s1"), encode(newer))
-    ensureDeferred(catalog.end_bar(bench.reign.fence, former))
+    ensureDeferred(store.end_bar(bench.reign.fence, former))
     bench.go_on()
     assert decode_bar(bench.store.nodes[LAYOUT.bar("s1")][0]) == newer
-    ensureDeferred(catalog.end_bar(bench.reign.fence, newer))
+    ensureDeferred(store.end_bar(bench.reign.fence, newer))
     bench.go_on()
     assert LAYOUT.bar("s1") not in bench.store.nodes
 

@@ -11,8 +11,9 @@ from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
 from coord.errors import NoNode
-from master import catalog, tables
-from master.fence import Deposed, Fence
+from master.catalog import store as catalog
+from master.catalog import tables
+from master.leadership.fence import Deposed, Fence
 from regions.records.model import (
     FenceRecord,
     Incarnation,

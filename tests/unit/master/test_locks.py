@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
 
-from master.locks import Lock, LockTable, Rank
+from master.catalog.locks import Lock, LockTable, Rank
 
 
 class Actors:

@@ -9,9 +9,9 @@ import pytest
 from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.python.failure import Failure
 
-from master import planning
 from master.phases import BulkPlan, Phases
-from master.planning import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
+from master.plans import planner as planning
+from master.plans.planner import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
 from regions.cluster.state import Server, World
 from regions.plan import Params, Snapshot, choice, plan
 from regions.plan.artifact.files import write_plan

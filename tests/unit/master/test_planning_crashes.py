@@ -17,8 +17,8 @@ from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from master import planning
-from master.planning import Made, PlanJob, Planner
+from master.plans import planner as planning
+from master.plans.planner import Made, PlanJob, Planner
 from regions.plan import Params, Plan, plan, plan_digest
 from regions.plan.artifact.files import MANIFEST, write_plan
 from regions.plan.spark_job import STAGES

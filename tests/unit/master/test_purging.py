@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from twisted.internet.defer import fail, succeed
 
 from coord.rpc import RpcError
-from master import tables
-from master.dispatch import PURGE_S
-from master.purging import AGAIN_MS
+from master.assignment.dispatch import PURGE_S
+from master.catalog import tables
+from master.catalog.purging import AGAIN_MS
 from regions import messages as ms
 from regions.records.model import (
     Incarnation,

@@ -15,10 +15,10 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 
 from coord.rpc import RpcError
-from master.feed import Feed
-from master.roles import WHO, Who
+from master.api.roles import WHO, Who
 from master.service import MasterService
 from master.settings import Settings
+from master.standby.watcher import Feed
 from regions import messages as ms
 from regions.messages.staleness import Bound
 from regions.records.model import ActiveRecord

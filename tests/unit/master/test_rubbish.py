@@ -16,7 +16,7 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from coord.rpc import RpcError
-from master.identity import Identity
+from master.leadership.identity import Identity
 from master.service import MasterService
 from master.settings import Settings
 from regions import messages as ms

@@ -13,9 +13,10 @@ from twisted.python.failure import Failure
 from coord.client.ops import Check, Create, write_op
 from coord.errors import MultiFailed
 from coord.wire import records as r
-from master import catalog, tables
-from master.ddl import new_table, plan_create
-from master.fence import Fence
+from master.catalog import store as catalog
+from master.catalog import tables
+from master.catalog.ddl import new_table, plan_create
+from master.leadership.fence import Fence
 from regions.assign.replacement import successor
 from regions.messages.ddl import CreateTable
 from regions.records import schema as sc

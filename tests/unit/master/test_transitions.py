@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from twisted.python.failure import Failure
 
-from master.fence import OPS_MAX, Deposed, Fence, in_batches
-from master.transitions import IN_FLIGHT_MAX, TransitionReader, TransitionWriter, wipe_ops
+from master.assignment.transitions import IN_FLIGHT_MAX, TransitionReader, TransitionWriter, wipe_ops
+from master.leadership.fence import OPS_MAX, Deposed, Fence, in_batches
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord

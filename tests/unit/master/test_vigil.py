@@ -9,7 +9,7 @@ from twisted.internet.error import TimeoutError as Late
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 
-from master.vigil import REFUSED_PAUSE_S, RETRY_S, Vigil
+from master.leadership.active_probe import REFUSED_PAUSE_S, RETRY_S, Vigil
 
 
 class Port:

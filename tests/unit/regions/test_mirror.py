@@ -68,7 +68,7 @@ class Store:
 
 
 class Standby:
-    """The shell without a network: what `master/feed.py` does, one message at a time."""
+    """The shell without a network: what `master/standby/watcher.py` does, one message at a time."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -2,9 +2,10 @@
 
 Each goes the same way, and the numbers are those of the contract:
 
-1. take locks, table before names before regions (OC-03, `master/locks.py`);
+1. take locks, table before names before regions (OC-03, `master/catalog/locks.py`);
 2. make the records as they shall be, beside those that are (OC-04): nobody sees them;
-3. write all of it in one fenced multi, with the request's result if it has an id (OC-05, `master/tables.py`); if that
+3. write all of it in one fenced multi, with the request's result if it has an id (OC-05, `master/catalog/tables.py`);
+if that
    is refused, the records are dropped, the locks given back, and the caller told; if nobody knows, the caller is told
    that;
 4. from here on it cannot fail (OC-06): what follows is memory;
@@ -31,11 +32,11 @@ from twisted.logger import Logger
 
 from coord.errors import BadVersion, MultiFailed
 from coord.rpc import RpcError
-from master import catalog, tables
-from master.chronicle import Chronicle
-from master.fence import Fence
-from master.locks import Lock, LockTable, Rank
-from master.lookup import find_table, summary
+from master.assignment.history_writer import Chronicle
+from master.catalog import store, tables
+from master.catalog.locks import Lock, LockTable, Rank
+from master.catalog.lookup import find_table, summary
+from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -107,13 +108,14 @@ class TableOperations:
         self._now_ms = now_ms
         self._token = token
         self.locks = LockTable()
-        #: Carries out UndeleteTable (`master/undelete.py`); set by the reign.
+        #: Carries out UndeleteTable (`master/catalog/undelete.py`); set by the reign.
         self.undelete: Undeletes = _nobody_undeletes
         #: Tables that are being created, by id: PREPARING, and visible to nobody (DD-01).
         self.preparing: dict[str, TableRecord] = {}
 
     async def perform(self, request: ddl.DdlRequest) -> ms.Tables:
-        """Carry out a request, or tell again what it has led to. Raises RpcError, and what `master.tables` raises."""
+        """Carry out a request, or tell again what it has led to. Raises RpcError, and what `master.catalog.tables`
+        raises."""
         try:
             ddl.check_request_id(request.request_id)
         except ValueError as error:
@@ -227,7 +229,7 @@ class TableOperations:
         """Whether the name was that of a table whose creation was not finished, and is free now."""
         fence = self._reign.fence
         path = fence.layout.name(name)
-        found = await catalog.read_all(fence.client, [path])
+        found = await store.read_all(fence.client, [path])
         if not found:
             return True
         try:
@@ -333,7 +335,7 @@ class TableOperations:
         """
         fence = self._reign.fence
         path = fence.layout.table(table_id)
-        for _, data, stat in await catalog.read_all(fence.client, [path]):
+        for _, data, stat in await store.read_all(fence.client, [path]):
             known = self._reign.world.tables.get(table_id)
             try:
                 record = decode_table(data, path)
@@ -346,7 +348,7 @@ class TableOperations:
                 if known.version != stat.version:
                     self._reign.observe(ev.TableSeen(record, stat.version))
             elif not record.finished_ms:
-                regions = await catalog.load_regions(fence.client, fence.layout, table_id)
+                regions = await store.load_regions(fence.client, fence.layout, table_id)
                 self._reign.observe(ev.TableSeen(record, stat.version, regions))
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -400,8 +402,8 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
             raise ValueError("give regions, or splits and hash buckets, not both")
         specs = list(request.regions) or partitioning.ranges(request.splits, request.hash_buckets)
         check_ranges(specs)
-        if len(specs) > catalog.REGIONS_PER_TABLE_MAX:
-            raise ValueError(f"{len(specs)} regions; a table has at most {catalog.REGIONS_PER_TABLE_MAX}")
+        if len(specs) > store.REGIONS_PER_TABLE_MAX:
+            raise ValueError(f"{len(specs)} regions; a table has at most {store.REGIONS_PER_TABLE_MAX}")
         if not 1 <= request.replication <= REPLICATION_MAX:
             raise ValueError(f"replication is between 1 and {REPLICATION_MAX}, not {request.replication}")
         if request.columns and request.schema:

@@ -1,4 +1,4 @@
-"""The store out of sight: a reign's patience (see `master.reign` for what it means).
+"""The store out of sight: a reign's patience (see `master.active` for what it means).
 
 What may be repeated waits here until the store is in sight again. For as long as the session lives by its own clock the
 master still answers as the active one; after that it is dark, until the store has said that the session lives.
@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from coord.client.session import SessionState, ZkClient
 from coord.errors import RetryableError
-from master.fence import Deposed
+from master.leadership.fence import Deposed
 
 log = Logger()
 

@@ -4,8 +4,8 @@ The active master answers from what it decides by. It says how long ago it last 
 can have written a table, a region or a move before that. (That a server has begun to open, it may learn up to 1.5 s
 late, since it asks nothing of a master.) A caller with a tighter bound makes it ask the store first.
 
-A standby answers what `master/roles.py` allows it, if it can prove the age that the caller allows; see
-`master/feed.py`. Ages are counted back from the moment the question came.
+A standby answers what `master/api/roles.py` allows it, if it can prove the age that the caller allows; see
+`master/standby/watcher.py`. Ages are counted back from the moment the question came.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 from coord.errors import CoordError
 from coord.rpc import RpcError
-from master.feed import Feed
-from master.reads import Picture, Read, read
-from master.reign import Reign
-from master.roles import bound_of, is_for_standby
+from master.active import Reign
+from master.api.reads import Picture, Read, read
+from master.api.roles import bound_of, is_for_standby
+from master.standby.watcher import Feed
 from regions import messages as ms
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig

@@ -13,9 +13,9 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from coord.client.deferreds import gather
 from coord.client.session import SessionState, ZkClient
-from master.aio import gather
-from master.catalog import read_all
+from master.catalog.store import read_all
 from regions.records.model import BarRecord, FenceRecord, ServerRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_bar, decode_fence, decode_server
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from coord.rpc import RpcError
-from master import catalog
-from master.ddl import Reign
+from master.catalog import store
+from master.catalog.ddl import Reign
 from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -56,7 +56,7 @@ async def fence(reign: FencingReign, request: ms.FenceServer) -> ms.Accepted:
         raise RpcError(ms.BUSY, f"server {uuid} has gone or changed meanwhile")
     if is_fenced_already and request.bar_ms:
         # By the master itself, or by a request that named another time: only the bar is new.
-        await catalog.bar_server(reign.fence, reign.bar_of(server.record, request.reason, request.bar_ms))
+        await store.bar_server(reign.fence, reign.bar_of(server.record, request.reason, request.bar_ms))
     waiting = f"{uuid} is fenced{until_words(request.bar_ms)}"
     await reign.wait(
         lambda: not _left(replicas, server),
@@ -73,7 +73,7 @@ async def unfence(reign: FencingReign, request: ms.UnfenceServer) -> ms.Accepted
         path = reign.fence.layout.bar(request.uuid)
         if await reign.fence.client.exists(path) is None:
             raise RpcError(ms.NOT_FOUND, f"server {request.uuid!r} is not fenced")
-    await catalog.delete_if_there(reign.fence, reign.fence.layout.bar(request.uuid))
+    await store.delete_if_there(reign.fence, reign.fence.layout.bar(request.uuid))
     return ms.Accepted(f"{request.uuid} gets regions again")
 
 

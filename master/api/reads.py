@@ -1,7 +1,8 @@
 """The read-only calls: answers from a picture in memory, whoever keeps it.
 
 A picture is a `World`: the one that a reign decides by, which is never ahead of the store (MF-12), or the mirror that a
-standby keeps of the store (FW-01). Nothing here waits, writes or looks at roles: who may answer is `master/roles.py`.
+standby keeps of the store (FW-01). Nothing here waits, writes or looks at roles: who may answer is
+`master/api/roles.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from master.lookup import find_region, find_table, summary
+from master.catalog.lookup import find_region, find_table, summary
 from regions import messages as ms
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig

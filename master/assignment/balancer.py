@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from coord.client.ops import Create, SetData, WriteOp
 from coord.errors import MultiFailed
-from master.fence import Fence
+from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
 from regions.balance.balancer import Proposal, gate, propose

@@ -24,29 +24,29 @@ from twisted.python.failure import Failure
 from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import CoordError, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
-from master import catalog
-from master.applying import Applying
-from master.balancing import Balancing
-from master.bulk import Bulks
-from master.catchup import missed
-from master.chronicle import Chronicle
-from master.ddl import TableOperations
-from master.dispatch import Dispatcher
-from master.feed import Warm
-from master.fence import Deposed, Fence, in_batches
-from master.formats import Formats
+from master.assignment.balancer import Balancing
+from master.assignment.catchup import missed
+from master.assignment.dispatch import Dispatcher
+from master.assignment.history_writer import Chronicle
+from master.assignment.misplaced import Strays
+from master.assignment.registry import Registry
+from master.assignment.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
+from master.assignment.waiters import Waiters, wait_within
+from master.catalog import store
+from master.catalog.ddl import TableOperations
+from master.catalog.formats import Formats
+from master.catalog.janitor import TableUpkeep
+from master.catalog.purging import Purging
+from master.catalog.undelete import Undelete
+from master.leadership.fence import Deposed, Fence, in_batches
+from master.leadership.store_session import Sight
 from master.phases import Phases
-from master.planning import Planner
-from master.purging import Purging
-from master.registry import Registry
+from master.plans.applying import Applying
+from master.plans.bulk import Bulks
+from master.plans.planner import Planner
 from master.runs import Runs
 from master.settings import Settings
-from master.sight import Sight
-from master.strays import Strays
-from master.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
-from master.undelete import Undelete
-from master.upkeep import TableUpkeep
-from master.waiters import Waiters, wait_within
+from master.standby.watcher import Warm
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -198,14 +198,14 @@ class Reign:
         await self.balancing.load()
         warm = await self._hand_over()
         known = self.fence.cluster_id
-        loaded = await catalog.load(self._client, self._layout, None if warm is None else warm.world, cluster_id=known)
+        loaded = await store.load(self._client, self._layout, None if warm is None else warm.world, cluster_id=known)
         alive = [one.incarnation for one in self.registry.servers]
         # A fenced server may still be serving: as long as its lease may last, this is no startup.
         alive += [fence.server.incarnation for fence in self.registry.fences]
         startup = is_cluster_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
         self.is_warm = warm is not None and not startup
         if startup and warm is not None:  # there is no hurry, and nothing that a mirror would be needed for
-            loaded = await catalog.load(self._client, self._layout, cluster_id=known)
+            loaded = await store.load(self._client, self._layout, cluster_id=known)
         self.path = "startup" if startup else "failover"
         self.bulks.load([plan for plan in loaded.plans if not plan.by_moves])
         self.applying.load(loaded.plans)
@@ -248,7 +248,7 @@ class Reign:
         await self.bulks.prune(loaded.plans)
         await self.runs.begin(self._run_facts(len(found)))
 
-    def _take_in(self, loaded: catalog.Loaded, transitions: list[tuple[TransitionRecord, int]]) -> None:
+    def _take_in(self, loaded: store.Loaded, transitions: list[tuple[TransitionRecord, int]]) -> None:
         """Make what was loaded, or kept warm, the picture to decide by."""
         registry, now = self.registry, self._now_ms()
         if loaded.world is not None:
@@ -287,7 +287,7 @@ class Reign:
 
     async def _take_mark_away(self) -> None:
         """X7: from here on an end is not an orderly one unless it is announced again."""
-        await catalog.mark_run(self.fence, clean=False, now_ms=self._now_ms())
+        await store.mark_run(self.fence, clean=False, now_ms=self._now_ms())
 
     def _stand_by_for_shutdown(self) -> None:
         """The mark says that the cluster is being shut down, and servers still live: the former active master has
@@ -307,7 +307,7 @@ class Reign:
         self.assigner.unsuspend(self._now_ms())
         self._pump()
 
-    async def _wipe(self, loaded: catalog.Loaded) -> None:
+    async def _wipe(self, loaded: store.Loaded) -> None:
         """RT-04: nothing is open anywhere, so no transition means anything. Fenced, by version, repeatable (X8)."""
         if not loaded.transitions:
             return
@@ -402,7 +402,7 @@ class Reign:
         """Is the epoch still ours? Then read what may have changed, and go on."""
         await self.fence.stands()
         events = await missed(self._client, self._layout, self.assigner.world)
-        orphans = await catalog.load_orphans(self._client, self._layout)
+        orphans = await store.load_orphans(self._client, self._layout)
         if self.is_over or self._client.state is not SessionState.CONNECTED:
             return
         self._writer.settle_unknown()
@@ -585,11 +585,11 @@ class Reign:
             case fx.FenceServer():
                 self.persist(partial(self._fence_server, effect))
             case fx.ForgetFence():
-                self.persist(partial(catalog.delete_if_there, self.fence, self._layout.fence_mark(effect.uuid)))
+                self.persist(partial(store.delete_if_there, self.fence, self._layout.fence_mark(effect.uuid)))
             case fx.ForgetBar():
-                self.persist(partial(catalog.end_bar, self.fence, effect.bar))
+                self.persist(partial(store.end_bar, self.fence, effect.bar))
             case fx.FinishMoves():
-                self.persist(partial(catalog.delete_if_there, self.fence, self._layout.move_batch(effect.move_id)))
+                self.persist(partial(store.delete_if_there, self.fence, self._layout.move_batch(effect.move_id)))
             case fx.FinishTable():
                 self.persist(partial(self.upkeep.finish_table, effect))
             case fx.SendAlter():
@@ -603,7 +603,7 @@ class Reign:
         server = effect.server
         mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms())
         bar = self.bar_of(server, effect.reason, effect.bar_ms) if effect.bar_ms else None
-        done = await catalog.fence_server(self.fence, mark, bar)
+        done = await store.fence_server(self.fence, mark, bar)
         self._heard(ev.ServerFenced(mark) if done else ev.FenceFailed(server.uuid))
 
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
@@ -621,7 +621,7 @@ class Reign:
         await self._read_regions([self._layout.region(table_id, region_id)])
 
     async def _read_regions(self, paths: list[str]) -> None:
-        for record, version in catalog.decoded(await catalog.read_all(self._client, paths), decode_region):
+        for record, version in store.decoded(await store.read_all(self._client, paths), decode_region):
             self._handle(ev.RegionSeen(record, version))
         self._schedule()
 
@@ -664,15 +664,15 @@ class Reign:
         batches = [
             MoveBatch(
                 f"{self.fence.epoch:06d}-{self._token(4).hex()}",
-                tuple(moves[at : at + catalog.MOVES_PER_BATCH]),
+                tuple(moves[at : at + store.MOVES_PER_BATCH]),
                 reason,
                 plan_id,
                 self.fence.epoch,
                 self._now_ms(),
             )
-            for at in range(0, len(moves), catalog.MOVES_PER_BATCH)
+            for at in range(0, len(moves), store.MOVES_PER_BATCH)
         ]
-        await catalog.accept_moves(self.fence, batches)
+        await store.accept_moves(self.fence, batches)
         for batch in batches:
             self.observe(ev.MovesAccepted(batch))
 

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from coord.client.ops import Check, Create, Delete, GetData, ReadOp, SetData, WriteOp
 from coord.errors import MultiFailed, NoNode, OperationError
 from coord.wire.records import Stat
-from master.fence import BYTES_MAX, OPS_MAX, Fence, weight
+from master.leadership.fence import BYTES_MAX, OPS_MAX, Fence, weight
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.records.model import RegionState, TransitionRecord
@@ -57,7 +57,7 @@ class Page(Protocol):
 
 
 class Journal(Protocol):
-    """Whoever writes steps down (`master/chronicle.py`)."""
+    """Whoever writes steps down (`master/assignment/history_writer.py`)."""
 
     def page(self, writes: Sequence[Write]) -> Page | None: ...
 

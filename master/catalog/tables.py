@@ -17,12 +17,12 @@ from typing import Final
 import msgspec
 from twisted.logger import Logger
 
+from coord.client.deferreds import gather
 from coord.client.ops import Check, Create, Delete, SetData, WriteOp, WriteResult
 from coord.errors import MultiFailed, NodeExists, NoNode
 from coord.wire.records import Stat
-from master import catalog
-from master.aio import gather
-from master.fence import BYTES_MAX, Fence, in_batches, weight
+from master.catalog import store
+from master.leadership.fence import BYTES_MAX, Fence, in_batches, weight
 from regions.records.model import RegionRecord, RequestRecord, TableRecord, TabletState
 from regions.records.znodes import Layout, decode_request, encode
 
@@ -194,7 +194,7 @@ async def remove_orphan(fence: Fence, table_id: str, name_path: str) -> None:
             claim.append(SetData(directory, b"", there.version))
             last.insert(0, Delete(directory))
         await fence.write(claim)
-        made: Ops = [Delete(path) for path in await catalog.list_all(fence.client, [directory])]
+        made: Ops = [Delete(path) for path in await store.list_all(fence.client, [directory])]
         for batch in in_batches(made):
             await fence.write(batch)
         await fence.write(last)
@@ -206,7 +206,7 @@ async def remove_orphan(fence: Fence, table_id: str, name_path: str) -> None:
 
 async def _names(fence: Fence, name_path: str, table_id: str) -> bool:
     """Whether that name is this table's."""
-    found = await catalog.read_all(fence.client, [name_path] if name_path else [])
+    found = await store.read_all(fence.client, [name_path] if name_path else [])
     return bool(found) and found[0][1] == table_id.encode()
 
 

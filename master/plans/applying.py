@@ -24,8 +24,8 @@ from twisted.logger import Logger
 from coord.client.ops import Create, Delete, SetData, WriteOp
 from coord.errors import MultiFailed, NodeExists, NoNode
 from coord.rpc import RpcError
-from master import catalog
-from master.fence import Fence
+from master.catalog import store
+from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
 from regions.cluster import events as ev
@@ -146,8 +146,8 @@ class Applying:
             raise RpcError(
                 ms.BAD_REQUEST, f"part {request.part} of {record.parts}; part {record.parts_done} is the next"
             )
-        if len(request.moves) > catalog.MOVES_PER_BATCH:
-            raise RpcError(ms.BAD_REQUEST, f"{len(request.moves)} moves; a part has at most {catalog.MOVES_PER_BATCH}")
+        if len(request.moves) > store.MOVES_PER_BATCH:
+            raise RpcError(ms.BAD_REQUEST, f"{len(request.moves)} moves; a part has at most {store.MOVES_PER_BATCH}")
         skipped = dict(record.skipped)
         moves: list[Move] = []
         for planned in request.moves:
@@ -226,7 +226,7 @@ class Applying:
     async def _withdraw(self, record: PlanRecord) -> None:
         fence = self._reign.fence
         while True:
-            batches = await catalog.load_moves(fence.client, fence.layout)
+            batches = await store.load_moves(fence.client, fence.layout)
             ops: list[WriteOp] = [SetData(fence.layout.plan(record.plan_id), encode(record))]
             ops += [Delete(fence.layout.move_batch(one.move_id)) for one in batches if one.plan_id == record.plan_id]
             try:

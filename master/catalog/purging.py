@@ -22,9 +22,9 @@ from twisted.logger import Logger
 
 from coord.errors import MultiFailed
 from coord.rpc import RpcError
-from master import catalog, tables
-from master.ddl import Reign
-from master.locks import Lock, LockTable, Rank
+from master.catalog import store, tables
+from master.catalog.ddl import Reign
+from master.catalog.locks import Lock, LockTable, Rank
 from regions.messages import Purged
 from regions.records.kinds import can_open
 from regions.records.model import ServerRecord, TableRecord
@@ -92,7 +92,7 @@ class Purging:
 
     async def _read(self) -> None:
         fence = self._reign.fence
-        found = await catalog.load_tables(fence.client, fence.layout)
+        found = await store.load_tables(fence.client, fence.layout)
         self.waiting = {table.table_id: table for table, _ in found if is_awaiting_purge(table)}
 
     async def _purge_once(self, table_id: str) -> None:
@@ -149,16 +149,16 @@ class Purging:
     async def _latest(self, table_id: str) -> TableRecord | None:
         """Return the record as the store has it; None if nothing of the table is to be purged."""
         fence = self._reign.fence
-        read = await catalog.read_all(fence.client, [fence.layout.table(table_id)])
-        records = [table for table, _ in catalog.decoded(read, decode_table) if is_awaiting_purge(table)]
+        read = await store.read_all(fence.client, [fence.layout.table(table_id)])
+        records = [table for table, _ in store.decoded(read, decode_table) if is_awaiting_purge(table)]
         return records[0] if records else None
 
     async def _write(self, table_id: str, **changes: int) -> TableRecord | None:
         """Change the record by compare-and-set, under the table's lock; None if there was nothing to change."""
         fence = self._reign.fence
         async with self._locks.hold(Lock(Rank.TABLE, table_id)):
-            read = await catalog.read_all(fence.client, [fence.layout.table(table_id)])
-            for table, version in catalog.decoded(read, decode_table):
+            read = await store.read_all(fence.client, [fence.layout.table(table_id)])
+            for table, version in store.decoded(read, decode_table):
                 if not is_awaiting_purge(table):
                     break
                 changed = msgspec.structs.replace(table, **changes)

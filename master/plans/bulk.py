@@ -10,11 +10,11 @@ from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, SetData
-from master.fence import Fence
+from master.assignment.transitions import Write
+from master.leadership.fence import Fence
 from master.phases import BulkPlan, Phases
-from master.planning import Planner, snapshot_of
+from master.plans.planner import Planner, snapshot_of
 from master.runs import Runs
-from master.transitions import Write
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev

@@ -24,9 +24,9 @@ from twisted.python.failure import Failure
 
 from coord.client.ops import Create, Delete, WriteOp
 from coord.errors import MultiFailed, OperationError, RetryableError
-from master import catalog
-from master.fence import OPS_MAX, Fence
-from master.transitions import Write
+from master.assignment.transitions import Write
+from master.catalog import store
+from master.leadership.fence import OPS_MAX, Fence
 from regions.cluster.history import (
     ENTRIES_MAX,
     EPOCH_BEGINS,
@@ -274,7 +274,7 @@ class Chronicle:
         """Put small neighbours together: in one multi, so that a reader finds each step once."""
         entries: list[Entry] = []
         paths = [self._layout.segment(one.name) for one in run]
-        for path, data, _ in await catalog.read_all(self._fence.client, paths):
+        for path, data, _ in await store.read_all(self._fence.client, paths):
             try:
                 entries += unpack(data)
             except CorruptSegment as error:

@@ -15,10 +15,10 @@ from twisted.logger import Logger
 
 from coord.client.ops import Delete, WriteOp
 from coord.errors import MultiFailed
-from master import catalog, tables
-from master.ddl import Reign, TableOperations
-from master.fence import in_batches
-from master.locks import Lock, Rank
+from master.catalog import store, tables
+from master.catalog.ddl import Reign, TableOperations
+from master.catalog.locks import Lock, Rank
+from master.leadership.fence import in_batches
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.records.model import RegionRecord, TableRecord, TabletState, TransitionRecord
@@ -68,7 +68,7 @@ class TableUpkeep:
         for known in (effect.regions, None):
             try:
                 # None: one of them has changed; servers write them as well.
-                regions = known or await catalog.load_regions(fence.client, fence.layout, table.table_id)
+                regions = known or await store.load_regions(fence.client, fence.layout, table.table_id)
                 suspects |= {one.region_id for one, _ in regions if _names_a_server(one)}
                 regions = await tables.let_go(fence, regions)
                 late = await self._transitions_of(table.replication, suspects)
@@ -90,8 +90,8 @@ class TableUpkeep:
     async def _transitions_of(self, replication: int, region_ids: Iterable[str]) -> list[tuple[TransitionRecord, int]]:
         fence = self._reign.fence
         keys = ((region_id, replica) for region_id in sorted(region_ids) for replica in range(replication))
-        found = await catalog.read_all(fence.client, [fence.layout.transition(*key) for key in keys])
-        return catalog.decoded(found, decode_transition)
+        found = await store.read_all(fence.client, [fence.layout.transition(*key) for key in keys])
+        return store.decoded(found, decode_transition)
 
     def _begun_meanwhile(
         self, table_id: str, regions: list[tuple[RegionRecord, int]], late: list[tuple[TransitionRecord, int]]
@@ -130,7 +130,7 @@ class TableUpkeep:
 
     async def _is_replaced(self, region: RegionRecord) -> bool:
         path = self._reign.fence.layout.region(region.table_id, region.region_id)
-        found = catalog.decoded(await catalog.read_all(self._reign.fence.client, [path]), decode_region)
+        found = store.decoded(await store.read_all(self._reign.fence.client, [path]), decode_region)
         return any(record.state is TabletState.REPLACED for record, _ in found)
 
     async def clear(self, orphans: Iterable[tuple[str, str]]) -> None:
@@ -150,7 +150,7 @@ class TableUpkeep:
     async def prune_requests(self) -> None:
         """Forget results that are old, or too many; the oldest first. May be repeated."""
         fence = self._reign.fence
-        found = await catalog.read_all(fence.client, await catalog.list_all(fence.client, [fence.layout.requests]))
+        found = await store.read_all(fence.client, await store.list_all(fence.client, [fence.layout.requests]))
         aged: list[tuple[int, str]] = []
         for path, data, _ in found:
             try:

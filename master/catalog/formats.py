@@ -10,12 +10,12 @@ from twisted.logger import Logger
 
 from coord.client.ops import SetData
 from coord.errors import MultiFailed
-from master import catalog
+from master.catalog import store
 from regions.records.formats import FORMATS, attainable, known_by
 from regions.records.znodes import CorruptZnode, decode_cluster, decode_master, decode_server, encode
 
 if TYPE_CHECKING:
-    from master.fence import Fence
+    from master.leadership.fence import Fence
 
 log = Logger()
 
@@ -45,14 +45,10 @@ class Formats:
     async def look(self) -> None:
         """Raise the format if all know a higher one; name in the log who knows less than the present one."""
         fence, layout = self._fence, self._fence.layout
-        masters = await catalog.read_all(fence.client, await catalog.list_all(fence.client, [layout.masters]))
-        servers = await catalog.read_all(fence.client, await catalog.list_all(fence.client, [layout.servers]))
-        announced = [
-            (f"master {one.host}:{one.port}", one.format) for one, _ in catalog.decoded(masters, decode_master)
-        ]
-        announced += [
-            (f"server {one.host}:{one.port}", one.format) for one, _ in catalog.decoded(servers, decode_server)
-        ]
+        masters = await store.read_all(fence.client, await store.list_all(fence.client, [layout.masters]))
+        servers = await store.read_all(fence.client, await store.list_all(fence.client, [layout.servers]))
+        announced = [(f"master {one.host}:{one.port}", one.format) for one, _ in store.decoded(masters, decode_master)]
+        announced += [(f"server {one.host}:{one.port}", one.format) for one, _ in store.decoded(servers, decode_server)]
         if len(announced) < len(masters) + len(servers):
             return  # A registration that cannot be read may be of any build.
         data, stat = await fence.client.get(layout.cluster)

@@ -1,7 +1,7 @@
 """What a master answers: the requests of `regions.messages.MasterRequest`.
 
-`master/roles.py` says which of them a standby answers, too; to the others it says who is active. Answers come from the
-picture in memory, which is never ahead of the store (MF-12); changes are durable in the store before they are
+`master/api/roles.py` says which of them a standby answers, too; to the others it says who is active. Answers come
+from the picture in memory, which is never ahead of the store (MF-12); changes are durable in the store before they are
 answered (OC-08).
 """
 
@@ -13,16 +13,17 @@ import msgspec
 
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc import RpcError
-from master import catalog, fencing
-from master.election import Election
-from master.feed import Feed
-from master.fence import Deposed
-from master.locks import Lock, Rank
-from master.lookup import find_region, find_replica
+from master.active import Reign
+from master.api.reads import READS
+from master.api.staleness import age_of, by_mirror, by_reign, stamped
+from master.assignment import fencing
+from master.catalog import store
+from master.catalog.locks import Lock, Rank
+from master.catalog.lookup import find_region, find_replica
+from master.leadership.election import Election
+from master.leadership.fence import Deposed
 from master.phases import Phases
-from master.reading import age_of, by_mirror, by_reign, stamped
-from master.reads import READS
-from master.reign import Reign
+from master.standby.watcher import Feed
 from regions import messages as ms
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
@@ -244,7 +245,7 @@ class MasterApi:
         locks = (Lock(Rank.TABLE, table_id, writes=False), Lock(Rank.REGION, request.region_id))
         async with reign.operations.locks.hold(*locks):
             try:
-                record, version = await catalog.change_region(reign.fence, table_id, request.region_id, change)
+                record, version = await store.change_region(reign.fence, table_id, request.region_id, change)
             except RetryableError:
                 reign.persist(lambda: reign.read_region(table_id, request.region_id))  # it may have been done
                 raise
@@ -270,9 +271,9 @@ class MasterApi:
         if server is None and request.uuid not in reign.registry.draining:
             raise RpcError(ms.NOT_FOUND, f"there is no live server {request.uuid!r}")
         if request.drain and request.uuid not in reign.registry.draining:
-            await catalog.create_if_missing(reign.fence, path)
+            await store.create_if_missing(reign.fence, path)
         elif not request.drain:
-            await catalog.delete_if_there(reign.fence, path)
+            await store.delete_if_there(reign.fence, path)
         if not request.drain:
             return ms.Accepted(f"{request.uuid} gets regions again")
 
@@ -312,5 +313,5 @@ class MasterApi:
     async def _shutdown(self, reign: Reign) -> ms.Accepted:
         """X7's mark: from now on dead servers are not replaced, and the next start knows that it was in order."""
         reign.assigner.suspend()
-        await catalog.mark_run(reign.fence, clean=True, now_ms=self._master.now_ms())
+        await store.mark_run(reign.fence, clean=True, now_ms=self._master.now_ms())
         return ms.Accepted("the clean mark is written")

@@ -2,7 +2,8 @@
 broken.
 
 Every master has one, whatever its role, on its own session: a standby audits the active master as well as the servers,
-and a cluster without an active master is still watched. The session's feed (`master/feed.py`) tells it of transitions:
+and a cluster without an active master is still watched. The session's feed (`master/standby/watcher.py`) tells it of
+transitions:
 every event, and what was read because of it. During a bulk assignment most transitions are over before they could be
 read, and only the number of their steps is checked.
 
@@ -24,11 +25,11 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from coord.client.deferreds import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import CoordError, NodeExists, NoNode
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat
-from master import catalog
-from master.aio import gather
+from master.catalog import store
 from regions.diagnose.invariants import Audit, Rule
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
@@ -174,8 +175,8 @@ class Auditor:
             await self._read_epoch()
             await self._read_servers()
             await self._read_tables(await self._client.children(self._layout.tables))
-            paths = await catalog.list_all(self._client, self._layout.shard_paths())
-            sights = [self._sight(*found) for found in await catalog.read_all(self._client, paths)]
+            paths = await store.list_all(self._client, self._layout.shard_paths())
+            sights = [self._sight(*found) for found in await store.read_all(self._client, paths)]
         finally:
             self._syncing = False
         present = [one for one in sights if one is not None]
@@ -248,9 +249,9 @@ class Auditor:
         ensureDeferred(self._read_servers()).addErrback(self._failed)
 
     async def _read_servers(self) -> None:
-        paths = await catalog.list_all(self._client, [self._layout.servers])
+        paths = await store.list_all(self._client, [self._layout.servers])
         servers: dict[str, ServerRecord] = {}
-        for path, data, _ in await catalog.read_all(self._client, paths):
+        for path, data, _ in await store.read_all(self._client, paths):
             try:
                 record = decode_server(data, path)
             except CorruptZnode as error:
@@ -272,7 +273,7 @@ class Auditor:
 
     async def _read_tables(self, table_ids: list[str]) -> None:
         paths = [self._layout.table(table_id) for table_id in table_ids]
-        for path, data, _ in await catalog.read_all(self._client, paths):
+        for path, data, _ in await store.read_all(self._client, paths):
             try:
                 record = decode_table(data, path)
             except CorruptZnode as error:
@@ -308,7 +309,7 @@ class Auditor:
         """It may have been unassigned, or replaced, or be no more: then its transition ends without being open."""
         region_id = alarm.key.rpartition("-")[0]
         path = self._layout.region(region_id.rpartition(".")[0], region_id)
-        for _, data, _ in await catalog.read_all(self._client, [path]):
+        for _, data, _ in await store.read_all(self._client, [path]):
             try:
                 region = decode_region(data, path)
                 is_wanted = not region.unassigned and not region.is_replaced
@@ -345,10 +346,10 @@ class Auditor:
 
     async def _prune(self) -> None:
         """Remove the oldest alarms beyond the bound."""
-        paths = await catalog.list_all(self._client, [self._layout.alarms])
+        paths = await store.list_all(self._client, [self._layout.alarms])
         if len(paths) <= ALARMS_MAX:
             return
-        found = await catalog.read_all(self._client, paths)
+        found = await store.read_all(self._client, paths)
         for _, path in sorted((stat.czxid, path) for path, _, stat in found)[:-ALARMS_MAX]:
             try:
                 await self._client.delete(path)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from coord.client.ops import Create, SetData
 from coord.errors import MultiFailed
 from coord.rpc import RpcError
-from master import catalog, tables
-from master.ddl import Reign
-from master.fence import in_batches, weight
-from master.locks import Lock, LockTable, Rank
+from master.catalog import store, tables
+from master.catalog.ddl import Reign
+from master.catalog.locks import Lock, LockTable, Rank
+from master.leadership.fence import in_batches, weight
 from regions import messages as ms
 from regions.cluster import events as ev
 from regions.messages import ddl
@@ -35,7 +35,7 @@ class Undelete:
 
     async def perform(self, request: ddl.UndeleteTable, entry: Callable[[TableRecord], tables.Ops]) -> TableRecord:
         """Bring the table back; `entry` makes the part of the multi that records the result. Raise RpcError, and what
-        `master.tables` raises."""
+        `master.catalog.tables` raises."""
         found = await self._find(request.table)
         name = request.name or found.name
         try:
@@ -48,7 +48,7 @@ class Undelete:
                 raise RpcError(ms.ALREADY_EXISTS, f"there is a table {name!r}: give another name by --as")
             table = purging.undeleted(former, name)
             fence = self._reign.fence
-            regions = await catalog.load_regions(fence.client, fence.layout, table.table_id)
+            regions = await store.load_regions(fence.client, fence.layout, table.table_id)
             back, table_version = await self._write(table, version, regions, entry(table))
             self._forget(table.table_id)
             self._reign.observe(ev.TableSeen(table, table_version, back))
@@ -57,7 +57,7 @@ class Undelete:
     async def _find(self, text: str) -> TableRecord:
         """Return the deleted table of that id, or the one that had that name last and can still be brought back."""
         fence = self._reign.fence
-        every = [record for record, _ in await catalog.load_tables(fence.client, fence.layout)]
+        every = [record for record, _ in await store.load_tables(fence.client, fence.layout)]
         named = [one for one in every if one.table_id == text] or [
             one for one in every if one.name == text and one.state is TableState.REMOVED
         ]
@@ -77,7 +77,7 @@ class Undelete:
         """Return the table's record and its version, read under the table's lock."""
         fence = self._reign.fence
         path = fence.layout.table(known.table_id)
-        [(table, version)] = catalog.decoded(await catalog.read_all(fence.client, [path]), decode_table)
+        [(table, version)] = store.decoded(await store.read_all(fence.client, [path]), decode_table)
         self._check(table)
         if not table.finished_ms:
             raise RpcError(ms.BUSY, f"regions of table {table.name} ({table.table_id}) are still being closed")

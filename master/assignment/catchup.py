@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coord.client.session import ZkClient
-from master import catalog
+from master.catalog import store
 from regions.cluster import events as ev
 from regions.cluster.state import World
 from regions.records.znodes import Layout
@@ -15,11 +15,11 @@ async def missed(client: ZkClient, layout: Layout, world: World) -> list[ev.Even
     Servers and marks have watches of their own that look again by themselves. Regions' records need no look: servers
     write them together with OPENED, and whoever lost an answer of ours reads the record again.
     """
-    transitions = await catalog.load_transitions(client, layout)
-    tables = await catalog.load_tables(client, layout)
+    transitions = await store.load_transitions(client, layout)
+    tables = await store.load_tables(client, layout)
     fresh = [one for one, _ in tables if one.table_id not in world.tables and not one.finished_ms]
-    regions = {one.table_id: await catalog.load_regions(client, layout, one.table_id) for one in fresh}
-    moves = await catalog.load_moves(client, layout)
+    regions = {one.table_id: await store.load_regions(client, layout, one.table_id) for one in fresh}
+    moves = await store.load_moves(client, layout)
     events: list[ev.Event] = []
     for table, version in tables:
         known = world.tables.get(table.table_id)

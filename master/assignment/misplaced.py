@@ -16,8 +16,8 @@ from twisted.python.failure import Failure
 
 from coord.client.ops import GetData, ReadResult
 from coord.errors import NoNode, OperationError
-from master.dispatch import Dispatcher
-from master.fence import Fence
+from master.assignment.dispatch import Dispatcher
+from master.leadership.fence import Fence
 from regions.cluster.state import World
 from regions.liveness.reports import Reports, Ruling, Suspect, by_server, ruling
 from regions.records.znodes import CorruptZnode, decode_region, decode_transition

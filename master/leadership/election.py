@@ -20,9 +20,9 @@ from twisted.python.failure import Failure
 from coord.client.ops import Check, SetData, WriteOp
 from coord.client.session import ZkClient
 from coord.errors import BadVersion, MultiFailed, NodeExists, NoNode
-from master.identity import Identity
+from master.leadership.active_probe import Vigil
+from master.leadership.identity import Identity
 from master.settings import Settings
-from master.vigil import Vigil
 from regions.records.formats import KNOWN
 from regions.records.model import ActiveRecord, EpochRecord, MasterRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_active, decode_master, encode

@@ -1,6 +1,7 @@
 """The catalogue in the store: laying the ground, loading it, and the writes that are not about tables.
 
-Those are in `master/tables.py`. A table whose creation was not finished, which nobody sees, is found here (`orphans`).
+Those are in `master/catalog/tables.py`. A table whose creation was not finished, which nobody sees, is found here
+(`orphans`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import msgspec
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
+from coord.client.deferreds import gather
 from coord.client.ops import Create, Delete, GetChildren, GetData, SetData, WriteOp
 from coord.client.session import ZkClient
 from coord.errors import BadVersion, ConfigError, MultiFailed, NodeExists, NoNode, OperationError
 from coord.wire.records import Stat
-from master.aio import gather
-from master.fence import Fence, in_batches
+from master.leadership.fence import Fence, in_batches
 from regions.cluster.state import World
 from regions.records.formats import objection
 from regions.records.model import (
