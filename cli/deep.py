@@ -15,7 +15,7 @@ from coord.rpc_wire import RpcError
 from regions.diagnose.fsck import Finding, Problem, View
 from regions.records.model import RegionRecord, ServerRecord, TableState
 from regionserver.kv.messages import KvVerified, KvVerify
-from regionserver.serving import Place
+from regionserver.request_gate import Place
 
 #: Servers that are asked at the same time, one region each.
 _SERVERS_AT_ONCE: Final = 8

@@ -273,7 +273,7 @@ def local_cluster_id(cluster: LocalCluster) -> str:
 
 
 class _Noted(msgspec.Struct):
-    """What a region server's instance.json says of its cluster (`regionserver/instance.py`)."""
+    """What a region server's instance.json says of its cluster (`regionserver/session/instance.py`)."""
 
     cluster_id: str = ""
 

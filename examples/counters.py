@@ -37,10 +37,10 @@ from regions.records.model import RegionRecord
 from regionserver import service
 from regionserver.client import DataError, connect
 from regionserver.config import Settings, parse_address
-from regionserver.directory import DirectoryOpener
-from regionserver.opener import Opening
-from regionserver.owner import Hold
-from regionserver.serving import FENCED, NOT_SERVING, Place, Serving
+from regionserver.replica.opener import Opening
+from regionserver.request_gate import FENCED, NOT_SERVING, Place, Serving
+from regionserver.storage.directory import DirectoryOpener
+from regionserver.storage.ownership import Hold
 
 _FILE = re.compile(r"counts-([0-9]+)\.jsonl")
 

@@ -2,8 +2,8 @@
 
     lock the data directory -> listen -> [ session -> register -> serve under the lease -> session over: close all ]*
 
-SIGTERM and SIGINT: hand the regions over while they are served (`regionserver/handover.py`), then take no more orders,
-close what is left, end the session (so the masters see it at once), leave.
+SIGTERM and SIGINT: hand the regions over while they are served (`regionserver/session/drain.py`), then take no more
+orders, close what is left, end the session (so the masters see it at once), leave.
 A region that cannot be closed after its session is gone ends the process: only that gives its files back.
 """
 
@@ -63,25 +63,25 @@ from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.znodes import Layout
 from regionserver.config import Settings
-from regionserver.directory import DirectoryOpener
-from regionserver.epochs import Epochs
-from regionserver.events import Key
-from regionserver.handover import hand_over
 from regionserver.health import LOOK_EVERY_S, ServerHealth, SharedWatch
-from regionserver.heartbeats import Heartbeats
-from regionserver.host import Host
-from regionserver.instance import Instance
 from regionserver.kv.service import KvRegions
-from regionserver.lease import Lease
-from regionserver.life import Phase
 from regionserver.metrics import Metrics
-from regionserver.opener import NothingOpener, RegionOpener, kind_of
 from regionserver.process import allow_many_files, install_reactor
-from regionserver.purging import Purges
-from regionserver.report import Membership
-from regionserver.serving import Serving
-from regionserver.shared import Admission
-from regionserver.tie import Us
+from regionserver.replica.effects import Key
+from regionserver.replica.host import Host
+from regionserver.replica.opener import NothingOpener, RegionOpener, kind_of
+from regionserver.replica.states import Phase
+from regionserver.request_gate import Serving
+from regionserver.session.drain import hand_over
+from regionserver.session.epochs import Epochs
+from regionserver.session.heartbeats import Heartbeats
+from regionserver.session.instance import Instance
+from regionserver.session.lease import Lease
+from regionserver.session.master_link import Us
+from regionserver.session.registration import Membership
+from regionserver.storage.directory import DirectoryOpener
+from regionserver.storage.purging import Purges
+from regionserver.storage.shared import Admission
 from regionserver.workers import Pool, Workers
 
 __all__ = ["RegionServer", "Settings", "run"]
@@ -483,7 +483,7 @@ class RegionServer:
         """Whether requests for regions may be answered now. Any thread."""
         return not self._is_stopping and self._host.is_serving and self._lease.holds(self._boot_s())
 
-    # --- what heartbeats tell (regionserver.heartbeats.Host) ---
+    # --- what heartbeats tell (regionserver.session.heartbeats.Host) ---
 
     def us(self) -> Us:
         """This server as it is now."""

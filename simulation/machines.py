@@ -25,8 +25,8 @@ from regions.messages.staleness import Bound
 from regions.plan import Params, PlanError, Snapshot, plan
 from regions.records.model import Incarnation
 from regionserver.config import Settings as ServerSettings
-from regionserver.instance import FORMAT, Instance, InstanceRecord
 from regionserver.service import RegionServer
+from regionserver.session.instance import FORMAT, Instance, InstanceRecord
 from simulation.network import Network
 from simulation.region_work import Holds, Opener, Threads, Work
 from simulation.standbys import Standbys, observed

@@ -3,7 +3,8 @@
     python -m benchmarks.assign.beating --store HOST:PORT,... --servers 1000 --regions 100000 --cluster-id ID
 
 Each has an ephemeral of its own below /servers (all in one session) and the heartbeats of a real server
-(`regionserver.heartbeats`), with connections of their own to every master; the regions are shared out among them, as
+(`regionserver.session.heartbeats`), with connections of their own to every master; the regions are shared out among
+them, as
 `heartbeats.fill` has written them into the store. The first heartbeats are spread over a period, as those of servers
 that were started one by one would be.
 
@@ -28,10 +29,10 @@ from coord.client.session import ZkClient
 from regions.messages.heartbeat import HEARTBEAT_PERIOD_S, OPEN, ReplicaReport, ServerFigures
 from regions.records.model import ServerRecord
 from regions.records.znodes import Layout, encode
-from regionserver.events import Key
-from regionserver.heartbeats import Heartbeats
 from regionserver.process import allow_many_files
-from regionserver.tie import Us
+from regionserver.replica.effects import Key
+from regionserver.session.heartbeats import Heartbeats
+from regionserver.session.master_link import Us
 
 TABLE: Final = "beaten"
 START_CODE: Final = 1
@@ -50,7 +51,7 @@ def region_of(number: int) -> str:
 
 
 class Quiet:
-    """A server on which nothing ever happens (`regionserver.heartbeats.Host`)."""
+    """A server on which nothing ever happens (`regionserver.session.heartbeats.Host`)."""
 
     def __init__(self, cluster_id: str, record: ServerRecord, keys: list[Key]) -> None:
         self.record = record

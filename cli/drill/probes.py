@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from cli.drill.load import KEYS, key_in
 from cli.errors import CliError
 from coord.rpc_wire import (
     PREAMBLE,
@@ -29,8 +30,7 @@ from coord.rpc_wire import (
 from regions.records.model import RegionRecord, ServerRecord
 from regions.records.partitioning import place
 from regionserver.kv.messages import KvChange, KvRead, KvWrite
-from regionserver.load import KEYS, key_in
-from regionserver.serving import Place
+from regionserver.request_gate import Place
 
 #: What became of a request that the server carried out.
 ANSWERED: Final = "answered"

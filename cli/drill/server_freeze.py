@@ -16,7 +16,7 @@ from cli.drill.run import Drill
 from cli.drill.server_crash import choose, wait_reopened
 from coord.rpc_wire import Code
 from regions.records.model import ServerRecord
-from regionserver.serving import Place
+from regionserver.request_gate import Place
 
 NAME: Final = "server-freeze"
 

@@ -1,6 +1,6 @@
 """The reads and writes that run over every region while a drill does its work, and what clients saw of it.
 
-`regionserver/load.py` makes them and judges them: one load per table with rows, the rate divided by regions. What is
+`cli/drill/load.py` makes them and judges them: one load per table with rows, the rate divided by regions. What is
 here starts and stops them, and sums up what they found. `unavailability` and `refused_at_rest` are pure.
 """
 
@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from cli.connect import open_store
+from cli.drill.load import Load, Operation, Outage
 from cli.drill.report import Check, RegionOutage, Traffic, Unavailability, check, percentile
 from cli.errors import CliError
 from coord.client.access import StoreAccess
@@ -21,7 +22,6 @@ from coord.rpc_wire import Code
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState
 from regions.records.znodes import Layout
 from regionserver.client import DataError, Places, Refused, RegionClient
-from regionserver.load import Load, Operation, Outage
 
 #: Longest time for one operation, all its attempts together.
 OPERATION_TIMEOUT_S: Final = 75.0

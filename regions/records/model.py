@@ -167,7 +167,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/shared/<kind>`: the shared directory of all servers of a kind (`regionserver/shared.py`).
+    """Value of `/shared/<kind>`: the shared directory of all servers of a kind (`regionserver/storage/shared.py`).
 
     `path` and `server` ("host:port") are those of the server that recorded the id, for people.
     """

@@ -50,7 +50,7 @@ from regionserver.kv.messages import (
     KvWrite,
     KvWritten,
 )
-from regionserver.serving import FENCED, NOT_SERVING, Place
+from regionserver.request_gate import FENCED, NOT_SERVING, Place
 
 T = TypeVar("T", bound=msgspec.Struct)
 Change = KvChange

@@ -1,7 +1,7 @@
 """One region's LMDB file, and how it stays one owner's. All of this runs on worker threads.
 
     <region's directory>/
-      owner-<token>           regionserver/owner.py
+      owner-<token>           regionserver/storage/ownership.py
       rows-<token>.mdb        the rows, each with a checksum (rows.py); the file with the highest token counts
       rows-<token>.mdb-lock   LMDB's own, of this file's processes
       used-<token>            the opening has, or had, the file mapped; removed when it lets go of it in order
@@ -47,14 +47,14 @@ import lmdb
 from twisted.logger import Logger
 
 from coord.rpc_wire import RpcError
-from regionserver.directory import sync_folder
 from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE
 from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import is_whole, seal, seal_all, shown
 from regionserver.kv.snapshot import DAMAGE, Snapshot
-from regionserver.opener import RegionError
-from regionserver.owner import Hold
-from regionserver.serving import FENCED, NOT_SERVING
+from regionserver.replica.opener import RegionError
+from regionserver.request_gate import FENCED, NOT_SERVING
+from regionserver.storage.directory import sync_folder
+from regionserver.storage.ownership import Hold
 
 log = Logger()
 

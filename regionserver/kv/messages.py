@@ -1,6 +1,6 @@
 """What clients ask of a key-value region, and within which limits.
 
-Every request names the opening that it means (`regionserver.serving.Place`). Keys are placed ones
+Every request names the opening that it means (`regionserver.request_gate.Place`). Keys are placed ones
 (`regions.records.partitioning`): in a table with hash buckets they begin with their bucket. They are text, ordered by
 code point, which is also the order of their UTF-8 bytes; values are bytes.
 
@@ -20,7 +20,7 @@ import msgspec
 from coord.rpc_wire import Code, RpcError
 from regions.records.model import RegionRecord
 from regions.records.partitioning import is_placed
-from regionserver.serving import Place
+from regionserver.request_gate import Place
 
 #: LMDB's own limit, as it is built everywhere.
 KEY_BYTES_MAX: Final = 511

@@ -22,7 +22,6 @@ from twisted.python.failure import Failure
 from coord.rpc_wire import RpcError
 from regions.records.kinds import KV
 from regions.records.model import RegionRecord
-from regionserver.directory import DirectoryOpener
 from regionserver.kv.files import Environments, RegionFile
 from regionserver.kv.lanes import Answer, Lane
 from regionserver.kv.messages import (
@@ -41,8 +40,9 @@ from regionserver.kv.messages import (
     check_request,
 )
 from regionserver.kv.snapshot import Snapshot
-from regionserver.opener import Opening
-from regionserver.serving import FENCED, NOT_SERVING, Serving
+from regionserver.replica.opener import Opening
+from regionserver.request_gate import FENCED, NOT_SERVING, Serving
+from regionserver.storage.directory import DirectoryOpener
 from regionserver.workers import WorkerPool
 
 log = Logger()

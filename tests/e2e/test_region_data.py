@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.drill.load import Load
 from coord.rpc_wire import (
     PREAMBLE,
     Failed,
@@ -29,8 +30,7 @@ from regions import messages as ms
 from regions.records.model import ServerRecord
 from regionserver.client import Change, RegionClient, connect
 from regionserver.kv.messages import KvChange, KvRead, KvValues, KvWrite
-from regionserver.load import Load
-from regionserver.serving import Place
+from regionserver.request_gate import Place
 from tests.e2e.masters import SESSION_MS, Cluster, Process, cluster_on, own_store
 from tests.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
 

@@ -16,7 +16,7 @@ from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from regions import messages
 from regionserver.kv import messages as kv
-from regionserver.serving import Place
+from regionserver.request_gate import Place
 from tests.fuzz import security
 from tests.fuzz.targets import _MEMBER_KINDS, _OPCODES, _READS, DECODERS, SESSION, TARGETS, filled_machine
 

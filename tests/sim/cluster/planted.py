@@ -32,13 +32,13 @@ from regions.records.model import RegionState
 from regions.transitions import next_action
 from regions.transitions.next_action import Action, Party
 from regions.transitions.states import Cause
-from regionserver import purging as server_purging
-from regionserver import tie as tie_module
-from regionserver.lease import Lease
-from regionserver.replicas import Replicas
+from regionserver.replica.machine import Replicas
+from regionserver.replica.step_writer import StepWriter
 from regionserver.service import RegionServer
-from regionserver.steps import StepWriter
-from regionserver.tie import Tie
+from regionserver.session import master_link as tie_module
+from regionserver.session.lease import Lease
+from regionserver.session.master_link import Tie
+from regionserver.storage import purging as server_purging
 from simulation.drills import DRILLS, come_up, operate
 from simulation.run import Options, Verdict, run
 from simulation.timeline import SECOND

@@ -12,7 +12,7 @@ from regions.cluster import history
 from regions.cluster.history import Entry, Segment, unpack
 from regions.transitions import trail
 from regions.transitions.states import Actor
-from regionserver.replicas import Replicas
+from regionserver.replica.machine import Replicas
 from simulation.drills import come_up, operate
 from simulation.timeline import SECOND
 from simulation.world import World

@@ -8,6 +8,7 @@ import itertools
 from rich.console import Console
 
 from cli.drill.invariants import Observation, judge, judge_history
+from cli.drill.load import Operation, Outage
 from cli.drill.report import (
     EXAMPLES_MAX,
     Figure,
@@ -25,7 +26,6 @@ from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
 from regions.records.model import RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.transitions.observed import Change, History, Sight
-from regionserver.load import Operation, Outage
 
 
 def region(name: str, uuid: str | None = "s1") -> RegionRecord:

@@ -12,11 +12,11 @@ import pytest
 
 from coord.errors import ConfigError
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
-from regionserver import directory
-from regionserver import owner as owner_module
-from regionserver.directory import DirectoryOpener
-from regionserver.opener import Opening, OwnerHeld, RegionError
-from regionserver.owner import Superseded
+from regionserver.replica.opener import Opening, OwnerHeld, RegionError
+from regionserver.storage import directory
+from regionserver.storage import ownership as owner_module
+from regionserver.storage.directory import DirectoryOpener
+from regionserver.storage.ownership import Superseded
 
 ME, OTHER = Incarnation("me", 1), Incarnation("other", 2)
 REGION = RegionRecord("t", "r1", start_key="a")

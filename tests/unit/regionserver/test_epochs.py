@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from coord.errors import ConnectionLoss
 from coord.rpc import RpcError
 from regions.messages import BUSY, UNKNOWN_EPOCH
-from regionserver.epochs import EPOCH_MAX, PAUSE_S, WAITING_MAX, Epochs
+from regionserver.session.epochs import EPOCH_MAX, PAUSE_S, WAITING_MAX, Epochs
 
 
 class EpochsTest(SynchronousTestCase):

@@ -12,7 +12,7 @@ from coord.client.session import SessionState
 from regions.records import znodes
 from regions.records.model import ClusterRecord, ServerRecord
 from regions.records.znodes import Layout
-from regionserver import handover
+from regionserver.session import drain
 from tests.unit.master.fake_store import FakeStore
 
 PATHS = Layout("/rk")
@@ -50,14 +50,14 @@ class HandoverTests(SynchronousTestCase):
         async def announce(record: ServerRecord) -> None:
             await store.set(PATHS.server(record.uuid), znodes.encode(record))
 
-        work = handover.hand_over(self.clock, store, PATHS, RECORD, announce, lambda: self.left, patience_s)
+        work = drain.hand_over(self.clock, store, PATHS, RECORD, announce, lambda: self.left, patience_s)
         return ensureDeferred(work)
 
     def said(self) -> ServerRecord:
         return znodes.decode_server(self.store.nodes[PATHS.server("me")][0])
 
     def pass_time(self, seconds: float) -> None:
-        self.clock.pump([handover.LOOK_S] * (int(seconds / handover.LOOK_S) + 2))
+        self.clock.pump([drain.LOOK_S] * (int(seconds / drain.LOOK_S) + 2))
 
     def test_it_says_so_and_waits_until_it_is_empty(self) -> None:
         """Every region that leaves gives the others time."""
@@ -65,7 +65,7 @@ class HandoverTests(SynchronousTestCase):
         assert self.said().leaving
         assert self.said().session_ms == 3_000
         for _ in range(3):
-            self.pass_time(handover.STALL_S - 1)
+            self.pass_time(drain.STALL_S - 1)
             self.assertNoResult(waiting)
             self.left -= 1
         self.pass_time(0.1)
@@ -73,7 +73,7 @@ class HandoverTests(SynchronousTestCase):
 
     def test_it_does_not_wait_for_whoever_does_not_come(self) -> None:
         waiting = self.begin()
-        self.pass_time(handover.STALL_S)
+        self.pass_time(drain.STALL_S)
         self.successResultOf(waiting)
 
     def test_it_does_not_wait_longer_than_it_was_told(self) -> None:

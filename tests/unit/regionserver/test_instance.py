@@ -10,7 +10,7 @@ import pytest
 
 from coord.errors import ConfigError
 from regionserver.config import Settings, parse_address
-from regionserver.instance import Instance
+from regionserver.session.instance import Instance
 
 
 def test_the_uuid_stays_and_the_start_code_rises(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from regionserver.kv import files as files_module
 from regionserver.kv import pages, rows
 from regionserver.kv.files import RegionFile
 from regionserver.kv.messages import DAMAGED, STORAGE
-from regionserver.opener import RegionError
+from regionserver.replica.opener import RegionError
 from tests.unit.regionserver.test_kv_files import ROOT, closed, opened, put, rows_files, values
 
 #: Reads every row of a file, as a server would: by a map.
@@ -26,7 +26,7 @@ _READ_ALL = "import lmdb, sys; print(sum(1 for _ in lmdb.open(sys.argv[1], subdi
 _SERVE = """
 import sys
 from regionserver.kv.files import Environments, RegionFile
-from regionserver.owner import Owner, take
+from regionserver.storage.ownership import Owner, take
 file = RegionFile(take(sys.argv[1], Owner("s", 1, 1, int(sys.argv[2])), None), Environments())
 file.prove(lambda: None)
 with file.reading() as snapshot:

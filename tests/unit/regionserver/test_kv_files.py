@@ -17,9 +17,9 @@ from regions.records.model import Incarnation
 from regionserver.kv import files as files_module
 from regionserver.kv.files import Environments, RegionFile
 from regionserver.kv.messages import PAGE_BYTES_MAX, REGION_FULL
-from regionserver.opener import RegionError
-from regionserver.owner import Owner, take
-from regionserver.serving import FENCED, NOT_SERVING
+from regionserver.replica.opener import RegionError
+from regionserver.request_gate import FENCED, NOT_SERVING
+from regionserver.storage.ownership import Owner, take
 
 ROOT = Path(__file__).resolve().parents[3]
 NOBODY = Incarnation("nobody", 0)
@@ -253,7 +253,7 @@ def test_a_file_that_is_none_fails_the_open(folder: Path) -> None:
 _OWNER: str = """
 import sys
 from regionserver.kv.files import Environments, RegionFile
-from regionserver.owner import Owner, take
+from regionserver.storage.ownership import Owner, take
 from coord.rpc_wire import RpcError
 hold = take(sys.argv[1], Owner("old", 1, 1, 10), None)
 file = RegionFile(hold, Environments())

@@ -37,8 +37,8 @@ from regionserver.kv.messages import (
     check_request,
 )
 from regionserver.kv.service import KvRegions
-from regionserver.opener import Opening
-from regionserver.serving import RATE_SPAN_S, Place, Serving
+from regionserver.replica.opener import Opening
+from regionserver.request_gate import RATE_SPAN_S, Place, Serving
 
 ME = Incarnation("me", 7)
 REGION = RegionRecord("t", "r1", start_key="b", end_key="y")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regionserver.lease import MARGIN, Lease
+from regionserver.session.lease import MARGIN, Lease
 
 
 def lease(timeout_ms: int = 3000) -> Lease:

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-import regionserver.load as load_module
+import cli.drill.load as load_module
+from cli.drill.load import KEYS, Load, Operation, key_in, outages_of
 from cli.drill.probes import Target
 from regions.records import partitioning
 from regions.records.model import RegionRecord
 from regionserver.client import DataError, NoSuchTable, RegionClient, Unavailable
-from regionserver.load import KEYS, Load, Operation, key_in, outages_of
-from regionserver.serving import Place
+from regionserver.request_gate import Place
 from tests.helpers import eventually
 
 

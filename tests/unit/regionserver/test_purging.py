@@ -18,9 +18,9 @@ from coord.rpc import RpcError
 from regions.messages import BAD_REQUEST, BUSY, Directories, Purged
 from regions.records.model import Incarnation, RegionRecord, TableRecord, TableState
 from regions.records.znodes import encode
-from regionserver.directory import DirectoryOpener
-from regionserver.opener import Opening, RegionError
-from regionserver.purging import Purges
+from regionserver.replica.opener import Opening, RegionError
+from regionserver.storage.directory import DirectoryOpener
+from regionserver.storage.purging import Purges
 
 GONE = TableRecord("t", "orders", state=TableState.REMOVED, finished_ms=5, removed_ms=4, purge_at_ms=6, purging_ms=7)
 ME = Incarnation("a", 1)

@@ -15,8 +15,8 @@ from coord.errors import InvalidTransition
 from regions.messages import AlterOrder, AlterResult, CloseOrder, OpenOrder, OrderResult, Outcome
 from regions.records.model import Incarnation, Intent, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.transitions.states import Actor, Cause, is_legal
-from regionserver import replicas as replicas_module
-from regionserver.events import (
+from regionserver.replica import machine as replicas_module
+from regionserver.replica.effects import (
     AskAlive,
     CloseRegion,
     Decided,
@@ -28,9 +28,9 @@ from regionserver.events import (
     Stop,
     WriteStep,
 )
-from regionserver.judge import Verdict, judge
-from regionserver.life import LIFE, Phase
-from regionserver.replicas import Replicas
+from regionserver.replica.machine import Replicas
+from regionserver.replica.readback import Verdict, judge
+from regionserver.replica.states import LIFE, Phase
 
 ME = Incarnation("me", 7)
 OTHER = Incarnation("other", 3)

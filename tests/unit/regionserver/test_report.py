@@ -24,9 +24,9 @@ from coord.errors import (
 from coord.wire.records import Stat
 from regions.records import znodes
 from regions.records.model import ClusterRecord, ServerRecord
-from regionserver import report
-from regionserver.lease import MARGIN, Lease
-from regionserver.report import Membership
+from regionserver.session import registration as report
+from regionserver.session.lease import MARGIN, Lease
+from regionserver.session.registration import Membership
 
 PATHS = znodes.Layout("/rk")
 RECORD = ServerRecord("me", "host", 1, 50)

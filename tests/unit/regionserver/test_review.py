@@ -8,9 +8,9 @@ import pytest
 
 from regions.messages import Outcome
 from regions.records.model import RegionRecord, RegionState, ReplicaLocation, TabletState, TransitionRecord
-from regionserver.events import CloseRegion, ReadOwner
-from regionserver.judge import is_disowned
-from regionserver.life import Phase
+from regionserver.replica.effects import CloseRegion, ReadOwner
+from regionserver.replica.readback import is_disowned
+from regionserver.replica.states import Phase
 from tests.unit.regionserver.test_replicas import KEY, ME, OTHER, Run, offline
 
 HERE = RegionRecord("t", "r1", replicas=(ReplicaLocation(0, "me", 7, 1000),))

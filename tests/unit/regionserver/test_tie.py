@@ -13,8 +13,8 @@ from regions.liveness.reports import Reports
 from regions.liveness.roster import Roster
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply, ReplicaReport, ServerFigures
 from regions.records.model import ServerRecord
-from regionserver.events import Key
-from regionserver.tie import Role, Tie, Us
+from regionserver.replica.effects import Key
+from regionserver.session.master_link import Role, Tie, Us
 
 RECORD = ServerRecord("s1", "h", 1, 7)
 ADDRESS = ("m", 1)

@@ -2,7 +2,7 @@
 
 Masters are found as the ephemerals below `/masters`; addresses given by hand are tried as well, so a master that the
 store cannot show us, or that does not reach the store, is still told that we live. What is sent, and what is owed to
-whom, `regionserver.tie` decides; this module has the timer, the connections and the watch.
+whom, `regionserver.session.master_link` decides; this module has the timer, the connections and the watch.
 
 It lives as long as one incarnation: a new start of the server begins anew with every master.
 """
@@ -23,8 +23,8 @@ from coord.rpc import RpcClient, RpcError
 from regions.messages import WRONG_CLUSTER, WRONG_MASTER, MasterReach
 from regions.messages.heartbeat import HeartbeatReply
 from regions.records.znodes import CorruptZnode, Layout, decode_master
-from regionserver.events import Key
-from regionserver.tie import Role, Tie, Us
+from regionserver.replica.effects import Key
+from regionserver.session.master_link import Role, Tie, Us
 
 log = Logger()
 

@@ -34,7 +34,7 @@ from coord.errors import ConfigError, ConnectionLoss, NodeExists, NoNode
 from regions.records import znodes
 from regions.records.model import DirectoryRecord
 from regions.records.znodes import CorruptZnode, Layout
-from regionserver.opener import RegionError
+from regionserver.replica.opener import RegionError
 
 log = Logger()
 

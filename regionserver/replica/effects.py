@@ -1,4 +1,5 @@
-"""What the replicas' life cycle (`regionserver.replicas`) wants done. A shell (`regionserver.host`) carries it out.
+"""What the replicas' life cycle (`regionserver.replica.machine`) wants done. A shell (`regionserver.replica.host`)
+carries it out.
 
 Every effect that will be answered carries a number; the answer names it again, and an answer whose number is no longer
 awaited is dropped. So a late answer of a former session can do no harm.

@@ -31,8 +31,8 @@ from regions.records.kinds import NOTHING, check_kind
 from regions.records.model import Incarnation, RegionRecord
 
 if TYPE_CHECKING:
-    from regionserver.serving import Serving
-    from regionserver.shared import SharedDirectory
+    from regionserver.request_gate import Serving
+    from regionserver.storage.shared import SharedDirectory
 
 
 class RegionError(Exception):

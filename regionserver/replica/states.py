@@ -2,7 +2,7 @@
 
     (none) -> CLAIMING -> OPENING -> ANNOUNCING -> OPEN -> MARKING -> CLOSING -> RELEASING -> (none)
 
-`regionserver.replicas` makes the moves; one that is not a row of `LIFE` raises InvalidTransition.
+`regionserver.replica.machine` makes the moves; one that is not a row of `LIFE` raises InvalidTransition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from regions.messages import CloseOrder, OpenOrder
 from regions.records.model import RegionRecord, ReplicaLocation, TransitionRecord
-from regionserver.events import Key, WriteStep
+from regionserver.replica.effects import Key, WriteStep
 
 
 class Phase(enum.StrEnum):

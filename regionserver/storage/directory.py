@@ -2,7 +2,7 @@
 
     <shared-dir>/regions/<table_id>/<region_id>[.<replica>]/      the suffix only for replicas other than 0
         region.json       the region's record as of its first open; durable before the region is announced
-        owner-<token>     who has the region open (regionserver/owner.py)
+        owner-<token>     who has the region open (regionserver/storage/ownership.py)
         opened-<token>    generation: the token of the latest open, durable before the region is announced
 
 **Only the first open creates.** The order to open carries the region's record, which names the server and the token of
@@ -43,9 +43,9 @@ import msgspec
 from coord.errors import ConfigError
 from regions.records.kinds import DIRECTORIES
 from regions.records.model import RegionRecord
-from regionserver.opener import Opening, RegionError, RegionOpener
-from regionserver.owner import Hold, Owner, holder_of, take
-from regionserver.shared import SharedDirectory
+from regionserver.replica.opener import Opening, RegionError, RegionOpener
+from regionserver.storage.ownership import Hold, Owner, holder_of, take
+from regionserver.storage.shared import SharedDirectory
 
 _RECORD: Final = "region.json"
 _GENERATION: Final = re.compile(r"opened-([0-9]{1,20})")

@@ -1,10 +1,10 @@
 """The life of every replica on this server: orders and answers in, effects out. Pure.
 
-`regionserver.life` has the whole life cycle as data; a move that is not in it raises InvalidTransition with the
-replica's story. Three things keep it simple:
+`regionserver.replica.states` has the whole life cycle as data; a move that is not in it raises InvalidTransition with
+the replica's story. Three things keep it simple:
 
 - A replica awaits at most one answer from the store and one from its handler; anything else that arrives is stale.
-- A step that failed, for whatever reason, is settled by reading the znode back (`regionserver.judge`).
+- A step that failed, for whatever reason, is settled by reading the znode back (`regionserver.replica.readback`).
 - Orders are idempotent. The same order again gets the same ticket while it runs and the same result afterwards. An
   order that contradicts a running one waits for its end, and then the store decides by compare-and-set whether it still
   stands.
@@ -25,7 +25,7 @@ from regions.messages.heartbeat import ReplicaReport
 from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.transitions import states, trail
 from regions.transitions.states import Actor, Cause
-from regionserver.events import (
+from regionserver.replica.effects import (
     AskAlive,
     CloseRegion,
     Decided,
@@ -38,8 +38,8 @@ from regionserver.events import (
     Stop,
     WriteStep,
 )
-from regionserver.judge import Verdict, is_disowned, judge
-from regionserver.life import LEGAL, SHOWN, Mark, Phase, Replica, Waiting, mark_of
+from regionserver.replica.readback import Verdict, is_disowned, judge
+from regionserver.replica.states import LEGAL, SHOWN, Mark, Phase, Replica, Waiting, mark_of
 
 #: How often the store may refuse a step whose znode looks as it should, before the order is given up.
 REFUSALS_MAX: Final = 5

@@ -27,7 +27,7 @@ from coord.errors import OperationError, RetryableError, SessionExpired
 from coord.wire.records import Stat
 from regions.records import znodes
 from regions.records.znodes import Layout
-from regionserver.events import WriteStep
+from regionserver.replica.effects import WriteStep
 
 log = Logger()
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from regions.messages.heartbeat import REPORT_MAX, Heartbeat, HeartbeatReply, ReplicaReport, Report, ServerFigures
 from regions.records.model import ServerRecord
-from regionserver.events import Key
+from regionserver.replica.effects import Key
 
 
 class Role(enum.StrEnum):

@@ -1,7 +1,7 @@
 """The replicas on this server, at work: orders in, znode steps and the opener's work out.
 
-`regionserver.replicas` decides; this class carries its effects out and brings the answers back. Everything here runs on
-the reactor's thread, except the opener's own methods.
+`regionserver.replica.machine` decides; this class carries its effects out and brings the answers back. Everything
+here runs on the reactor's thread, except the opener's own methods.
 
 Batches. The results of one turn are taken together and acted on together, so the steps they cause leave together: that,
 and nothing else, makes thousands of opens cheap. Regions to be opened gather while others are being prepared, so an
@@ -36,7 +36,8 @@ from regions.records import znodes
 from regions.records.kinds import KV, can_open
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout
-from regionserver.events import (
+from regionserver.metrics import Metrics
+from regionserver.replica.effects import (
     AskAlive,
     CloseRegion,
     Decided,
@@ -48,12 +49,11 @@ from regionserver.events import (
     Stop,
     WriteStep,
 )
-from regionserver.life import Phase
-from regionserver.metrics import Metrics
-from regionserver.opener import Opening, OwnerHeld, RegionOpener
-from regionserver.replicas import Replicas
-from regionserver.steps import Reactor as TimerReactor
-from regionserver.steps import StepWriter, Store
+from regionserver.replica.machine import Replicas
+from regionserver.replica.opener import Opening, OwnerHeld, RegionOpener
+from regionserver.replica.states import Phase
+from regionserver.replica.step_writer import Reactor as TimerReactor
+from regionserver.replica.step_writer import StepWriter, Store
 from regionserver.workers import Pool, Workers
 from regionserver.workers import Reactor as ThreadReactor
 
@@ -386,7 +386,7 @@ class Host:
 
         self._workers.submit(close_it, closed)
 
-    # --- the store's answers (regionserver.steps.Outcomes) ---
+    # --- the store's answers (regionserver.replica.step_writer.Outcomes) ---
 
     def step_done(self, step: WriteStep, version: int, region_version: int, zxid: int) -> None:
         """A step was taken."""

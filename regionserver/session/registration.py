@@ -45,8 +45,8 @@ from regions.records import znodes
 from regions.records.formats import objection
 from regions.records.model import ServerRecord
 from regions.records.znodes import CorruptZnode, Layout
-from regionserver.lease import Lease
-from regionserver.shared import Admission
+from regionserver.session.lease import Lease
+from regionserver.storage.shared import Admission
 
 log = Logger()
 

@@ -1,0 +1,5 @@
+"""Regions as directories that servers share.
+
+directory.py  a region's directory and its record
+ownership.py  lock files with fencing tokens: one server per region
+"""
