@@ -29,7 +29,7 @@ from cli.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
 from cli.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
 from cli.tables import new_request_id
 from coord.client.access import StoreAccess
-from coord.rpc_wire import RpcError, call_blocking
+from coord.rpc.wire import RpcError, call_blocking
 from regions import messages
 from regions.records.model import ActiveRecord, PlanState, RegionSpec, ServerRecord, TableState
 from regions.records.znodes import decode_region

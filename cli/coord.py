@@ -11,7 +11,8 @@ import click
 
 from cli.errors import UsageFaultError
 from coord.errors import ConfigError
-from coord.server.config import (
+from coord.server.config.secrets import read_peer_secret, read_users, warn_if_open
+from coord.server.config.settings import (
     DEFAULT_WORDS,
     Settings,
     parse_address,
@@ -20,8 +21,7 @@ from coord.server.config import (
     parse_peers,
     parse_words,
 )
-from coord.server.secrets_files import read_peer_secret, read_users, warn_if_open
-from coord.server.zoo_cfg import read_zoo_cfg
+from coord.server.config.zoo_cfg import read_zoo_cfg
 from coord.tls.context import TlsFiles
 
 _FILE: Final = click.Path(path_type=Path)

@@ -24,9 +24,9 @@ from coord.env_os import OsDisk
 from coord.errors import ConfigError, CoordError
 from coord.offline.backup import BackupReader, NewNode, make_directories
 from coord.offline.directory import Progress
-from coord.server.backups import ADMIN_FILE
-from coord.server.backups import PATH as BACKUP_PATH
-from coord.server.config import Settings, parse_address, parse_peers
+from coord.server.admin.backup import ADMIN_FILE
+from coord.server.admin.backup import PATH as BACKUP_PATH
+from coord.server.config.settings import Settings, parse_address, parse_peers
 from coord.storage.backup import PIECE_BYTES, Manifest
 
 #: A node writes a snapshot first if it has none that is new enough: a minute for a large one on a slow disk.

@@ -1,6 +1,7 @@
 """`rk coord list|add|remove|transfer-leader`: the members of a running store.
 
-The wish goes over the client protocol to any node, which brings it to the leader (`coord.server.membership`). So it
+The wish goes over the client protocol to any node, which brings it to the leader
+(`coord.server.membership.reconfig`). So it
 needs what ZooKeeper's own `reconfig` needs: write permission on /zookeeper/config, which super has. The admin port
 would be another way in, but it listens on loopback only, knows no users and no TLS; clients and access lists do.
 """
@@ -22,7 +23,7 @@ from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultErro
 from cli.options import Globals, global_options
 from cli.output import console, print_json, print_json_line, seconds, table
 from coord.errors import NO_AUTH
-from coord.server.members import parse_host_port, shown
+from coord.server.membership.addresses import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
 
 #: How long `add` waits until the node votes, and how often it looks.

@@ -12,7 +12,7 @@ import click
 from cli.errors import EXIT_REFUSED, UsageFaultError
 from cli.options import Globals, global_options
 from cli.output import count, print_json
-from coord.server.trace_file import TraceFaultError, check_traces
+from coord.server.admin.trace_file import TraceFaultError, check_traces
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 

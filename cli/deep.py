@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from cli.connect import ask_server
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions.diagnose.fsck import Finding, Problem, View
 from regions.records.model import RegionRecord, ServerRecord, TableState
 from regionserver.kv.messages import KvVerified, KvVerify

@@ -28,7 +28,7 @@ from cli.deep import Deep, progress, read_rows, summary
 from cli.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
 from cli.names import Names
 from cli.options import Globals, global_options
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.cluster.history import CorruptSegment, unpack
 from regions.diagnose.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed

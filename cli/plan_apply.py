@@ -23,7 +23,7 @@ from cli.options import Globals, global_options
 from cli.plan_files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan_make import display_on_stderr
 from cli.tables import every_region
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.balance.cluster_snapshot import census
 from regions.plan import PlanRows, Snapshot, verify

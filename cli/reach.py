@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cli import output
 from cli.names import Names
-from coord.rpc_wire import RpcError, call_blocking
+from coord.rpc.wire import RpcError, call_blocking
 from regions import messages
 from regions.liveness.roster import SILENT_MS
 from regions.records.model import Incarnation, MasterRecord, ServerRecord

@@ -30,7 +30,7 @@ from cli.reach import Reach
 from cli.staleness import stale_options, tell
 from cli.tables import summary
 from coord.client.access import StoreAccess
-from coord.rpc_wire import RpcError, call_blocking
+from coord.rpc.wire import RpcError, call_blocking
 from regions import messages
 from regions.messages.staleness import AsOf, Bound
 from regions.records.kinds import KV

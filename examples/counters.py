@@ -32,7 +32,7 @@ import msgspec
 from twisted.internet.defer import Deferred
 
 from coord.errors import ConfigError
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions.records.model import RegionRecord
 from regionserver import service
 from regionserver.client import DataError, connect

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from master.active import Reign
 from master.leadership.election import Election
 from regions.liveness.roster import SILENT_MS, Roster

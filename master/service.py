@@ -28,13 +28,13 @@ from twisted.logger import (
 )
 from twisted.python.failure import Failure
 
-from coord.admin_http import AdminHttp
 from coord.client.session import SessionState, ZkClient
 from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
+from coord.http import AdminHttp
 from coord.listening import listen
-from coord.rpc import RpcServer
+from coord.rpc.server import RpcServer
 from master.active import Reign
 from master.api.requests import MasterApi
 from master.catalog import store

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions.messages import NO_LEASE, WRONG_SERVER
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver.workers import Pool, Workers

@@ -30,13 +30,13 @@ from twisted.logger import (
 )
 from twisted.python.failure import Failure
 
-from coord.admin_http import AdminHttp
 from coord.client.session import SessionState, ZkClient
 from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, ConnectionLoss, OperationError
+from coord.http import AdminHttp
 from coord.listening import listen
-from coord.rpc import RpcError, RpcServer
+from coord.rpc.server import RpcError, RpcServer
 from coord.stopping import stop_on_signals
 from regions.messages import (
     NO_LEASE,

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
 from coord.env import System
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.leadership.identity import Identity
 from master.plans.planner import Made, Planner
 from master.service import MasterService

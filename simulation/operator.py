@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from coord.client.session import SessionState, ZkClient
 from coord.errors import CoordError, NodeExists, NoNode
-from coord.rpc import RpcClient, RpcError
+from coord.rpc.server import RpcClient, RpcError
 from regions import messages as ms
 from regions.records.model import PlanState, TableIntent, TableRecord, TableState, TransitionRecord
 from regions.records.znodes import Layout

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from coord.server.connection import Connection, Limits, Pending
-from coord.server.pipeline import Pipeline
-from coord.server.proposals import Proposals
+from coord.server.clients.connection import Connection, Limits, Pending
+from coord.server.clients.pipeline import Pipeline
+from coord.server.clients.proposals import Proposals
 from coord.tree.command import decode_group, encode_command, encode_group
 from coord.tree.machine import Outcome, StateMachine
 from coord.tree.sessions import ExpiryQueue

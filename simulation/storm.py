@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from coord.rpc import RpcClient, RpcError
+from coord.rpc.server import RpcClient, RpcError
 from regions import messages as ms
 from regions.messages.heartbeat import OPEN
 from regions.records.model import TableRecord, TableState

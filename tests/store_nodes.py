@@ -7,13 +7,13 @@ from collections import deque
 from typing import Any
 
 from coord.raft.membership import Configuration
-from coord.server import peer_codec as codec
-from coord.server.connection import Connection
-from coord.server.joining import Joining, forget
+from coord.server.clients.connection import Connection
+from coord.server.membership.joining import Joining, forget
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.repair import recover_or_repair
-from coord.server.snapshot_job import InlineSnapshotJob
+from coord.server.peers import codec
+from coord.server.recovery.repair import recover_or_repair
+from coord.server.snapshots.job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
 from coord.tree.levels import SUPPORTED
 from coord.wire import records

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from master.client import MasterClient, NoLeader
 from regions import messages
 from simulation.ddl_stress.model import Ledger

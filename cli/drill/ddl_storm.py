@@ -21,7 +21,7 @@ from cli.drill.ddl_clients import DEADLINE_S, DdlClients
 from cli.drill.report import Check, Figure, Report, check, percentile, spread
 from cli.drill.run import Drill
 from cli.errors import CliError
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.messages.ddl import DeleteTable
 from regions.records.model import ActiveRecord, Incarnation

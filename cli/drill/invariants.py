@@ -11,7 +11,7 @@ import msgspec
 
 from cli.connect import Cluster, ask_server
 from cli.drill.report import Check, check
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import Incarnation, RegionRecord, TableIntent
 from regions.records.znodes import decode_region

@@ -60,7 +60,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     outcome: str
     attempts: int
     error: str = ""
-    #: Why attempts of it failed, as the servers or the network said: words of `coord.rpc_wire.Code` and others.
+    #: Why attempts of it failed, as the servers or the network said: words of `coord.rpc.wire.Code` and others.
     codes: tuple[str, ...] = ()
 
     @property

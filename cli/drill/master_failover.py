@@ -9,7 +9,7 @@ from twisted.internet.defer import DeferredList
 from cli.drill.report import Report, spread
 from cli.drill.run import Drill, outages
 from cli.errors import CliError
-from coord.rpc import RpcClient
+from coord.rpc.server import RpcClient
 from regions import messages
 from regions.records.model import ActiveRecord
 

@@ -16,7 +16,7 @@ import msgspec
 
 from cli.drill.load import KEYS, key_in
 from cli.errors import CliError
-from coord.rpc_wire import (
+from coord.rpc.wire import (
     PREAMBLE,
     Code,
     Failed,

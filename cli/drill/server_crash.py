@@ -8,7 +8,7 @@ from cli.connect import ask_server
 from cli.drill.report import Report, spread
 from cli.drill.run import Drill
 from cli.errors import CliError
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import ServerRecord
 from regions.transitions.observed import NONE

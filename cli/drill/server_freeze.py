@@ -14,7 +14,7 @@ from cli.drill.probes import ANSWERED, Probes, Target
 from cli.drill.report import Check, Figure, Report, check, spread
 from cli.drill.run import Drill
 from cli.drill.server_crash import choose, wait_reopened
-from coord.rpc_wire import Code
+from coord.rpc.wire import Code
 from regions.records.model import ServerRecord
 from regionserver.request_gate import Place
 

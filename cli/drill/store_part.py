@@ -13,7 +13,7 @@ from cli.connect import split_address
 from cli.drill.run import Drill
 from cli.errors import CliError, UnreachableError
 from cli.local import Daemon
-from coord.server.backups import ADMIN_FILE
+from coord.server.admin.backup import ADMIN_FILE
 
 LEADER_ROLES: Final = ("leader", "standalone")
 SERVING_ROLES: Final = ("follower", *LEADER_ROLES)

@@ -18,7 +18,7 @@ from cli.drill.load import Load, Operation, Outage
 from cli.drill.report import Check, RegionOutage, Traffic, Unavailability, check, percentile
 from cli.errors import CliError
 from coord.client.access import StoreAccess
-from coord.rpc_wire import Code
+from coord.rpc.wire import Code
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState
 from regions.records.znodes import Layout
 from regionserver.client import DataError, Places, Refused, RegionClient

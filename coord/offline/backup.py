@@ -24,7 +24,7 @@ from coord.errors import ConfigError, CorruptRecord
 from coord.offline.directory import META, Progress, ReadOnlyDisk, no_progress
 from coord.raft.bounds import TERM_LEAP_MAX, TERM_MAX
 from coord.raft.membership import Configuration
-from coord.server.recovery import SNAPSHOT_FOLDER, WAL_FOLDER
+from coord.server.recovery.startup import SNAPSHOT_FOLDER, WAL_FOLDER
 from coord.server.service import encode_meta
 from coord.storage.backup import CRC, HEAD, MAGIC, PIECE_BYTES, decode_head, decode_manifest
 from coord.storage.snapshot import SnapshotMeta, SnapshotReader, Snapshots

@@ -12,7 +12,7 @@ from typing import Any, Final
 from coord.env import DiskFile
 from coord.env_os import OsDisk, OsFile
 from coord.errors import ConfigError, CorruptRecord, ForeignDirectory
-from coord.server.recovery import SNAPSHOT_FOLDER, WAL_FOLDER
+from coord.server.recovery.startup import SNAPSHOT_FOLDER, WAL_FOLDER
 from coord.storage.snapshot import SnapshotReader
 from coord.storage.wal import LogRecord, SegmentReader
 

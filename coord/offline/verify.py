@@ -18,8 +18,8 @@ from coord.offline.describe import command_fields, command_line, text
 from coord.offline.directory import Progress, StoppedDirectory, no_progress
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
-from coord.server.members import config_text
-from coord.server.recovery import WAL_FOLDER, TermSpent, check_term
+from coord.server.membership.addresses import config_text
+from coord.server.recovery.startup import WAL_FOLDER, TermSpent, check_term
 from coord.storage.extent import check_end, check_files, number_of, read_extent
 from coord.storage.wal import LogItem, LogRecord, Recovered
 from coord.tree.command import Command, decode_group, encode_command
@@ -213,7 +213,8 @@ def possible_starts(report: Report) -> list[SnapshotFact | None]:
 
 
 def _continues(log: Recovered, fact: SnapshotFact) -> bool:
-    """Whether the log holds what follows the snapshot; as a starting node decides it (`coord.server.recovery`)."""
+    """Whether the log holds what follows the snapshot; as a starting node decides it
+    (`coord.server.recovery.startup`)."""
     place = fact.index - log.base_index - 1
     if place >= 0:
         return place < len(log.entries) and log.entries[place].term == fact.term

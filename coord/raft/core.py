@@ -18,7 +18,6 @@ from typing import Final
 from coord.env import Rng
 from coord.errors import InvalidMessage, NotLeader, ProposalDropped
 from coord.raft.bounds import TERM_LEAP_MAX, TERM_MAX, check_message
-from coord.raft.handed import Durable, Said
 from coord.raft.leadership import Leadership
 from coord.raft.log import RaftLog
 from coord.raft.membership import FIRST_MEMORY, ConfigLog, Configuration, decode_configuration, objection
@@ -52,6 +51,7 @@ from coord.raft.messages import (
     Ready,
     SnapshotMeta,
 )
+from coord.raft.persistence import Durable, Said
 from coord.raft.quorum import LOST, WON, vote_result
 from coord.raft.settings import RaftConfig
 

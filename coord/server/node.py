@@ -50,22 +50,22 @@ from coord.raft.messages import (
     Ready,
     SnapshotMeta,
 )
-from coord.server import peer_codec as codec
-from coord.server.agreement import Agreement
-from coord.server.authentication import Authenticator
-from coord.server.doors import PeerDoor, SnapshotJob, Tracer
-from coord.server.grouping import GROUP_BYTES_MAX, Grouping
-from coord.server.joining import Joining
-from coord.server.keeper import Keeper
-from coord.server.levels import Levels
-from coord.server.liveness import Liveness
-from coord.server.members import config_text
-from coord.server.membership import Membership
+from coord.server.batching import GROUP_BYTES_MAX, Grouping
+from coord.server.clients.authentication import Authenticator
+from coord.server.clients.pipeline import Pipeline
+from coord.server.clients.proposals import Forwarded, Proposals, Sent
+from coord.server.clients.syncs import Syncs
+from coord.server.membership.addresses import config_text
+from coord.server.membership.joining import Joining
+from coord.server.membership.levels import Levels
+from coord.server.membership.reconfig import Membership
+from coord.server.net.interfaces import PeerDoor, SnapshotJob, Tracer
 from coord.server.node_settings import NodeSettings
-from coord.server.pipeline import Pipeline
-from coord.server.proposals import Forwarded, Proposals, Sent
-from coord.server.syncs import Syncs
-from coord.server.transfer import Arrival, Dismantling, SnapshotInbox, SnapshotOutbox
+from coord.server.peers import codec
+from coord.server.peers.snapshot_transfer import Arrival, Dismantling, SnapshotInbox, SnapshotOutbox
+from coord.server.recovery.divergence import Agreement
+from coord.server.sessions.liveness import Liveness
+from coord.server.snapshots.policy import Keeper
 from coord.storage import snapshot as files
 from coord.storage.wal import Batch
 from coord.storage.writer import LogWriter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coord.server.connection import Limits
-from coord.server.members import Address, Members
+from coord.server.clients.connection import Limits
+from coord.server.membership.addresses import Address, Members
 
 
 class NodeSettings:

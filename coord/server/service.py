@@ -23,26 +23,26 @@ from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_m
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
-from coord.server.backups import Backups
-from coord.server.changes import addresses_of
-from coord.server.client_listener import ClientLimits, ClientListener
-from coord.server.config import RAFT_TICK_MS, Settings
-from coord.server.connection import Limits
-from coord.server.joining import Joining, forget
-from coord.server.leaving import Leaving
-from coord.server.members import shown
+from coord.server.admin.backup import Backups
+from coord.server.admin.four_letter import Words
+from coord.server.admin.readiness import Readiness
+from coord.server.admin.stderr_log import StderrLog
+from coord.server.clients.connection import Limits
+from coord.server.clients.listener import ClientLimits, ClientListener
+from coord.server.config.settings import RAFT_TICK_MS, Settings
+from coord.server.membership.addresses import shown
+from coord.server.membership.joining import Joining, forget
+from coord.server.membership.removal import Leaving
+from coord.server.membership.steps import addresses_of
+from coord.server.net.reactor import TurnReactor
+from coord.server.net.stream import listening_socket
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.peer_guard import PeerGuard
-from coord.server.peer_link import PeerLinks
-from coord.server.reactor import TurnReactor
-from coord.server.readiness import Readiness
-from coord.server.recovery import WAL_FOLDER
-from coord.server.repair import has_forgotten, recover_or_repair
-from coord.server.snapshot_job import ForkSnapshotJob
-from coord.server.stderr_log import StderrLog
-from coord.server.stream import listening_socket
-from coord.server.words import Words
+from coord.server.peers.guard import PeerGuard
+from coord.server.peers.link import PeerLinks
+from coord.server.recovery.repair import has_forgotten, recover_or_repair
+from coord.server.recovery.startup import WAL_FOLDER
+from coord.server.snapshots.job import ForkSnapshotJob
 from coord.stopping import stop_on_signals
 from coord.storage.writer import InlineWriter, ThreadWriter
 from coord.tls.context import server_context
@@ -129,7 +129,7 @@ class Service:
         peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
         trace = None
         if settings.trace is not None:
-            from coord.server.trace_file import TraceFile
+            from coord.server.admin.trace_file import TraceFile
 
             trace = TraceFile(settings.trace)
         is_new = META not in disk.names("")
@@ -328,7 +328,7 @@ class Service:
             is_nameless = settings.is_alone() and not settings.cluster
             cluster = OsEntropy().token(16) if is_nameless else settings.cluster_id()
             return encode_meta(settings.node_id, cluster, settings.voters(), learners=settings.learners())
-        from coord.server.discovery import find_store
+        from coord.server.membership.discovery import find_store
 
         found = find_store(settings.join, guard=self._guard)
         config = found.config
@@ -340,7 +340,8 @@ class Service:
                 " and a voter again when it has caught up",
                 id=settings.node_id,
             )
-        # Whatever a node of this id may have promised before, this one knows nothing of it (`coord.server.joining`).
+        # Whatever a node of this id may have promised before, this one knows nothing of it
+        # (`coord.server.membership.joining`).
         forget(disk, OsRng())
         log.info("joining the store of nodes {members}", members=config.members())
         return encode_meta(settings.node_id, found.cluster, config.voters, began=config.encode())
@@ -349,14 +350,14 @@ class Service:
         address = self.settings.admin_address
         if address is None:
             return
-        from coord.server.admin import admin_site
+        from coord.server.admin.http import admin_site
 
         try:
             site = admin_site(self.settings, self.node, self.links, words, backups, self._readiness)
             self._admin = site.listen(self.reactor, *address)
             backups.admit(address)
             if self.settings.drill_links:
-                from coord.server.cuts import CUT_PATH, HEAL_PATH, CutDoor
+                from coord.server.peers.partition import CUT_PATH, HEAL_PATH, CutDoor
 
                 door = CutDoor(self.reactor, self.links, backups.token)
                 site.actions |= {CUT_PATH: door.answer_cut, HEAL_PATH: door.answer_heal}

@@ -7,7 +7,8 @@ highest level that its own build supports.
 
     body of a LEVEL entry := format:u8 (1)  level:u32
 
-How the level rises, and who is refused, is in `coord.server.levels`; docs/compatibility.md has the operator's side.
+How the level rises, and who is refused, is in `coord.server.membership.levels`; docs/compatibility.md has the
+operator's side.
 
 To change an answer: add a level to LEVELS with one line that says what changes, ask `StateMachine.level` where the
 command is planned, and keep the older branch for as long as a log of an older level may have to be read.

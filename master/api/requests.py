@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from coord.errors import CoordError, MultiFailed, RetryableError
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.active import Reign
 from master.api.reads import READS
 from master.api.staleness import age_of, by_mirror, by_reign, stamped

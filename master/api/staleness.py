@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from coord.errors import CoordError
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.active import Reign
 from master.api.reads import Picture, Read, read
 from master.api.roles import bound_of, is_for_standby

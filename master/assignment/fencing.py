@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.catalog import store
 from master.catalog.ddl import Reign
 from regions import messages as ms

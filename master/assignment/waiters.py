@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions.messages import TIMED_OUT
 
 #: Nobody waits longer in one request.

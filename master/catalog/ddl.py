@@ -31,7 +31,7 @@ import msgspec
 from twisted.logger import Logger
 
 from coord.errors import BadVersion, MultiFailed
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.assignment.history_writer import Chronicle
 from master.catalog import store, tables
 from master.catalog.locks import Lock, LockTable, Rank

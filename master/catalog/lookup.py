@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.cluster.state import Region, Replica, Table, World
 from regions.records.model import TableState

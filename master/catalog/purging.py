@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from coord.errors import MultiFailed
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.catalog import store, tables
 from master.catalog.ddl import Reign
 from master.catalog.locks import Lock, LockTable, Rank

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from coord.client.ops import Create, SetData
 from coord.errors import MultiFailed
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.catalog import store, tables
 from master.catalog.ddl import Reign
 from master.catalog.locks import Lock, LockTable, Rank

@@ -23,7 +23,7 @@ from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, SetData, WriteOp
 from coord.errors import MultiFailed, NodeExists, NoNode
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.catalog import store
 from master.leadership.fence import Fence
 from regions import messages as ms

@@ -1,4 +1,4 @@
-"""What masters, region servers and the command line say to each other (carried by `coord.rpc`).
+"""What masters, region servers and the command line say to each other (carried by `coord.rpc.server`).
 
 Each message is a tagged struct; `ServerRequest`, `MasterRequest` and their replies are the unions to decode.
 

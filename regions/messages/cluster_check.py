@@ -1,13 +1,13 @@
 """Which cluster a request is meant for (FN-08).
 
 Addresses are typed by people and reused by machines. So every request to a master carries the id of the cluster that
-its sender means, in the envelope (`coord.rpc_wire.Request`), and a master or region server of another cluster refuses
+its sender means, in the envelope (`coord.rpc.wire.Request`), and a master or region server of another cluster refuses
 it before it reads any more of it.
 """
 
 from __future__ import annotations
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions.messages import WRONG_CLUSTER
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from coord.rpc_wire import Code, RpcError
+from coord.rpc.wire import Code, RpcError
 from regions import messages as ms
 
 _ELSEWHERE = frozenset((Code.UNREACHABLE, Code.PROTOCOL, ms.NOT_LEADER, ms.BUSY, ms.TOO_STALE))

@@ -10,7 +10,7 @@ What every build promises:
 - Unknown fields of records and messages are ignored. A build that rewrites a record of a later one drops them, so a
   build must not rely on a new field before the format that has the field is in force.
 - A record whose known fields cannot be understood is reported and left alone (`regions.records.znodes.CorruptZnode`).
-- A request of an unknown type is refused as unsupported, with the type in the answer (`coord.rpc`).
+- A request of an unknown type is refused as unsupported, with the type in the answer (`coord.rpc.server`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from kazoo.exceptions import KazooException
 
-from coord.rpc_wire import Code, RpcError
+from coord.rpc.wire import Code, RpcError
 from regions.messages import NO_LEASE, WRONG_SERVER
 from regions.records import partitioning
 from regions.records.model import RegionRecord

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from coord.rpc_wire import (
+from coord.rpc.wire import (
     PREAMBLE,
     Code,
     FrameReader,

@@ -46,7 +46,7 @@ from typing import Any, Final
 import lmdb
 from twisted.logger import Logger
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE
 from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import is_whole, seal, seal_all, shown

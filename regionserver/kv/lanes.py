@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from twisted.internet.defer import Deferred
 
-from coord.rpc_wire import Code, RpcError
+from coord.rpc.wire import Code, RpcError
 
 T = TypeVar("T")
 

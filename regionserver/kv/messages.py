@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from coord.rpc_wire import Code, RpcError
+from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
 from regions.records.partitioning import is_placed
 from regionserver.request_gate import Place

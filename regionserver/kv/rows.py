@@ -12,7 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regionserver.kv.messages import DAMAGED
 
 CRC_BYTES: Final = 4

@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions.records.kinds import KV
 from regions.records.model import RegionRecord
 from regionserver.kv.files import Environments, RegionFile

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import lmdb
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regionserver.kv.messages import DAMAGED, PAGE_BYTES_MAX, KvRow
 from regionserver.kv.rows import is_whole, shown, unseal
 

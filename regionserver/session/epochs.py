@@ -22,7 +22,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from coord.errors import OperationError
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions.messages import BUSY, UNKNOWN_EPOCH
 
 log = Logger()

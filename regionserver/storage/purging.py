@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from coord.errors import CoordError, NoNode
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions.messages import BAD_REQUEST, BUSY, Directories, Purged
 from regions.records.znodes import CorruptZnode, decode_table
 from regions.transitions.purging import objection_to_purge

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from coord.rpc_wire import Code
+from coord.rpc.wire import Code
 from regions import messages as ms
 from regions.messages.ddl import AlterTable, CreateTable, DeleteTable
 from regions.records.model import TableRecord

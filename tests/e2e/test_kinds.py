@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions import messages as ms
 from regionserver.client import connect
 from tests.e2e.clusters import run_rk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.records.model import PlanState
 from regions.records.znodes import decode_cluster, decode_plan

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.records.model import TableState, TabletState
 from regions.records.znodes import decode_region

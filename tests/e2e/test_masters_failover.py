@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.records.model import RegionState, TableIntent
 from tests.e2e.masters import Cluster, Process, any_store, cluster_on

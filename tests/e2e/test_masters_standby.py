@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.client import MasterClient
 from regions import messages as ms
 from regions.messages.staleness import Bound

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.records.model import TableRecord, TableState
 from regions.records.znodes import decode_table

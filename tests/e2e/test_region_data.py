@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cli.drill.load import Load
-from coord.rpc_wire import (
+from coord.rpc.wire import (
     PREAMBLE,
     Failed,
     FrameReader,

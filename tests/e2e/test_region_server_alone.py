@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
-from coord.rpc_wire import RpcError, call_blocking
+from coord.rpc.wire import RpcError, call_blocking
 from regions import messages
 from regions.messages import CloseOrder, CloseRegions, ListOpen, OpenList, OpenOrder, OpenRegions, OrderResults, Outcome
 from regions.records import znodes

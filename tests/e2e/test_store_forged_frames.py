@@ -27,8 +27,8 @@ from coord.raft.messages import (
     Message,
     SnapshotMeta,
 )
-from coord.server import peer_codec as codec
-from coord.server.config import Settings
+from coord.server.config.settings import Settings
+from coord.server.peers import codec
 from coord.storage.wal import Batch, open_wal
 from coord.tree.levels import SUPPORTED
 from tests.e2e.clusters import run_rk

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.server import peer_codec as codec
+from coord.server.peers import codec
 from tests.certificates import Authority
 from tests.e2e.test_store_cluster import Cluster
 from tests.helpers import eventually, free_ports

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import KazooException
 
-from coord.server.trace_file import check_traces
+from coord.server.admin.trace_file import check_traces
 from tests.e2e.test_store_cluster import Cluster
 from tests.helpers import eventually
 

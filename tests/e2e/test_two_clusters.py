@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import Shape, design, write_cluster
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions import messages as ms
 from regions.messages.heartbeat import Heartbeat
 from regions.records.znodes import Layout, decode_cluster

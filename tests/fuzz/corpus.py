@@ -6,10 +6,10 @@ import json
 import struct
 from pathlib import Path
 
-from coord import rpc_wire
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, SnapshotMeta
-from coord.server import peer_codec as codec
+from coord.rpc import wire
+from coord.server.peers import codec
 from coord.storage.wal import Batch
 from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_group, encode_identities
 from coord.tree.machine import StateMachine
@@ -220,17 +220,17 @@ def _rpc() -> list[bytes]:
         kv.KvScan(place, "c", "d", 10),
     ]
     payloads = [
-        *(rpc_wire.Request(1, rpc_wire.encode_body(message)) for message in requests),
-        rpc_wire.Reply(2, rpc_wire.encode_body(messages.Accepted("yes"))),
-        rpc_wire.Reply(4, rpc_wire.encode_body(kv.KvRows([kv.KvRow("c", b"1")], "d"))),
-        rpc_wire.Failed(3, "busy", "later", "elsewhere"),
+        *(wire.Request(1, wire.encode_body(message)) for message in requests),
+        wire.Reply(2, wire.encode_body(messages.Accepted("yes"))),
+        wire.Reply(4, wire.encode_body(kv.KvRows([kv.KvRow("c", b"1")], "d"))),
+        wire.Failed(3, "busy", "later", "elsewhere"),
     ]
-    frames = [rpc_wire.encode_frame(payload) for payload in payloads]
+    frames = [wire.encode_frame(payload) for payload in payloads]
     nested = b"\x93\x00\x01" + b"\x91" * 3000 + b"\xc0"
     return [
-        b"\0" + rpc_wire.PREAMBLE + b"".join(frames),
-        *(b"\2" + rpc_wire.PREAMBLE + frame for frame in frames),
-        b"\0" + rpc_wire.PREAMBLE + struct.pack(">I", len(nested)) + nested,
+        b"\0" + wire.PREAMBLE + b"".join(frames),
+        *(b"\2" + wire.PREAMBLE + frame for frame in frames),
+        b"\0" + wire.PREAMBLE + struct.pack(">I", len(nested)) + nested,
     ]
 
 

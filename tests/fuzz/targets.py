@@ -22,12 +22,12 @@ from typing import Any
 
 from crc32c import crc32c
 
-from coord import rpc_wire
 from coord.errors import CorruptRecord, RemoteProtocolError, StorageError
 from coord.raft.bounds import INDEX_MAX, TERM_LEAP_MAX
 from coord.raft.membership import decode_configuration
-from coord.server import peer_codec as codec
+from coord.rpc import wire as rpc_wire
 from coord.server.node import Node
+from coord.server.peers import codec
 from coord.storage.wal import MAGIC, Recovered, SegmentReader
 from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
 from coord.tree.machine import Outcome, StateMachine

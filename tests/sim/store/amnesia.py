@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from coord.server.joining import read_memory
-from coord.server.recovery import WAL_FOLDER
+from coord.server.membership.joining import read_memory
+from coord.server.recovery.startup import WAL_FOLDER
 from coord.storage.extent import NAME as EXTENT
 from tests.sim.store.operators import Operator
 

@@ -14,8 +14,8 @@ from coord import errors as e
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL, Entry
 from coord.raft.trace import Event, TraceModel, TraceViolation
-from coord.server import peer_codec as codec
-from coord.server.members import config_text
+from coord.server.membership.addresses import config_text
+from coord.server.peers import codec
 from coord.tree.command import decode_group, encode_group
 from coord.tree.levels import decode_level
 from coord.tree.machine import StateMachine

@@ -27,7 +27,7 @@ from coord.raft.messages import (
     Message,
     SnapshotMeta,
 )
-from coord.server import peer_codec as codec
+from coord.server.peers import codec
 from tests.sim.chance import Chance
 from tests.sim.checks import Violation
 from tests.sim.store.machinery import SECOND

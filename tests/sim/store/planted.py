@@ -16,7 +16,10 @@ from coord.errors import OK, CorruptRecord
 from coord.raft import core as core_module
 from coord.raft.membership import FIRST_MEMORY
 from coord.raft.messages import LEADER, Entry
-from coord.server import joining, membership, node, pipeline, proposals, read_only, repair, syncs
+from coord.server import node
+from coord.server.clients import pipeline, proposals, read_only, syncs
+from coord.server.membership import joining, reconfig
+from coord.server.recovery import repair
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
 from coord.storage.wal import Batch
@@ -657,7 +660,7 @@ class RemoverDeaf(Bug):
     favours = ("_isolate_at_change", "_heal")
 
     def patches(self) -> list[Patch]:
-        return [instead(membership.Membership, "may_return", lambda *_: False)]
+        return [instead(reconfig.Membership, "may_return", lambda *_: False)]
 
 
 class JoinerNotAwaited(Bug):
@@ -668,7 +671,7 @@ class JoinerNotAwaited(Bug):
     members_move = True
 
     def patches(self) -> list[Patch]:
-        return [instead(membership._Work, "waits", lambda _: False)]
+        return [instead(reconfig._Work, "waits", lambda _: False)]
 
 
 class StaleNodeBuries(Bug):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coord.server.levels import Levels
+from coord.server.membership.levels import Levels
 from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
 from tests.sim.store.builds import JUDGE

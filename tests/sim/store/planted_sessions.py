@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coord.server import contact, endings
+from coord.server.sessions import contact, endings
 from tests.sim.store.planted import Patch, instead
 from tests.sim.store.world import Bug
 

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from coord.server import peer_codec as codec
+from coord.server.peers import codec
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Batch, SyncFailed, open_wal
 from coord.wire import opcodes as op

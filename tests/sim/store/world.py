@@ -20,19 +20,18 @@ from typing import Any, Final
 from coord.env import read_file, replace_file
 from coord.errors import CoordError, CorruptRecord, StateDiverged, UnsupportedLevel
 from coord.raft.membership import FIRST_MEMORY, Configuration, decode_configuration
-from coord.server import peer_codec as codec
-from coord.server import peer_link
-from coord.server.changes import addresses_of
-from coord.server.client_listener import ClientLimits, ClientListener
-from coord.server.connection import Limits
-from coord.server.joining import Joining, forget
-from coord.server.leaving import Leaving
-from coord.server.members import Member
+from coord.server.clients.connection import Limits
+from coord.server.clients.listener import ClientLimits, ClientListener
+from coord.server.membership.addresses import Member
+from coord.server.membership.joining import Joining, forget
+from coord.server.membership.removal import Leaving
+from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.peer_link import PeerLinks
-from coord.server.repair import IrreparableError, recover_or_repair
-from coord.server.snapshot_job import InlineSnapshotJob
+from coord.server.peers import codec, link
+from coord.server.peers.link import PeerLinks
+from coord.server.recovery.repair import IrreparableError, recover_or_repair
+from coord.server.snapshots.job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
 from tests.sim.chance import Chance
 from tests.sim.checks import Violation
@@ -483,7 +482,7 @@ class Host:
 
 
 class _Sockets:
-    """What `coord.server.peer_link` finds under the name `socket`: sockets of the process whose turn it is."""
+    """What `coord.server.peers.link` finds under the name `socket`: sockets of the process whose turn it is."""
 
     def __init__(self, world: World, real: Any) -> None:
         self._world = world
@@ -547,7 +546,7 @@ class World:
         self.hosts: dict[int, Host] = {}
         for node_id in range(1, size + self.spares + 1):
             self.hosts[node_id] = Host(self, node_id)
-        self._real_socket = peer_link.socket
+        self._real_socket = link.socket
         for host in self.hosts.values():
             host.clock.run_at(chance.between(0.75, 1.3))
             self.at(chance.below(200_000), self._first_start, host)
@@ -606,7 +605,7 @@ class World:
         """
         queue = self._queue
         next_look = self.now
-        real, peer_link.socket = peer_link.socket, _Sockets(self, peer_link.socket)  # type: ignore[assignment,attr-defined]
+        real, link.socket = link.socket, _Sockets(self, link.socket)  # type: ignore[assignment,attr-defined]
         try:
             while queue and queue[0][0] <= end:
                 when, _, what, a, b = heapq.heappop(queue)
@@ -619,7 +618,7 @@ class World:
         except (AssertionError, Exception) as error:
             raise self.failure(error) from error
         finally:
-            peer_link.socket = real  # type: ignore[attr-defined]
+            link.socket = real  # type: ignore[attr-defined]
         self.now = end
         return False
 

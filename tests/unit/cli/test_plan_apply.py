@@ -15,7 +15,7 @@ from cli import plan_apply
 from cli.connect import refusal
 from cli.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
 from cli.main import run
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.api.reads import describe_table, server_load, summary
 from regions import messages as ms
 from regions.records.znodes import Layout

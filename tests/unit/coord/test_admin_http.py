@@ -1,4 +1,4 @@
-"""coord.admin_http: four pages and nothing else."""
+"""coord.http: four pages and nothing else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from coord import admin_http
-from coord.admin_http import AdminHttp
+from coord import http
+from coord.http import AdminHttp
 
 
 class AdminPort(SynchronousTestCase):
@@ -85,7 +85,7 @@ class AdminPort(SynchronousTestCase):
 
     def test_connections_are_bounded(self) -> None:
         """Beyond the bound a connection gets no protocol, so twisted closes it."""
-        for _ in range(admin_http.CONNECTIONS_MAX):
+        for _ in range(http.CONNECTIONS_MAX):
             self.site.buildProtocol(None).makeConnection(StringTransport())
         assert self.site.buildProtocol(None) is None
 

@@ -16,7 +16,7 @@ from coord.offline.describe import command_line, entry_fields, entry_line
 from coord.offline.directory import StoppedDirectory
 from coord.offline.verify import Comparison, Report, check, compare
 from coord.raft.membership import Configuration
-from coord.server.recovery import recover
+from coord.server.recovery.startup import recover
 from coord.server.service import encode_meta
 from coord.storage.backup import Manifest, backup_pieces
 from coord.storage.extent import NAME as EXTENT

@@ -14,7 +14,7 @@ from coord.offline.salvage import Salvaged, salvage, write_backup
 from coord.offline.verify import check
 from coord.raft.bounds import TERM_MAX
 from coord.raft.membership import Configuration
-from coord.server.recovery import TermSpent, recover
+from coord.server.recovery.startup import TermSpent, recover
 from coord.server.service import encode_meta
 from coord.storage.wal import Batch, open_wal
 from tests.store_nodes import SeededRng

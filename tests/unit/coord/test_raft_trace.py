@@ -11,7 +11,7 @@ import pytest
 from cli.main import run
 from coord.raft.messages import FOLLOWER, LEADER
 from coord.raft.trace import Event, TraceModel, TraceViolation
-from coord.server.trace_file import TraceFaultError, TraceFile, check_traces
+from coord.server.admin.trace_file import TraceFaultError, TraceFile, check_traces
 from tests.store_nodes import StoreNodes
 
 START: Event = ["start", 0, 0, 0, 0, 0, 0, [], True]

@@ -1,4 +1,4 @@
-"""coord.rpc: frames, pipelining, refusals, timeouts, reconnecting, and a real loopback connection."""
+"""coord.rpc.server: frames, pipelining, refusals, timeouts, reconnecting, and a real loopback connection."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from coord.rpc import Reconnect, RpcClient, RpcServer
-from coord.rpc_wire import (
+from coord.rpc.server import Reconnect, RpcClient, RpcServer
+from coord.rpc.wire import (
     FRAME_BYTES_MAX,
     PREAMBLE,
     Code,
@@ -208,7 +208,7 @@ class ServerSide(SynchronousTestCase):
 
     def test_more_requests_than_the_bound_are_refused(self) -> None:
         """The bound on requests in progress is kept per connection."""
-        self.patch(__import__("coord.rpc", fromlist=["rpc"]), "REQUESTS_MAX", 2)
+        self.patch(__import__("coord.rpc.server", fromlist=["rpc"]), "REQUESTS_MAX", 2)
         for n in (1, 2, 3):
             self.ask(n, Ask(n))
         (failed,) = self.answers()

@@ -8,8 +8,8 @@ import pytest
 from twisted.logger import LogEvent, globalLogPublisher
 
 from coord.errors import OK, StateDamaged, StateDiverged
-from coord.server import peer_codec as codec
-from coord.server.agreement import COMPARE_MS, PATIENCE_MS, REMEMBERED, ROUNDS_MAX, Agreement
+from coord.server.peers import codec
+from coord.server.recovery.divergence import COMPARE_MS, PATIENCE_MS, REMEMBERED, ROUNDS_MAX, Agreement
 from coord.tree.node import SetDataDelta
 from coord.wire import opcodes as op
 from coord.wire import records

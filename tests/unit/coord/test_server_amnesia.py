@@ -19,8 +19,8 @@ from coord.raft.messages import (
     Message,
 )
 from coord.raft.progress import Progress
-from coord.server import peer_codec as codec
-from coord.server.joining import MARK, MEMORY, Joining, forget, read_memory
+from coord.server.membership.joining import MARK, MEMORY, Joining, forget, read_memory
+from coord.server.peers import codec
 from coord.storage.extent import NAME as EXTENT
 from coord.wire import opcodes as op
 from coord.wire import records

@@ -9,7 +9,7 @@ import pytest
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
 from coord.errors import AUTH_FAILED, NO_AUTH, OK
-from coord.server.authentication import Authenticator
+from coord.server.clients.authentication import Authenticator
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.sasl import SaslClient

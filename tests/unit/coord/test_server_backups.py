@@ -6,7 +6,7 @@ import errno
 import json
 from typing import Any
 
-from coord.server.backups import ADMIN_FILE, Backups
+from coord.server.admin.backup import ADMIN_FILE, Backups
 from tests.disks import MemoryDisk
 from tests.store_nodes import SeededRng, StepClock
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from coord.raft.membership import Configuration
-from coord.server.commands import command_pages
-from coord.server.config import Settings
-from coord.server.members import Members, encode_members, parse_member
+from coord.server.admin.commands import command_pages
+from coord.server.admin.four_letter import Words
+from coord.server.config.settings import Settings
+from coord.server.membership.addresses import Members, encode_members, parse_member
 from coord.server.node import Node
-from coord.server.words import Words
 from coord.wire import opcodes as op
 from coord.wire.records import encode_path_watch
 from tests.store_nodes import StoreNodes

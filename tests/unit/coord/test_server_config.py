@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
-from coord.server.config import Settings, parse_address, parse_peers, parse_words
+from coord.server.config.settings import Settings, parse_address, parse_peers, parse_words
+from coord.server.config.zoo_cfg import read_zoo_cfg
 from coord.server.service import most_clients
-from coord.server.zoo_cfg import read_zoo_cfg
 
 PEERS = {1: ("a", 1), 2: ("b", 1), 3: ("c", 1)}
 

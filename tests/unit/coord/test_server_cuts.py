@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from coord.server.cuts import CUT_S_MAX, CutDoor
-from coord.server.peer_link import GIVE_UP_MS
+from coord.server.peers.link import GIVE_UP_MS
+from coord.server.peers.partition import CUT_S_MAX, CutDoor
 
 TOKEN = b"ab" * 32
 

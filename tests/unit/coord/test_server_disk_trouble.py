@@ -11,8 +11,8 @@ import errno
 import pytest
 
 from coord.errors import OK
-from coord.server.keeper import AGAIN_MS
-from coord.server.transfer import REFUSED_MS
+from coord.server.peers.snapshot_transfer import REFUSED_MS
+from coord.server.snapshots.policy import AGAIN_MS
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest

@@ -7,7 +7,7 @@ import pytest
 from coord.errors import UnsupportedLevel
 from coord.raft.messages import LEVEL
 from coord.server.node import Node
-from coord.server.recovery import recover
+from coord.server.recovery.startup import recover
 from coord.tree.levels import LEVELS, SUPPORTED, encode_level
 from tests.store_nodes import SeededRng, StoreNodes
 

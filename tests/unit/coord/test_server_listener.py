@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from coord.server.client_listener import ClientLimits, ClientListener, ClientStream
-from coord.server.reactor import READABLE
-from coord.server.stream import listening_socket
+from coord.server.clients.listener import ClientLimits, ClientListener, ClientStream
+from coord.server.net.reactor import READABLE
+from coord.server.net.stream import listening_socket
 from tests.store_nodes import StoreNodes
 
 

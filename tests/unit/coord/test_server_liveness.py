@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from coord.errors import RemoteProtocolError
-from coord.server import peer_codec as codec
-from coord.server.contact import REPORT_MARK, Contact
-from coord.server.endings import Endings
 from coord.server.node import Node
+from coord.server.peers import codec
+from coord.server.sessions.contact import REPORT_MARK, Contact
+from coord.server.sessions.endings import Endings
 from coord.tree.sessions import Session, SessionTable
 from coord.wire import opcodes as op
 from coord.wire import records

@@ -8,9 +8,8 @@ import pytest
 
 from coord.errors import BAD_ARGUMENTS, RemoteProtocolError
 from coord.raft.membership import Configuration
-from coord.server import changes
-from coord.server import peer_codec as codec
-from coord.server.members import (
+from coord.server.membership import steps
+from coord.server.membership.addresses import (
     Member,
     config_text,
     decode_members,
@@ -19,7 +18,8 @@ from coord.server.members import (
     parse_server,
     with_members,
 )
-from coord.server.peer_link import PeerLinks
+from coord.server.peers import codec
+from coord.server.peers.link import PeerLinks
 from tests.store_nodes import SeededRng
 
 
@@ -70,9 +70,9 @@ def test_config_text_goes_back_and_forth() -> None:
 
 def _steps(**wish: Any) -> list[str]:
     full = {"do": "reconfig", "joining": [], "leaving": [], "members": [], **wish}
-    changes.check_lines(full)
-    target = changes.target_for(full, _config())
-    return [repr(step) for step in changes.steps_to(target, _config(), 1, renews=full["do"] == "reconfig")]
+    steps.check_lines(full)
+    target = steps.target_for(full, _config())
+    return [repr(step) for step in steps.steps_to(target, _config(), 1, renews=full["do"] == "reconfig")]
 
 
 def test_steps() -> None:
@@ -86,7 +86,7 @@ def test_steps() -> None:
     assert _steps(leaving=["1"]) == ["transfer 0"]
     assert _steps(members=["server.1=h1:1:2;h1:3", "server.5=h5:1:2"]) == ["add 5", "remove 4", "remove 2", "remove 3"]
     for wrong in ({"leaving": ["1", "2", "3"]}, {"members": ["server.7=h7:1:2"]}, {"joining": ["server.5=h1:1:2"]}):
-        with pytest.raises(changes.RefusedError) as refused:
+        with pytest.raises(steps.RefusedError) as refused:
             _steps(**wrong)
         assert refused.value.code == BAD_ARGUMENTS
 

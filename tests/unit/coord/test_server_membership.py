@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from coord import errors as e
-from coord.server import peer_codec as codec
-from coord.server.members import Member, config_text, parse_config_text
+from coord.server.membership.addresses import Member, config_text, parse_config_text
 from coord.server.node import Node
+from coord.server.peers import codec
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.jute import buffer

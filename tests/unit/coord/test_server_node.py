@@ -8,8 +8,8 @@ import pytest
 
 from coord.errors import NO_NODE, OK, SESSION_EXPIRED, SESSION_MOVED
 from coord.raft.messages import APPEND
-from coord.server import peer_codec as codec
-from coord.server.connection import Limits
+from coord.server.clients.connection import Limits
+from coord.server.peers import codec
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest

@@ -11,10 +11,10 @@ from coord.errors import RemoteProtocolError
 from coord.raft.bounds import TERM_LEAP_MAX
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, APPEND_RESP, CONFIG, HEARTBEAT, SNAPSHOT, VOTE, Entry, Message, SnapshotMeta
-from coord.server import peer_codec as codec
-from coord.server.members import Member
-from coord.server.membership import ADDRESS_CHARS_MAX, WISHES_MAX
+from coord.server.membership.addresses import Member
+from coord.server.membership.reconfig import ADDRESS_CHARS_MAX, WISHES_MAX
 from coord.server.node import Node
+from coord.server.peers import codec
 from coord.storage.wal import open_wal
 from tests.store_nodes import StoreNodes
 from tests.unit.coord.test_server_membership import answer, reconfig, store, super_client, wish

@@ -12,7 +12,7 @@ from coord.errors import RemoteProtocolError
 from coord.raft.bounds import NUMBER_MAX
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, SnapshotMeta
-from coord.server import peer_codec as codec
+from coord.server.peers import codec
 from coord.tree.command import encode_command
 
 numbers = st.integers(0, NUMBER_MAX - 1)

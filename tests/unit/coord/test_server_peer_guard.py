@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coord.errors import RemoteProtocolError
-from coord.server import peer_codec as codec
-from coord.server.peer_guard import NONCE_BYTES, Handshake, PeerGuard
+from coord.server.peers import codec
+from coord.server.peers.guard import NONCE_BYTES, Handshake, PeerGuard
 
 SECRET = b"0123456789abcdef"
 

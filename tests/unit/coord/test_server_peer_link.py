@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from coord.errors import RemoteProtocolError
-from coord.server.peer_codec import Hello, decode_hello, encode_hello
-from coord.server.peer_link import PROVISIONAL_MAX, PROVISIONAL_TRIES, PeerLinks
-from coord.server.reactor import TurnReactor
+from coord.server.net.reactor import TurnReactor
+from coord.server.peers.codec import Hello, decode_hello, encode_hello
+from coord.server.peers.link import PROVISIONAL_MAX, PROVISIONAL_TRIES, PeerLinks
 from tests.store_nodes import SeededRng
 
 

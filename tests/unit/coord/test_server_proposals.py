@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coord.server.connection import Connection, Pending
-from coord.server.proposals import Forwarded, Proposals, Sent
+from coord.server.clients.connection import Connection, Pending
+from coord.server.clients.proposals import Forwarded, Proposals, Sent
 from coord.wire.opcodes import OP_SET_DATA
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from coord.server.reactor import TurnReactor
+from coord.server.net.reactor import TurnReactor
 
 
 class Busy:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coord.env_os import OsDisk
-from coord.server.readiness import LOOK_MS, STALL_MS, DirectoryGone, Readiness
+from coord.server.admin.readiness import LOOK_MS, STALL_MS, DirectoryGone, Readiness
 from coord.storage.wal import Batch, Wal, open_wal
 from coord.wire import opcodes as op
 from coord.wire import records

@@ -6,7 +6,7 @@ import pytest
 
 from coord.errors import StorageError
 from coord.raft.membership import Configuration
-from coord.server.recovery import Recovery, recover
+from coord.server.recovery.startup import Recovery, recover
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Batch, open_wal
 from coord.tree.machine import StateMachine

@@ -8,8 +8,8 @@ import pytest
 
 from coord.errors import OK, CorruptRecord, StorageError
 from coord.raft.membership import Configuration
-from coord.server.joining import MARK
-from coord.server.repair import ASIDE, IrreparableError, recover_or_repair
+from coord.server.membership.joining import MARK
+from coord.server.recovery.repair import ASIDE, IrreparableError, recover_or_repair
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import MAGIC, Batch, open_wal
 from coord.tree.machine import StateMachine

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
-from coord.server.config import Settings
-from coord.server.secrets_files import read_jaas, read_peer_secret, read_users, warn_if_open
-from coord.server.zoo_cfg import read_zoo_cfg
+from coord.server.config.secrets import read_jaas, read_peer_secret, read_users, warn_if_open
+from coord.server.config.settings import Settings
+from coord.server.config.zoo_cfg import read_zoo_cfg
 
 SERVER = """
 // users of the store

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from coord.server.snapshot_job import ForkSnapshotJob
+from coord.server.snapshots.job import ForkSnapshotJob
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.tree.machine import StateMachine
 from tests.disks import MemoryDisk
@@ -24,7 +24,7 @@ PARENT = """
     import signal, sys, time
     from pathlib import Path
     from coord.env_os import OsDisk
-    from coord.server.snapshot_job import ForkSnapshotJob
+    from coord.server.snapshots.job import ForkSnapshotJob
     from coord.storage.snapshot import SnapshotMeta, Snapshots
 
     class Reactor:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coord.errors import ConfigError
-from coord.server.config import Settings
-from coord.server.zoo_cfg import read_zoo_cfg
+from coord.server.config.settings import Settings
+from coord.server.config.zoo_cfg import read_zoo_cfg
 from coord.tls.context import Engine, TlsError, TlsFiles, _is_for, client_context, server_context
 from coord.tls.der import oid, subject_of
 from coord.tls.keystore import read_store

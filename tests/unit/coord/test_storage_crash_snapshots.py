@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from coord.raft.membership import Configuration
-from coord.server.recovery import recover
+from coord.server.recovery.startup import recover
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Batch, open_wal
 from coord.tree.command import encode_command, encode_create_session, encode_group

@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import ConnectionLoss, OperationError
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.active import Reign
 from master.api.requests import MasterApi
 from master.leadership.fence import Fence

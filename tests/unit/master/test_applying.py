@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.assignment.balancer import Balancing
 from master.catalog import store as catalog
 from master.leadership.fence import Deposed, Fence

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coord.rpc_wire import Code, RpcError
+from coord.rpc.wire import Code, RpcError
 from master import client as module
 from master.client import MasterClient, NoLeader
 from regions import messages as ms

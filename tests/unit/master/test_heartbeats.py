@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from master.heartbeats import Heartbeats
 from regions import messages as ms
 from regions.liveness.reports import PATIENCE_MS

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from twisted.internet.defer import fail, succeed
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.assignment.dispatch import PURGE_S
 from master.catalog import tables
 from master.catalog.purging import AGAIN_MS

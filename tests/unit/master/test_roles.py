@@ -14,7 +14,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.api.roles import WHO, Who
 from master.service import MasterService
 from master.settings import Settings

@@ -15,7 +15,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from master.leadership.identity import Identity
 from master.service import MasterService
 from master.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord.rpc_wire import Code, RpcError
+from coord.rpc.wire import Code, RpcError
 from regions import messages as ms
 from regions.messages.leader_search import Next, Search, is_repeatable
 

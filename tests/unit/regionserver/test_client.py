@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
-from coord.rpc_wire import Code, RpcError
+from coord.rpc.wire import Code, RpcError
 from regions.records import partitioning
 from regions.records import znodes as layout
 from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord, TabletState

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coord.rpc_wire import PREAMBLE, Failed, FrameReader, Reply, Request, RpcError, encode_body, encode_frame
+from coord.rpc.wire import PREAMBLE, Failed, FrameReader, Reply, Request, RpcError, encode_body, encode_frame
 from regions.messages import Accepted, GetServerStatus
 from regionserver.client.connections import Connections
 from tests.helpers import eventually

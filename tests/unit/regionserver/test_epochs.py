@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord.errors import ConnectionLoss
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions.messages import BUSY, UNKNOWN_EPOCH
 from regionserver.session.epochs import EPOCH_MAX, PAUSE_S, WAITING_MAX, Epochs
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regionserver.kv import files as files_module
 from regionserver.kv import pages, rows
 from regionserver.kv.files import RegionFile

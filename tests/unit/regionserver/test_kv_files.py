@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions.records.model import Incarnation
 from regionserver.kv import files as files_module
 from regionserver.kv.files import Environments, RegionFile
@@ -254,7 +254,7 @@ _OWNER: str = """
 import sys
 from regionserver.kv.files import Environments, RegionFile
 from regionserver.storage.ownership import Owner, take
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 hold = take(sys.argv[1], Owner("old", 1, 1, 10), None)
 file = RegionFile(hold, Environments())
 file.prove(lambda: None)

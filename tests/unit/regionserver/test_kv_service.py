@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from coord.rpc_wire import RpcError
+from coord.rpc.wire import RpcError
 from regions.messages import BAD_REQUEST, NO_LEASE, WRONG_SERVER
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
 from regions.records.partitioning import bucket_of

@@ -14,7 +14,7 @@ from twisted.internet.defer import ensureDeferred, succeed
 from twisted.python.failure import Failure
 
 from coord.errors import NoNode
-from coord.rpc import RpcError
+from coord.rpc.server import RpcError
 from regions.messages import BAD_REQUEST, BUSY, Directories, Purged
 from regions.records.model import Incarnation, RegionRecord, TableRecord, TableState
 from regions.records.znodes import encode

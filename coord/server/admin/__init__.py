@@ -1,0 +1,9 @@
+"""What operators and monitors ask a node.
+
+four_letter.py  ZooKeeper's four-letter words
+http.py         metrics, health, readiness and status on the admin port
+commands.py     ZooKeeper's AdminServer commands
+backup.py       POST /backup
+trace_file.py   the node's Raft trace as JSON lines
+stderr_log.py   log lines on stderr
+"""

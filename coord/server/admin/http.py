@@ -1,0 +1,134 @@
+"""What a store node shows on its admin port: metrics, health, readiness, status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coord.compiled import form
+from coord.http import AdminHttp
+from coord.server.admin.backup import PATH as BACKUP_PATH
+from coord.server.admin.backup import Backups
+from coord.server.admin.commands import command_pages
+from coord.server.admin.four_letter import Words
+from coord.server.admin.readiness import Readiness
+from coord.server.config.settings import Settings
+from coord.server.node import Node
+from coord.server.peers.link import PeerLinks
+
+
+def admin_site(
+    settings: Settings, node: Node, links: PeerLinks, words: Words, backups: Backups, readiness: Readiness
+) -> AdminHttp:
+    """The admin pages of one node."""
+    registry = CollectorRegistry()
+    registry.register(_Figures(node))
+
+    def health() -> tuple[bool, Mapping[str, object]]:
+        why = str(node.failure) if node.failure is not None else node.trouble()
+        return node.failure is None, {"problem": why}
+
+    def ready() -> tuple[bool, Mapping[str, object]]:
+        why = readiness.why_not()
+        return not why, {"problem": why, "role": node.role_name(), "leader": node.core.leader}
+
+    def status() -> dict[str, object]:
+        machine = node.machine
+        return {
+            "node_id": settings.node_id,
+            "form": form(),
+            "role": node.role_name(),
+            "mode": words.mode(),
+            "term": node.core.term,
+            "leader": node.core.leader,
+            "serving": node.is_serving(),
+            "commit_index": node.core.log.commit,
+            "applied_index": node.applied_index,
+            "snapshot_index": node.keeper.index,
+            "zxid": machine.last_zxid,
+            "level": node.levels.in_force(),
+            "supported_level": node.levels.supported,
+            "peers_supported_levels": dict(sorted(node.levels.announced.items())),
+            "digest": f"{machine.digest():016x}",
+            "compared_index": node.agreement.agreed_index,
+            "znodes": len(machine.tree.nodes),
+            "sessions": len(machine.sessions),
+            "connections": len(node.pipeline.connections),
+            "watches": node.pipeline.watches.watch_count(),
+            "outstanding": node.proposals.outstanding(),
+            "resent": node.proposals.resent,
+            "disk_full": node.is_full,
+            "joining": node.joining.is_joining,
+            "voters": node.core.configs.current.voters,
+            "joining_members": node.core.configs.current.pre_voters,
+            "observers": node.core.configs.current.learners,
+            "peers_connected": links.connected(),
+            "followers_behind": node.followers(),
+            "uptime_ms": node.uptime_ms(),
+        }
+
+    return AdminHttp(
+        registry=registry,
+        health=health,
+        ready=ready,
+        status=status,
+        actions={BACKUP_PATH: backups.answer},
+        pages=command_pages(settings, node, words),
+    )
+
+
+class _Figures(Collector):
+    """Reads the node's counters when somebody asks."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures of the node, as they are now."""
+        node = self._node
+        pipeline = node.pipeline
+        tree = node.machine.tree
+        gauges: list[tuple[str, str, float]] = [
+            ("leader", "1 while this node leads", float(node.role_name() == "leader")),
+            ("serving", "1 while this node has a leader", float(node.is_serving())),
+            ("term", "Raft term", node.core.term),
+            ("commit_index", "Raft commit index", node.core.log.commit),
+            ("applied_index", "Raft applied index", node.applied_index),
+            (
+                "compared_index",
+                "Index behind which all states were found alike",
+                node.agreement.agreed_index,
+            ),
+            ("snapshot_index", "Index of the newest snapshot", node.keeper.index),
+            ("zxid", "Zxid of the last applied command", node.machine.last_zxid),
+            ("level", "Feature level in force", node.levels.in_force()),
+            ("supported_level", "Highest feature level that this build supports", node.levels.supported),
+            ("znodes", "Znodes in the tree", len(tree.nodes)),
+            ("data_bytes", "Bytes of data in znodes", tree.data_bytes),
+            ("ephemerals", "Ephemeral znodes", tree.ephemeral_count),
+            ("sessions", "Sessions in the cluster", len(node.machine.sessions)),
+            ("connections", "Client connections of this node", len(pipeline.connections)),
+            ("watches", "Watches on this node", pipeline.watches.watch_count()),
+            ("outstanding_commands", "Commands of this node's clients not seen applied", node.proposals.outstanding()),
+            ("disk_full", "1 while the disk refuses the log for lack of room", float(node.is_full)),
+            (
+                "request_latency_mean_seconds",
+                "Mean time of a request through the log",
+                pipeline.latency.mean_ms() / 1e3,
+            ),
+        ]
+        for name, text, value in gauges:
+            yield GaugeMetricFamily(f"rk_coord_{name}", text, value=value)
+        counters: list[tuple[str, str, float]] = [
+            ("requests", "Requests received from clients", pipeline.received),
+            ("events", "Watch events sent", pipeline.events_sent),
+            ("groups", "Log entries with commands applied", node.groups),
+            ("commands", "Commands applied", node.commands),
+            ("elections_won", "Times this node became leader", node.elections_won),
+            ("commands_resent", "Commands sent again after a leader change", node.proposals.resent),
+        ]
+        for name, text, value in counters:
+            yield CounterMetricFamily(f"rk_coord_{name}", text, value=value)

@@ -1,0 +1,14 @@
+"""Clients of a store node: from the accepted socket to the reply.
+
+Read in the order of a request:
+
+    listener.py        the client port: accepts sockets, reads frames, sends the output of a turn
+    connection.py      one client's connection: identities, pending requests, output, bounds
+    authentication.py  credentials in, identities out
+    pipeline.py        one session's requests in order: reads are answered, writes are proposed
+    proposals.py       this node's writes on their way into the log, over any number of leader changes
+    syncs.py           sync: a read index, answered when that index is applied
+    read_only.py       what a node without a leader still answers
+
+`node.py` and `service.py` use this package from outside; nothing else does.
+"""

@@ -1,0 +1,121 @@
+"""Who a client is: credentials in, identities out. What is proved here goes into the log, never the secret.
+
+| proof | identity |
+| --- | --- |
+| auth packet `digest` with user:password | (digest, user:hash); also (super, "") if that is the super digest |
+| auth packet `ip` | the address, which the session has from its beginning |
+| SASL DIGEST-MD5 | (sasl, user) |
+| TLS with a client certificate | (x509, subject), with the session itself |
+
+Every attempt is a line of the audit log, `authentication scheme=… id=… session=… address=… result=…`, and so is every
+setACL, `acl path=… session=… address=… result=…`. Neither holds a secret or a hash of one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from twisted.logger import Logger
+
+from coord.errors import OK, RemoteProtocolError
+from coord.tree.acl import DIGEST, IP, SUPER, Identity
+from coord.tree.command import COMMAND_HEADER_BYTES
+from coord.wire.records import decode_set_acl
+from coord.wire.sasl import SaslError, SaslServer
+
+if TYPE_CHECKING:
+    from coord.server.clients.connection import Connection
+
+audit = Logger(namespace="audit")
+
+X509: Final = b"x509"
+SASL: Final = b"sasl"
+_NONCE_BYTES: Final = 18
+#: The identity that may do everything.
+_SUPERUSER: Final[Identity] = (SUPER, b"")
+
+
+class Authenticator:
+    """What a node was told about who may prove what."""
+
+    def __init__(
+        self, token: Callable[[int], bytes], *, super_digest: str = "", sasl_users: Mapping[str, str] | None = None
+    ) -> None:
+        """`token(n)`: n unguessable bytes; `super_digest`: `user:base64 of SHA-1`, "" for no superuser."""
+        self._token = token
+        self._super_digest = super_digest.encode()
+        self._sasl_users = sasl_users or {}
+
+    def auth(self, connection: Connection, scheme: bytes, credential: bytes) -> list[Identity] | None:
+        """The identities that an auth packet proves, perhaps none that are new; None when it is refused."""
+        if scheme == DIGEST:
+            user = credential.partition(b":")[0]
+            name = user + b":" + base64.b64encode(hashlib.sha1(credential, usedforsecurity=False).digest())
+            proved = [(DIGEST, name)]
+            if self._super_digest and hmac.compare_digest(name, self._super_digest):
+                proved.append(_SUPERUSER)
+            self._note(connection, "super" if len(proved) > 1 else "digest", user, "ok")
+            return proved
+        if scheme == IP or (scheme == X509 and connection.certificate):
+            # The session has it already.
+            return []
+        self._note(connection, scheme.decode(errors="replace")[:32], b"", "refused: no such scheme here")
+        return None
+
+    def sasl(self, connection: Connection, token: bytes) -> tuple[bytes | None, list[Identity]]:
+        """The next step of the connection's SASL exchange: (token for the client, identities proved by it).
+
+        Without users there is nothing to prove, and the answer is null, as a ZooKeeper without SASL gives it. Raises
+        SaslError.
+        """
+        if not self._sasl_users:
+            return None, []
+        exchange = connection.sasl
+        if exchange is None or exchange.is_complete:
+            nonce = base64.b64encode(self._token(_NONCE_BYTES))
+            exchange = connection.sasl = SaslServer(self._sasl_users, nonce)
+        try:
+            answer = exchange.evaluate(token)
+        except SaslError as refused:
+            connection.sasl = None
+            self._note(connection, "sasl", b"", f"refused: {refused}")
+            raise
+        if not exchange.is_complete:
+            return answer, []
+        self._note(connection, "sasl", exchange.user.encode(), "ok")
+        return answer, [(SASL, exchange.user.encode())]
+
+    def certificate(self, connection: Connection) -> list[Identity]:
+        """What the certificate of a connection's client proves; nothing without one."""
+        if not connection.certificate:
+            return []
+        self._note(connection, "x509", connection.certificate, "ok")
+        return [(X509, connection.certificate)]
+
+    def acl_changed(self, connection: Connection, command: bytes, err: int) -> None:
+        """A setACL of this connection was performed or refused; `command` as it went into the log."""
+        try:
+            path = decode_set_acl(command, COMMAND_HEADER_BYTES, len(command))[0].decode(errors="replace")
+        except RemoteProtocolError:
+            path = "?"
+        audit.info(
+            "acl path={path!r} session={session:#x} address={address} result={result}",
+            path=path,
+            session=connection.session_id & (1 << 64) - 1,
+            address=connection.address,
+            result="ok" if err == OK else f"refused: {err}",
+        )
+
+    def _note(self, connection: Connection, scheme: str, name: bytes, result: str) -> None:
+        audit.info(
+            "authentication scheme={scheme} id={name!r} session={session:#x} address={address} result={result}",
+            scheme=scheme,
+            name=name.decode(errors="replace")[:128],
+            session=connection.session_id & (1 << 64) - 1,
+            address=connection.address,
+            result=result,
+        )

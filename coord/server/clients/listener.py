@@ -1,0 +1,346 @@
+"""The client port: sockets on one side, `Pipeline` on the other.
+
+What a client may cost is bounded here, each bound a setting: connections per address and in total, the time until its
+first request, the bytes waiting for a client that does not read, and how long it may not read.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from twisted.logger import Logger
+
+from coord.env import Clock
+from coord.server.clients.connection import Connection, Transport
+from coord.server.net.reactor import TurnReactor
+from coord.server.net.stream import Stream, tune
+from coord.server.node import Node
+from coord.tls.context import Engine
+from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientConnection
+
+log = Logger(__name__)
+
+#: How often half-open and stalled connections are looked for.
+SWEEP_S = 1.0
+#: Accepted in one turn, so that a flood of connects does not hold up those who are connected.
+ACCEPTS_PER_TURN = 64
+#: The same with TLS, where each costs a signature of about a millisecond soon after.
+SECURE_ACCEPTS_PER_TURN = 16
+
+
+class ClientLimits:
+    """Bounds of the client port; 0 connections mean no bound."""
+
+    def __init__(
+        self,
+        *,
+        connections_per_address_max: int = 60,
+        connections_max: int = 0,
+        frame_bytes_max: int = 0xFFFFF,
+        connect_timeout_ms: int = 10_000,
+        stall_ms: int = 15_000,
+        send_queue_bytes_max: int = 64 << 20,
+        pause_bytes: int = 1 << 20,
+        sends_per_turn: int = 1000,
+    ) -> None:
+        assert pause_bytes < send_queue_bytes_max, (pause_bytes, send_queue_bytes_max)
+        assert sends_per_turn > 0, sends_per_turn
+        self.connections_per_address_max = connections_per_address_max
+        self.connections_max = connections_max
+        #: jute.maxbuffer.
+        self.frame_bytes_max = frame_bytes_max
+        #: A connection without a connect request or word is closed after this.
+        self.connect_timeout_ms = connect_timeout_ms
+        #: A client that takes nothing of what waits for it is closed after this.
+        self.stall_ms = stall_ms
+        #: Bytes that may wait for one client.
+        self.send_queue_bytes_max = send_queue_bytes_max
+        #: More than this waits: requests of this client are not read until it has taken it.
+        self.pause_bytes = pause_bytes
+        #: Connections that a turn sends to, and as many again of those that earlier turns left: a change that thousands
+        #: watch costs a call of the kernel for each, and nobody else is to wait for all of them.
+        self.sends_per_turn = sends_per_turn
+
+
+class ClientStream(Stream, Transport):
+    """One client's socket."""
+
+    #: Each item of the output is one whole reply or event (see `Engine.seal`).
+    seals_each = True
+
+    def __init__(
+        self, listener: ClientListener, sock: socket.socket, address: tuple[str, int], tls: Engine | None
+    ) -> None:
+        super().__init__(listener.reactor, sock)
+        self.tls = tls
+        self.backlog_max = listener.limits.send_queue_bytes_max
+        self._listener = listener
+        self._wire = ClientConnection(listener.limits.frame_bytes_max)
+        self.address = address[0]
+        now_ms = listener.clock.monotonic_ms()
+        self.connection: Connection = listener.node.pipeline.connect(self, address[0], address[1], now_ms)
+        self.connection.is_secure = tls is not None
+        self.output = self.connection.output
+        self.is_dirty = False
+        self._has_begun = False
+        self._will_drain = False
+        self.since_ms = now_ms
+        self.stalled_ms = 0
+        self._wants_reading = True
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        wire = self._wire
+        connection = self.connection
+        pipeline = self._listener.node.pipeline
+        try:
+            frames = wire.receive_data(data)
+            if not self._has_begun:
+                self._begin()
+            if frames:
+                pipeline.receive(connection, wire.take_block(), frames)
+        except Exception:  # the named boundary: whatever a client sends costs its own connection only
+            log.failure("fault while serving {address}; its connection is closed", address=self.address)
+            pipeline.close(connection)
+            return
+        if wire.phase == PHASE_CLOSED and not self.is_closed:
+            log.debug("{address} broke the protocol: {why}", address=self.address, why=wire.violation)
+            pipeline.close(connection, flush=True)
+
+    def _begin(self) -> None:
+        """The first bytes decide: a session or a four-letter word."""
+        wire = self._wire
+        listener = self._listener
+        pipeline = listener.node.pipeline
+        if wire.phase == PHASE_WORD:
+            self._has_begun = True
+            answer = listener.answer_word(wire.word)
+            if answer:
+                self.output.append(answer)
+                self.wake()
+            pipeline.close(self.connection, flush=True)
+        elif wire.phase in (PHASE_OPEN, PHASE_CLOSED):
+            self._has_begun = True
+            request = wire.take_connect()
+            if self.tls is not None:
+                self.connection.certificate = self.tls.peer_subject().encode()
+            if request is not None:
+                pipeline.open_session(self.connection, request)
+
+    def lost(self, reason: str) -> None:
+        """The client is gone."""
+        if reason.startswith("TLS"):
+            log.info("{address}: {reason}", address=self.address, reason=reason)
+        self._listener.forget(self)
+        self._listener.node.pipeline.connection_lost(self.connection)
+
+    # --- what the pipeline asks ---------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """See `Transport.wake`."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._listener.dirty.append(self)
+
+    def set_reading(self, is_reading: bool) -> None:
+        """See `Transport.set_reading`."""
+        self._wants_reading = is_reading
+        super().set_reading(is_reading and self.backlog() <= self._listener.limits.pause_bytes)
+
+    def close(self, *, flush: bool = False) -> None:
+        """See `Transport.close`."""
+        if flush and not self.is_closed:
+            self.wake()
+            self.close_when_sent()
+        if not flush or self.is_closed:
+            super().close()
+        self._listener.forget(self)
+
+    def needs_contact(self) -> bool:
+        """Return True if what is sent here confirms a session that the leader may end."""
+        connection = self.connection
+        return connection.session is not None and not connection.is_read_only and not self.is_closed
+
+    def send(self) -> None:
+        """Send this turn's output; stop reading from a client that does not take it."""
+        self.flush()
+        self._account()
+        if self._rest_bytes and self._rest_bytes > self._listener.limits.pause_bytes:
+            super().set_reading(False)
+
+    def _send_rest(self) -> None:
+        super()._send_rest()
+        self.stalled_ms = 0
+        self._account()
+        if not self.is_closed and self._wants_reading and self.backlog() <= self._listener.limits.pause_bytes:
+            super().set_reading(True)
+
+    def _account(self) -> None:
+        """Tell the connection what still waits, and the pipeline when a choked one may go on, in a turn of its own."""
+        connection = self.connection
+        waiting = connection.output_bytes = self._rest_bytes
+        if connection.is_choked and waiting <= self._listener.limits.pause_bytes and not self._will_drain:
+            self._will_drain = True
+            self._listener.reactor.callLater(0, self._drained)
+
+    def _drained(self) -> None:
+        self._will_drain = False
+        self._listener.node.pipeline.drained(self.connection)
+
+    def sweep(self, now_ms: int) -> None:
+        """Close the connection if it is half open or stalled."""
+        limits = self._listener.limits
+        if not self._has_begun and now_ms - self.since_ms > limits.connect_timeout_ms:
+            self.fail("sent no connect request")
+        elif self.backlog() == 0:
+            self.stalled_ms = 0
+        elif self.stalled_ms == 0:
+            self.stalled_ms = now_ms
+        elif now_ms - self.stalled_ms > limits.stall_ms:
+            self.fail("does not read")
+
+
+class ClientListener:
+    """All client connections of one node."""
+
+    def __init__(
+        self,
+        reactor: TurnReactor,
+        node: Node,
+        clock: Clock,
+        limits: ClientLimits,
+        answer_word: Callable[[bytes], bytes],
+    ) -> None:
+        """`answer_word` gives the answer to a four-letter word, b"" for none."""
+        self.reactor = reactor
+        self.node = node
+        self.clock = clock
+        self.limits = limits
+        self.answer_word = answer_word
+        #: Those with output, in the order in which it came; those that an earlier turn did not get to.
+        self.dirty: list[ClientStream] = []
+        self._late: deque[ClientStream] = deque()
+        #: Those whose output waits for contact with the leader.
+        self._held: list[ClientStream] = []
+        self.streams: dict[ClientStream, None] = {}
+        self._per_address: dict[str, int] = {}
+        #: Where clients come in, and by which context if by TLS.
+        self._listening: dict[socket.socket, ssl.SSLContext | None] = {}
+        #: Connections refused for one of the bounds.
+        self.refused = 0
+
+    def start(self, listening: Mapping[socket.socket, ssl.SSLContext | None]) -> None:
+        """Accept clients on these sockets, with TLS where there is a context for it."""
+        self._listening = dict(listening)
+        for door, context in self._listening.items():
+            self.reactor.watch(door.fileno(), partial(self._accept, door, context))
+        self.reactor.callLater(SWEEP_S, self._sweep)
+
+    def stop(self) -> None:
+        """Accept nobody any more and close every connection; sessions live on elsewhere."""
+        for door in self._listening:
+            self.reactor.unwatch(door.fileno())
+            door.close()
+        self._listening = {}
+        while self.send_all():
+            pass
+        self.node.close_clients()
+        for stream in list(self.streams):
+            stream.close()
+
+    def send_all(self) -> bool:
+        """Send every connection's output of this turn, one call each. True when some have to wait for the next turn.
+
+        Without recent contact with the leader outputs of sessions wait in their connections
+        (`coord.server.sessions.contact`).
+        What came in this turn goes before what waits already: who asks is not behind a crowd that watches. Both get as
+        many calls, so neither waits for ever; the order of one connection's output does not depend on it.
+        """
+        late = self._late
+        if not self.dirty and not late and not self._held:
+            return False
+        dirty, self.dirty = self.dirty, []
+        if not self.node.liveness.may_answer():
+            dirty = self._hold([*late, *dirty])
+            late.clear()
+        elif self._held:
+            dirty, self._held = self._held + dirty, []
+        most = self.limits.sends_per_turn
+        waiting = [late.popleft() for _ in range(min(most, len(late)))]
+        if len(dirty) > most:
+            late.extend(dirty[most:])
+            del dirty[most:]
+        for stream in dirty:
+            stream.is_dirty = False
+            stream.send()
+        for stream in waiting:
+            stream.is_dirty = False
+            stream.send()
+        return len(late) > 0
+
+    def _hold(self, dirty: list[ClientStream]) -> list[ClientStream]:
+        """Keep those that need contact with the leader; return the others."""
+        self._held = [stream for stream in [*self._held, *dirty] if stream.needs_contact()]
+        return [stream for stream in dirty if not stream.needs_contact()]
+
+    def forget(self, stream: ClientStream) -> None:
+        """The connection is closed, or will be when its last bytes have left."""
+        if stream in self.streams:
+            del self.streams[stream]
+            left = self._per_address[stream.address] - 1
+            if left:
+                self._per_address[stream.address] = left
+            else:
+                del self._per_address[stream.address]
+
+    def _accept(self, door: socket.socket, context: ssl.SSLContext | None, events: int) -> None:  # noqa: ARG002
+        for _ in range(ACCEPTS_PER_TURN if context is None else SECURE_ACCEPTS_PER_TURN):
+            try:
+                sock, address = door.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors, mostly: the client stays in the kernel's queue, the loop must not spin on it.
+                log.warn("cannot accept clients: {error}", error=error.strerror)
+                self.reactor.rewatch(door.fileno(), readable=False, writable=False)
+                self.reactor.callLater(SWEEP_S, self._accept_again, door)
+                return
+            host = _plain(address[0])
+            if self._is_too_many(host):
+                self.refused += 1
+                sock.close()
+                continue
+            tune(sock, give_up_ms=self.limits.stall_ms)
+            tls = None if context is None else Engine(context, is_server=True)
+            stream = ClientStream(self, sock, (host, address[1]), tls)
+            self.streams[stream] = None
+            self._per_address[stream.address] = self._per_address.get(stream.address, 0) + 1
+
+    def _accept_again(self, door: socket.socket) -> None:
+        if door in self._listening:
+            self.reactor.rewatch(door.fileno(), readable=True, writable=False)
+
+    def _is_too_many(self, address: str) -> bool:
+        limits = self.limits
+        per_address = limits.connections_per_address_max
+        if per_address and self._per_address.get(address, 0) >= per_address:
+            if self.refused % 1000 == 0:
+                log.warn("{address} has {count} connections: no more are taken", address=address, count=per_address)
+            return True
+        return limits.connections_max > 0 and len(self.streams) >= limits.connections_max
+
+    def _sweep(self) -> None:
+        now_ms = self.clock.monotonic_ms()
+        for stream in list(self.streams):
+            stream.sweep(now_ms)
+        if self._listening:
+            self.reactor.callLater(SWEEP_S, self._sweep)
+
+
+def _plain(host: str) -> str:
+    """A client's address. At a door to both worlds IPv4 comes in IPv6's clothes, which no access list knows it by."""
+    return host.removeprefix("::ffff:") if "." in host else host

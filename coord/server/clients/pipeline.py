@@ -1,0 +1,643 @@
+"""Requests of clients in order: what is answered at once, what waits for the log, what waits behind that.
+
+Three rules, per connection:
+
+- replies leave in the order of the requests;
+- a read is answered at once when nothing of the same session waits, else after what waits in front of it, so that a
+  session sees its own writes; and no write goes to the log while a sync of its connection waits, so that neither the
+  sync nor the reads behind it see writes that were asked for later;
+- watch events caused by a command enter the output before that command's own reply and before any later read, so no
+  client sees data newer than an event it has not got. There is one output list per connection and everything passes
+  through it.
+
+`sync` waits for a read index (the quorum confirms the leader), which makes the reads behind it linearizable.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from coord.errors import (
+    AUTH_FAILED,
+    MARSHALLING_ERROR,
+    NOT_READ_ONLY,
+    OK,
+    QUOTA_EXCEEDED,
+    SESSION_EXPIRED,
+    SESSION_MOVED,
+    UNIMPLEMENTED,
+    RemoteProtocolError,
+)
+from coord.server.clients.authentication import Authenticator
+from coord.server.clients.connection import Connection, Latency, Limits, Pending, Transport
+from coord.server.clients.proposals import Proposals, Sent
+from coord.server.clients.read_only import ReadOnly
+from coord.tree.acl import Identity
+from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_identities
+from coord.tree.machine import Outcome, StateMachine
+from coord.tree.sessions import Session
+from coord.tree.watches import WatchTable
+from coord.wire import opcodes as op
+from coord.wire.codec import (
+    decode_auth,
+    decode_sasl,
+    encode_connect_response,
+    encode_event_frame,
+    encode_reply_frame,
+    encode_sasl,
+)
+from coord.wire.jute import IS_COMPILED
+from coord.wire.sasl import SaslError
+from coord.wire.values import NO_PASSWD, PASSWD_BYTES, ConnectRequest, ConnectResponse
+
+if IS_COMPILED:
+    from librt.strings import read_i32_be
+
+_header_at = struct.Struct("!ii").unpack_from
+_pack_length = struct.Struct("!i").pack
+
+#: Answered from this node's tree.
+READS: Final = frozenset(
+    (
+        op.OP_EXISTS,
+        op.OP_GET_DATA,
+        op.OP_GET_ACL,
+        op.OP_GET_CHILDREN,
+        op.OP_GET_CHILDREN2,
+        op.OP_MULTI_READ,
+        op.OP_CHECK_WATCHES,
+        op.OP_REMOVE_WATCHES,
+        op.OP_GET_EPHEMERALS,
+        op.OP_GET_ALL_CHILDREN_NUMBER,
+        op.OP_ADD_WATCH,
+        op.OP_WHO_AM_I,
+    )
+)
+#: Go into the log as they are. CHECK is no request of its own; RECONFIG is not a command of the tree.
+WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
+#: Stands among the requests of a connection for the read index that the reads behind it wait for.
+BARRIER: Final = -2
+_OPENING: Final = (op.OP_CREATE_SESSION, op.OP_ATTACH)
+
+
+class Pipeline:
+    """All client connections of one node, between their bytes and the node's log."""
+
+    def __init__(
+        self,
+        node_id: int,
+        machine: StateMachine,
+        proposals: Proposals,
+        limits: Limits,
+        token: Callable[[int], bytes],
+        ask_read_index: Callable[[Connection, Pending], None],
+    ) -> None:
+        """`token(n)`: n unguessable bytes; `ask_read_index` is told of every sync, `release_sync` answers it."""
+        self.machine: StateMachine
+        self.watches = WatchTable(limits.watches_max)
+        self.limits = limits
+        self.connections: dict[int, Connection] = {}
+        self._node_id = node_id
+        self._proposals = proposals
+        self._token = token
+        self._ask_read_index = ask_read_index
+        #: Who may prove what; set anew by whoever has settings for it.
+        self.authenticator = Authenticator(token)
+        #: What is done while there is no leader.
+        self.read_only = ReadOnly(self, token)
+        self._by_session: dict[int, Connection] = {}
+        self.serve(machine)
+        #: Connections whose sessions the group being applied has opened, with requests that came early.
+        self._opened: list[Connection] = []
+        self._connection_count = 0
+        self._origin = (node_id << 48) | int.from_bytes(token(4), "big")
+        #: Told of every session that a command created or moved, and the node where its client is.
+        self.on_session_opened: Callable[[int, int], None] = _nobody_listens
+        #: Told of every request for other members; `answer_wish` answers it.
+        self.on_wish: Callable[[Connection, Pending], None] = _nobody_grants
+        #: Reads wait for a read index, as behind a sync.
+        self.is_linearizable = False
+        #: Connections heard from since the last `take_heard`.
+        self._heard: set[Connection] = set()
+        #: Requests taken and events given, since the start or the last reset.
+        self.received = 0
+        self.events_sent = 0
+        self.latency = Latency()
+        #: Reads that wait behind something of their session. While there are any, commands are applied one by one
+        #: (`Node`), so that a read between two writes of its session sees the first and not the second.
+        self.waiting_reads = 0
+        #: The time at the end of the last turn, as good as any within one turn.
+        self.now_ms = 0
+
+    def serve(self, machine: StateMachine) -> None:
+        """Answer from this state from now on."""
+        self.machine = machine
+        machine.answering = self._by_session
+        # No watch is left while a group is being applied, but between its commands if they are applied one by one.
+        machine.watches = self.watches
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def connect(self, transport: Transport, address: str, port: int, now_ms: int) -> Connection:
+        """A client has connected."""
+        self._connection_count += 1
+        connection = Connection(self._connection_count, transport, address, port, now_ms)
+        self.connections[connection.number] = connection
+        return connection
+
+    def connection_lost(self, connection: Connection) -> None:
+        """The client is gone; its session lives on until it expires. What it asked for may still be performed."""
+        if connection.is_closed:
+            return
+        connection.is_closed = connection.is_ending = True
+        self.waiting_reads -= sum(1 for waiting in connection.pending if waiting.is_read)
+        del self.connections[connection.number]
+        if self._by_session.get(connection.session_id) is connection:
+            self.watches.drop(connection.session_id)
+            del self._by_session[connection.session_id]
+
+    def close(self, connection: Connection, *, flush: bool = False) -> None:
+        """End a connection from this side."""
+        if not connection.is_closed:
+            self.connection_lost(connection)
+            connection.transport.close(flush=flush)
+
+    def has_heard(self) -> bool:
+        """Return True if any client was heard from since the last `take_heard`."""
+        return len(self._heard) > 0
+
+    def peek_heard(self) -> list[int]:
+        """Return what `take_heard` would return."""
+        return sorted({c.session_id for c in self._heard if c.session is not None and not c.is_read_only})
+
+    def take_heard(self) -> list[int]:
+        """Ids of the sessions heard from since the last call, ascending; also of connections that have gone since."""
+        heard = self.peek_heard()
+        self._heard.clear()
+        return heard
+
+    def end_silent(self, session_id: int) -> bool:
+        """Close the connection of a session that is about to end; return False if there is none here.
+
+        Nothing more is answered over it. A client that lives after all connects anew, which the log decides.
+        """
+        connection = self._by_session.get(session_id)
+        if connection is None or connection.is_read_only:
+            return False
+        self.close(connection)
+        return True
+
+    def sent(self) -> int:
+        """Replies and events given to the clients that are connected now."""
+        return self.events_sent + sum(connection.sent for connection in self.connections.values())
+
+    def reset_figures(self) -> None:
+        """Begin to count anew."""
+        self.received = self.events_sent = 0
+        self.latency = Latency()
+
+    # --- the handshake ----------------------------------------------------------------------------------------------
+
+    def open_session(self, connection: Connection, request: ConnectRequest) -> None:
+        """Ask the log for a session, or to move an existing one here."""
+        limits = self.limits
+        wanted = max(limits.session_timeout_min_ms, min(request.timeout_ms, limits.session_timeout_max_ms))
+        address = connection.address.encode()
+        connection.has_read_only = request.has_read_only
+        connection.timeout_ms = wanted
+        if request.last_zxid_seen > self.machine.last_zxid:
+            # The client has seen more than this node: it must not go back in time (ZooKeeper: single system image).
+            self.close(connection)
+            return
+        new_id = ((self._node_id & 0x7F) << 56) | (int.from_bytes(self._token(7), "big") or 1)
+        if self.read_only.is_on:
+            self.read_only.open_session(connection, request, new_id)
+            return
+        self._origin += 1
+        if request.session_id == 0:
+            if len(self.machine.sessions) >= limits.sessions_max:
+                self.close(connection)
+                return
+            connection.passwd = self._token(PASSWD_BYTES)
+            session_id = new_id
+            opcode = op.OP_CREATE_SESSION
+        else:
+            connection.passwd = request.passwd
+            session_id = request.session_id
+            opcode = op.OP_ATTACH
+        connection.session_id = session_id
+        proved = encode_identities(self.authenticator.certificate(connection))
+        encode = encode_create_session if opcode == op.OP_CREATE_SESSION else encode_attach
+        body = encode(wanted, connection.passwd, address, proved)
+        pending = Pending(0, opcode, 0)
+        connection.pending.append(pending)
+        self._propose(connection, pending, session_id, self._origin, 0, opcode, body)
+
+    def _session_opened(self, connection: Connection, outcome: Outcome) -> None:
+        connection.pending.clear()
+        session = self.machine.sessions.find(outcome.session_id)
+        if outcome.err != OK or session is None:
+            self.refuse_session(connection)
+        else:
+            self.start_session(connection, session, outcome.zxid)
+            if connection.early:
+                self._opened.append(connection)
+
+    def refuse_session(self, connection: Connection) -> None:
+        """Tell a client that its session is gone."""
+        self._send_connect_response(connection, ConnectResponse(0, 0, NO_PASSWD))
+        self.close(connection, flush=True)
+
+    def start_session(self, connection: Connection, session: Session, owner: int) -> None:
+        """From here on the connection speaks for the session, under this owner."""
+        connection.session = session
+        connection.session_id = session.session_id
+        connection.owner = owner
+        connection.timeout_ms = session.timeout_ms
+        older = self._by_session.get(session.session_id)
+        if older is not None:
+            self.close(older)
+        self._by_session[session.session_id] = connection
+        self._heard.add(connection)
+        response = ConnectResponse(session.timeout_ms, session.session_id, session.passwd, connection.is_read_only)
+        self._send_connect_response(connection, response)
+        connection.pending_bytes = 0
+        if connection.is_paused:
+            connection.is_paused = False
+            connection.transport.set_reading(not connection.is_choked)
+
+    def _serve_early(self) -> None:
+        """Take the requests that came before their session: the tree is where the last command of the group left it,
+        so they have to wait until all events of the group are given."""
+        opened, self._opened = self._opened, []
+        for connection in opened:
+            early, connection.early = connection.early, []
+            for block, frames in early:
+                self.receive(connection, block, frames)
+
+    def _send_connect_response(self, connection: Connection, response: ConnectResponse) -> None:
+        response.has_read_only = connection.has_read_only
+        body = encode_connect_response(response)
+        connection.output.append(_pack_length(len(body)) + body)
+        connection.sent += 1
+        connection.transport.wake()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def receive(self, connection: Connection, block: bytes, frames: list[tuple[int, int]]) -> None:
+        """Take the requests `block[at:end]` for each range of `frames`, in order."""
+        session = connection.session
+        if session is None:
+            if not connection.is_ending:
+                connection.early.append((block, frames))
+                connection.pending_bytes += len(block)
+                self._maybe_pause(connection, len(connection.early))
+            return
+        self._heard.add(connection)
+        if connection.is_choked or connection.parked:
+            connection.parked.append((block, frames))
+            return
+        connection.received += len(frames)
+        self.received += len(frames)
+        pending = connection.pending
+        output = connection.output
+        machine = self.machine
+        read = machine.read
+        watches = self.watches
+        xid = opcode = 0
+        has_barrier = connection.is_read_only
+        room = self.limits.output_bytes_max - connection.output_bytes
+        requests = iter(frames)
+        for at, end in requests:
+            if connection.is_ending:
+                break
+            if IS_COMPILED:
+                xid, opcode = read_i32_be(block, at), read_i32_be(block, at + 4)
+            else:
+                xid, opcode = _header_at(block, at)
+            if opcode in READS:
+                if self.is_linearizable and not has_barrier:
+                    # One for all reads up to the next write, which is not looked at before they are answered.
+                    has_barrier = True
+                    self._add_barrier(connection)
+                if pending:
+                    self._wait(connection, Pending(xid, opcode, end - at, block[at + 8 : end], is_read=True))
+                else:
+                    err, body = read(opcode, block, session, watches, at + 8, end)
+                    output.append(encode_reply_frame(xid, machine.last_zxid, err, body))
+                    connection.sent += 1
+                    room -= len(body)
+                    if room < 0:
+                        connection.parked.insert(0, (block, list(requests)))
+                        self._choke(connection)
+            elif opcode in WRITES:
+                if connection.syncs:
+                    connection.parked.append((block, [(at, end), *requests]))
+                    connection.transport.set_reading(False)
+                    break
+                waiting = Pending(xid, opcode, end - at)
+                self._wait(connection, waiting)
+                if opcode == op.OP_CLOSE_SESSION:
+                    waiting.closes = connection.is_ending = True
+                self._propose(
+                    connection, waiting, connection.session_id, connection.owner, xid, opcode, block[at + 8 : end]
+                )
+            else:
+                self._receive_other(connection, xid, opcode, block, at + 8, end)
+        connection.output_bytes = self.limits.output_bytes_max - room
+        connection.last_xid, connection.last_opcode = xid, opcode
+        if output:
+            connection.transport.wake()
+
+    def _receive_other(self, connection: Connection, xid: int, opcode: int, block: bytes, at: int, end: int) -> None:
+        """The rarer operations: pings, sync, auth, and what this server does not know."""
+        if opcode == op.OP_PING:
+            # Not behind what waits: a ping says that this server lives, however long the log may take.
+            connection.send_reply(op.XID_PING, self.machine.last_zxid, OK, b"")
+        elif opcode == op.OP_SET_WATCHES or opcode == op.OP_SET_WATCHES2:
+            self._wait(connection, Pending(xid, opcode, end - at, block[at:end], is_read=True))
+            self._advance(connection)
+        elif connection.is_read_only and opcode in (op.OP_SYNC, op.OP_RECONFIG, op.OP_MEMBERSHIP):
+            self._answer_now(connection, xid, opcode, NOT_READ_ONLY, closes=False)
+        elif opcode == op.OP_SYNC:
+            waiting = Pending(xid, opcode, end - at, block[at:end])
+            self._wait(connection, waiting)
+            connection.syncs += 1
+            self._ask_read_index(connection, waiting)
+        elif opcode == op.OP_AUTH:
+            self._receive_auth(connection, xid, block, at, end)
+        elif opcode == op.OP_SASL:
+            self._receive_sasl(connection, xid, block, at, end)
+        elif opcode == op.OP_RECONFIG or opcode == op.OP_MEMBERSHIP:
+            waiting = Pending(xid, opcode, end - at, block[at:end])
+            self._wait(connection, waiting)
+            # As behind a sync, no later write of this connection goes to the log before this is answered.
+            connection.syncs += 1
+            self.on_wish(connection, waiting)
+        else:
+            self._answer_now(connection, xid, opcode, UNIMPLEMENTED, closes=True)
+
+    def _add_barrier(self, connection: Connection) -> None:
+        """A sync that nobody asked for and that gets no answer: what comes behind it is linearizable."""
+        barrier = Pending(0, BARRIER, 0)
+        connection.pending.append(barrier)
+        connection.syncs += 1
+        self._ask_read_index(connection, barrier)
+
+    def _receive_auth(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
+        """Turn a credential into an identity; only that goes into the log, never the secret."""
+        try:
+            _, scheme, credential = decode_auth(block, at, end)
+        except RemoteProtocolError:
+            self._answer_now(connection, xid, op.OP_AUTH, MARSHALLING_ERROR, closes=True)
+            return
+        proved = self.authenticator.auth(connection, scheme, credential)
+        if proved is None:
+            self._answer_now(connection, xid, op.OP_AUTH, AUTH_FAILED, closes=True)
+        elif proved:
+            self._propose_identities(connection, Pending(xid, op.OP_AUTH, end - at), proved)
+        else:
+            self._answer_now(connection, xid, op.OP_AUTH, OK, closes=False)
+
+    def _receive_sasl(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
+        """A step of a SASL exchange; the last one is answered when the log has the identity."""
+        try:
+            token = decode_sasl(block, at, end) or b""
+        except RemoteProtocolError:
+            # ZooKeeper closes; a client that cannot write its token is no client.
+            self.close(connection)
+            return
+        try:
+            answer, proved = self.authenticator.sasl(connection, token)
+        except SaslError:
+            # With an empty token: the Java client reads one whatever the error code; without it, it never gives up.
+            self._answer_now(connection, xid, op.OP_SASL, AUTH_FAILED, closes=True, body=encode_sasl(None))
+            return
+        body = encode_sasl(answer)
+        if proved:
+            self._propose_identities(connection, Pending(xid, op.OP_SASL, end - at, body), proved)
+        else:
+            self._answer_now(connection, xid, op.OP_SASL, OK, closes=False, body=body)
+
+    def _propose_identities(self, connection: Connection, waiting: Pending, proved: list[Identity]) -> None:
+        """Tell the log what a connection's client has proved to be."""
+        self._wait(connection, waiting)
+        session_id, owner = connection.session_id, connection.owner
+        self._propose(connection, waiting, session_id, owner, waiting.xid, op.OP_AUTH, encode_identities(proved))
+
+    def _answer_now(
+        self, connection: Connection, xid: int, opcode: int, err: int, *, closes: bool, body: bytes = b""
+    ) -> None:
+        """Answer without asking tree or log, but not before what waits in front."""
+        waiting = Pending(xid, opcode, 0)
+        waiting.reply = encode_reply_frame(xid, self.machine.last_zxid, err, body)
+        waiting.closes = closes
+        connection.is_ending = connection.is_ending or closes
+        self._wait(connection, waiting)
+        self._advance(connection)
+
+    def _wait(self, connection: Connection, waiting: Pending) -> None:
+        connection.pending.append(waiting)
+        connection.pending_bytes += waiting.size
+        if waiting.is_read:
+            self.waiting_reads += 1
+        self._maybe_pause(connection, len(connection.pending))
+
+    def _maybe_pause(self, connection: Connection, waiting: int) -> None:
+        limits = self.limits
+        if not connection.is_paused and (
+            waiting >= limits.outstanding_max or connection.pending_bytes >= limits.outstanding_bytes_max
+        ):
+            connection.is_paused = True
+            connection.transport.set_reading(False)
+
+    def _choke(self, connection: Connection) -> None:
+        connection.is_choked = True
+        connection.transport.set_reading(False)
+
+    def drained(self, connection: Connection) -> None:
+        """The client has taken what made its connection choke: go on where it stopped."""
+        if connection.is_closed or not connection.is_choked:
+            return
+        connection.is_choked = False
+        self._advance(connection)
+        self._resume(connection)
+
+    def _resume(self, connection: Connection) -> None:
+        """Take up what was parked; some of it may be parked again."""
+        parked, connection.parked = connection.parked, []
+        for block, frames in parked:
+            if connection.is_closed:
+                return
+            self.receive(connection, block, frames)
+        self._maybe_read(connection)
+
+    def _maybe_read(self, connection: Connection) -> None:
+        """Read on, unless there is a reason not to."""
+        if not connection.is_closed and not connection.is_paused:
+            connection.transport.set_reading(not connection.is_choked and not connection.parked)
+
+    def _propose(
+        self, connection: Connection, waiting: Pending, session_id: int, owner: int, cxid: int, opcode: int, body: bytes
+    ) -> None:
+        if connection.is_read_only:
+            err = self.read_only.perform(connection, opcode, body)
+            reply = waiting.body if waiting.opcode == op.OP_SASL and err == OK else b""
+            waiting.reply = encode_reply_frame(waiting.xid, self.machine.last_zxid, err, reply)
+            self._advance(connection)
+            return
+        command = encode_command(session_id, owner, cxid, opcode, body)
+        self._proposals.waiting.append(Sent(session_id, owner, cxid, command, connection, waiting, self.now_ms))
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def applied(self, outcomes: list[Outcome]) -> None:
+        """Commands have been performed: give events to the watchers here, then answer those that came from here."""
+        proposals = self._proposals
+        watches = self.watches
+        for outcome in outcomes:
+            if outcome.events and not watches.is_empty():
+                self._send_events(outcome)
+            if outcome.opcode < 0 and outcome.err == OK:
+                self._session_changed(outcome)
+            sent = proposals.match(outcome.session_id, outcome.owner, outcome.cxid)
+            if sent is not None and not sent.connection.is_closed:
+                self._answer(sent, outcome)
+        if self._opened:
+            self._serve_early()
+
+    def _session_changed(self, outcome: Outcome) -> None:
+        """A session was opened, moved or ended: a connection of it that is here under an older owner is history."""
+        if outcome.opcode == op.OP_CREATE_SESSION or outcome.opcode == op.OP_ATTACH:
+            self.on_session_opened(outcome.session_id, outcome.owner >> 48)
+        elif outcome.opcode == op.OP_CLOSE_SESSION:
+            return  # Ends behind its own reply; a connection elsewhere would have an older owner.
+        connection = self._by_session.get(outcome.session_id)
+        if connection is not None:
+            self.close(connection, flush=True)
+
+    def _answer(self, sent: Sent, outcome: Outcome) -> None:
+        connection = sent.connection
+        if outcome.opcode < 0 and outcome.opcode in _OPENING:
+            self._session_opened(connection, outcome)
+            return
+        body = b"" if outcome.err else outcome.body
+        waiting = sent.pending
+        if outcome.opcode == op.OP_SET_ACL:
+            self.authenticator.acl_changed(connection, sent.command, outcome.err)
+        elif outcome.opcode == op.OP_AUTH:
+            if outcome.err:
+                waiting.closes = True
+            elif waiting.opcode == op.OP_SASL:
+                body = waiting.body
+        self.latency.add(self.now_ms - sent.since_ms)
+        waiting.reply = encode_reply_frame(waiting.xid, outcome.zxid, outcome.err, body)
+        if outcome.err == SESSION_EXPIRED or outcome.err == SESSION_MOVED:
+            waiting.closes = True
+        self._advance(connection)
+
+    def release_sync(self, connection: Connection, waiting: Pending) -> None:
+        """The tree has reached the index that a sync waited for.
+
+        From here on it is a read: answered with the zxid of the moment at which it leaves, which may be behind writes
+        that came in front of it. A client whose last zxid went back could attach to a server that has not got them.
+        """
+        if connection.is_closed:
+            return
+        waiting.is_read = True
+        self.waiting_reads += 1
+        connection.syncs -= 1
+        self._advance(connection)
+        if connection.parked and not connection.syncs:
+            self._resume(connection)
+
+    def answer_wish(self, connection: Connection, waiting: Pending, err: int, body: bytes) -> None:
+        """What became of a request for other members."""
+        if connection.is_closed:
+            return
+        body = b"" if err else body
+        waiting.reply = encode_reply_frame(waiting.xid, self.machine.last_zxid, err, body)
+        connection.syncs -= 1
+        self._advance(connection)
+        if connection.parked and not connection.syncs:
+            self._resume(connection)
+
+    def _advance(self, connection: Connection) -> None:
+        """Give the replies that are due: from the front up to the first request that still waits for something.
+
+        A choked connection gets them, too: held back they would be overtaken by events, and reads would see writes that
+        came behind them. What they may be together is bounded by `Limits.backlog_bytes_max`.
+        """
+        pending = connection.pending
+        output = connection.output
+        while pending:
+            first = pending[0]
+            if first.is_read:
+                self.waiting_reads -= 1
+                self._read(connection, first)
+                if connection.output_bytes > self.limits.backlog_bytes_max:
+                    first.is_read = False  # it is counted no more
+                    self.close(connection)
+                    return
+            elif first.reply is not None:
+                output.append(first.reply)
+            else:
+                break
+            pending.popleft()
+            connection.pending_bytes -= first.size
+            connection.sent += first.opcode != BARRIER
+            if first.closes:
+                self.close(connection, flush=True)
+                return
+        limits = self.limits
+        if (
+            connection.is_paused
+            and len(pending) * 2 < limits.outstanding_max
+            and connection.pending_bytes * 2 < limits.outstanding_bytes_max
+        ):
+            connection.is_paused = False
+            self._maybe_read(connection)
+        connection.transport.wake()
+
+    def _read(self, connection: Connection, waiting: Pending) -> None:
+        """Answer a read that had to wait, or one of the rarer kinds."""
+        session = connection.session
+        assert session is not None, "a read waits on a connection without a session"
+        if waiting.opcode == BARRIER:
+            return
+        machine = self.machine
+        if waiting.opcode == op.OP_SET_WATCHES or waiting.opcode == op.OP_SET_WATCHES2:
+            err, missed = machine.set_watches(waiting.opcode, waiting.body, session, self.watches)
+            body = b""
+            for event_type, path in missed:
+                frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN)
+                connection.output.append(frame)
+                self.events_sent += 1
+            # Whoever would believe in watches that are not there must notice.
+            waiting.closes = err == QUOTA_EXCEEDED
+        else:
+            err, body = machine.read(waiting.opcode, waiting.body, session, self.watches)
+        connection.send_reply(waiting.xid, machine.last_zxid, err, body)
+        connection.output_bytes += len(body)
+        if connection.output_bytes > self.limits.output_bytes_max:
+            self._choke(connection)
+
+    def _send_events(self, outcome: Outcome) -> None:
+        for event_type, path, session_ids in self.machine.notify(outcome, self.watches):
+            frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, outcome.zxid)
+            for session_id in session_ids:
+                connection = self._by_session.get(session_id)
+                if connection is not None:
+                    connection.output.append(frame)
+                    connection.transport.wake()
+                    self.events_sent += 1
+
+
+def _nobody_listens(session_id: int, node: int) -> None:
+    """The default of `Pipeline.on_session_opened`."""
+
+
+def _nobody_grants(connection: Connection, waiting: Pending) -> None:
+    """The default of `Pipeline.on_wish`."""

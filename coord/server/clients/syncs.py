@@ -1,0 +1,86 @@
+"""Syncs on their way: new, asked for under a context, or confirmed and waiting for an index to be applied.
+
+A sync is answered once the leader has proved, by a round of heartbeats after the sync came in, that it still leads, and
+this node has applied everything that was committed by then (Raft §8, Dissertation §6.4). So the reads behind a sync see
+every write that anybody was told of before the sync was sent.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord.errors import NotLeader
+from coord.raft.core import RaftCore
+from coord.raft.messages import ReadState
+from coord.server.clients.connection import Connection, Pending
+from coord.server.clients.pipeline import Pipeline
+
+#: A read index that was asked for and not answered is asked for again after so many ticks.
+RETRY_TICKS: Final = 10
+
+Waiting = list[tuple[Connection, Pending]]
+
+
+class Syncs:
+    """The syncs of one node's clients."""
+
+    def __init__(self, first_context: int) -> None:
+        """`first_context` is above every context that an earlier process of this node used."""
+        self.new: Waiting = []
+        self._asked: dict[int, Waiting] = {}
+        self._confirmed: list[tuple[int, Waiting]] = []
+        self._next_context = first_context
+        self._ticks = 0
+
+    def add(self, connection: Connection, waiting: Pending) -> None:
+        """A client asks."""
+        self.new.append((connection, waiting))
+
+    def ask(self, core: RaftCore) -> None:
+        """One read index for all syncs of the turn: it is at or behind what each of them must see."""
+        context = self._next_context
+        try:
+            core.read_index(context)
+        except NotLeader:
+            return  # Kept: asked when there is a leader, or closed with the connection.
+        self._next_context += 1
+        self._asked[context], self.new = self.new, []
+        self._ticks = 0
+
+    def ask_again(self) -> None:
+        """What was asked for may have been lost: it is new once more, in the old order."""
+        for context in sorted(self._asked, reverse=True):
+            self.new[:0] = self._asked[context]
+        self._asked.clear()
+
+    def tick(self) -> None:
+        """A message may have been lost without anybody noticing."""
+        if self._asked:
+            self._ticks += 1
+            if self._ticks >= RETRY_TICKS:
+                self.ask_again()
+
+    def confirmed(self, state: ReadState) -> None:
+        """The core has an answer; unknown contexts were asked again meanwhile."""
+        waiting = self._asked.pop(state.context, None)
+        if waiting is not None:
+            self._confirmed.append((state.index, waiting))
+
+    def release(self, applied_index: int, pipeline: Pipeline) -> None:
+        """Answer those whose index is applied."""
+        if not self._confirmed:
+            return
+        still: list[tuple[int, Waiting]] = []
+        for index, waiting in self._confirmed:
+            if index > applied_index:
+                still.append((index, waiting))
+                continue
+            for connection, pending in waiting:
+                pipeline.release_sync(connection, pending)
+        self._confirmed = still
+
+    def forget(self) -> None:
+        """All connections are closed."""
+        self.new.clear()
+        self._asked.clear()
+        self._confirmed.clear()

@@ -1,0 +1,247 @@
+"""Settings of a store node: from the command line or from a ZooKeeper configuration file, checked once at the start."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from coord.errors import ConfigError
+from coord.server.membership.addresses import NODE_ID_MAX, Address, Member, Members
+from coord.tls.context import NEED, TlsFiles
+from coord.wire.client_conn import FOUR_LETTER_WORDS
+
+#: Words answered unless the settings say otherwise: none of them tells more than whether the node works.
+DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})
+#: The core's tick; heartbeats and election timeouts count it.
+RAFT_TICK_MS: Final = 50
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything one node is told. Times in ms, sizes in bytes, 0 connections: no bound."""
+
+    node_id: int
+    data_dir: Path
+    client_address: Address
+    #: Where clients connect by TLS. The same as `client_address`: nobody connects without.
+    secure_client_address: Address | None = None
+    #: This node's certificate for clients; needed with `secure_client_address`.
+    tls: TlsFiles | None = None
+    #: This node's certificate for its peers, and who issues theirs; None: peers do not use TLS.
+    peer_tls: TlsFiles | None = None
+    #: What all nodes of the cluster know and nobody else; b"": nothing.
+    peer_secret: bytes = field(default=b"", repr=False)
+    #: Where this node listens for the others; None when it is alone.
+    peer_address: Address | None = None
+    #: Every first member's peer address, this node's included; empty when it is alone or joins.
+    peers: dict[int, Address] = field(default_factory=dict)
+    #: Those of them that do not vote.
+    observers: frozenset[int] = frozenset()
+    #: All addresses of the first members, where they are known (zoo.cfg); else `peers` tells what there is.
+    members: Members = field(default_factory=dict)
+    #: Members of the running store that an empty node asks to be let in.
+    join: tuple[Address, ...] = ()
+    admin_address: Address | None = None
+    #: Distinguishes clusters; "": derived from `peers`, which are alike on all nodes.
+    cluster: str = ""
+    tick_ms: int = 500
+    session_timeout_min_ms: int = 0
+    session_timeout_max_ms: int = 0
+    leader_absence_ms: int = 2000
+    connections_per_address_max: int = 60
+    connections_max: int = 0
+    frame_bytes_max: int = 0xFFFFF
+    outstanding_max: int = 1000
+    #: Sessions in the whole cluster, as this node sees it; it opens no more.
+    sessions_max: int = 100_000
+    #: Bytes of answers that may wait for one client before no more of its requests are answered.
+    output_bytes_max: int = 4 << 20
+    #: A connection without a connect request is closed after this.
+    connect_timeout_ms: int = 10_000
+    #: A client that takes nothing of what waits for it is closed after this.
+    stall_timeout_ms: int = 15_000
+    words: frozenset[str] = DEFAULT_WORDS
+    snapshot_entries: int = 100_000
+    snapshot_bytes: int = 64 << 20
+    keep_entries: int = 10_000
+    keep_bytes: int = 16 << 20
+    segment_bytes: int = 64 << 20
+    #: Whether clients of this node may change the members, if they have the right to.
+    reconfig_enabled: bool = True
+    linearizable_reads: bool = False
+    #: Whether clients that can do with it are served reads while there is no leader.
+    read_only_mode: bool = False
+    #: As a leader: whether hard limits of quotas refuse what would pass them.
+    enforce_quotas: bool = False
+    #: As a leader: with so many znodes, or bytes of paths and data, nothing may grow any more; 0: no bound.
+    znodes_max: int = 0
+    data_bytes_max: int = 0
+    #: Watches of one session at this node; 0: no bound.
+    watches_max: int = 0
+    #: How often a leader looks for containers and TTL znodes that may go.
+    reap_interval_ms: int = 60_000
+    #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
+    fsync: str = "thread"
+    #: Where this node writes its Raft events (`coord.server.admin.trace_file`); None: nowhere.
+    trace: Path | None = None
+    #: Whether who has the token of `admin.json` may cut this node off from its peers (`coord.server.peers.partition`).
+    drill_links: bool = False
+    #: Who may prove who they are by SASL DIGEST-MD5: secrets by user. Without users there is no SASL.
+    sasl_users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: `user:base64 of SHA-1` of the digest credential that may do everything; "": nobody may.
+    super_digest: str = field(default="", repr=False)
+    #: Lines for the operator about what was ignored.
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError with one line that names the setting."""
+        if not 1 <= self.node_id <= NODE_ID_MAX:
+            raise ConfigError(f"node id {self.node_id} is not between 1 and {NODE_ID_MAX}")
+        if self.peers and self.node_id not in self.peers:
+            raise ConfigError(f"node {self.node_id} is not among the peers {sorted(self.peers)}")
+        if len(self.peers) > 1 and self.peer_address is None:
+            raise ConfigError("a node with peers needs a peer address")
+        if (self.secure_client_address is None) != (self.tls is None):
+            raise ConfigError("a secure client address needs a certificate, and a certificate such an address")
+        if self.peer_tls is not None and self.peer_tls.client_auth != NEED:
+            raise ConfigError("peers need certificates of an authority that is named")
+        if self.join and self.peer_address is None:
+            raise ConfigError("a node that joins needs a peer address")
+        strangers = sorted(self.observers - set(self.peers))
+        if strangers:
+            raise ConfigError(f"observer {strangers[0]} is not among the peers {sorted(self.peers)}")
+        if self.peers and not self.voters():
+            raise ConfigError("all nodes are observers: somebody has to vote")
+        wrong = [peer for peer in self.peers if not 1 <= peer <= NODE_ID_MAX]
+        if wrong:
+            raise ConfigError(f"peer id {wrong[0]} is not between 1 and {NODE_ID_MAX}")
+        if len(set(self.peers.values())) != len(self.peers):
+            raise ConfigError("two peers have the same address")
+        if not RAFT_TICK_MS <= self.tick_ms <= 60_000:
+            raise ConfigError(f"tick of {self.tick_ms} ms is not between {RAFT_TICK_MS} and 60000")
+        if self.timeout_min_ms() > self.timeout_max_ms():
+            raise ConfigError(
+                f"smallest session timeout {self.timeout_min_ms()} ms is above the largest {self.timeout_max_ms()} ms"
+            )
+        if self.fsync not in ("thread", "inline"):
+            raise ConfigError(f"fsync is thread or inline, not {self.fsync!r}")
+        times = ("connect_timeout_ms", "stall_timeout_ms", "reap_interval_ms")
+        for name in (
+            *times,
+            "outstanding_max",
+            "sessions_max",
+            "output_bytes_max",
+            "frame_bytes_max",
+            "snapshot_entries",
+            "snapshot_bytes",
+            "segment_bytes",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        not_negative = ("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "keep_bytes")
+        times = ("leader_absence_ms", "session_timeout_min_ms", "session_timeout_max_ms")
+        for name in ("connections_per_address_max", "connections_max", *times, *not_negative):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative")
+        if self.super_digest and not is_digest(self.super_digest):
+            raise ConfigError("the super digest is not user:base64 of a SHA-1")
+        unknown = sorted(self.words - {word.decode() for word in FOUR_LETTER_WORDS})
+        if unknown:
+            raise ConfigError(f"{unknown[0]!r} is no four-letter word")
+
+    def timeout_min_ms(self) -> int:
+        """Shortest session timeout that is granted: 2 ticks unless set."""
+        return self.session_timeout_min_ms or 2 * self.tick_ms
+
+    def timeout_max_ms(self) -> int:
+        """Longest session timeout that is granted: 20 ticks unless set."""
+        return self.session_timeout_max_ms or 20 * self.tick_ms
+
+    def cluster_id(self) -> bytes:
+        """16 bytes that only nodes of this cluster have."""
+        text = self.cluster or ",".join(f"{i}={host}:{port}" for i, (host, port) in sorted(self.peers.items()))
+        return hashlib.sha256(b"regionkeeper cluster " + text.encode()).digest()[:16]
+
+    def voters(self) -> list[int]:
+        """Ids of the voters a new cluster begins with."""
+        return [i for i in sorted(self.peers) if i not in self.observers] if self.peers else [self.node_id]
+
+    def learners(self) -> list[int]:
+        """Ids of its members that do not vote."""
+        return sorted(self.observers)
+
+    def is_alone(self) -> bool:
+        """Whether the cluster begins with this node and no other."""
+        return len(self.peers) < 2 and not self.join
+
+    def first_members(self) -> Members:
+        """What this node knows of the addresses of the first members, to be written into the configuration."""
+        own = self.node_id
+        if self.members:
+            known = dict(self.members)
+            if own in known and known[own].client is None:
+                known[own] = Member(own, known[own].peer, known[own].election_port, self.client_address)
+            return known
+        peers = self.peers
+        if not peers and self.peer_address is not None and self.peer_address[0] not in ("", "0.0.0.0", "::"):
+            peers = {own: self.peer_address}
+        client = {own: self.client_address}
+        return {i: Member(i, address, client=client.get(i)) for i, address in peers.items()}
+
+
+def is_digest(text: str) -> bool:
+    """Whether this is an id of scheme digest: user, colon, 20 bytes as base64."""
+    user, _, digest = text.partition(":")
+    try:
+        return bool(user) and len(base64.b64decode(digest, validate=True)) == 20
+    except ValueError:
+        return False
+
+
+def parse_address(text: str, what: str) -> Address:
+    """`host:port` or `[v6]:port`. Raises ConfigError that names `what`."""
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{what} {text!r} is not host:port")
+    return host, int(port)
+
+
+def parse_peers(text: str) -> dict[int, Address]:
+    """`1=host:port,2=host:port`. Raises ConfigError."""
+    peers: dict[int, Address] = {}
+    for part in filter(None, text.split(",")):
+        number, equals, address = part.strip().partition("=")
+        if not equals or not number.isdecimal():
+            raise ConfigError(f"peer {part!r} is not id=host:port")
+        if int(number) in peers:
+            raise ConfigError(f"peer {number} is named twice")
+        peers[int(number)] = parse_address(address, f"address of peer {number}")
+    return peers
+
+
+def parse_join(text: str) -> tuple[Address, ...]:
+    """`host:port,host:port`. Raises ConfigError."""
+    return tuple(parse_address(part, "--join") for part in filter(None, text.split(",")))
+
+
+def parse_observers(text: str) -> frozenset[int]:
+    """`4,5`. Raises ConfigError."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    wrong = [part for part in parts if not part.isdecimal()]
+    if wrong:
+        raise ConfigError(f"observer {wrong[0]!r} is not a node id")
+    return frozenset(map(int, parts))
+
+
+def parse_words(text: str) -> frozenset[str]:
+    """A whitelist of four-letter words, separated by commas; `*` is all of them."""
+    words = {word.strip() for word in text.split(",") if word.strip()}
+    if "*" in words:
+        return frozenset(word.decode() for word in FOUR_LETTER_WORDS)
+    return frozenset(words)

@@ -1,0 +1,335 @@
+"""ZooKeeper's configuration file, as far as it means something here.
+
+    key=value, one a line; # begins a comment. `dataDir/myid` holds this node's id when there are server lines.
+
+    server.N=host:peerPort:electionPort[:role][;[clientHost:]clientPort]
+
+The server lines may be in a file of their own, `dynamicConfigFile`, where ZooKeeper itself moves them once `reconfig`
+is on. The election port is not used: one port carries everything between nodes. The role is participant or observer;
+where `peerType` says something else than the node's own line, the line counts. initLimit and syncLimit are accepted;
+only syncLimit means something (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
+properties, is taken off. What else is unknown is named in a warning and ignored, so that an existing file works as it
+is; but not what keeps somebody out there and would let him in here: that ends the start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from coord.errors import ConfigError
+from coord.server.config.secrets import read_jaas, read_peer_secret, read_secret, warn_if_open
+from coord.server.config.settings import Settings, parse_words
+from coord.server.membership.addresses import OBSERVER, Address, Member, Members, parse_member
+from coord.tls.context import NEED, NONE, TlsFiles
+
+#: Where ZooKeeper keeps its log and snapshots below dataDir.
+_ZOOKEEPERS_DATA: Final = "version-2"
+#: What keeps somebody out and is not done here, by the one value that asks for nothing. Whoever has set another one
+#: must hear of it before anybody is let in.
+_PROTECTIONS: Final = {
+    **dict.fromkeys(
+        (
+            "enforce.auth.enabled",
+            "sessionRequireClientSASLAuth",
+            "quorum.auth.enableSasl",
+            "quorum.auth.learnerRequireSasl",
+            "quorum.auth.serverRequireSasl",
+            "ssl.clientHostnameVerification",
+            "ssl.crl",
+            "ssl.ocsp",
+            "ssl.quorum.clientHostnameVerification",
+            "ssl.quorum.crl",
+            "ssl.quorum.ocsp",
+        ),
+        "false",
+    ),
+    "ssl.authProvider": "x509",
+    "DigestAuthenticationProvider.enabled": "true",
+    "DigestAuthenticationProvider.digestAlg": "sha1",
+}
+_WORDS: Final = "4lw.commands.whitelist"
+#: Addresses to listen on, and nobody's to be reached at.
+_ANYWHERE: Final = ("0.0.0.0", "::")
+#: Where the members are when they are not in the file itself.
+_DYNAMIC: Final = "dynamicConfigFile"
+_MEMBERS: Final = ("server.", "group.", "weight.")
+#: Known, though not always with effect here; no warning.
+_SILENT: Final = frozenset(
+    {
+        "initLimit",
+        "clientPort",
+        "clientPortAddress",
+        "dataLogDir",
+        "autopurge.snapRetainCount",
+        "autopurge.purgeInterval",
+        "standaloneEnabled",
+        "peerType",
+        "electionAlg",
+        "admin.enableServer",
+        "admin.serverPort",
+        "admin.serverAddress",
+        "serverCnxnFactory",
+        "authProvider.1",
+        "authProvider.sasl",
+        "extendedTypesEnabled",
+        "preAllocSize",
+        "cnxTimeout",
+    }
+)
+
+
+#: key -> (value, the place that says so: file and line)
+_Values = dict[str, tuple[str, str]]
+
+
+def read_zoo_cfg(path: Path) -> Settings:
+    """The settings of the file. Raises ConfigError with file and line."""
+    return parse_zoo_cfg(path, _read(path))
+
+
+def parse_zoo_cfg(path: Path, content: str) -> Settings:
+    """The settings of a file's content; names of other files are relative to `path`. Raises ConfigError."""
+    values = _parse_lines(path, content)
+    if _DYNAMIC in values:
+        text, place = values.pop(_DYNAMIC)
+        misplaced = [key for key in values if key.startswith(_MEMBERS)]
+        if misplaced:
+            raise ConfigError(f"{values[misplaced[0]][1]}: {misplaced[0]} belongs into {text}: {place}")
+        moved = path.parent / text
+        values.update(_parse_lines(moved, _read(moved)))
+    return _Reader(path, values).settings()
+
+
+def _timeout(text: str) -> int:
+    """A bound of session timeouts; -1 is ZooKeeper's way to say: the usual one."""
+    return 0 if text == "-1" else int(text)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _parse_lines(path: Path, content: str) -> _Values:
+    """Each key with its value and place. Raises ConfigError."""
+    if "\0" in content:
+        raise ConfigError(f"{path}: holds a null byte: this is no text")
+    values: _Values = {}
+    for number, line in enumerate(content.splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith(("#", "!")):
+            continue
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{path}:{number}: {text!r} is not key=value")
+        # What is a property of ZooKeeper's virtual machine stands in the file with its prefix or without.
+        values[key.strip().removeprefix("zookeeper.")] = (value.strip(), f"{path}:{number}")
+    return values
+
+
+class _Reader:
+    def __init__(self, path: Path, values: _Values) -> None:
+        self._path = path
+        self._values = values
+        self._used: set[str] = set()
+
+    def settings(self) -> Settings:
+        data_text = self._get("dataDir", "", str)
+        if not data_text:
+            raise ConfigError(f"{self._path}: dataDir is missing")
+        data_dir = Path(data_text)
+        try:
+            is_zookeepers = (data_dir / _ZOOKEEPERS_DATA).is_dir() and not (data_dir / "meta.json").exists()
+        except OSError as error:
+            raise ConfigError(f"dataDir {data_dir}: {error.strerror}") from error
+        if is_zookeepers:
+            raise ConfigError(
+                f"{data_dir} holds the data of an Apache ZooKeeper ({_ZOOKEEPERS_DATA}), which is not read here: this"
+                " store would begin empty. Give another dataDir, and copy the znodes over with both running"
+            )
+        servers, observers = self._servers()
+        node_id = self._my_id(data_dir, servers)
+        tick_ms = self._get("tickTime", 3000, int)
+        sync_limit = self._get("syncLimit", 0, int)
+        options: dict[str, Any] = {
+            "node_id": node_id,
+            "data_dir": data_dir,
+            **self._client_addresses(servers.get(node_id)),
+            "peer_address": self._peer_address(servers.get(node_id)),
+            "peers": {i: member.peer for i, member in servers.items()},
+            "observers": observers,
+            "members": servers,
+            "reconfig_enabled": self._flag("reconfigEnabled"),
+            "linearizable_reads": self._flag("linearizableReads"),
+            "read_only_mode": self._flag("readonlymode.enabled"),
+            "znodes_max": self._get("maxZnodes", 0, int),
+            "data_bytes_max": self._get("maxDataBytes", 0, int),
+            "watches_max": self._get("maxWatches", 0, int),
+            "enforce_quotas": self._flag("enforceQuota"),
+            "reap_interval_ms": self._get("znode.container.checkIntervalMs", 60_000, int),
+            "admin_address": self._admin_address(),
+            "tick_ms": tick_ms,
+            "leader_absence_ms": max(2000, sync_limit * tick_ms),
+            "session_timeout_min_ms": self._get("minSessionTimeout", 0, _timeout),
+            "session_timeout_max_ms": self._get("maxSessionTimeout", 0, _timeout),
+            "connections_per_address_max": self._get("maxClientCnxns", 60, int),
+            "connections_max": self._get("maxCnxns", 0, int),
+            "frame_bytes_max": self._get("jute.maxbuffer", 0xFFFFF, int),
+            "sessions_max": self._get("maxSessions", 100_000, int),
+            "output_bytes_max": self._get("maxOutputBytes", 4 << 20, int),
+            "connect_timeout_ms": self._get("connectTimeout", 10_000, int),
+            "stall_timeout_ms": self._get("stallTimeout", 15_000, int),
+            "snapshot_entries": self._get("snapCount", 100_000, int),
+        }
+        strange: frozenset[str] = frozenset()
+        if _WORDS in self._values:
+            asked = self._get(_WORDS, frozenset(), parse_words)
+            options["words"] = asked & parse_words("*")
+            strange = asked - options["words"]
+        options["super_digest"] = self._get("DigestAuthenticationProvider.superDigest", "", str)
+        jaas = self._path_of("jaasConfig")
+        opened: tuple[str, ...] = ()
+        if jaas is not None:
+            options["sasl_users"] = read_jaas(jaas)
+            opened = warn_if_open(jaas) if options["sasl_users"] else ()
+        if self._flag("sslQuorum"):
+            files = self._tls_files("ssl.quorum.", NEED)
+            verify = self._flag("ssl.quorum.hostnameVerification")
+            options["peer_tls"] = dataclasses.replace(files, verify_host=verify)
+        secret = self._path_of("peerSecretFile")
+        if secret is not None:
+            options["peer_secret"] = read_peer_secret(secret)
+            opened += warn_if_open(secret)
+        self._check_protections()
+        warnings = tuple(
+            f"{place}: {key} is not known and ignored"
+            for key, (_, place) in self._values.items()
+            if key not in self._used and key not in _SILENT
+        )
+        warnings += tuple(f"{self._values[_WORDS][1]}: there is no word {word!r} here" for word in sorted(strange))
+        warnings += opened
+        try:
+            return Settings(**options, warnings=warnings)
+        except ConfigError as error:
+            raise ConfigError(f"{self._path}: {error}") from error
+
+    def _get(self, key: str, default: Any, read: Callable[[str], Any]) -> Any:
+        self._used.add(key)
+        if key not in self._values:
+            return default
+        text, place = self._values[key]
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ConfigError(f"{place}: {key}={text!r} is not a number") from error
+
+    def _check_protections(self) -> None:
+        """Nobody may believe to be protected by what is not done here."""
+        for key, harmless in _PROTECTIONS.items():
+            self._used.add(key)
+            text, place = self._values.get(key, (harmless, ""))
+            if text.lower().replace("-", "") != harmless:
+                raise ConfigError(f"{place}: {key}={text}: there is nothing like it here, and nobody would be kept out")
+
+    def _client_addresses(self, server: Member | None) -> dict[str, Any]:
+        """The plain address, the one with TLS and its files, whichever there are."""
+        port = self._get("secureClientPort", 0, int)
+        host = self._get("secureClientPortAddress", "0.0.0.0", str)
+        if not port:
+            return {"client_address": self._client_address(server)}
+        if not 0 < port < 65536:
+            raise ConfigError(f"{self._path}: secureClientPort {port} is no port")
+        has_plain = "clientPort" in self._values or (server is not None and server.client is not None)
+        plain = self._client_address(server) if has_plain else (host, port)
+        files = self._tls_files("ssl.", self._get("ssl.clientAuth", NEED, str.lower))
+        return {"client_address": plain, "secure_client_address": (host, port), "tls": files}
+
+    def _tls_files(self, prefix: str, client_auth: str) -> TlsFiles:
+        """The stores that keys with this prefix name; ZooKeeper asks for certificates of clients unless told."""
+        stores: dict[str, Any] = {}
+        for store, file, secret in (("keyStore", "cert", "key_password"), ("trustStore", "ca", "ca_password")):
+            stores[file] = self._path_of(f"{prefix}{store}.location")
+            stores[secret] = self._get(f"{prefix}{store}.password", "", str)
+            secret_file = self._path_of(f"{prefix}{store}.passwordPath")
+            if secret_file is not None:
+                stores[secret] = read_secret(secret_file)
+        if stores["cert"] is None:
+            raise ConfigError(f"{self._path}: {prefix}keyStore.location is missing")
+        if client_auth != NONE and stores["ca"] is None:
+            raise ConfigError(f"{self._path}: {prefix}trustStore.location is missing; clientAuth is {client_auth}")
+        return TlsFiles(**stores, client_auth=client_auth)
+
+    def _path_of(self, key: str) -> Path | None:
+        """The file that a key names, relative to this one."""
+        text = self._get(key, "", str)
+        return self._path.parent / text if text else None
+
+    def _flag(self, key: str) -> bool:
+        """true or false, false by default."""
+        self._used.add(key)
+        text, place = self._values.get(key, ("false", ""))
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{place}: {key}={text!r} is neither true nor false")
+        return text.lower() == "true"
+
+    def _servers(self) -> tuple[Members, frozenset[int]]:
+        """The server lines, and whose role is observer."""
+        servers: Members = {}
+        observers: set[int] = set()
+        for key, (text, place) in self._values.items():
+            name, _, digits = key.partition(".")
+            if name != "server" or not digits.isdecimal():
+                continue
+            self._used.add(key)
+            try:
+                servers[int(digits)], role = parse_member(int(digits), text)
+            except ValueError as error:
+                raise ConfigError(f"{place}: {key}: {error}") from error
+            if role == OBSERVER:
+                observers.add(int(digits))
+            if servers[int(digits)].peer[0] in _ANYWHERE:
+                raise ConfigError(
+                    f"{place}: {key}: no other node could reach this address. Write the node's name, as in the files of"
+                    " the others; quorumListenOnAllIPs=true listens on all addresses of the machine"
+                )
+        return servers, frozenset(observers)
+
+    def _peer_address(self, own: Member | None) -> Address | None:
+        """Where to listen for peers: their name for this node may be that of a NAT, which is no address of its own."""
+        if own is None:
+            return None
+        return ("0.0.0.0", own.peer[1]) if self._flag("quorumListenOnAllIPs") else own.peer
+
+    def _my_id(self, data_dir: Path, servers: Members) -> int:
+        if not servers:
+            return 1
+        path = data_dir / "myid"
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; it must hold this node's id") from error
+        if not text.isdecimal():
+            raise ConfigError(f"{path}: {text!r} is not a node id")
+        if int(text) not in servers:
+            raise ConfigError(f"{path}: there is no line server.{text} in {self._path}")
+        return int(text)
+
+    def _client_address(self, own: Member | None) -> Address:
+        if own is not None and own.client is not None:
+            return own.client
+        port = self._get("clientPort", 0, int)
+        if not 0 < port < 65536:
+            raise ConfigError(f"{self._path}: clientPort is missing or no port")
+        return self._get("clientPortAddress", "0.0.0.0", str), port
+
+    def _admin_address(self) -> Address | None:
+        enabled = self._get("admin.enableServer", "true", str).lower() != "false"
+        port = self._get("admin.serverPort", 0, int)
+        if not enabled or port == 0:
+            return None
+        return self._get("admin.serverAddress", "127.0.0.1", str), port

@@ -1,0 +1,317 @@
+"""Snapshots on their way between nodes: one file in chunks over the peer link, checked before anybody uses it.
+
+The sender keeps no more than `WINDOW_BYTES` in the link's queue, so heartbeats never wait behind a large state. Behind
+the last chunk, on the same stream, comes the SNAPSHOT message itself: when it arrives the file is complete or it never
+will be. The receiver reads the whole file back into a state of its own, a chunk per turn, makes it durable, answers
+RECEIVED and gives the message to its core; if that wants it, the state is there already.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from twisted.logger import Logger
+
+from coord.errors import CoordError, RemoteProtocolError, StorageError
+from coord.raft.core import RaftCore
+from coord.raft.messages import Message
+from coord.server.peers import codec
+from coord.storage.snapshot import SnapshotDraft, SnapshotReader, Snapshots
+from coord.tree.levels import SUPPORTED
+from coord.tree.machine import StateMachine
+from coord.tree.node import Node as ZNode
+from coord.tree.snapshot import SnapshotReader as StateReader
+
+log = Logger(__name__)
+
+#: Bytes of a snapshot in a link's queue at any time.
+WINDOW_BYTES: Final = 1 << 20
+#: A snapshot longer than this is refused by the receiver.
+SNAPSHOT_BYTES_MAX: Final = 16 << 30
+#: A file that is being received is synced this often, so that its end is not held up by one long sync.
+SYNC_BYTES: Final = 8 << 20
+#: Znodes of a replaced state that are freed in one turn.
+DISMANTLED_PER_STEP: Final = 20_000
+#: After a snapshot that this node's disk did not take (no room, mostly), none is taken for so long.
+REFUSED_MS: Final = 5000
+
+
+class Link(Protocol):
+    """The part of the peers' door that a transfer needs."""
+
+    def send(self, peer: int, frame: bytes) -> bool:
+        """See `PeerDoor.send`."""
+        ...
+
+    def backlog(self, peer: int) -> int:
+        """See `PeerDoor.backlog`."""
+        ...
+
+
+class _Sending:
+    def __init__(self, message: Message, name: str, reader: SnapshotReader) -> None:
+        self.message = message
+        self.name = name
+        self.reader = reader
+        self.offset = 0
+        self.total = reader.size()
+        self.is_sent = False
+
+
+class SnapshotOutbox:
+    """Transfers this node is sending, at most one per peer."""
+
+    def __init__(self, snapshots: Snapshots, links: Link) -> None:
+        self._snapshots = snapshots
+        self._links = links
+        self._sending: dict[int, _Sending] = {}
+        self._is_doubtful = False
+
+    def begin(self, message: Message, core: RaftCore) -> None:
+        """Send the snapshot that `message` offers, then the message."""
+        assert message.snapshot is not None, "SNAPSHOT message without a snapshot"
+        peer = message.dst
+        self._drop(peer)
+        try:
+            reader = self._snapshots.open_named(message.snapshot.handle)
+        except (CoordError, OSError) as error:
+            log.error("cannot send snapshot {name}: {error}", name=message.snapshot.handle, error=error)
+            core.snapshot_status(peer, False)
+            return
+        log.info("sending snapshot {name} to node {peer}", name=message.snapshot.handle, peer=peer)
+        self._sending[peer] = _Sending(message, message.snapshot.handle, reader)
+        self.pump(core)
+
+    def pump(self, core: RaftCore) -> None:
+        """Fill the links' windows."""
+        for peer in sorted(self._sending):
+            sending = self._sending[peer]
+            while not sending.is_sent and self._links.backlog(peer) < WINDOW_BYTES:
+                try:
+                    if not self._send_next(peer, sending):
+                        break
+                except OSError as error:
+                    log.error("cannot send snapshot {name}: {error}", name=sending.name, error=error.strerror)
+                    self._is_doubtful = True
+                    self.peer_lost(peer, core)
+                    break
+
+    def _send_next(self, peer: int, sending: _Sending) -> bool:
+        if sending.offset < sending.total:
+            data = sending.reader.read_raw(sending.offset, codec.CHUNK_BYTES)
+            chunk = codec.Chunk(sending.name, sending.total, sending.offset, data)
+            if not self._links.send(peer, codec.encode_chunk(chunk)):
+                return False
+            sending.offset += len(data)
+        else:
+            if not self._links.send(peer, codec.encode_raft(sending.message)):
+                return False
+            sending.is_sent = True
+        return True
+
+    def ended(self, peer: int, name: str, ok: bool, core: RaftCore) -> None:
+        """The peer says how the transfer went."""
+        sending = self._sending.get(peer)
+        if sending is not None and sending.name == name:
+            self._drop(peer)
+            self._is_doubtful = self._is_doubtful or not ok
+            core.snapshot_status(peer, ok)
+
+    def take_doubt(self) -> bool:
+        """Whether, since this was asked last, a peer could not use what was sent: the file may be damaged."""
+        doubt, self._is_doubtful = self._is_doubtful, False
+        return doubt
+
+    def peer_lost(self, peer: int, core: RaftCore) -> None:
+        """The link broke: the core decides whether to begin again."""
+        if peer in self._sending:
+            self._drop(peer)
+            core.snapshot_status(peer, False)
+
+    def _drop(self, peer: int) -> None:
+        sending = self._sending.pop(peer, None)
+        if sending is not None:
+            sending.reader.close()
+
+
+class Arrival:
+    """How a transfer to this node has ended: `machine` holds the state, or `error` says why there is none."""
+
+    def __init__(self, peer: int, message: Message, machine: StateMachine | None, error: str = "") -> None:
+        self.peer = peer
+        #: The SNAPSHOT message, for the core if there is a machine.
+        self.message = message
+        self.machine = machine
+        self.error = error
+
+
+class _Restoring:
+    """A file that is complete, on its way to becoming a state."""
+
+    def __init__(self, peer: int, message: Message, name: str, draft: SnapshotDraft, supported: int) -> None:
+        """Raises StorageError, OSError."""
+        self.peer = peer
+        self.message = message
+        self.name = name
+        self.draft = draft
+        self.file = draft.reader()
+        self.chunks = self.file.chunks()
+        self.state = StateReader(name, supported)
+
+    def step(self) -> StateMachine | None:
+        """Read one chunk; the state once it is whole and durable. Raises StorageError, OSError."""
+        chunk = next(self.chunks, None)
+        if chunk is not None:
+            self.state.feed(chunk)
+            return None
+        machine = StateMachine.of_snapshot(self.state)
+        self.file.close()
+        self.draft.finish(self.name)
+        return machine
+
+    def discard(self) -> None:
+        """Nothing comes of it."""
+        self.file.close()
+        self.draft.discard()
+
+
+class SnapshotInbox:
+    """Transfers this node is receiving, at most one per peer, of which one at a time is being read."""
+
+    def __init__(self, snapshots: Snapshots, supported: int = SUPPORTED) -> None:
+        self._snapshots = snapshots
+        self._supported = supported
+        self._drafts: dict[int, tuple[str, SnapshotDraft]] = {}
+        self._restoring: _Restoring | None = None
+        #: Peer -> the transfer of which nothing more is taken, since this node's disk refused it.
+        self._refused: dict[int, str] = {}
+        self._not_before_ms = 0
+
+    def take(self, peer: int, chunk: codec.Chunk, now_ms: int) -> bool:
+        """Add a chunk; False when the disk has just refused the transfer (the sender is to be told).
+
+        Raises RemoteProtocolError for a chunk that continues nothing.
+        """
+        if chunk.total > SNAPSHOT_BYTES_MAX or chunk.offset + len(chunk.data) > chunk.total:
+            raise RemoteProtocolError(f"snapshot of {chunk.total} bytes, chunk at {chunk.offset}")
+        if chunk.offset == 0:
+            self.peer_lost(peer)
+            if now_ms < self._not_before_ms:
+                self._refused[peer] = chunk.name
+                return False
+            try:
+                self._drafts[peer] = (chunk.name, self._snapshots.receive(chunk.name, peer))
+            except StorageError as error:
+                raise RemoteProtocolError(str(error)) from error
+            except OSError as error:
+                self._refuse(peer, chunk.name, error, now_ms)
+                return False
+        if self._refused.get(peer) == chunk.name:
+            return True
+        name, draft = self._drafts.get(peer, ("", None))
+        if draft is None or name != chunk.name or draft.size != chunk.offset:
+            raise RemoteProtocolError(f"chunk of {chunk.name} at {chunk.offset} continues nothing")
+        try:
+            draft.append(chunk.data)
+            if draft.size % SYNC_BYTES < len(chunk.data):
+                draft.sync()
+        except OSError as error:
+            self._refuse(peer, chunk.name, error, now_ms)
+            return False
+        return True
+
+    def _refuse(self, peer: int, name: str, error: OSError, now_ms: int) -> None:
+        log.error(
+            "cannot keep snapshot {name} from node {peer}: {error}; none is taken for {seconds} s",
+            name=name,
+            peer=peer,
+            error=error.strerror or str(error),
+            seconds=REFUSED_MS // 1000,
+        )
+        self.peer_lost(peer)
+        self._refused[peer] = name
+        self._not_before_ms = now_ms + REFUSED_MS
+
+    def complete(self, peer: int, message: Message) -> Arrival | None:
+        """The SNAPSHOT message is there, so the file should be. `step` reads it; an answer now is a refusal."""
+        assert message.snapshot is not None, "SNAPSHOT message without a snapshot"
+        name = message.snapshot.handle
+        received, draft = self._drafts.pop(peer, ("", None))
+        if draft is None or received != name:
+            if self._refused.pop(peer, "") == name:
+                return None  # said already
+            return Arrival(peer, message, None, f"nothing was received of {name}")
+        before = self._restoring
+        if before is not None:
+            # Another leader's; this one is the newer.
+            before.discard()
+            self._restoring = None
+        try:
+            found = _Restoring(peer, message, name, draft, self._supported)
+        except (StorageError, OSError) as error:
+            draft.discard()
+            return Arrival(peer, message, None, str(error))
+        self._restoring = found
+        meta = found.file.meta
+        if meta.index != message.snapshot.index or meta.name() != name:
+            return self._give_up(found, f"{name} holds the state at {meta.index}")
+        return None
+
+    def is_restoring(self) -> bool:
+        """Whether `step` has something to do."""
+        return self._restoring is not None
+
+    def step(self, now_ms: int) -> Arrival | None:
+        """Read a piece: a large state must not hold up heartbeats and clients. How it ended, if it did.
+
+        Raises UnsupportedLevel: the store has gone on without this build, the node must stop.
+        """
+        found = self._restoring
+        if found is None:
+            return None
+        try:
+            machine = found.step()
+        except (StorageError, OSError) as error:
+            self._not_before_ms = now_ms + REFUSED_MS
+            return self._give_up(found, str(error))
+        if machine is None:
+            return None
+        self._restoring = None
+        return Arrival(found.peer, found.message, machine)
+
+    def _give_up(self, found: _Restoring, why: str) -> Arrival:
+        found.discard()
+        self._restoring = None
+        return Arrival(found.peer, found.message, None, why)
+
+    def peer_lost(self, peer: int) -> None:
+        """The link broke: what came so far is of no use."""
+        self._refused.pop(peer, None)
+        _, draft = self._drafts.pop(peer, ("", None))
+        if draft is not None:
+            draft.discard()
+        if self._restoring is not None and self._restoring.peer == peer:
+            self._restoring.discard()
+            self._restoring = None
+
+
+class Dismantling:
+    """States that were replaced, taken apart piece by piece: freeing a million znodes at once takes a second."""
+
+    def __init__(self) -> None:
+        self._trees: list[dict[bytes, ZNode]] = []
+
+    def add(self, machine: StateMachine) -> None:
+        """Nobody uses this one any more."""
+        self._trees.append(machine.tree.nodes)
+
+    def step(self) -> bool:
+        """Free some; whether there is more."""
+        if not self._trees:
+            return False
+        nodes = self._trees[-1]
+        for _ in range(min(len(nodes), DISMANTLED_PER_STEP)):
+            nodes.popitem()
+        if not nodes:
+            self._trees.pop()
+        return bool(self._trees)

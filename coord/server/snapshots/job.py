@@ -1,0 +1,145 @@
+"""Writing a snapshot beside the work: a forked child has the state as it was, and all the time it needs.
+
+`gc.freeze` before the fork keeps the collector from touching (and so copying) every page. The child uses nothing of the
+parent but memory: it closes every inherited descriptor, so a connection that the parent closes is closed, and ends
+without running anything of the parent's shutdown. It also removes the snapshots that its own makes superfluous.
+
+It never outlives its parent: a node that was killed and started again has the directory for itself, and the snapshot
+that it writes may well have the same name. Signals that end the parent in good order (they reach whole groups of
+processes) are the parent's, which ends the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+from coord.env_os import end_with_parent
+from coord.errors import StateDamaged
+from coord.server.net.reactor import TurnReactor
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.tree.machine import StateMachine
+
+Written = Callable[[SnapshotMeta, str], None]
+Damaged = Callable[[Exception], None]
+
+#: Priority of the child: the node's own work goes first.
+NICE: Final = 10
+#: Descriptors above this are not looked for when the child closes what it inherited.
+FD_MAX: Final = 1 << 16
+MESSAGE_BYTES_MAX: Final = 4096
+#: How the child ends when it found that the state is not what it was.
+STATUS_DAMAGED: Final = 3
+
+
+class InlineSnapshotJob:
+    """Writes at once, holding up the node: for tests and the simulation."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self.written: Written = _nobody
+        #: Told when the state in memory turns out to be damaged: the node must stop.
+        self.damaged: Damaged = _nobody_stops
+
+    def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
+        """See `SnapshotJob.begin`."""
+        error = ""
+        try:
+            self._snapshots.write(meta, machine.snapshot_chunks())
+        except StateDamaged as failure:
+            self.damaged(failure)
+            return
+        except OSError as failure:
+            error = failure.strerror or str(failure)
+        self.written(meta, error)
+
+
+class ForkSnapshotJob:
+    """Writes in a child process, which reports through a pipe."""
+
+    def __init__(self, reactor: TurnReactor, snapshots: Snapshots) -> None:
+        self._reactor = reactor
+        self._snapshots = snapshots
+        self.written: Written = _nobody
+        #: Told when the state in memory turns out to be damaged: the node must stop.
+        self.damaged: Damaged = _nobody_stops
+        self._child = 0
+
+    def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
+        """See `SnapshotJob.begin`."""
+        assert self._child == 0, "a snapshot is being written"
+        try:
+            reading, writing = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            self.written(meta, f"pipe: {error.strerror}")
+            return
+        gc.freeze()
+        parent = os.getpid()
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.close(reading)
+            os.close(writing)
+            self.written(meta, f"fork: {error.strerror}")
+            return
+        if child == 0:
+            self._write(meta, machine, writing, parent)
+        os.close(writing)
+        self._child = child
+        self._reactor.watch(reading, lambda events: self._ended(reading, meta))  # noqa: ARG005
+
+    def stop(self) -> None:
+        """End an unfinished child; what it wrote is not a snapshot yet."""
+        if self._child:
+            os.kill(self._child, 9)
+            os.waitpid(self._child, 0)
+            self._child = 0
+
+    def _write(self, meta: SnapshotMeta, machine: StateMachine, writing: int, parent: int) -> None:
+        """In the child. Never returns."""
+        status = 1
+        try:
+            # The reactor's handlers write to descriptors that are gone here, or by now are files of this child.
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            end_with_parent(parent)
+            os.closerange(3, writing)
+            os.closerange(writing + 1, FD_MAX)
+            os.nice(NICE)
+            self._snapshots.write(meta, machine.snapshot_chunks())
+            # Removing a large file takes a while. What does not go now the parent finds.
+            with contextlib.suppress(OSError):
+                self._snapshots.retain()
+            status = 0
+        except StateDamaged as error:
+            os.write(writing, error.what.encode()[:MESSAGE_BYTES_MAX])
+            status = STATUS_DAMAGED
+        except BaseException as error:  # the child's last word: the parent logs it
+            os.write(writing, f"{type(error).__name__}: {error}".encode()[:MESSAGE_BYTES_MAX])
+        finally:
+            os._exit(status)
+
+    def _ended(self, reading: int, meta: SnapshotMeta) -> None:
+        message = os.read(reading, MESSAGE_BYTES_MAX).decode(errors="replace")
+        self._reactor.unwatch(reading)
+        os.close(reading)
+        _, status = os.waitpid(self._child, 0)
+        self._child = 0
+        code = os.waitstatus_to_exitcode(status)
+        if code == STATUS_DAMAGED:
+            self.damaged(StateDamaged(message))
+            return
+        self.written(meta, "" if code == 0 else message or f"the writing process ended with {code}")
+
+
+def _nobody_stops(error: Exception) -> None:
+    """The default of `damaged`."""
+
+
+def _nobody(meta: SnapshotMeta, error: str) -> None:
+    """The default of `written`."""

@@ -1,0 +1,132 @@
+"""When a snapshot of the state is due, and what may go once it is there: the log behind it, and older snapshots."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.logger import Logger
+
+from coord.env import Clock
+from coord.raft.core import RaftCore
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import SnapshotMeta as RaftSnapshot
+from coord.server.net.interfaces import SnapshotJob
+from coord.server.node_settings import NodeSettings
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.storage.writer import LogWriter
+from coord.tree.machine import StateMachine
+
+log = Logger(__name__)
+
+#: A snapshot that failed, or that a peer could not use, is written again after this.
+AGAIN_MS: Final = 30_000
+#: Nodes whose ids differ by less take their snapshots apart from each other.
+APART: Final = 4
+
+
+class Keeper:
+    """Keeps snapshots coming and the log short. `index` is that of the newest snapshot."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        core: RaftCore,
+        snapshots: Snapshots,
+        job: SnapshotJob,
+        writer: LogWriter,
+        clock: Clock,
+        index: int,
+    ) -> None:
+        self.snapshots = snapshots
+        self.index = index
+        self.is_snapshotting = False
+        #: Why the last one could not be written, "" if it was.
+        self.error = ""
+        #: Bytes of entries that were applied since the last attempt. Nodes begin apart, so that not all of them write
+        #: the same snapshot at the same moment: a majority goes on undisturbed, on disks of its own or on one.
+        self.bytes_since = settings.snapshot_bytes * (settings.node_id % APART) // APART
+        self._settings = settings
+        self._core = core
+        self._job = job
+        self._writer = writer
+        self._clock = clock
+        self._began_ms = 0
+        #: Where the last attempt was; a failed one is not repeated at once.
+        self._tried = index
+        #: A peer could not use the newest one.
+        self._is_doubtful = False
+        # The log on disk reaches further back than the one in memory has to.
+        self._forget_entries()
+
+    def maybe_take(self, machine: StateMachine, applied: int) -> None:
+        """Begin one of the state at `applied` if it is due: enough has happened, or a peer needs one."""
+        settings = self._settings
+        core = self._core
+        grown = applied - self._tried
+        due = grown >= settings.snapshot_entries or self.bytes_since >= settings.snapshot_bytes
+        if not core.log.reaches_snapshot() and not core.is_alone():
+            due = True
+        if self.error or self._is_doubtful:
+            due = self._clock.monotonic_ms() - self._began_ms >= AGAIN_MS
+            grown = applied
+        if due and grown > 0 and not self.is_snapshotting:
+            self.take(machine, applied)
+
+    def take(self, machine: StateMachine, applied: int) -> None:
+        """Begin to write the state, which is that at `applied`."""
+        meta = self._core.snapshot_meta(applied)
+        self.is_snapshotting = True
+        self._is_doubtful = False
+        self._began_ms = self._clock.monotonic_ms()
+        self._tried = applied
+        self.bytes_since = 0
+        self._job.begin(
+            SnapshotMeta(meta.index, meta.term, meta.config.encode(), machine.last_zxid, machine.digest()), machine
+        )
+
+    def note_doubt(self, is_doubtful: bool) -> None:
+        """Whether a peer could not use what it was sent: the file may be damaged, and a new one should be written."""
+        self._is_doubtful = self._is_doubtful or is_doubtful
+
+    def written(self, meta: SnapshotMeta, error: str) -> None:
+        """The job has ended; `error` is "" when the snapshot is durable. The log behind it may go."""
+        self.is_snapshotting = False
+        self.error = error
+        if error:
+            log.error("snapshot at {index} failed: {error}", index=meta.index, error=error)
+            return
+        if meta.index <= self.index:
+            return  # A newer one was installed meanwhile.
+        self.index = meta.index
+        # The log may have forgotten that position meanwhile.
+        self._core.snapshot_saved(RaftSnapshot(meta.index, meta.term, decode_configuration(meta.config), meta.name()))
+        self._forget_entries()
+        self._drop_old_files()
+        log.info("snapshot at {index} written", index=meta.index)
+
+    def installed(self, index: int) -> None:
+        """A snapshot from the leader, which is durable, has become the state."""
+        self.index = self._tried = index
+        self.bytes_since = 0
+        self._drop_old_files()
+
+    def forget_applied(self, applied: int) -> None:
+        """A group of one keeps no entries that are applied: nobody will ask for them."""
+        if self._core.is_alone():
+            self._core.compacted(applied)
+
+    def _forget_entries(self) -> None:
+        """Drop what the newest snapshot covers from memory, but for what slow peers may want."""
+        settings = self._settings
+        known = self._core.log
+        self._core.compacted(known.floor(known.snapshot.index, settings.keep_entries, settings.keep_bytes))
+
+    def _drop_old_files(self) -> None:
+        """What newer snapshots have made superfluous goes. What cannot be removed now is tried again next time."""
+        try:
+            self.snapshots.retain()
+            floor = self.snapshots.log_floor()
+        except OSError as error:
+            log.warn("old snapshots are not removed: {error}", error=error.strerror or str(error))
+            return
+        self._writer.prune(floor)
