@@ -6,10 +6,10 @@ from typing import Final
 
 import click
 
-from cli import output
-from cli.connect import Cluster, open_cluster
-from cli.names import Names
-from cli.options import Globals, global_options
+from cli.common import output
+from cli.common.connect import Cluster, open_cluster
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
 from regions import messages
 from regions.records.kinds import pool_words
 from regions.records.model import BalanceMove, GroupBalance

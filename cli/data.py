@@ -22,10 +22,10 @@ import msgspec
 from kazoo.exceptions import KazooException
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cli import output
-from cli.connect import open_cluster
-from cli.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
-from cli.options import Globals, global_options
+from cli.common import output
+from cli.common.connect import open_cluster
+from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
+from cli.common.options import Globals, global_options
 from regions.records.partitioning import place
 from regionserver.client import Change, DataError, NoSuchTable, Places, RegionClient, Unavailable
 from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX

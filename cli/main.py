@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, NoReturn
 
 import click
 
-from cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, CliError
-from cli.options import Globals, global_options
+from cli.common.errors import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, CliError
+from cli.common.options import Globals, global_options
 from coord.compiled import form
 
 DEBUG_VARIABLE: Final = "RK_DEBUG"
@@ -42,27 +42,39 @@ _DATA: Final = "Rows"
 _DAEMON: Final = "Daemons, one process each"
 
 ENTRIES: Final[tuple[Entry, ...]] = (
-    Entry(_LOCAL, "up", "cli.up:up", "Start store, masters and region servers; stay until Ctrl-C."),
+    Entry(_LOCAL, "up", "cli.up.command:up", "Start store, masters and region servers; stay until Ctrl-C."),
     Entry(_LOCAL, "drill", "cli.drill.command:drill", "Kill a part of the cluster; measure, check the invariants."),
     Entry(_LOCAL, "simulate", "cli.simulate:simulate", "Clusters in simulated time: faults by seed, invariants."),
-    Entry(_LOOK, "status", "cli.status:status", "Store nodes, masters, servers, tables, regions in transition."),
-    Entry(_LOOK, "watch", "cli.watch:watch", "Each transition as it happens, one line."),
-    Entry(_LOOK, "why", "cli.why:why", "Why a region is where it is, who must act next, what would help."),
-    Entry(_LOOK, "fsck", "cli.fsck:fsck", "Store and servers compared; --fix takes legal steps."),
-    Entry(_LOOK, "audit", "cli.audit:audit", "Alarms: rules that were broken, with the steps that led there."),
-    Entry(_LOOK, "history", "cli.record:history", "Every step of a region, table or server, with actor and cause."),
-    Entry(_LOOK, "runs", "cli.record:runs", "How long each start and failover took, phase by phase."),
+    Entry(
+        _LOOK, "status", "cli.diagnose.status:status", "Store nodes, masters, servers, tables, regions in transition."
+    ),
+    Entry(_LOOK, "watch", "cli.diagnose.watch:watch", "Each transition as it happens, one line."),
+    Entry(_LOOK, "why", "cli.diagnose.why:why", "Why a region is where it is, who must act next, what would help."),
+    Entry(_LOOK, "fsck", "cli.diagnose.fsck:fsck", "Store and servers compared; --fix takes legal steps."),
+    Entry(_LOOK, "audit", "cli.diagnose.audit:audit", "Alarms: rules that were broken, with the steps that led there."),
+    Entry(
+        _LOOK,
+        "history",
+        "cli.diagnose.history:history",
+        "Every step of a region, table or server, with actor and cause.",
+    ),
+    Entry(_LOOK, "runs", "cli.diagnose.history:runs", "How long each start and failover took, phase by phase."),
     Entry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),
     Entry(_CHANGE, "region", "cli.regions:region", "List, move, assign, unassign, retry regions."),
-    Entry(_CHANGE, "unstick", "cli.why:unstick_command", "The one legal step that helps a stuck region, shown first."),
+    Entry(
+        _CHANGE,
+        "unstick",
+        "cli.diagnose.why:unstick_command",
+        "The one legal step that helps a stuck region, shown first.",
+    ),
     Entry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, a round, or what it would do."),
-    Entry(_CHANGE, "plan", "cli.plan:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."),
+    Entry(_CHANGE, "plan", "cli.plan.command:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."),
     Entry(_DATA, "get", "cli.data:get", "The value at a key."),
     Entry(_DATA, "put", "cli.data:put", "Put a value at a key."),
     Entry(_DATA, "delete", "cli.data:delete", "Delete a key."),
     Entry(_DATA, "scan", "cli.data:scan", "Rows in the order of their keys."),
     Entry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
-    Entry(_DAEMON, "coord", "cli.coord:coord", "A node of the store."),
+    Entry(_DAEMON, "coord", "cli.store.command:coord", "A node of the store."),
     Entry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
     Entry(_DAEMON, "server", "cli.server:server", "Run, list, drain, fence region servers."),
 )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from cli.options import Globals, access_options, spark_options
-from cli.staleness import duration_ms
+from cli.common.options import Globals, access_options, spark_options
+from cli.common.staleness import duration_ms
 from coord.errors import ConfigError
 from master.settings import ENGINES, Settings, limits_of
 from regions.records.znodes import DEFAULT_ROOT
@@ -110,7 +110,7 @@ def run(
     replacements_max: int,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
-    from cli.access import store_access  # not for `rk --help`
+    from cli.common.access import store_access  # not for `rk --help`
     from master import service
 
     try:

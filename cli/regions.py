@@ -10,12 +10,12 @@ from typing import Final
 
 import click
 
-from cli import output
-from cli.connect import Cluster, open_cluster
-from cli.errors import CliError, NotFoundError
-from cli.names import Names
-from cli.options import Globals, global_options
-from cli.staleness import print_json, stale_options, tell
+from cli.common import output
+from cli.common.connect import Cluster, open_cluster
+from cli.common.errors import CliError, NotFoundError
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
+from cli.common.staleness import print_json, stale_options, tell
 from cli.tables import every_region, regions_table
 from regions import messages
 from regions.messages.staleness import Bound

@@ -10,12 +10,13 @@ from typing import Final
 
 import click
 
-from cli import output, reach
-from cli.connect import of_cluster, open_cluster
-from cli.errors import CliError, NotFoundError
-from cli.names import Names
-from cli.options import Globals, access_options, global_options
-from cli.staleness import duration_ms
+from cli.common import output
+from cli.common.connect import of_cluster, open_cluster
+from cli.common.errors import CliError, NotFoundError
+from cli.common.names import Names
+from cli.common.options import Globals, access_options, global_options
+from cli.common.staleness import duration_ms
+from cli.diagnose import reach
 from regions import messages
 from regions.cluster.effects import BAR_FOR_EVER
 from regions.records.kinds import KV
@@ -262,7 +263,7 @@ def run(
 
     SIGTERM hands the regions over one by one, then ends the session: a rolling restart costs each region its own move.
     """
-    from cli.access import store_access
+    from cli.common.access import store_access
     from coord.errors import ConfigError
     from regionserver import service
     from regionserver.config import Settings, parse_address

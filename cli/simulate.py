@@ -12,9 +12,9 @@ import click
 import msgspec
 from twisted.logger import globalLogBeginner
 
-from cli.errors import EXIT_REFUSED, CliError, UsageFaultError
-from cli.options import Globals, own_masters_options
-from cli.output import console, count, invocation, print_json, shown
+from cli.common.errors import EXIT_REFUSED, CliError, UsageFaultError
+from cli.common.options import Globals, own_masters_options
+from cli.common.output import console, count, invocation, print_json, shown
 from simulation.drills import DRILLS
 from simulation.run import BadRecordingError, Recording, Verdict, code_digest, read_recording, record, run
 from simulation.world import Options

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cli.errors import NotFoundError, UsageFaultError
+from cli.common.errors import NotFoundError, UsageFaultError
 
 #: Rounds of evening out; a few dozen settle real inputs.
 _PASSES_MAX: Final = 200

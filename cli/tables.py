@@ -13,13 +13,13 @@ from typing import Final
 import click
 from rich.console import Group
 
-from cli import output
-from cli.connect import Cluster, of_cluster, open_cluster
-from cli.errors import NotFoundError, UsageFaultError
-from cli.names import Names
-from cli.options import Globals, global_options
+from cli.common import output
+from cli.common.connect import Cluster, of_cluster, open_cluster
+from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
+from cli.common.staleness import print_json, stale_options, tell
 from cli.splits import read_keys, split_evenly
-from cli.staleness import print_json, stale_options, tell
 from regions import messages
 from regions.messages.staleness import Bound
 from regions.records.kinds import KV, check_kind, one_copy

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from cli import output
-from cli.errors import EXIT_OK, EXIT_REFUSED
-from cli.options import DEFAULT_DATA_DIR, Globals, global_options
+from cli.common import output
+from cli.common.errors import EXIT_OK, EXIT_REFUSED
+from cli.common.options import DEFAULT_DATA_DIR, Globals, global_options
 
 if TYPE_CHECKING:
     from cli.drill.report import Report

@@ -15,12 +15,12 @@ from typing import Final
 
 from kazoo.exceptions import NoNodeError
 
-from cli import output
-from cli.connect import ask_server, is_answering
+from cli.common import output
+from cli.common.connect import ask_server, is_answering
+from cli.common.errors import CliError
 from cli.drill.ddl_clients import DEADLINE_S, DdlClients
 from cli.drill.report import Check, Figure, Report, check, percentile, spread
 from cli.drill.run import Drill
-from cli.errors import CliError
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.messages.ddl import DeleteTable

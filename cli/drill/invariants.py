@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cli.connect import Cluster, ask_server
+from cli.common.connect import Cluster, ask_server
 from cli.drill.report import Check, check
 from coord.rpc.wire import RpcError
 from regions import messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from cli.connect import is_answering
+from cli.common.connect import is_answering
 from cli.drill.report import Report
 from cli.drill.run import Drill
 from cli.drill.store_part import leader_but

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from twisted.internet.defer import DeferredList
 
+from cli.common.errors import CliError
 from cli.drill.report import Report, spread
 from cli.drill.run import Drill, outages
-from cli.errors import CliError
 from coord.rpc.server import RpcClient
 from regions import messages
 from regions.records.model import ActiveRecord

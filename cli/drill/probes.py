@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from cli.common.errors import CliError
 from cli.drill.load import KEYS, key_in
-from cli.errors import CliError
 from coord.rpc.wire import (
     PREAMBLE,
     Code,

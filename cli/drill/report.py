@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from cli import output
+from cli.common import output
 
 
 class Check(msgspec.Struct):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from cli.connect import is_answering
+from cli.common.connect import is_answering
+from cli.common.local import Daemon
 from cli.drill.report import Check, Figure, Report, check, spread
 from cli.drill.run import Drill, outages
 from cli.drill.store_part import is_serving
 from cli.drill.traffic import refused_at_rest
 from cli.drill.writers import Writers
-from cli.local import Daemon
 
 NAME: Final = "rolling-restart"
 

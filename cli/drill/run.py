@@ -19,17 +19,17 @@ from typing import Final, TypeVar
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from cli import output
-from cli.connect import Cluster, open_cluster
-from cli.control import ControlRequest, DaemonState, ask
+from cli.common import output
+from cli.common.connect import Cluster, open_cluster
+from cli.common.errors import CliError, UnreachableError
+from cli.common.local import LocalCluster
+from cli.common.names import Names
+from cli.common.options import Globals
+from cli.diagnose.follow import Follower, ReactorThread
 from cli.drill.invariants import judge, judge_history, observe
 from cli.drill.report import Check, Figure, Phase, Report, check
 from cli.drill.traffic import Running, Span, enabled
-from cli.errors import CliError, UnreachableError
-from cli.follow import Follower, ReactorThread
-from cli.local import LocalCluster
-from cli.names import Names
-from cli.options import Globals
+from cli.up.control import ControlRequest, DaemonState, ask
 from coord.errors import CoordError
 from regions import messages
 from regions.records.model import ServerRecord

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from cli.connect import ask_server
+from cli.common.connect import ask_server
+from cli.common.errors import CliError
 from cli.drill.report import Report, spread
 from cli.drill.run import Drill
-from cli.errors import CliError
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import ServerRecord

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
-from cli.bringup import store_role
-from cli.connect import split_address
+from cli.common.connect import split_address
+from cli.common.errors import CliError, UnreachableError
+from cli.common.local import Daemon
 from cli.drill.run import Drill
-from cli.errors import CliError, UnreachableError
-from cli.local import Daemon
+from cli.up.bringup import store_role
 from coord.server.admin.backup import ADMIN_FILE
 
 LEADER_ROLES: Final = ("leader", "standalone")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from cli.common.errors import UsageFaultError
 from cli.drill.report import Check, Report, check
 from cli.drill.run import DEADLINE_S, Drill
 from cli.drill.store_part import cut, heal, is_serving, leader, leader_but
 from cli.drill.writers import Writers
-from cli.errors import UsageFaultError
 
 NAME: Final = "store-partition"
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from cli.connect import open_store
+from cli.common.connect import open_store
+from cli.common.errors import CliError
 from cli.drill.load import Load, Operation, Outage
 from cli.drill.report import Check, RegionOutage, Traffic, Unavailability, check, percentile
-from cli.errors import CliError
 from coord.client.access import StoreAccess
 from coord.rpc.wire import Code
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState

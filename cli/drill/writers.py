@@ -13,10 +13,10 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import deferLater
 
-from cli.connect import open_store
+from cli.common.connect import open_store
+from cli.diagnose.follow import Stopwatch
 from cli.drill.report import Check, Figure, check
 from cli.drill.run import Drill
-from cli.follow import Stopwatch
 from coord.client.access import StoreAccess
 from coord.client.session import ZkClient
 from coord.errors import CoordError

@@ -4,7 +4,7 @@ A watch says that a znode changed, and a read that follows finds its value then:
 Each znode counts its versions, so nothing is guessed: a history knows exactly how many steps it did not see, and
 whether the transition table has any legal way of that many steps between two sights of it.
 
-Pure. `cli/follow.py` and the masters' auditor feed it; `rk watch` prints it, drills and
+Pure. `cli/diagnose/follow.py` and the masters' auditor feed it; `rk watch` prints it, drills and
 `regions/diagnose/invariants.py` judge it.
 """
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cli.local import HOST
-from cli.ports import is_free
+from cli.common.local import HOST
+from cli.up.ports import is_free
 from tests.helpers import claim_ports, eventually, rk
 
 #: Longest time for one start, on a machine that does other things as well.

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli.control import ControlRequest, DaemonState, ask
+from cli.up.control import ControlRequest, DaemonState, ask
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
 from tests.helpers import eventually, heed_ctrl_c, rk
 

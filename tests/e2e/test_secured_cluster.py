@@ -14,8 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from cli.local import digest_of
-from cli.options import variable_of
+from cli.common.local import digest_of
+from cli.common.options import variable_of
 from tests.certificates import Authority
 from tests.helpers import daemon, eventually, free_ports, rk
 
@@ -42,7 +42,7 @@ class Secured:
         return subprocess.run(rk(*words), capture_output=True, text=True, timeout=120, check=False, env=env)
 
     def settings(self) -> dict[str, str]:
-        """By option, as `cli.access` knows them; the credential is in a file."""
+        """By option, as `cli.common.access` knows them; the credential is in a file."""
         folder = self.authority.folder
         return {
             "store-tls-ca": str(self.authority.cert),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import Shape, design, write_cluster
+from cli.common.local import Shape, design, write_cluster
 from coord.rpc.wire import RpcError
 from regions import messages as ms
 from regions.messages.heartbeat import Heartbeat

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from cli.local import HOST
+from cli.common.local import HOST
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, processes_of, run_rk
 from tests.zookeeper import zookeeper
 

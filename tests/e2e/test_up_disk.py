@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import CLUSTER_FILE
+from cli.common.local import CLUSTER_FILE
 from tests.e2e.clusters import free_base_port, local_up, run_rk
 from tests.helpers import eventually
 from tests.small_disk import fill, small_disk

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.display import PlainDisplay
-from cli.output import console
-from cli.plan_make import Wish, make
+from cli.common.display import PlainDisplay
+from cli.common.output import console
+from cli.plan.make import Wish, make
 from regions.plan import Params, verify
 from regions.plan.artifact.files import Origin, read_plan
 from regions.plan.problem.scenarios import scenario

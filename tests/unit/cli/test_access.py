@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 from kazoo.client import KazooClient
 
-from cli.access import as_variables, kazoo_options, read_access
-from cli.errors import UsageFaultError
+from cli.common.access import as_variables, kazoo_options, read_access
+from cli.common.errors import UsageFaultError
+from cli.common.options import SETTINGS, variable_of
 from cli.main import rk
-from cli.options import SETTINGS, variable_of
 from coord.wire.values import OPEN_ACL, Acl
 
 COMMANDS = (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import cluster_file
-from cli.cluster_file import RETRY_S, ClusterFile
-from cli.display import output_may_fail
-from cli.local import CLUSTER_FILE, Shape, design, read_cluster
+from cli.common.display import output_may_fail
+from cli.common.local import CLUSTER_FILE, Shape, design, read_cluster
+from cli.up import cluster_file
+from cli.up.cluster_file import RETRY_S, ClusterFile
 
 SHAPE = Shape(1, 1, 1, 1, 21800, None, "", "greedy")
 

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, globalLogPublisher
 
-from cli.follow import AGAIN_S, Follower
-from cli.names import Names
+from cli.common.names import Names
+from cli.diagnose.follow import AGAIN_S, Follower
 from coord.client.session import SessionState
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from cli.follow import Line, Membership
-from cli.live import Board
-from cli.names import Names
-from cli.watch import Wanted
+from cli.common.names import Names
+from cli.diagnose.follow import Line, Membership
+from cli.diagnose.live import Board
+from cli.diagnose.watch import Wanted
 
 NOW = 1_000_000_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import CliError, UsageFaultError
-from cli.local import (
+from cli.common.errors import CliError, UsageFaultError
+from cli.common.local import (
     MASTERS_MAX,
     SERVERS_MAX,
     STORE_NODES_MAX,

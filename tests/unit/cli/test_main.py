@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
+from cli.common.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
+from cli.common.options import Globals, parse_hosts
 from cli.main import ENTRIES, rk, run
-from cli.options import Globals, parse_hosts
 from tests.helpers import free_ports
 
 

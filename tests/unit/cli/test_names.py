@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cli.errors import CliError, NotFoundError
-from cli.local import Daemon, LocalCluster
-from cli.names import Names
+from cli.common.errors import CliError, NotFoundError
+from cli.common.local import Daemon, LocalCluster
+from cli.common.names import Names
 from regions.records.model import Incarnation, ServerRecord
 
 ONE = ServerRecord("aa11", "127.0.0.1", 21851, 1)

@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from cli import output
-from cli.errors import CliError
+from cli.common import output
+from cli.common.errors import CliError
 from regions.messages import Tables, TableSummary
 from regions.records.model import Incarnation, TableIntent, TableRecord, TableState
 

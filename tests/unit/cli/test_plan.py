@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import plan_make
-from cli.errors import EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_USAGE
+from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_USAGE
 from cli.main import run
+from cli.plan import make
 from regions.plan import BlockRow, LastRow, Params, RegionRow, ServerRow, Snapshot
 from regions.plan.artifact.files import write_snapshot
 
@@ -141,7 +141,7 @@ def test_a_process_of_its_own_is_ended_at_the_deadline(
     engine: str, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody can interrupt the exact flow but by ending its process; greedy plans, the note says why."""
-    monkeypatch.setattr(plan_make, "FLOW_ALONE", 1)
+    monkeypatch.setattr(make, "FLOW_ALONE", 1)
     directory = source.parent / "late"
     words = ["plan", "create", "--input", str(source), "--output", str(directory), "--engine", engine, "--json"]
     assert run([*words, "--deadline", "0.05"]) == 0
@@ -156,7 +156,7 @@ def test_the_flow_in_its_own_process_makes_the_same_plan(
     pytest.importorskip("ortools")
     made = []
     for alone in (1, 10**9):
-        monkeypatch.setattr(plan_make, "FLOW_ALONE", alone)
+        monkeypatch.setattr(make, "FLOW_ALONE", alone)
         directory = source.parent / f"flow-{alone}"
         words = ["plan", "create", "--input", str(source), "--output", str(directory), "--engine", "flow", "--json"]
         assert run(words) == 0

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli import plan_apply
-from cli.connect import refusal
-from cli.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
+from cli.common.connect import refusal
+from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
 from cli.main import run
+from cli.plan import apply
 from coord.rpc.server import RpcError
 from master.api.reads import describe_table, server_load, summary
 from regions import messages as ms
@@ -90,7 +90,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     def opened(_given: object) -> Iterator[MemoryCluster]:
         yield found
 
-    monkeypatch.setattr(plan_apply, "open_cluster", opened)
+    monkeypatch.setattr(apply, "open_cluster", opened)
     return found
 
 
@@ -112,7 +112,7 @@ def test_apply_hands_over_what_differs_once(
     cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In parts; a part whose answer got lost is sent again, and taken once."""
-    monkeypatch.setattr(plan_apply, "PART_MOVES", 3)
+    monkeypatch.setattr(apply, "PART_MOVES", 3)
     cluster.lost = [ms.AddPlanMoves]
     assert run(["plan", "apply", str(made), "--no-wait", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)["record"]
@@ -183,4 +183,4 @@ def test_a_corrupt_plan_orders_nothing(cluster: MemoryCluster, made: Path, capsy
 def test_a_refusal_is_final(cluster: MemoryCluster) -> None:
     """Only what may have been done is sent again."""
     with pytest.raises(CliError, match="is not being applied"):
-        plan_apply._insist(cluster, ms.AddPlanMoves("p", 0, []))  # type: ignore[arg-type]
+        apply._insist(cluster, ms.AddPlanMoves("p", 0, []))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import EXIT_REFUSED
+from cli.common.errors import EXIT_REFUSED
 from cli.main import run
 from master.plans.planner import snapshot_of
 from regions.cluster.state import Server, World

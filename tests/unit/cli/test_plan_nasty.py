@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import EXIT_OK, EXIT_REFUSED
+from cli.common.errors import EXIT_OK, EXIT_REFUSED
 from cli.main import run
 from regions.plan.artifact.files import MANIFEST, read_plan
 from tests.nasty import broken_rules, nasty, write_nasty

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from cli.names import Names
-from cli.reach import Reach, reaches, show, summary
+from cli.common.names import Names
+from cli.diagnose.reach import Reach, reaches, show, summary
 from regions.liveness.roster import SILENT_MS
 from regions.records.model import MasterRecord, ServerRecord
 from tests.helpers import free_ports

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.names import Names
-from cli.record import Past, lines, read_past
+from cli.common.names import Names
+from cli.diagnose.history import Past, lines, read_past
 from regions.cluster.history import Entry, Segment, pack, told
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.records.znodes import Layout, encode

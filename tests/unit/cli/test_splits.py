@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.errors import NotFoundError, UsageFaultError
+from cli.common.errors import NotFoundError, UsageFaultError
 from cli.splits import SizedKey, read_keys, split_evenly
-from cli.up import example_path
+from cli.up.command import example_path
 from regions.records.model import check_ranges, split_ranges
 
 _entries = st.lists(

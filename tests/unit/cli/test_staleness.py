@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import connect
-from cli.connect import MastersAlone, knows_masters_alone
-from cli.errors import UsageFaultError
-from cli.local import Shape, design, write_cluster
-from cli.options import Globals, parse_addresses
-from cli.staleness import duration_ms, in_words, zxid_of
+from cli.common import connect
+from cli.common.connect import MastersAlone, knows_masters_alone
+from cli.common.errors import UsageFaultError
+from cli.common.local import Shape, design, write_cluster
+from cli.common.options import Globals, parse_addresses
+from cli.common.staleness import duration_ms, in_words, zxid_of
 from cli.tables import table
 from regions import messages as ms
 from regions.messages.staleness import AsOf, Bound

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from cli import supervisor
-from cli.control import ControlRequest, ask, listen
-from cli.errors import CliError, UnreachableError
-from cli.local import Daemon
-from cli.supervisor import Ended, News, NotStarted, Restarted, Supervisor, describe_end, last_lines
+from cli.common.errors import CliError, UnreachableError
+from cli.common.local import Daemon
+from cli.up import supervisor
+from cli.up.control import ControlRequest, ask, listen
+from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, describe_end, last_lines
 from tests.helpers import eventually
 
 DEADLINE_S = 60.0
@@ -128,8 +128,8 @@ def test_daemons_die_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     program = f"""
 import os, sys, threading
 from pathlib import Path
-from cli.local import Daemon
-from cli.supervisor import Ended, News, NotStarted, Restarted, Supervisor, describe_end, last_lines
+from cli.common.local import Daemon
+from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, describe_end, last_lines
 folder = Path({str(tmp_path)!r})
 one = Daemon("a", "server", "127.0.0.1:1", "", str(folder / "a"), str(folder / "a.log"))
 found = Supervisor([one], {{"a": [sys.executable, "-c", {SLEEPER!r}]}}, dict(os.environ), None, lambda _: None)

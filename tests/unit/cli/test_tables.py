@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import tables
-from cli.errors import CliError
+from cli.common.errors import CliError
 from cli.main import rk
 from regions import messages as ms
 from regions.records import schema as sc

@@ -12,15 +12,15 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 from rich.console import Console
 
-from cli import output
-from cli.bringup import BringUp, _settled, _stage
-from cli.display import PlainDisplay
-from cli.errors import EXIT_USAGE, CliError, UnreachableError, UsageFaultError
-from cli.local import HOST, Shape, command_line, design
+from cli.common import output
+from cli.common.display import PlainDisplay
+from cli.common.errors import EXIT_USAGE, CliError, UnreachableError, UsageFaultError
+from cli.common.local import HOST, Shape, command_line, design
+from cli.common.options import Globals
 from cli.main import run
-from cli.options import Globals
-from cli.ports import holder, is_free
-from cli.up import _check_ports, _hold, _shape, suggestions
+from cli.up.bringup import BringUp, _settled, _stage
+from cli.up.command import _check_ports, _hold, _shape, suggestions
+from cli.up.ports import holder, is_free
 from regions.messages import MasterStatus, PlanProgress
 from tests.helpers import free_ports
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import watch
-from cli.errors import NotFoundError
+from cli.common.errors import NotFoundError
+from cli.diagnose import watch
 from cli.main import rk
 from regions.records.model import TableRecord, TableState
 

@@ -1,0 +1,194 @@
+"""How commands and daemons get into a store that asks for more than an address: TLS, a digest credential, SASL.
+
+Every setting (`cli.common.options.SETTINGS`) is an option `--store-NAME` and a variable RK_STORE_NAME, alike for
+every command
+and daemon that connects to a store. A credential is `USER:PASSWORD`, or `@FILE` with that in the file's first line:
+`ps` shows command lines to everybody. An option beats its variable.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kazoo.security import ACL, Id
+
+from cli.common.errors import UsageFaultError
+from cli.common.options import SETTINGS, Globals, variable_of
+from coord.client.access import StoreAccess
+from coord.errors import ConfigError
+
+#: How long a port that is looked at may take to answer.
+PROBE_S: Final = 1.0
+#: How kazoo comes back to a store that was away, in seconds: its own pauses would double up to a minute.
+RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
+_FILES: Final = frozenset({"store-tls-ca", "store-tls-cert", "store-tls-key"})
+_YES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+
+def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> StoreAccess:
+    """What options (by name, as in SETTINGS) and environment say. Raises UsageFaultError that names the setting."""
+    known = os.environ if environment is None else environment
+    values: dict[str, str] = {}
+    for option, _, _ in SETTINGS:
+        value = given.get(option) or known.get(variable_of(option), "")
+        if value:
+            values[option] = value
+    paths = {name: _path(values, f"store-{name.replace('_', '-')}") for name in ("tls_ca", "tls_cert", "tls_key")}
+    check = values.get("store-tls-host-check", "yes").lower()
+    if check not in _YES:
+        raise UsageFaultError(f"{_named('store-tls-host-check')} is yes or no, not {check!r}")
+    try:
+        return StoreAccess(
+            **paths,
+            verify_host=_YES[check],
+            auth=_credential(values, "store-auth"),
+            sasl=_credential(values, "store-sasl"),
+        )
+    except ConfigError as error:
+        raise UsageFaultError(str(error), f"See {_named('store-tls-ca')} and the options that begin alike.") from error
+
+
+def store_access(given: Globals) -> StoreAccess:
+    """Return the connection settings that options and environment name. Raises UsageFaultError."""
+    return read_access(given.store_settings)
+
+
+def as_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """Given options as environment variables, for daemons that are started: their command lines show no secret."""
+    return {variable_of(option): _absolute(option, value) for option, value in given.items() if value}
+
+
+def kazoo_options(access: StoreAccess) -> dict[str, Any]:
+    """What KazooClient is told. Raises ConfigError."""
+    acl = [ACL(line.perms, Id(line.scheme.decode(), line.id.decode())) for line in access.acl()]
+    options: dict[str, Any] = {"default_acl": acl, "connection_retry": RECONNECT}
+    if access.tls_ca is not None:
+        options |= {"use_ssl": True, "ca": str(access.tls_ca), "check_hostname": access.verify_host}
+        if access.tls_cert is not None:
+            options |= {"certfile": str(access.tls_cert), "keyfile": str(access.tls_key or access.tls_cert)}
+    if access.auth:
+        options["auth_data"] = [("digest", access.auth)]
+    if access.sasl:
+        user, _, password = access.sasl.partition(":")
+        if importlib.util.find_spec("puresasl") is None:
+            raise ConfigError("SASL needs the Python package pure-sasl, which is not installed: pip install pure-sasl")
+        options["sasl_options"] = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+    return options
+
+
+def connect(address: tuple[str, int], access: StoreAccess, timeout_s: float) -> socket.socket:
+    """A socket to a node, by TLS where that is spoken. Raises OSError (ssl.SSLError is one), ConfigError."""
+    context = access.tls_context()
+    plain = socket.create_connection(address, timeout=timeout_s)
+    if context is None:
+        return plain
+    try:
+        return context.wrap_socket(plain, server_hostname=address[0])
+    except BaseException:
+        plain.close()
+        raise
+
+
+def misfit(address: tuple[str, int], access: StoreAccess) -> tuple[str, str]:
+    """(what does not fit between this port and the way we come, what to do); two empty texts if nothing is found."""
+    where = f"{address[0]}:{address[1]}"
+    try:
+        if access.tls_ca is None:
+            if _speaks_tls(address):
+                return f"{where} speaks TLS, and we do not", f"Give {_named('store-tls-ca')}, or another port."
+            return "", ""
+        with connect(address, access, PROBE_S) as sock:
+            # A server that wants a certificate says so only when the handshake is over for us.
+            sock.sendall(b"ruok")
+            sock.recv(1)
+    except ssl.SSLCertVerificationError as error:
+        if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
+            hint = "Give the name that is in it, or --store-tls-host-check no if names do not matter there."
+            return f"the certificate of {where} is for another host: {error.verify_message}", hint
+        return (
+            f"the certificate of {where} is not from {access.tls_ca}: {error.verify_message}",
+            f"{_named('store-tls-ca')} names the file with the authority that issued it.",
+        )
+    except ssl.SSLError as error:
+        return _of_tls_fault(where, error, access)
+    except ConnectionResetError:
+        return (
+            (f"{where} closed the connection in the TLS handshake", f"Does it want {_named('store-tls-cert')}?")
+            if access.tls_ca is not None
+            else ("", "")
+        )
+    except OSError:
+        pass
+    return "", ""
+
+
+def _of_tls_fault(where: str, error: ssl.SSLError, access: StoreAccess) -> tuple[str, str]:
+    reason = (error.reason or str(error)).upper()
+    if "WRONG_VERSION" in reason or "UNEXPECTED_EOF" in reason or "RECORD_LAYER" in reason:
+        return f"{where} does not speak TLS", "Give the store's secure port, or leave the TLS options away."
+    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
+        return f"{where} wants a certificate of ours", f"Give {_named('store-tls-cert')} and its key."
+    if "UNKNOWN_CA" in reason or "ALERT" in reason:
+        return (
+            f"{where} refuses the certificate {access.tls_cert}: {reason.replace('_', ' ').lower()}",
+            "It must be issued by an authority that the store trusts (--tls-ca of its nodes), and be valid.",
+        )
+    return f"no TLS with {where}: {reason.replace('_', ' ').lower()}", ""
+
+
+def _speaks_tls(address: tuple[str, int]) -> bool:
+    """Whether the port answers the beginning of a handshake with TLS; nobody is trusted by that."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with socket.create_connection(address, timeout=PROBE_S) as plain, context.wrap_socket(plain):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+
+
+def _named(option: str) -> str:
+    return f"--{option} ({variable_of(option)})"
+
+
+def _path(values: Mapping[str, str], option: str) -> Path | None:
+    if option not in values:
+        return None
+    path = Path(values[option]).expanduser()
+    if not path.is_file():
+        raise UsageFaultError(f"{_named(option)}: there is no file {path}")
+    return path
+
+
+def _credential(values: Mapping[str, str], option: str) -> str:
+    text = values.get(option, "")
+    if text.startswith("@"):
+        try:
+            lines = Path(text[1:]).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageFaultError(
+                f"{_named(option)}: cannot read {text[1:]}: {getattr(error, 'strerror', None) or error}"
+            ) from error
+        text = lines[0].strip() if lines else ""
+    user, colon, password = text.partition(":")
+    if option in values and not (user and colon and password):
+        raise UsageFaultError(f"{_named(option)} is not USER:PASSWORD, nor a file with that in its first line")
+    return text
+
+
+def _absolute(option: str, value: str) -> str:
+    """Daemons may stand in another directory."""
+    if value.startswith("@"):
+        return f"@{Path(value[1:]).expanduser().absolute()}"
+    return (
+        str(Path(value).expanduser().absolute()) if option.startswith("store-tls") and "check" not in option else value
+    )

@@ -1,0 +1,323 @@
+"""A cluster on this machine: which daemons it has, on which ports, with which command lines, and the file that says so.
+
+    <data-dir>/
+      cluster.json      what runs, for every other `rk` command (written by `rk up`; kept after it ends)
+      store-auth        super's credential for the store, made by `rk up`; mode 0600
+      up.lock           held by the one `rk up` that may use this directory
+      control.sock      where that `rk up` takes requests (cli/up/control.py)
+      logs/NAME.log     output of each daemon
+      NAME/             each daemon's own data: store-1, master-1, server-1, …
+      shared/           what region servers share: the regions' data
+
+Ports lie at fixed distances from the base, so that the addresses of a cluster are known before it has ever run:
+
+    base +1…   store, clients      base+31…  masters, RPC       base+51…  region servers, RPC
+    base+11…   store, peers        base+41…  masters, admin     base+71…  region servers, admin
+    base+21…   store, admin
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cli.common.errors import CliError, UsageFaultError
+
+HOST: Final = "127.0.0.1"
+CLUSTER_FILE: Final = "cluster.json"
+LOCK_FILE: Final = "up.lock"
+CONTROL_FILE: Final = "control.sock"
+SUPER_FILE: Final = "store-auth"
+FORMAT_VERSION: Final = 1
+
+#: How many of each the port plan has room for.
+STORE_NODES_MAX: Final = 9
+MASTERS_MAX: Final = 9
+SERVERS_MAX: Final = 19
+#: Highest offset in use; the whole range must lie below 65536.
+_SPAN: Final = 71 + SERVERS_MAX
+
+STORE: Final = "store"
+MASTER: Final = "master"
+SERVER: Final = "server"
+
+
+class Daemon(msgspec.Struct):
+    """One process of the cluster. `peer` is a store node's address for its peers, else empty; `pid` 0: not running."""
+
+    name: str
+    role: str
+    address: str
+    admin: str
+    data_dir: str
+    log: str
+    peer: str = ""
+    rack: str = ""
+    pid: int = 0
+
+    def ports(self) -> list[tuple[int, str]]:
+        """Every port this daemon listens on, with what for."""
+        uses = [
+            (self.address, "client port" if self.role == STORE else "RPC port"),
+            (self.peer, "peer port"),
+            (self.admin, "admin port"),
+        ]
+        return [(int(address.rpartition(":")[2]), use) for address, use in uses if address]
+
+
+class LocalCluster(msgspec.Struct):
+    """Content of cluster.json."""
+
+    store: str
+    root: str
+    #: True when `store` is somebody else's: this cluster then has no store nodes of its own.
+    outside: bool
+    base_port: int
+    coord: list[Daemon]
+    masters: list[Daemon]
+    servers: list[Daemon]
+    #: Process that supervises the daemons; 0 once it has ended in an orderly way.
+    supervisor_pid: int = 0
+    #: Where its masters have bulk plans made; empty: on this machine.
+    spark_master: str = ""
+    spark_conf: list[str] = []
+    #: Seconds for Spark; 0: the masters' own default.
+    plan_deadline_s: float = 0.0
+    #: Bounds on the making of regions (`rk master run --create-timeout-s --replacements-max`); 0 and None: the masters'
+    #: own defaults.
+    create_timeout_s: float = 0.0
+    replacements_max: int | None = None
+    #: Whether a start has gone through all its phases: its table is there.
+    has_been_up: bool = False
+    format_version: int = FORMAT_VERSION
+
+    def daemons(self) -> list[Daemon]:
+        """All of them, in the order in which they start."""
+        return [*self.coord, *self.masters, *self.servers]
+
+    def daemon(self, name: str) -> Daemon:
+        """The daemon of that name. Raises KeyError."""
+        for one in self.daemons():
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What the user asked `rk up` for."""
+
+    store_nodes: int
+    masters: int
+    servers: int
+    racks: int
+    base_port: int
+    outside_store: str | None
+    root: str
+    plan_engine: str
+    opener: str = "kv"
+    spark_master: str = ""
+    spark_conf: tuple[str, ...] = ()
+    plan_deadline_s: float = 0.0
+    create_timeout_s: float = 0.0
+    replacements_max: int | None = None
+
+
+def design(shape: Shape, data_dir: Path) -> LocalCluster:
+    """Lay out the cluster of that shape below `data_dir`; touches nothing.
+
+    Raises UsageFaultError when the shape cannot be had.
+    """
+    _check_shape(shape)
+
+    def daemon(role: str, number: int, rpc: int, admin: int, *, peer: int = 0, rack: str = "") -> Daemon:
+        name = f"{role}-{number}"
+        base = shape.base_port
+        return Daemon(
+            name=name,
+            role=role,
+            address=f"{HOST}:{base + rpc + number}",
+            admin=f"{HOST}:{base + admin + number}",
+            data_dir=str(data_dir / name),
+            log=str(data_dir / "logs" / f"{name}.log"),
+            peer=f"{HOST}:{base + peer + number}" if peer else "",
+            rack=rack,
+        )
+
+    nodes = 0 if shape.outside_store else shape.store_nodes
+    coord = [daemon(STORE, n, 0, 20, peer=10) for n in range(1, nodes + 1)]
+    return LocalCluster(
+        store=shape.outside_store or ",".join(node.address for node in coord),
+        root=shape.root,
+        outside=shape.outside_store is not None,
+        base_port=shape.base_port,
+        coord=coord,
+        spark_master=shape.spark_master,
+        spark_conf=list(shape.spark_conf),
+        plan_deadline_s=shape.plan_deadline_s,
+        create_timeout_s=shape.create_timeout_s,
+        replacements_max=shape.replacements_max,
+        masters=[daemon(MASTER, n, 30, 40) for n in range(1, shape.masters + 1)],
+        servers=[
+            daemon(SERVER, n, 50, 70, rack=f"rack-{(n - 1) % shape.racks + 1}") for n in range(1, shape.servers + 1)
+        ],
+    )
+
+
+def _check_shape(shape: Shape) -> None:
+    bounds = [
+        ("--store-nodes", shape.store_nodes, STORE_NODES_MAX),
+        ("--masters", shape.masters, MASTERS_MAX),
+        ("--servers", shape.servers, SERVERS_MAX),
+        ("--racks", shape.racks, SERVERS_MAX),
+    ]
+    for option, value, most in bounds:
+        if not 1 <= value <= most:
+            raise UsageFaultError(f"{option} {value} is outside 1 to {most}")
+    if shape.store_nodes % 2 == 0 and not shape.outside_store:
+        raise UsageFaultError(
+            f"--store-nodes {shape.store_nodes}: an even number survives no more failures than one node less",
+            f"Use {shape.store_nodes - 1} or {shape.store_nodes + 1}.",
+        )
+    if not 1024 <= shape.base_port <= 65535 - _SPAN:
+        raise UsageFaultError(f"--base-port {shape.base_port} is outside 1024 to {65535 - _SPAN}")
+
+
+def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[str]:
+    """The command that runs `daemon` in the foreground."""
+    start = [sys.executable, "-P", "-m", "cli"]
+    common = ["--data-dir", daemon.data_dir, "--admin-address", daemon.admin]
+    if daemon.role == STORE:
+        peers = ",".join(f"{node.name.rpartition('-')[2]}={node.peer}" for node in cluster.coord)
+        number = daemon.name.rpartition("-")[2]
+        addresses = ["--client-address", daemon.address, "--peer-address", daemon.peer, "--peers", peers]
+        rights = ["--super-digest", digest_of(make_super(Path(daemon.data_dir).parent))]
+        return [*start, "coord", "run", "--id", number, *addresses, *common, *rights, "--drill-links"]
+    place = ["--store", cluster.store, "--root", cluster.root, "--address", daemon.address]
+    if daemon.role == MASTER:
+        plan = ["--min-servers", str(len(cluster.servers)), "--plan-engine", shape.plan_engine]
+        plan += ["--spark-master", shape.spark_master] if shape.spark_master else []
+        plan += ["--plan-deadline-s", f"{shape.plan_deadline_s:g}"] if shape.plan_deadline_s else []
+        plan += [word for setting in shape.spark_conf for word in ("--spark-conf", setting)]
+        limits = ["--create-timeout-s", f"{shape.create_timeout_s:g}"] if shape.create_timeout_s else []
+        limits += [] if shape.replacements_max is None else ["--replacements-max", str(shape.replacements_max)]
+        return [*start, "master", "run", *place, *common, *plan, *limits]
+    shared = str(Path(daemon.data_dir).parent / "shared")
+    return [
+        *start,
+        "server",
+        "run",
+        *place,
+        *common,
+        "--shared-dir",
+        shared,
+        "--rack",
+        daemon.rack,
+        "--opener",
+        shape.opener,
+    ]
+
+
+def make_super(data_dir: Path) -> str:
+    """Super's credential of the store in `data_dir`, `USER:PASSWORD`; made at the first call. Raises CliError."""
+    known = read_super(data_dir)
+    if known:
+        return known
+    path = data_dir / SUPER_FILE
+    made = f"super:{secrets.token_urlsafe(32)}"
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+            file.write(made + "\n")
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror}", "Give a --data-dir that you may write.") from error
+    return made
+
+
+def read_super(data_dir: Path) -> str:
+    """Super's credential of the store in `data_dir`; "" when it has none, or it is not ours to read."""
+    try:
+        return (data_dir / SUPER_FILE).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def digest_of(credential: str) -> str:
+    """What a store is told of a `USER:PASSWORD`: the user, and base64 of the SHA-1 of both."""
+    digest = hashlib.sha1(credential.encode(), usedforsecurity=False).digest()
+    return f"{credential.partition(':')[0]}:{base64.b64encode(digest).decode()}"
+
+
+def environment() -> dict[str, str]:
+    """Environment of the daemons: they find this very code wherever the user stands, and log without delay."""
+    here = str(Path(__file__).resolve().parent.parent.parent)
+    known = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{known}" if known else here, "PYTHONUNBUFFERED": "1"}
+
+
+def local_cluster_id(cluster: LocalCluster) -> str:
+    """Return the cluster's id as its region servers have noted it; "" if none of them has joined it yet."""
+    for daemon in cluster.servers:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            noted = msgspec.json.decode((Path(daemon.data_dir) / "instance.json").read_bytes(), type=_Noted)
+            if noted.cluster_id:
+                return noted.cluster_id
+    return ""
+
+
+class _Noted(msgspec.Struct):
+    """What a region server's instance.json says of its cluster (`regionserver/session/instance.py`)."""
+
+    cluster_id: str = ""
+
+
+def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:
+    """Replace cluster.json atomically: a reader sees the old or the new one, never half."""
+    path = data_dir / CLUSTER_FILE
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read_cluster(data_dir: Path) -> LocalCluster | None:
+    """What runs, or ran last, in `data_dir`; None when no cluster ever did.
+
+    Raises CliError when the file is there and cannot be understood.
+    """
+    path = data_dir / CLUSTER_FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=LocalCluster)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise CliError(
+            f"{path} is not a cluster description: {error}", "Give another --data-dir, or name the store with --store."
+        ) from error
+    if found.format_version > FORMAT_VERSION:
+        raise CliError(f"{path} was written by a newer rk (format {found.format_version})")
+    return found
+
+
+def require_cluster(data_dir: Path) -> LocalCluster:
+    """As `read_cluster`, and a directory without a cluster is an error that says how to get one."""
+    cluster = read_cluster(data_dir)
+    if cluster is None:
+        raise CliError(
+            f"no local cluster in {data_dir}",
+            "Start one with `rk up`, name its directory with --data-dir, or name a store with --store host:port,…",
+        )
+    return cluster

@@ -1,0 +1,88 @@
+"""Which region or table somebody means, from the store alone: it works while no master is active.
+
+A region is named by its id, by the beginning of its id if that fits one region only, or by `TABLE:KEY`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cli.common.connect import Cluster
+from cli.common.errors import CliError, NotFoundError
+from regions.records.model import RegionRecord, TableRecord, TableState
+from regions.records.partitioning import place
+from regions.records.znodes import decode_region
+
+_HINT: Final = "`rk region list` shows their ids; TABLE:KEY names the region of a key."
+_EXAMPLES: Final = 3
+
+
+class Found(NamedTuple):
+    """A region and its table; None for a table whose record is gone."""
+
+    region: RegionRecord
+    table: TableRecord | None
+
+
+def region_in_store(cluster: Cluster, text: str) -> Found:
+    """The region that `text` names. Raises NotFoundError, or CliError when several fit or its record is gone."""
+    tables = {one.table_id: one for one in cluster.tables()}
+    table_name, colon, key = text.partition(":")
+    if colon:
+        table = table_of(tables, table_name)
+        placed = place(key, table.hash_buckets)
+        for region in regions_of(cluster, table.table_id):
+            if region.contains(placed):
+                return Found(region, table)
+        raise NotFoundError(f"no region of {table.name} holds {key!r}: there is a hole", "`rk fsck` tells more.")
+    fits = region_ids(cluster, text)
+    if text in (region_id for _, region_id in fits):
+        fits = [one for one in fits if one[1] == text]
+    if not fits:
+        raise NotFoundError(f"no region {text!r}, nor a table of that name", _HINT)
+    if len(fits) > 1:
+        names = ", ".join(region_id for _, region_id in fits[:_EXAMPLES])
+        raise CliError(f"{text!r} fits {len(fits)} regions: {names}, …", "Give more of the id, or TABLE:KEY.")
+    [(table_id, region_id)] = fits
+    path = cluster.layout.region(table_id, region_id)
+    data = cluster.get(path)
+    if data is None:
+        raise NotFoundError(f"region {region_id} is gone", _HINT)
+    return Found(decode_region(data, path), tables.get(table_id))
+
+
+def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:
+    """(table id, region id) of every region whose id begins so, in order."""
+    layout = cluster.layout
+    return [
+        (table_id, region_id)
+        for table_id in cluster.children(layout.regions)
+        for region_id in cluster.children(layout.table_regions(table_id))
+        if region_id.startswith(prefix)
+    ]
+
+
+def regions_of(cluster: Cluster, table_id: str) -> list[RegionRecord]:
+    """A table's regions by start key."""
+    found = cluster.records(cluster.layout.table_regions(table_id), decode_region)
+    return sorted((one for one in found.values() if not one.is_replaced), key=lambda one: one.start_key)
+
+
+def table_of(tables: dict[str, TableRecord], name: str) -> TableRecord:
+    """The table of that name or id. Raises NotFoundError naming those there are."""
+    found = table_named(tables, name)
+    if found is None:
+        known = ", ".join(sorted(one.name for one in tables.values() if one.state is not TableState.REMOVED))
+        raise NotFoundError(f"no table {name!r}", f"Tables: {known or 'none'}. More: rk table list.")
+    return found
+
+
+def table_named(tables: dict[str, TableRecord], name: str) -> TableRecord | None:
+    """The table of that id or name; a name that was used before is that of the table which has it now, or had it last
+    (the records of deleted tables are kept, MD-06)."""
+    fits = [one for one in tables.values() if name in (one.name, one.table_id)]
+    return max(
+        fits,
+        key=lambda one: (one.table_id == name, one.state is not TableState.REMOVED, one.created_ms, one.table_id),
+        default=None,
+    )

@@ -1,0 +1,82 @@
+"""What people call servers and masters: `server-2` in a local cluster, else `host:port`; and whom they mean by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cli.common.errors import CliError, NotFoundError
+from cli.common.local import LocalCluster
+from regions.records.model import Incarnation, MasterRecord, ServerRecord
+
+#: Characters of a uuid that are shown.
+_UUID_SHOWN = 8
+
+
+class Names:
+    """Short names for the servers of one cluster, live ones and those that are gone."""
+
+    def __init__(self, servers: Sequence[ServerRecord], local: LocalCluster | None) -> None:
+        self._servers = list(servers)
+        self._local = {one.address: one.name for one in local.daemons()} if local is not None else {}
+        self._by_uuid = {server.uuid: self.of_address(server.host, server.port) for server in servers}
+
+    def learn(self, server: ServerRecord) -> None:
+        """A server has appeared."""
+        self._servers = [one for one in self._servers if one.uuid != server.uuid] + [server]
+        self._by_uuid[server.uuid] = self.of_address(server.host, server.port)
+
+    def remember(self, uuid: str, address: str) -> None:
+        """A server or master that is not known to be alive was at `address`."""
+        host, _, port = address.rpartition(":")
+        if uuid not in self._by_uuid and port.isdigit():
+            self._by_uuid[uuid] = self.of_address(host, int(port))
+
+    def uuids(self, text: str) -> list[str]:
+        """Uuids of everything known by that name, or whose uuid begins so; live or not."""
+        return sorted(uuid for uuid, name in self._by_uuid.items() if text == name or (text and uuid.startswith(text)))
+
+    def in_text(self, text: str) -> str:
+        """A sentence with names in place of uuids."""
+        for uuid, name in self._by_uuid.items():
+            if uuid in text:
+                text = re.sub(rf"{re.escape(uuid)}(@\d+)?", name, text)
+        return text
+
+    def by_address(self) -> dict[str, str]:
+        """Names of a local cluster's daemons by address."""
+        return dict(self._local)
+
+    def of_address(self, host: str, port: int) -> str:
+        """`server-2`, or `host:port` outside a local cluster."""
+        address = f"{host}:{port}"
+        return self._local.get(address, address)
+
+    def of_master(self, master: MasterRecord) -> str:
+        """`master-1`, or `host:port`."""
+        return self.of_address(master.host, master.port)
+
+    def of_uuid(self, uuid: str) -> str:
+        """Name of the server with that uuid; the uuid's beginning for one that was never seen alive."""
+        return self._by_uuid.get(uuid, uuid[:_UUID_SHOWN])
+
+    def of(self, incarnation: Incarnation | None) -> str:
+        """Name of a server's incarnation; "" for none."""
+        return "" if incarnation is None else self.of_uuid(incarnation.uuid)
+
+    def find(self, text: str) -> ServerRecord:
+        """The live server meant by a name, `host:port`, or the beginning of a uuid.
+
+        Raises NotFoundError naming the live ones, CliError when several fit.
+        """
+        fits = [
+            one
+            for one in self._servers
+            if text in (self._by_uuid[one.uuid], f"{one.host}:{one.port}") or (text and one.uuid.startswith(text))
+        ]
+        if len(fits) == 1:
+            return fits[0]
+        live = ", ".join(sorted(self._by_uuid[one.uuid] for one in self._servers)) or "none"
+        if not fits:
+            raise NotFoundError(f"no live server {text!r}", f"Live servers: {live}.")
+        raise CliError(f"{text!r} fits {len(fits)} servers", "Give more of the uuid, or host:port.")

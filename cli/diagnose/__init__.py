@@ -1,0 +1,1 @@
+"""Commands that look: status, watch, why, history, fsck, audit."""

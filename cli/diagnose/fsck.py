@@ -1,0 +1,364 @@
+"""`rk fsck`: the store's view against every server's own. `--fix` takes legal steps only, and shows them first."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import click
+import msgspec
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from rich.console import Console
+from rich.text import Text
+
+from cli.common import output
+from cli.common.connect import Cluster, ask_server, open_cluster
+from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
+from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
+from coord.rpc.wire import RpcError
+from regions import messages
+from regions.cluster.history import CorruptSegment, unpack
+from regions.diagnose.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
+from regions.records.model import RegionState, ServerRecord, TableState
+from regions.records.znodes import (
+    CorruptZnode,
+    decode_active,
+    decode_alarm,
+    decode_balancer,
+    decode_bar,
+    decode_cluster,
+    decode_directory,
+    decode_epoch,
+    decode_fence,
+    decode_master,
+    decode_moves,
+    decode_name,
+    decode_plan,
+    decode_region,
+    decode_request,
+    decode_run,
+    decode_server,
+    decode_table,
+    decode_transition,
+    encode,
+)
+from regions.transitions import states
+from regions.transitions.states import Actor, Cause
+
+T = TypeVar("T")
+
+#: Pause between the two looks: longer than a step takes in a cluster that works.
+_PAUSE_S: Final = 1.0
+_SERVER_TIMEOUT_S: Final = 5.0
+_ASKED_AT_ONCE: Final = 16
+
+
+class Done(msgspec.Struct):
+    """What became of a fix."""
+
+    subject: str
+    preview: str
+    done: bool
+    detail: str = ""
+
+
+@click.command(epilog="Exit status: 0 nothing is wrong (warnings apart), 1 something is, or a fix was not possible.")
+@click.option("--fix", is_flag=True, help="Take the legal steps that would help; shows them and asks first.")
+@click.option("--yes", is_flag=True, help="Do not ask. Only together with --fix.")
+@click.option("--deep", is_flag=True, help="Have the servers read every row, and report the damaged ones.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0),
+    default=50.0,
+    show_default=True,
+    help="With --deep: megabytes a second read of each server; 0 for no bound.",
+)
+@global_options
+@click.pass_obj
+def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
+    """Holes and overlaps in the key space, regions open twice or nowhere, transitions that belong to nothing.
+
+    Looks twice, so steps under way are not reported. Works without an active master, too. Nothing is changed without
+    --fix, and then only by steps of docs/transitions.md: fenced compare-and-sets, or a request to the active master.
+    """
+    if yes and not fix:
+        raise UsageFaultError("--yes without --fix does nothing", "rk fsck --fix --yes")
+    with open_cluster(given) as cluster:
+        view = look(cluster)
+        findings = check(view)
+        if findings:
+            time.sleep(_PAUSE_S)
+            view = look(cluster)
+            findings = confirmed(findings, check(view))
+        read: Deep | None = None
+        if deep:
+            tell = progress()
+            read, damaged = read_rows(view, rate, tell)
+            tell("")
+            findings += damaged
+        names = Names(cluster.servers(), cluster.local)
+        cluster.unreadable.clear()  # they are findings
+        if not given.json:
+            _show(findings, names, output.console())
+            for line in summary(read) if read is not None else ():
+                click.echo(line)
+        done: list[Done] = []
+        if fix:
+            done = _mend(given, cluster, findings, ask=not yes)
+    if given.json:
+        output.print_json({"findings": findings, "fixes": done} | ({"deep": read} if read is not None else {}))
+    damage = [one for one in findings if not one.is_warning]
+    damage_unread = read is not None and bool(read.unread)
+    return EXIT_REFUSED if damage or damage_unread or any(not one.done for one in done) else EXIT_OK
+
+
+def look(cluster: Cluster) -> View:
+    """Read the store and ask every live server. Servers are asked last: the store is never older than their answers."""
+    layout = cluster.layout
+    view = View(has_master=_has_master(cluster), root=layout.root, now_ms=int(time.time() * 1000))
+
+    def decoded(read: Callable[[bytes, str], T], data: bytes, path: str) -> T | None:
+        try:
+            return read(data, path)
+        except CorruptZnode as error:
+            view.unreadable.append((path, error.reason))
+            return None
+
+    for path, data, version in _read(cluster, cluster.transitions_left()):
+        view.transitions.append(FoundTransition(path, decoded(decode_transition, data, path), version))
+    for name, data in cluster.get_all(layout.names).items():
+        named = decoded(decode_name, data, layout.name(name))
+        if named is not None:
+            view.names[name] = named
+    for table_id, data in cluster.get_all(layout.tables).items():
+        table = decoded(decode_table, data, layout.table(table_id))
+        if table is not None:
+            view.tables.append(table)
+    for table_id in cluster.children(layout.regions):
+        values = cluster.get_all(layout.table_regions(table_id))
+        read = (decoded(decode_region, data, layout.region(table_id, name)) for name, data in values.items())
+        view.regions[table_id] = [one for one in read if one is not None]
+    for uuid, data in cluster.get_all(layout.servers).items():
+        server = decoded(decode_server, data, layout.server(uuid))
+        if server is not None:
+            view.servers.append(server)
+    for kind, data in cluster.get_all(layout.shared).items():
+        directory = decoded(decode_directory, data, layout.shared_directory(kind))
+        if directory is not None:
+            view.directories[kind] = directory
+    for path, data, decode in _others(cluster):
+        decoded(decode, data, path)
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        answers = pool.map(_list_of, view.servers)
+        listed = pool.map(_directories_of, view.servers)
+        view.on_disk = sorted({table_id for tables in listed for table_id in tables})
+        for server, found in zip(view.servers, answers, strict=True):
+            view.lists[server.uuid] = None if found is None else found.replicas
+            if found is not None and found.directory:
+                view.used_directories[server.uuid] = found.directory
+    return view
+
+
+def _others(cluster: Cluster) -> Iterator[tuple[str, bytes, Callable[[bytes, str], object]]]:
+    """Each znode that is compared with nothing, with its value and how to read it: it must be understood, no more."""
+    layout = cluster.layout
+    decoders: dict[str, Callable[[bytes, str], object]] = {
+        layout.cluster: decode_cluster,
+        layout.epoch: decode_epoch,
+        layout.active: decode_active,
+        layout.balancer: decode_balancer,
+    }
+    below: dict[str, Callable[[bytes, str], object]] = {
+        layout.masters: decode_master,
+        layout.fenced: decode_fence,
+        layout.barred: decode_bar,
+        layout.moves: decode_moves,
+        layout.plans: decode_plan,
+        layout.requests: decode_request,
+        layout.alarms: decode_alarm,
+        layout.runs: decode_run,
+        layout.history: _decode_segment,
+    }
+    for parent, decode in below.items():
+        decoders |= {f"{parent}/{name}": decode for name in cluster.children(parent)}
+    for path, data in cluster.get_many({path: path for path in decoders}).items():
+        yield path, data, decoders[path]
+
+
+def _decode_segment(data: bytes, path: str) -> object:
+    try:
+        return unpack(data)
+    except CorruptSegment as error:
+        raise CorruptZnode(path, str(error)) from error
+
+
+def _has_master(cluster: Cluster) -> bool:
+    active = cluster.active()
+    return active is not None and active.epoch > 0
+
+
+def _read(cluster: Cluster, paths: list[str]) -> list[tuple[str, bytes, int]]:
+    """(path, value, version) of those that exist, pipelined."""
+    found = []
+    for path, answer in [(path, cluster.client.get_async(path)) for path in paths]:
+        with contextlib.suppress(NoNodeError):
+            data, stat = answer.get()
+            found.append((path, data, stat.version))
+    return found
+
+
+def _list_of(server: ServerRecord) -> messages.OpenList | None:
+    try:
+        found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList, _SERVER_TIMEOUT_S)
+    except RpcError:
+        return None
+    return found if found.start_code == server.start_code else None
+
+
+def _directories_of(server: ServerRecord) -> list[str]:
+    """Tables of which the server's shared directory has files; none if the server does not say."""
+    try:
+        found = ask_server(server, messages.ListDirectories(server.uuid), messages.Directories, _SERVER_TIMEOUT_S)
+    except RpcError:
+        return []
+    return found.tables
+
+
+def _show(findings: list[Finding], names: Names, console: Console) -> None:
+    for one in findings:
+        text = Text(f"{one.problem}: ", style="yellow" if one.is_warning else "bold red")
+        console.print(text.append(_named(one.text, names), style="default"), soft_wrap=True)
+        if one.fix is not None:
+            console.print(Text(f"    --fix would {_what(one.fix, names)}", style="dim"), soft_wrap=True)
+    damage = sum(not one.is_warning for one in findings)
+    if not findings:
+        console.print("[green]nothing is wrong[/green]")
+    else:
+        words = [output.count(damage, "error")] if damage else []
+        words += [output.count(len(findings) - damage, "warning")] if len(findings) > damage else []
+        console.print(", ".join(words))
+
+
+def _named(text: str, names: Names) -> str:
+    """Addresses as people call them."""
+    for address, name in names.by_address().items():
+        text = text.replace(address, name)
+    return text
+
+
+def _what(fix: Fix, names: Names) -> str:
+    step = fix.kind in (FixKind.DELETE, FixKind.PUT_DOWN, FixKind.NAME)
+    return f"write {fix.preview}" if step else _named(fix.preview, names)
+
+
+# --- fixing -----------------------------------------------------------------------------------------------------------
+
+
+def _mend(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool) -> list[Done]:
+    """Take each finding's legal step. One server is fenced once, whatever the number of findings that ask for it."""
+    wanted: dict[str, Finding] = {}
+    for one in findings:
+        if one.fix is not None:
+            wanted.setdefault(one.fix.path or f"{one.fix.region_id}-{one.fix.replica}", one)
+    if not wanted:
+        if findings and not given.json:
+            click.echo("no legal step would help; nothing was changed")
+        return []
+    if ask:
+        if given.json or not sys.stdin.isatty():
+            raise CliError(
+                "nothing was changed: --fix asks before it acts", "Give --yes as well if that is what you want."
+            )
+        click.confirm(f"take {output.count(len(wanted), 'step')}?", abort=True)
+    done = [_take(cluster, one) for one in wanted.values()]
+    if not given.json:
+        for result in done:
+            click.echo(f"{'done' if result.done else 'NOT DONE'}  {result.subject}: {result.detail or result.preview}")
+    return done
+
+
+def _take(cluster: Cluster, finding: Finding) -> Done:
+    fix = finding.fix
+    assert fix is not None, finding.subject
+    result = Done(finding.subject, fix.preview, True)
+    try:
+        if fix.kind is FixKind.RETRY:
+            answer = cluster.ask_master(messages.RetryRegion(fix.region_id, fix.replica), messages.Accepted)
+            result.detail = answer.detail
+        elif fix.kind is FixKind.FENCE:
+            fence = messages.FenceServer(
+                fix.server, f"rk fsck: {finding.problem}, {finding.subject}", start_code=fix.start_code
+            )
+            result.detail = cluster.ask_master(fence, messages.Accepted).detail
+        elif fix.kind is FixKind.NAME:
+            _enter_name(cluster, fix)
+        else:
+            _step(cluster, fix)
+    except CliError as error:
+        result.done, result.detail = False, error.message
+    except NoNodeError:
+        result.done, result.detail = False, "it is gone already"
+    except BadVersionError:
+        result.done, result.detail = False, "it has changed meanwhile: look again"
+    except NodeExistsError:
+        result.done, result.detail = False, "another table has taken the name meanwhile"
+    return result
+
+
+def _enter_name(cluster: Cluster, fix: Fix) -> None:
+    """Enter a table's name again, in one multi that checks the epoch and the table's record."""
+    layout, client = cluster.layout, cluster.client
+    data, stat = client.get(layout.table(fix.table_id))
+    record = decode_table(data, layout.table(fix.table_id))
+    if layout.name(record.name) != fix.path or record.state is TableState.REMOVED:
+        raise BadVersionError
+    acl, _ = client.get_acls(layout.names)
+    transaction = client.transaction()
+    transaction.check(layout.epoch, client.get(layout.epoch)[1].version)
+    transaction.check(layout.table(fix.table_id), stat.version)
+    transaction.create(fix.path, fix.table_id.encode("ascii"), acl)
+    _raise_first(transaction.commit())
+
+
+def _step(cluster: Cluster, fix: Fix) -> None:
+    """A master's legal step on a transition that no master attends to: by version, fenced by the epoch as it stands."""
+    before, after = RegionState(fix.before), RegionState(fix.after) if fix.after else None
+    states.check(Actor.MASTER, before, after, Cause(fix.cause), subject=fix.path)
+    data, _ = cluster.client.get(fix.path)
+    epoch = cluster.client.get(cluster.layout.epoch)[1].version
+    transaction = cluster.client.transaction()
+    transaction.check(cluster.layout.epoch, epoch)
+    if after is None:
+        transaction.delete(fix.path, fix.version)
+    else:
+        record = msgspec.structs.replace(
+            decode_transition(data, fix.path),
+            state=after,
+            destination=None,
+            epoch=epoch,
+            reason=fix.cause,
+            since_ms=int(time.time() * 1000),
+            parked=True,
+        )
+        transaction.set_data(fix.path, encode(record), fix.version)
+    _raise_first(transaction.commit())
+
+
+def _raise_first(results: list[Any]) -> None:
+    """The operation that was refused; the others were only rolled back with it."""
+    for one in results:
+        if isinstance(one, KazooException) and not isinstance(one, RolledBackError | RuntimeInconsistency):
+            raise one

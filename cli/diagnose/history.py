@@ -1,0 +1,275 @@
+"""`rk history`: every step of every transition, as the masters wrote it down; `rk runs`: how long starts took.
+
+Both are read from the store, so they tell of what happened under every master, and while none is active.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+import click
+import msgspec
+from rich.text import Text
+
+from cli.common import output
+from cli.common.connect import Cluster, open_cluster
+from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.lookup import region_in_store
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
+from cli.common.output import count
+from cli.diagnose.follow import describe
+from regions.cluster.history import (
+    EPOCH_BEGINS,
+    GAP,
+    SERVER_DOWN,
+    SERVER_UP,
+    CorruptSegment,
+    Entry,
+    concerns,
+    entries_kept,
+    parse_segment,
+    told,
+    unpack,
+)
+from regions.records.model import RunRecord
+from regions.records.znodes import CorruptZnode, decode_run, decode_transition
+from regions.transitions.states import Actor
+
+#: How often the list of segments is read again when some of them were merged meanwhile.
+_READ_AGAIN: Final = 3
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Step(msgspec.Struct):
+    """One line of `rk history`: an entry with the names that people use."""
+
+    time_ms: int
+    region: str
+    replica: int
+    table: str
+    before: str
+    after: str
+    actor: str
+    cause: str
+    server: str
+    epoch: int
+    attempt: int = 0
+    plan: str = ""
+    reason: str = ""
+    error: str = ""
+    #: So many steps before this one are counted, and their times are not known.
+    missed: int = 0
+
+
+class Past:
+    """The history as read, with the names of everybody in it."""
+
+    def __init__(self, entries: list[Entry], names: Names, unreadable: list[str]) -> None:
+        self.entries = entries
+        self.names = names
+        self.unreadable = unreadable
+        self._reigns = {one.epoch: one.server for one in entries if one.cause == EPOCH_BEGINS}
+        for one in entries:
+            if one.cause in (EPOCH_BEGINS, SERVER_UP, SERVER_DOWN) and one.detail:
+                names.remember(one.server, one.detail)
+
+    def actor(self, entry: Entry) -> str:
+        """Who did it: a master by its epoch, a server by its uuid."""
+        if entry.actor == Actor.MASTER.value:
+            uuid = self._reigns.get(entry.epoch)
+            return self.names.of_uuid(uuid) if uuid else f"master of epoch {entry.epoch}"
+        return self.names.of_uuid(entry.server) if entry.server else entry.actor
+
+    def step(self, entry: Entry, tables: dict[str, str]) -> Step:
+        """An entry as it is shown."""
+        table_id = entry.region_id.rpartition(".")[0]
+        return Step(
+            entry.at_ms,
+            entry.region_id,
+            int(entry.key.rpartition("-")[2]) if entry.key else 0,
+            tables.get(table_id, table_id),
+            entry.before,
+            entry.after,
+            self.actor(entry),
+            entry.cause,
+            self.names.of_uuid(entry.server) if entry.server else "",
+            entry.epoch,
+            entry.attempt,
+            entry.plan_id,
+            entry.reason,
+            entry.detail if entry.key else "",
+            entry.missed,
+        )
+
+
+def read_past(cluster: Cluster, names: Names) -> Past:
+    """Return everything that the store holds of the history, oldest first."""
+    layout = cluster.layout
+    unreadable: list[str] = []
+    kept = _kept(cluster, unreadable)  # before the segments: see `told`
+    for _ in range(_READ_AGAIN):
+        segments = sorted(one for name in cluster.children(layout.history) if (one := parse_segment(name)) is not None)
+        values = cluster.get_many({one.name: layout.segment(one.name) for one in segments})
+        if len(values) == len(segments):
+            break  # else some were merged or deleted while they were read: the list of now tells where they are
+    entries: list[Entry] = []
+    for one in segments:
+        if one.name in values:
+            try:
+                entries += unpack(values[one.name])
+            except CorruptSegment as error:
+                unreadable.append(f"{layout.segment(one.name)}: {error}")
+    return Past(told(entries, kept), names, unreadable)
+
+
+def _kept(cluster: Cluster, unreadable: list[str]) -> list[Entry]:
+    """Return the steps of servers that transitions keep and no master has written down yet."""
+    found: list[Entry] = []
+    paths = cluster.transitions_left()
+    for path, data, version in cluster.get_versions(paths):
+        try:
+            found += entries_kept(decode_transition(data, path), version)
+        except CorruptZnode as error:
+            unreadable.append(str(error))
+    return found
+
+
+@click.command()
+@click.argument("target", metavar="[REGION|TABLE|SERVER]", default="")
+@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="The latest so many; 0: all.")
+@click.option("--since", help="Only the last 90s, 15m, 2h or 3d.")
+@global_options
+@click.pass_obj
+def history(given: Globals, target: str, limit: int, since: str | None) -> None:
+    """Every step of a region, of a table's regions, or on a server, with its time, actor and cause; oldest first.
+
+    REGION is an id, the beginning of one, or TABLE:KEY. docs/operating.md says how much is kept.
+    """
+    since_s = _seconds(since) if since is not None else 0
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        past = read_past(cluster, names)
+        tables = {one.table_id: one.name for one in cluster.tables()}
+        wanted = _wanted(cluster, past, tables, target)
+    if since_s:
+        from_ms = time.time() * 1000 - since_s * 1000
+        wanted = [one for one in wanted if one.at_ms >= from_ms]
+    left_out = max(0, len(wanted) - limit) if limit else 0
+    steps = [past.step(one, tables) for one in wanted[left_out:]]
+    if given.json:
+        output.print_json({"steps": steps, "left_out": left_out, "unreadable": past.unreadable})
+        return
+    console = output.console()
+    if left_out:
+        console.print(f"{left_out} earlier steps are not shown: --limit 0", style="dim")
+    for text in lines(steps):
+        console.print(text, soft_wrap=True)
+    for problem in past.unreadable:
+        console.print(Text(problem, style="red"))
+    if not steps:
+        console.print(f"no step of {target or 'anything'} is in the history")
+
+
+def _seconds(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if found is None:
+        raise UsageFaultError(f"--since {text!r} is no time", "Write it as 90s, 15m, 2h or 3d.")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _wanted(cluster: Cluster, past: Past, tables: dict[str, str], target: str) -> list[Entry]:
+    """The entries about `target`. Raises NotFoundError, or CliError when several things fit."""
+    if not target:
+        return past.entries
+    for table_id, name in tables.items():
+        if target in (name, table_id):
+            return [one for one in past.entries if concerns(one, table_id=table_id)]
+    uuids = past.names.uuids(target)
+    if len(uuids) == 1:
+        return [one for one in past.entries if concerns(one, server=uuids[0])]
+    gone = [one for one in past.entries if concerns(one, region_id=target)]
+    if gone:  # also regions and tables that exist no more
+        return gone
+    try:
+        region_id = region_in_store(cluster, target).region.region_id
+    except NotFoundError as error:
+        if ":" in target:
+            raise
+        raise NotFoundError(f"no region, table or server {target!r}", error.hint) from error
+    return [one for one in past.entries if concerns(one, region_id=region_id)]
+
+
+def lines(steps: Iterable[Step]) -> Iterable[Text]:
+    """The steps for people; a line for each day that begins."""
+    day = ""
+    today = f"{datetime.now():%Y-%m-%d}"
+    for one in steps:
+        its_day = f"{datetime.fromtimestamp(one.time_ms / 1000):%Y-%m-%d}"
+        if its_day not in (day, today):
+            yield Text(its_day, style="bold")
+        day = its_day
+        yield _line(one)
+
+
+def _line(one: Step) -> Text:
+    text = Text(f"{output.clock(one.time_ms)}  ")
+    if not one.region:
+        what = f"{one.actor} becomes active, epoch {one.epoch}"
+        if one.cause in (SERVER_UP, SERVER_DOWN):
+            what = f"{one.server} {'has registered' if one.cause == SERVER_UP else 'is gone'}"
+        elif one.cause != EPOCH_BEGINS:
+            what = f"{one.cause}: {one.reason}"
+        return text.append(f"** {what}", style="bold")
+    text.append(f"{one.table} {one.region}")
+    if one.replica:
+        text.append(f" #{one.replica}")
+    if one.cause == GAP:
+        between = f"{one.before or 'no transition'} and {one.after or 'its end'}"
+        return text.append(f"  the steps between {between} were not written down", style="dim")
+    more = f" (and {count(one.missed, 'step')} before, of unknown time)" if one.missed else ""
+    text.append(f"  {describe(one.before, one.after)}{more}", style="cyan")
+    on = f"on {one.server}" if one.server and one.server != one.actor else ""
+    reason = f"({one.reason})" if one.reason else ""
+    tries = f"attempt {one.attempt}" if one.attempt else ""
+    tail = [f"by {one.actor}", on, " ".join(part for part in (one.cause, reason) if part), tries, one.error]
+    text.append("  " + "  ".join(part for part in tail if part))
+    return text
+
+
+@click.command()
+@global_options
+@click.pass_obj
+def runs(given: Globals) -> None:
+    """How long each master took to become active, phase by phase, and a bulk assignment after it; newest first."""
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        found = [run for _, run in sorted(cluster.records(cluster.layout.runs, decode_run).items(), reverse=True)]
+    if given.json:
+        output.print_json(found)
+        return
+    if not found:
+        output.console().print("no run is recorded yet")
+        return
+    output.console().print(runs_table(found, names))
+
+
+def runs_table(found: list[RunRecord], names: Names) -> object:
+    """Rows are reigns, columns phases."""
+    phases = list(dict.fromkeys(name for run in found for name, _ in run.phases))
+    rows = []
+    for run in found:
+        took = dict(run.phases)
+        host, _, port = run.address.rpartition(":")
+        when = f"{datetime.fromtimestamp(run.at_ms / 1000):%m-%d %H:%M:%S}"
+        cells = [f"{took[name]:.2f}" if name in took else "" for name in phases]
+        amount = run.planned if run.planned else run.found
+        what = f"{run.planned} by {run.engine}" if run.planned else f"{amount} found"
+        total = f"{sum(took.values()):.2f}"
+        rows.append((run.epoch, when, names.of_address(host, int(port)), run.path, run.replicas, what, *cells, total))
+    columns = ["#epoch", "since", "master", "path", "#replicas", "in transition"]
+    return output.table("", [*columns, *(f"#{name} s" for name in phases), "#all s"], rows)

@@ -1,0 +1,105 @@
+"""The full screen of `rk watch --live`: regions in transition by age, servers with their load, rates, the latest steps.
+
+`Board` is pure: it is told what happened and draws what is; `cli/diagnose/watch.py` tells it, and refreshes the
+terminal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Final, NamedTuple
+
+from rich.console import Group
+from rich.text import Text
+
+from cli.common import output
+from cli.common.names import Names
+from cli.diagnose.follow import Line, Membership, describe
+
+#: Rates are counted over this time.
+RATE_MS: Final = 10_000
+_LATEST: Final = 8
+
+
+class InTransition(NamedTuple):
+    """A region in transition: since when this watcher has seen it in this state."""
+
+    since_ms: int
+    line: Line
+
+
+class Board:
+    """What is on the screen."""
+
+    def __init__(self, names: Names, began_ms: int) -> None:
+        self._names = names
+        self._began_ms = began_ms
+        self._moving: dict[tuple[str, int], InTransition] = {}
+        self._steps: deque[tuple[int, str]] = deque()
+        self._total = 0
+        self._latest: deque[Text] = deque(maxlen=_LATEST)
+        self._servers: dict[str, str] = {}
+        self.active = ""
+
+    def server(self, uuid: str, name: str, *, is_up: bool) -> None:
+        """A server has registered or is gone."""
+        self._servers[uuid] = name if is_up else f"{name} (gone)"
+
+    def step(self, line: Line, text: Text) -> None:
+        """A transition took a step."""
+        key = (line.region, line.replica)
+        if line.after:
+            known = self._moving.get(key)
+            since = known.since_ms if known is not None and known.line.after == line.after else line.time_ms
+            self._moving[key] = InTransition(since, line)
+        else:
+            self._moving.pop(key, None)
+        self._total += 1
+        self._steps.append((line.time_ms, line.after))
+        self._latest.append(text)
+
+    def membership(self, news: Membership, text: str) -> None:
+        """A master or server came or went."""
+        self._latest.append(Text(f"{output.clock(news.at_ms)}  ** {text}", style="bold"))
+
+    @property
+    def moving(self) -> int:
+        """Regions in transition."""
+        return len(self._moving)
+
+    def draw(self, now_ms: int, height: int) -> Group:
+        """The screen as of now, at most `height` lines."""
+        while self._steps and self._steps[0][0] < now_ms - RATE_MS:
+            self._steps.popleft()
+        window_s = max(1.0, min(RATE_MS, now_ms - self._began_ms) / 1000)
+        opened = sum(1 for _, after in self._steps if after == "OPENED")
+        head = Text(f"{output.clock(now_ms)}  ", style="bold")
+        head.append(f"active master: {self.active or 'none'}   ", style="green" if self.active else "bold red")
+        head.append(f"{self.moving} in transition   {len(self._steps) / window_s:.1f} steps/s   ")
+        head.append(f"{opened / window_s:.1f} opened/s   {self._total} steps since {output.clock(self._began_ms)}")
+        states = Counter(one.line.after for one in self._moving.values())
+        by_server = Counter(one.line.server for one in self._moving.values())
+        counts = Text("  ".join(f"{state} {count}" for state, count in sorted(states.items())) or "nothing moves")
+        servers = Text("servers: ", style="dim")
+        for uuid in sorted(self._servers, key=lambda one: self._servers[one]):
+            name = self._servers[uuid]
+            gone = name.endswith("(gone)")
+            busy = by_server.get(name, 0)
+            servers.append(f"{name}{f' {busy} moving' if busy else ''}  ", style="red" if gone else "")
+        rows = max(1, height - len(self._latest) - 8)
+        oldest = sorted(self._moving.values(), key=lambda one: one.since_ms)
+        table = output.table(
+            "",
+            ["#age", "region", "step", "server", "why", "#attempt", "last error"],
+            [self._row(one, now_ms) for one in oldest[:rows]],
+        )
+        left = len(oldest) - rows
+        more = Text(f"… and {left} younger ones", style="dim") if left > 0 else Text("")
+        return Group(head, counts, servers, Text(""), table, more, *self._latest)
+
+    @staticmethod
+    def _row(one: InTransition, now_ms: int) -> tuple[object, ...]:
+        line = one.line
+        age = f"{max(0, now_ms - one.since_ms) / 1000:.1f} s"
+        region = f"{line.table} {line.region}" + (f" #{line.replica}" if line.replica else "")
+        return age, region, describe(line.before, line.after), line.server, line.why, line.attempt or "", line.error

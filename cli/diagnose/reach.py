@@ -1,0 +1,86 @@
+"""Which region server reaches which master (HB-12): each master is asked whom it hears, and how long ago.
+
+The store's sessions say who lives; this says who can talk to whom. A standby that does not hear a server would, as the
+active master, not be told what it has, so a cut link is better seen before a failover than after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from rich.console import Console
+
+from cli.common import output
+from cli.common.names import Names
+from coord.rpc.wire import RpcError, call_blocking
+from regions import messages
+from regions.liveness.roster import SILENT_MS
+from regions.records.model import Incarnation, MasterRecord, ServerRecord
+
+_TIMEOUT_S: Final = 1.0
+
+
+class Reach(msgspec.Struct):
+    """One server and one master. `heard_ms`: age of the last heartbeat; -1: none came, or the master was not asked."""
+
+    server: str
+    master: str
+    heard_ms: int = -1
+    #: Why the master could not be asked.
+    unknown: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """A heartbeat came of late, or nobody can tell."""
+        return bool(self.unknown) or 0 <= self.heard_ms <= SILENT_MS
+
+
+def reaches(masters: Sequence[MasterRecord], servers: Sequence[ServerRecord], names: Names) -> list[Reach]:
+    """Every live server with every live master."""
+    found = []
+    for master in masters:
+        why, heard = "", dict[Incarnation, int]()
+        try:
+            answer = call_blocking(
+                (master.host, master.port), messages.ListContacts(), _TIMEOUT_S, expect=messages.Contacts
+            )
+            heard = {one.server: one.heard_ms for one in answer.contacts}
+        except RpcError as error:
+            why = error.message or error.code
+        for server in servers:
+            age = heard.get(server.incarnation, -1)
+            found.append(Reach(names.of_uuid(server.uuid), names.of_master(master), age, why))
+    return sorted(found, key=lambda one: (one.server, one.master))
+
+
+def show(found: Sequence[Reach], console: Console) -> None:
+    """A line if all is well, else who is not heard by whom."""
+    mute = sorted({(one.master, one.unknown) for one in found if one.unknown})
+    for master, why in mute:
+        console.print(f"{master} does not say whom it hears: {why}", style="yellow")
+    known = [one for one in found if not one.unknown]
+    if not known:
+        return
+    if all(one.is_well for one in known):
+        oldest = max(one.heard_ms for one in known) / 1000
+        whom = "every other master" if mute else "every master"
+        console.print(f"[green]every server reaches {whom}[/green], the oldest heartbeat is {oldest:.1f} s old")
+        return
+    rows = [(one.server, one.master, said(one)) for one in known if not one.is_well]
+    console.print("[red]heartbeats do not arrive:[/red]")
+    console.print(output.table("", ["server", "does not reach", "last heard"], rows))
+
+
+def said(one: Reach) -> str:
+    """How long ago, in words."""
+    return "never" if one.heard_ms < 0 else f"{one.heard_ms / 1000:.1f} s ago"
+
+
+def summary(found: Sequence[Reach], server: str) -> str:
+    """How many masters hear a server, of how many that could be asked, and the oldest of those heartbeats."""
+    known = [one for one in found if one.server == server and not one.unknown]
+    heard = [one.heard_ms for one in known if one.is_well]
+    age = f", {max(heard) / 1000:.1f} s" if heard else ""
+    return f"{len(heard)}/{len(known)}{age}"

@@ -1,0 +1,304 @@
+"""`rk status`: the cluster on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from cli.common import output
+from cli.common.access import store_access
+from cli.common.connect import (
+    Cluster,
+    MastersAlone,
+    four_letter,
+    is_answering,
+    knows_masters_alone,
+    open_cluster,
+    split_address,
+    store_hosts,
+)
+from cli.common.errors import CliError, UnreachableError
+from cli.common.local import LocalCluster, read_cluster
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
+from cli.common.staleness import stale_options, tell
+from cli.diagnose import reach
+from cli.diagnose.audit import read_alarms
+from cli.diagnose.reach import Reach
+from cli.tables import summary
+from coord.client.access import StoreAccess
+from coord.rpc.wire import RpcError, call_blocking
+from regions import messages
+from regions.messages.staleness import AsOf, Bound
+from regions.records.kinds import KV
+from regions.records.model import ActiveRecord, MasterRecord
+from regions.records.znodes import decode_cluster
+
+#: How long `rk status` waits for the active master; it says so when there is none rather than wait out a failover.
+_MASTER_TIMEOUT_S = 2.0
+_STANDBY_TIMEOUT_S = 1.0
+_RIT_SHOWN = 20
+
+
+class StoreNode(msgspec.Struct):
+    """A store node as `srvr` describes it; `role` is "down" when nothing answers, "up" when it does not say more."""
+
+    name: str
+    address: str
+    role: str
+    zxid: str = ""
+    connections: str = ""
+    znodes: str = ""
+    version: str = ""
+
+
+class MasterLine(msgspec.Struct):
+    """A master: active, standby or down."""
+
+    name: str
+    address: str
+    role: str
+    epoch: int = 0
+    uuid: str = ""
+    #: Of a standby: what it would take over with.
+    mirror: str = ""
+
+
+class ServerLine(msgspec.Struct):
+    """A region server: up, draining or down; counts are the active master's."""
+
+    name: str
+    address: str
+    state: str
+    rack: str = ""
+    open: int = 0
+    bytes: int = 0
+    incoming: int = 0
+    outgoing: int = 0
+    uuid: str = ""
+    #: Kind of its opener.
+    kind: str = ""
+
+
+class Status(msgspec.Struct):
+    """Everything that `rk status` shows. `note` says what could not be asked, and why."""
+
+    store: list[StoreNode]
+    masters: list[MasterLine] = []
+    servers: list[ServerLine] = []
+    tables: list[messages.TableSummary] = []
+    in_transition: list[messages.TransitionSeen] = []
+    rit: int = 0
+    problems: list[str] = []
+    #: Which server reaches which master.
+    heartbeats: list[Reach] = []
+    note: str = ""
+    #: How old what masters told is at most, where an age was allowed.
+    as_of: AsOf | None = None
+
+
+@click.command()
+@stale_options
+@global_options
+@click.pass_obj
+def status(given: Globals, bound: Bound) -> None:
+    """Store nodes, masters, servers, tables and regions in transition. Exit status 3 when the store does not answer."""
+    local = read_cluster(given.data_path)
+    if knows_masters_alone(given):
+        local, found = None, Status([])
+    else:
+        hosts = store_hosts(given)
+        if local is not None and local.store != hosts:
+            local = None
+        found = Status(store_nodes(hosts, local, store_access(given)))
+    unreachable: CliError | None = None
+    try:
+        with open_cluster(given, bound=bound) as cluster:
+            names = _fill(found, cluster)
+            found.as_of = None if bound.is_none else cluster.as_of
+    except UnreachableError as error:
+        unreachable, names = error, Names([], local)
+    if given.json:
+        output.print_json(found)
+    else:
+        show(found, names, output.console())
+        tell(found.as_of, bound)
+    if unreachable is not None:
+        raise unreachable
+
+
+def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> list[StoreNode]:
+    """Each node of the store, asked one by one."""
+    known = {node.address: node.name for node in local.coord} if local is not None else {}
+    return [_store_node(known.get(address, address), address, access) for address in hosts.partition("/")[0].split(",")]
+
+
+def _store_node(name: str, address: str, access: StoreAccess) -> StoreNode:
+    answer = four_letter(address, "srvr", access=access)
+    fields = dict(line.partition(":")[::2] for line in answer.splitlines())
+    if not fields:
+        return StoreNode(name, address, "up" if is_answering(address) else "down")
+    value = {key.strip(): text.strip() for key, text in fields.items()}
+    return StoreNode(
+        name,
+        address,
+        value.get("Mode", "not serving"),
+        value.get("Zxid", ""),
+        value.get("Connections", ""),
+        value.get("Node count", ""),
+        value.get("Zookeeper version", "").partition(",")[0],
+    )
+
+
+def _fill(found: Status, cluster: Cluster) -> Names:
+    """Everything that needs the store or the active master."""
+    active = cluster.active()
+    servers = cluster.servers()
+    names = Names(servers, cluster.local)
+    found.masters = master_lines(cluster.masters(), active, names, cluster.local)
+    for line in found.masters:
+        if line.role == "standby":
+            line.mirror = _mirror_of(line.address)
+    found.servers = [
+        ServerLine(
+            names.of_uuid(one.uuid), f"{one.host}:{one.port}", "up", one.rack, uuid=one.uuid, kind=one.kind or KV
+        )
+        for one in servers
+    ]
+    try:
+        loads = cluster.ask_master(messages.ListServers(), messages.Servers, _MASTER_TIMEOUT_S).servers
+        found.tables = cluster.ask_master(messages.ListTables(), messages.Tables).tables
+        found.in_transition = cluster.ask_master(messages.ListRit(_RIT_SHOWN), messages.Transitions).transitions
+        if cluster.bound.is_none:
+            figures = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
+            found.rit, found.problems = figures.rit, figures.problems
+        else:
+            found.rit = sum(one.rit for one in found.tables)
+    except UnreachableError as error:
+        found.note = f"{error.message}: tables and counts are unknown"
+    else:
+        found.servers = [_server_line(load, names) for load in loads]
+    if not isinstance(cluster, MastersAlone):
+        path = cluster.layout.cluster  # a master that has not read it before cannot become active
+        cluster.understood({path: cluster.get(path) or b""}, decode_cluster)
+        found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
+    _add_dead(found, cluster.local)
+    found.heartbeats = reach.reaches(cluster.masters(), servers, names)
+    found.problems += [f"{path} cannot be understood: {why} (rk fsck)" for path, why in cluster.unreadable.items()]
+    cluster.unreadable.clear()
+    return names
+
+
+def _mirror_of(address: str) -> str:
+    """What a standby says of its mirror (FW-01)."""
+    try:
+        told = call_blocking(
+            split_address(address), messages.GetMasterStatus(), _STANDBY_TIMEOUT_S, expect=messages.MasterStatus
+        )
+    except RpcError:
+        return "does not answer"
+    mirror = told.mirror
+    if mirror is None:
+        return ""
+    if not mirror.is_warm:
+        return f"reading, {mirror.behind} to go"
+    age = "" if mirror.stale_ms < 0 else f", {mirror.stale_ms / 1000:.1f} s old"
+    return f"warm: {output.count(mirror.regions, 'region')}{age}"
+
+
+def master_lines(
+    live: Sequence[MasterRecord], active: ActiveRecord | None, names: Names, local: LocalCluster | None
+) -> list[MasterLine]:
+    """Live masters, and those of the local cluster that are not."""
+    lines = []
+    for one in live:
+        is_active = active is not None and active.uuid == one.uuid
+        epoch = active.epoch if is_active and active is not None else 0
+        address = f"{one.host}:{one.port}"
+        lines.append(MasterLine(names.of_master(one), address, "active" if is_active else "standby", epoch, one.uuid))
+    seen = {line.address for line in lines}
+    for daemon in local.masters if local is not None else []:
+        if daemon.address not in seen:
+            lines.append(MasterLine(daemon.name, daemon.address, "down"))
+    return sorted(lines, key=lambda line: line.name)
+
+
+def _server_line(load: messages.ServerLoad, names: Names) -> ServerLine:
+    one = load.server
+    state = "fenced" if load.bar is not None else "draining" if load.draining else "up"
+    return ServerLine(
+        names.of_uuid(one.uuid),
+        f"{one.host}:{one.port}",
+        state,
+        one.rack,
+        load.open,
+        load.bytes,
+        load.incoming,
+        load.outgoing,
+        one.uuid,
+        one.kind or KV,
+    )
+
+
+def _add_dead(found: Status, local: LocalCluster | None) -> None:
+    seen = {line.address for line in found.servers}
+    for daemon in local.servers if local is not None else []:
+        if daemon.address not in seen:
+            found.servers.append(ServerLine(daemon.name, daemon.address, "down", daemon.rack))
+    found.servers.sort(key=lambda line: line.name)
+
+
+_STYLES = {
+    "leader": "green",
+    "standalone": "green",
+    "active": "green",
+    "down": "red",
+    "draining": "yellow",
+    "fenced": "yellow",
+}
+
+
+def _word(state: str) -> Text:
+    return Text(state, style=_STYLES.get(state, ""))
+
+
+def show(found: Status, names: Names, console: Console) -> None:
+    """The screen."""
+    rows = [(n.name, n.address, _word(n.role), n.zxid, n.connections, n.znodes, n.version) for n in found.store]
+    if rows:
+        console.print(output.table("", ["store", "address", "role", "zxid", "#sessions", "#znodes", "version"], rows))
+    if found.masters:
+        lines = [(m.name, m.address, _word(m.role), m.epoch or "", m.mirror) for m in found.masters]
+        console.print(output.table("", ["master", "address", "role", "#epoch", "mirror"], lines))
+    if found.servers:
+        servers = [
+            (s.name, s.address, _word(s.state), s.kind, s.rack, s.open, output.size(s.bytes), s.incoming, s.outgoing)
+            for s in found.servers
+        ]
+        columns = ["server", "address", "state", "kind", "rack", "#open", "#data", "#coming", "#going"]
+        console.print(output.table("", columns, servers))
+    if found.tables:
+        console.print(summary(messages.Tables(found.tables)))
+    if found.rit:
+        console.print(f"[yellow]{output.count(found.rit, 'region')} in transition[/yellow], the oldest first:")
+        console.print(
+            output.table("", ["region", "state", "why", "server", "#attempt", "last error"], _rit(found, names))
+        )
+    elif found.tables:
+        console.print("[green]no region in transition[/green]")
+    reach.show(found.heartbeats, console)
+    for problem in found.problems:
+        console.print(f"[red]{names.in_text(problem)}[/red]")
+    if found.note:
+        console.print(found.note, style="yellow")
+
+
+def _rit(found: Status, names: Names) -> list[tuple[object, ...]]:
+    return [
+        (f"{one.region_id}-{one.replica}", one.after, one.cause, names.of_uuid(one.server), one.attempt, one.error)
+        for one in found.in_transition
+    ]

@@ -1,0 +1,313 @@
+"""`rk why`: one region on one screen: where it stands, who must act next, until when, and what would help; or one table
+(`cli/diagnose/why_table.py`).
+
+With a master that reigns the answer is the master's own; without one it comes from the store alone, and says so.
+`rk unstick` takes the one legal step that would help, if there is one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from cli.common import output
+from cli.common.connect import Cluster, ask_reigning, is_alive, open_cluster
+from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UnreachableError
+from cli.common.lookup import Found, region_in_store
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
+from cli.diagnose.audit import read_alarms
+from cli.diagnose.history import Step, lines, read_past
+from cli.diagnose.why_table import show_table, table_answer
+from regions import messages
+from regions.assign.assigner import Assigner
+from regions.diagnose.explain import explain
+from regions.diagnose.unstick import Action, Unstick, unstick
+from regions.messages import Explanation, NextActor
+from regions.records.znodes import CorruptZnode, decode_region, decode_table, decode_transition
+
+#: Steps of the history that are shown.
+_STEPS: Final = 6
+
+
+class Answer(msgspec.Struct):
+    """Everything that `rk why` shows of one replica."""
+
+    explanation: Explanation
+    start_key: str
+    end_key: str
+    #: False: no master is active, this is the store's word.
+    from_master: bool
+    note: str = ""
+    #: Whether the server concerned answers; None: no server is concerned.
+    server_answers: bool | None = None
+    #: Name by which people know the server concerned.
+    server_name: str = ""
+    steps: list[Step] = []
+    alarms: list[str] = []
+
+
+@click.command()
+@click.argument("region_name", metavar="REGION|TABLE")
+@click.option("--replica", type=click.IntRange(0), help="Only this copy, for replicated tables.")
+@global_options
+@click.pass_obj
+def why(given: Globals, region_name: str, replica: int | None) -> None:
+    """Why REGION is where it is: state, who must act next, since when, until when, last error, and what would help.
+
+    REGION is an id, the beginning of one, or TABLE:KEY. Of a TABLE: why it is ALTERING, or not open as a whole, and who
+    holds it up. Works without an active master, too.
+    """
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        table = table_answer(cluster, region_name) if replica is None and ":" not in region_name else None
+        answers = [] if table is not None else _answers(cluster, names, region_name, replica)
+    if table is not None:
+        if given.json:
+            output.print_json(table)
+        else:
+            show_table(table, names, output.console())
+        return
+    if given.json:
+        output.print_json(answers)
+        return
+    console = output.console()
+    for one in answers:
+        _show(one, names, console)
+
+
+@click.command("unstick", epilog="Exit status: 0 done, or nothing to do; 1 no legal step helps, or refused.")
+@click.argument("region_name", metavar="REGION")
+@click.option("--replica", type=click.IntRange(0), default=0, help="Which copy, for replicated tables.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@global_options
+@click.pass_obj
+def unstick_command(given: Globals, region_name: str, replica: int, dry_run: bool, yes: bool) -> int:
+    """Take the one legal step that helps REGION, after showing it: try it again, assign it, or fence its server."""
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        [answer] = _answers(cluster, names, region_name, replica)
+        if not answer.from_master:
+            raise UnreachableError(
+                f"no master is active ({answer.note}), and only a master takes these steps",
+                "`rk status` shows the masters; `rk why` works without one.",
+            )
+        plan = unstick(answer.explanation, server_answers=answer.server_answers)
+        preview = msgspec.structs.replace(
+            plan,
+            why=_named(plan.why, answer.explanation, names),
+            server=names.of_uuid(plan.server) if plan.server else "",
+        )
+        if not given.json:
+            _show_plan(answer.explanation, preview)
+        detail = ""
+        if plan.action is not Action.NOTHING and not dry_run:
+            if not yes:
+                if given.json or not sys.stdin.isatty():
+                    raise CliError("nothing was changed: unstick asks before it acts", "Give --yes as well.")
+                click.confirm("do it?", abort=True)
+            detail = _carry_out(cluster, answer.explanation, plan)
+    if given.json:
+        output.print_json({"plan": preview, "done": bool(detail), "detail": detail})
+    elif detail:
+        click.echo(f"done: {detail}")
+    stuck = plan.action is Action.NOTHING and answer.explanation.actor is NextActor.OPERATOR
+    return EXIT_REFUSED if stuck else EXIT_OK
+
+
+# --- finding out ------------------------------------------------------------------------------------------------------
+
+
+def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | None) -> list[Answer]:
+    found = region_in_store(cluster, region_name)
+    region = found.region
+    try:
+        asked = messages.ExplainRegion(region.region_id)
+        explanations, note = ask_reigning(cluster, asked, messages.Explanations).replicas, ""
+    except UnreachableError as error:
+        explanations, note = _from_store(cluster, found), error.message
+    if replica is not None:
+        explanations = [one for one in explanations if one.replica == replica]
+    if not explanations:
+        what = f"no replica {replica}" if replica is not None else "no replica: its table is gone"
+        raise CliError(f"region {region.region_id} has {what}", "`rk fsck` tells more.")
+    past = read_past(cluster, names)
+    tables = {one.table_id: one.name for one in cluster.tables()}
+    alarms = read_alarms(cluster)
+    servers = {one.uuid: one for one in cluster.servers()}
+    answers = []
+    for said in explanations:
+        key = f"{region.region_id}-{said.replica}"
+        steps = [past.step(one, tables) for one in past.entries if one.key == key][-_STEPS:]
+        raised = [f"{one.alarm_id} {one.rule}: {one.text}" for one in alarms if one.key == key]
+        answer = Answer(said, region.start_key, region.end_key, not note, note, steps=steps, alarms=raised)
+        if said.server is not None:
+            answer.server_name = names.of(said.server)
+            record = servers.get(said.server.uuid)
+            answer.server_answers = record is not None and is_alive(record)
+        answers.append(answer)
+    return answers
+
+
+def _from_store(cluster: Cluster, found: Found) -> list[Explanation]:
+    """The same explanation from what stands in the store; deadlines are the ones that were written there."""
+    layout, region = cluster.layout, found.region
+    now_ms = int(time.time() * 1000)
+    assigner = Assigner(0)
+    path = layout.table(region.table_id)
+    table = cluster.get(path)
+    if table is None:
+        return []
+    record = decode_table(table, path)
+    transitions = []
+    for number in range(record.replication):
+        path = layout.transition(region.region_id, number)
+        data = cluster.get(path)
+        if data is not None:
+            try:
+                transitions.append((decode_transition(data, path), 0))
+            except CorruptZnode as error:
+                raise CliError(f"its transition cannot be understood: {error}", "`rk fsck` tells more.") from error
+    path = layout.region(region.table_id, region.region_id)
+    data = cluster.get(path)
+    latest = region if data is None else decode_region(data, path)
+    draining = cluster.children(layout.draining)
+    assigner.load([(record, 0)], [(latest, 0)], cluster.servers(), transitions, draining, now_ms, bars=cluster.bars())
+    written = {one.key: one for one, _ in transitions}
+    said = []
+    for replica in assigner.world.regions[region.region_id].replicas:
+        one = explain(replica, assigner.world, assigner.config, now_ms)
+        transition = written.get(replica.key)
+        if transition is not None:
+            late_ms = max(0, now_ms - transition.deadline_ms) if transition.deadline_ms else 0
+            one = msgspec.structs.replace(one, deadline_ms=transition.deadline_ms, overdue_ms=late_ms)
+        said.append(one)
+    return said
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+
+
+def _named(text: str, said: Explanation, names: Names) -> str:
+    """Server names instead of uuids."""
+    for one in (said.server, said.source, said.destination):
+        if one is not None:
+            text = text.replace(str(one), names.of(one)).replace(one.uuid, names.of(one))
+    return names.in_text(text)
+
+
+def _ago(ms: int, now_ms: int) -> str:
+    return f"{output.clock(ms)}, {_duration(now_ms - ms)} ago"
+
+
+def _duration(ms: int) -> str:
+    seconds = max(0, ms) // 1000
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def _show(answer: Answer, names: Names, console: Console) -> None:
+    said = answer.explanation
+    now_ms = int(time.time() * 1000)
+    title = Text(f"{said.table} {said.region_id} ", style="bold")
+    title.append(output.key_range(answer.start_key, answer.end_key), style="")
+    if said.replica:
+        title.append(f" replica {said.replica}")
+    console.print(title, soft_wrap=True)
+    if answer.note:
+        console.print(Text(f"from the store alone, for {answer.note}", style="yellow"), soft_wrap=True)
+    style = "green" if said.actor is NextActor.NOBODY else "red" if said.actor is NextActor.OPERATOR else "yellow"
+    headline = Text(said.standing, style=f"bold {style}").append(f": {_named(said.headline, said, names)}", style="")
+    console.print(headline, soft_wrap=True)
+    for label, text in _facts(answer, names, now_ms):
+        if text:
+            console.print(Text(f"  {label:<14}", style="dim").append(text, style=""), soft_wrap=True)
+    for one in said.ruled_out:
+        console.print(Text(f"  {'not possible':<14}", style="dim").append(_named(one, said, names)), soft_wrap=True)
+    if answer.steps:
+        console.print(Text("  latest steps", style="dim"))
+        for line in lines(answer.steps):
+            console.print(Text("    ").append_text(line), soft_wrap=True)
+    for alarm in answer.alarms:
+        console.print(Text(f"  ALARM {alarm}", style="red"), soft_wrap=True)
+    for way in _ways_out(answer):
+        console.print(Text("  try  ", style="bold").append(_named(way, said, names), style="cyan"), soft_wrap=True)
+
+
+def _facts(answer: Answer, names: Names, now_ms: int) -> list[tuple[str, str]]:
+    said = answer.explanation
+    who = said.actor.value
+    if said.actor is NextActor.SERVER:
+        silent = ", which does not answer" if answer.server_answers is False else ""
+        who = f"server {answer.server_name}{silent}"
+    elif said.actor is NextActor.MASTER and not answer.from_master:
+        who = "a master, and none is active"
+    elif said.actor is NextActor.NOBODY and answer.server_answers is False:
+        who = f"nobody; but its server {answer.server_name} does not answer"
+    step = f": {_named(said.step, said, names)}" if said.step else ""
+    deadline = ""
+    if said.deadline_ms:
+        when = f"{_duration(said.overdue_ms)} ago" if said.overdue_ms else f"in {_duration(said.deadline_ms - now_ms)}"
+        deadline = f"{output.clock(said.deadline_ms)}, {when}"
+    if said.at_deadline:
+        deadline += f"{'; then ' if deadline else ''}{_named(said.at_deadline, said, names)}"
+    tries = f"{said.attempt}" + (f" of {said.attempts_max}" if said.attempts_max else "") if said.attempt else ""
+    return [
+        ("who acts next", f"{who}{step}"),
+        ("since", _ago(said.since_ms, now_ms) if said.since_ms else ""),
+        ("deadline", deadline),
+        ("attempt", tries),
+        ("last error", _named(said.last_error, said, names)),
+        ("reason", said.reason),
+        ("from, to", _way(said, names)),
+        ("plan", said.plan_id),
+        ("kind", said.kind),
+        ("epoch", str(said.epoch) if said.epoch else ""),
+    ]
+
+
+def _way(said: Explanation, names: Names) -> str:
+    if said.destination is None:
+        return ""
+    return f"{names.of(said.source) or '(none)'} -> {names.of(said.destination)}"
+
+
+def _ways_out(answer: Answer) -> list[str]:
+    said = answer.explanation
+    ways = list(said.way_out)
+    if answer.from_master and unstick(said, server_answers=answer.server_answers).action is not Action.NOTHING:
+        ways.insert(0, f"rk unstick {said.region_id}: takes the legal step that helps, after showing it")
+    if not answer.from_master and said.actor is NextActor.MASTER:
+        ways.insert(0, "rk master run …: start a master; rk status shows what runs")
+    if answer.alarms:
+        ways.append("rk audit: the steps that led to the alarm")
+    return ways
+
+
+def _show_plan(said: Explanation, plan: Unstick) -> None:
+    rows = [("region", f"{said.region_id} replica {said.replica}"), ("why", plan.why), ("action", plan.action.value)]
+    rows += [("server", plan.server), ("steps", plan.steps), ("cost", plan.cost), ("undo", plan.undo)]
+    for label, text in rows:
+        if text:
+            click.echo(f"{label:<8}{text}")
+    if plan.action is Action.NOTHING:
+        click.echo(
+            "no step would help now; `rk why` says who must act" if said.actor is not NextActor.NOBODY else "it is well"
+        )
+
+
+def _carry_out(cluster: Cluster, said: Explanation, plan: Unstick) -> str:
+    wishes: dict[Action, msgspec.Struct] = {
+        Action.RETRY: messages.RetryRegion(said.region_id, said.replica),
+        Action.ASSIGN: messages.SetRegionIntent(said.region_id, True),
+        Action.FENCE: messages.FenceServer(plan.server, f"rk unstick {said.region_id}", start_code=plan.start_code),
+    }
+    return cluster.ask_master(wishes[plan.action], messages.Accepted).detail

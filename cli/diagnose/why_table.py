@@ -1,0 +1,106 @@
+"""`rk why TABLE`: why a table is not at rest, who holds it up, and what would help.
+
+With a master that reigns the answer is the master's own; without one it comes from the store alone, and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from cli.common import output
+from cli.common.connect import Cluster, ask_reigning, is_alive
+from cli.common.errors import UnreachableError
+from cli.common.lookup import table_named
+from cli.common.names import Names
+from regions.assign.assigner import Assigner
+from regions.diagnose.explain_table import explain_table
+from regions.messages import ExplainTable, NextActor, TableExplanation
+from regions.records.model import TableRecord
+from regions.records.znodes import decode_region, decode_transition
+
+#: Servers that are asked for a sign of life.
+_PROBED_MAX: Final = 5
+
+
+class TableAnswer(msgspec.Struct):
+    """Everything that `rk why` shows of a table."""
+
+    explanation: TableExplanation
+    #: False: no master is active, this is the store's word.
+    from_master: bool
+    note: str = ""
+    #: Uuids of servers that hold it up and do not answer.
+    silent: list[str] = []
+
+
+def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
+    """What there is to say of the table of that name or id; None if there is none. Raises CliError."""
+    record = table_named({one.table_id: one for one in cluster.tables()}, text)
+    if record is None:
+        return None
+    try:
+        said, note = ask_reigning(cluster, ExplainTable(record.table_id), TableExplanation), ""
+    except UnreachableError as error:
+        said, note = _from_store(cluster, record), error.message
+    if record.finished_ms:
+        note = ""  # the store alone knows of it
+    live = {one.uuid: one for one in cluster.servers()}
+    concerned = dict.fromkeys(one.server for one in said.waiting if one.server)
+    silent = [uuid for uuid in list(concerned)[:_PROBED_MAX] if uuid not in live or not is_alive(live[uuid])]
+    return TableAnswer(said, not note, note, silent)
+
+
+def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
+    """The same explanation from what stands in the store."""
+    layout = cluster.layout
+    found = cluster.records(layout.table_regions(record.table_id), decode_region)
+    regions = [(region, 0) for region in found.values()]
+    mine = {one.region_id for one, _ in regions}
+    paths = [path for path in cluster.transitions_left() if path.rpartition("/")[2].rpartition("-")[0] in mine]
+    read = cluster.understood(cluster.get_many({path: path for path in paths}), decode_transition)
+    transitions = [(transition, 0) for transition in read.values()]
+    assigner = Assigner(0)
+    now_ms = int(time.time() * 1000)
+    draining = cluster.children(layout.draining)
+    assigner.load([(record, 0)], regions, cluster.servers(), transitions, draining, now_ms, bars=cluster.bars())
+    return explain_table(assigner.world.tables[record.table_id], assigner.world, assigner.config, now_ms)
+
+
+def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
+    """The screen."""
+    said = answer.explanation
+    record = said.table
+    title = Text(f"table {record.name} ", style="bold").append(
+        f"{record.table_id}  {output.count(said.regions, 'region')}, {said.open} of {said.replicas} replicas open,"
+        f" schema version {record.schema_version}",
+        style="",
+    )
+    console.print(title, soft_wrap=True)
+    if answer.note:
+        console.print(Text(f"from the store alone, for {answer.note}", style="yellow"), soft_wrap=True)
+    actors = {one.actor for one in said.waiting}
+    style = "green" if not said.waiting else "red" if NextActor.OPERATOR in actors else "yellow"
+    since = ""
+    if said.since_ms and said.waiting:
+        since = f", for {max(0, int(time.time() * 1000) - said.since_ms) / 1000:.0f} s"
+    headline = Text(f"{said.standing}{since}", style=f"bold {style}").append(f": {said.headline}", style="")
+    console.print(headline, soft_wrap=True)
+    for note in said.notes:
+        console.print(Text(f"  {note}", style="yellow"), soft_wrap=True)
+    for one in said.waiting:
+        who = one.actor.value if one.actor is not NextActor.SERVER else f"server {names.of_uuid(one.server)}"
+        if one.server in answer.silent:
+            who += ", which does not answer"
+        if one.actor is NextActor.MASTER and not answer.from_master:
+            who = "a master, and none is active"
+        line = Text(f"  {output.count(one.replicas, 'replica')}: ", style="bold")
+        console.print(line.append(names.in_text(one.text), style="").append(f"; next acts {who}"), soft_wrap=True)
+    if said.not_looked_at:
+        console.print(f"  and {said.not_looked_at} more that were not looked at", soft_wrap=True)
+    for way in said.way_out:
+        console.print(Text("  try  ", style="bold").append(names.in_text(way), style="cyan"), soft_wrap=True)

@@ -1,0 +1,1 @@
+"""`rk plan`: make, show, compare, apply."""

@@ -1,0 +1,347 @@
+"""`rk plan` and the running cluster: the census that a plan is made from; apply, abort and resume.
+
+A plan is checked here, against the cluster as it is now, and handed to the active master in parts. From there on the
+masters carry it out, whoever of them is active; this command only watches the plan's record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+from cli.common import output
+from cli.common.connect import Cluster, open_cluster
+from cli.common.display import Display
+from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, NotFoundError
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
+from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
+from cli.plan.make import display_on_stderr
+from cli.tables import every_region
+from coord.rpc.wire import RpcError
+from regions import messages
+from regions.balance.cluster_snapshot import census
+from regions.plan import PlanRows, Snapshot, verify
+from regions.plan.artifact.compare import Difference, changes, compare, former_places, places_of
+from regions.plan.artifact.fingerprint import fingerprint
+from regions.plan.rebase import rebased
+from regions.records.model import PlanRecord, PlanState
+from regions.records.znodes import decode_cluster, decode_plan
+
+#: Moves in one request to the master: one batch in the store.
+PART_MOVES: Final = 2_000
+#: How long a part is tried again when its outcome is not known: a failover takes seconds.
+HANDOVER_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.2
+_SHOWN: Final = 30
+
+_directory = click.Path(path_type=Path, file_okay=False)
+
+
+class Now(NamedTuple):
+    """The cluster as it is."""
+
+    snapshot: Snapshot
+    cluster_id: str
+    epoch: int
+    #: What people call servers and tables, by id.
+    names: dict[str, str]
+
+
+def census_of(cluster: Cluster) -> Now:
+    """All that the active master knows of regions and servers. Raises CliError."""
+    status = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
+    servers = cluster.ask_master(messages.ListServers(), messages.Servers).servers
+    tables = every_region(cluster)
+    names = Names([one.server for one in servers], cluster.local)
+    called = {one.server.uuid: names.of_uuid(one.server.uuid) for one in servers}
+    called |= {one.table.table_id: one.table.name for one in tables}
+    path = cluster.layout.cluster
+    return Now(census(servers, tables), decode_cluster(cluster.get(path) or b"", path).cluster_id, status.epoch, called)
+
+
+def census_now(given: Globals) -> Now:
+    """`census_of` the cluster that the options name. Raises CliError."""
+    with open_cluster(given) as cluster:
+        return census_of(cluster)
+
+
+class Order(NamedTuple):
+    """What is to be handed over: the moves, with what is to be told about them."""
+
+    difference: Difference
+    now: Now
+    note: str
+
+
+@click.command()
+@click.argument("directory", metavar="[DIR]", type=_directory, default=DEFAULT_DIR)
+@click.option(
+    "--rebase", is_flag=True, help="The cluster has changed since: keep what still fits, greedy does the rest."
+)
+@click.option("--dry-run", is_flag=True, help="Only check the plan, and say what would be moved.")
+@click.option("--wait/--no-wait", "wait", default=True, show_default=True, help="Stay until all is moved.")
+@global_options
+@click.pass_obj
+def apply(given: Globals, directory: Path, rebase: bool, dry_run: bool, wait: bool) -> int:
+    """Carry out the plan in DIR: move what is not where it wants it.
+
+    Refused if a file of it is not what its manifest says, if it breaks a rule, or if the cluster is not as it was when
+    the plan was made. Ctrl-C ends the waiting, not the plan: `rk plan abort` does that.
+    """
+    return _carry_out(given, directory, rebase=rebase, dry_run=dry_run, wait=wait, again=False)
+
+
+@click.command()
+@click.argument("directory", metavar="[DIR]", type=_directory, default=DEFAULT_DIR)
+@click.option(
+    "--rebase", is_flag=True, help="The cluster has changed since: keep what still fits, greedy does the rest."
+)
+@click.option("--wait/--no-wait", "wait", default=True, show_default=True, help="Stay until all is moved.")
+@global_options
+@click.pass_obj
+def resume(given: Globals, directory: Path, rebase: bool, wait: bool) -> int:
+    """Order what is still missing of the plan in DIR, after it was aborted or not handed over as a whole."""
+    return _carry_out(given, directory, rebase=rebase, dry_run=False, wait=wait, again=True)
+
+
+@click.command()
+@click.argument("plan_id", metavar="[PLAN]", default="")
+@global_options
+@click.pass_obj
+def abort(given: Globals, plan_id: str) -> None:
+    """Stop the plan that is being applied: moves that have begun are finished, the others are withdrawn."""
+    with open_cluster(given) as cluster:
+        report = cluster.ask_master(messages.AbortPlan(plan_id), messages.PlanReport)
+    if given.json:
+        output.print_json(report)
+        return
+    record = report.record
+    click.echo(
+        f"plan {record.plan_id} is aborted: {record.assigned} of {record.regions} moves are done, {report.moving} are "
+        f"finished now, {report.waiting} were withdrawn; `rk plan resume DIR` orders the rest"
+    )
+
+
+def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, wait: bool, again: bool) -> int:
+    display = display_on_stderr()
+    try:
+        with plan_errors(), open_cluster(given) as cluster:
+            display.begin("check", "plan is checked")
+            found = open_plan(directory)
+            order = _checked(cluster, found, rebase=rebase, again=again)
+            difference = order.difference
+            display.end(output.count(len(difference.moves), "move"))
+            if dry_run:
+                _report_dry_run(given, found, order)
+                return EXIT_OK
+            record = _hand_over(cluster, found, order, display)
+            if wait and record.state is PlanState.APPLYING:
+                record = _follow(cluster, record, display)
+            elsewhere = _elsewhere(cluster, difference) if record.state is PlanState.DONE else 0
+    finally:
+        display.close()
+    if given.json:
+        output.print_json({"record": record, "elsewhere": elsewhere, "not_open": len(difference.added)})
+    else:
+        _say_end(record, difference, elsewhere)
+    return EXIT_REFUSED if record.state is PlanState.ABORTED or elsewhere else EXIT_OK
+
+
+def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) -> Order:
+    """The plan against the cluster as it is. Raises CliError with the reason to refuse it."""
+    plan_id, now = found.manifest.plan_id, census_of(cluster)
+    record = _record(cluster, plan_id)
+    if again and record is None:
+        raise NotFoundError(f"plan {plan_id} was never applied here", "`rk plan apply` does that.")
+    if not again and record is not None and record.state is PlanState.APPLYING:
+        raise CliError(f"plan {plan_id} is being applied already", f"Watch it: rk plan show {plan_id}.")
+    rows, note, allowed = found.plan.rows, "", found.verdict.violations
+    if rebase:
+        made, kept = rebased(now.snapshot, found.params, rows)
+        note = f"rebased: {kept} of {len(made.rows)} places are the plan's, greedy chose the others"
+        rows, allowed = made.rows, len(made.rows)
+    elif not again and fingerprint(now.snapshot) != found.manifest.fingerprint:
+        what = "; ".join(changes(found.snapshot, now.snapshot)) or "its input is not this cluster's"
+        raise CliError(
+            f"plan {plan_id} is stale: since it was made, {what}", "Make a new one, or keep what fits: --rebase."
+        )
+    _verify(now.snapshot, found, rows, allowed)
+    servers = now.snapshot.servers
+    racks = dict(zip(servers.server_id.tolist(), servers.rack.tolist(), strict=True))
+    return Order(compare(former_places(now.snapshot), places_of(rows), racks), now, note)
+
+
+def _verify(snapshot: Snapshot, found: Artefact, rows: PlanRows, allowed: int) -> None:
+    """Every hard rule against the servers alive now; `allowed`: bounds of balance that the plan could not keep."""
+    verdict = verify(snapshot, found.params, rows)
+    broken = verdict.missing + verdict.surplus + verdict.same_server + verdict.wrong_server + verdict.same_rack
+    if broken or verdict.violations > allowed:
+        what = (
+            "; ".join(verdict.notes[:3])
+            or f"{verdict.missing} replicas have no place, {verdict.same_rack} share a rack"
+        )
+        raise CliError(
+            f"plan {found.manifest.plan_id} breaks {verdict.violations} rules now: {what}",
+            "Make a new one, or keep what fits: --rebase.",
+        )
+
+
+def _report_dry_run(given: Globals, found: Artefact, order: Order) -> None:
+    if given.json:
+        output.print_json({"plan_id": found.manifest.plan_id, "note": order.note, "difference": order.difference})
+        return
+    moves = order.difference.moves
+    click.echo(f"would make {output.count(len(moves), 'move')}{f' ({order.note})' if order.note else ''}")
+    names = order.now.names
+    rows = [
+        (one.region_id, one.replica, names.get(one.source, one.source), names.get(one.destination, one.destination))
+        for one in moves[:_SHOWN]
+    ]
+    if rows:
+        output.console().print(output.table("", ["region", "#replica", "from", "to"], rows))
+    if len(moves) > _SHOWN:
+        click.echo(f"and {len(moves) - _SHOWN} more (--json shows all)")
+
+
+# --- handing over and following -------------------------------------------------------------------------------------
+
+
+def _hand_over(cluster: Cluster, found: Artefact, order: Order, display: Display) -> PlanRecord:
+    """Give the moves to the active master, part by part; through failovers."""
+    moves = [
+        messages.PlannedMove(one.region_id, one.replica, one.source, one.destination) for one in order.difference.moves
+    ]
+    parts = [moves[at : at + PART_MOVES] for at in range(0, len(moves), PART_MOVES)]
+    manifest = found.manifest
+    begin = messages.BeginPlan(
+        manifest.plan_id,
+        order.now.epoch,
+        len(parts),
+        len(moves),
+        manifest.engine,
+        manifest.fingerprint,
+        manifest.digest,
+        order.note,
+    )
+    display.begin("hand over", "moves are handed over", len(moves))
+    record = cluster.ask_master(begin, messages.PlanReport).record
+    for part, some in enumerate(parts):
+        record = _insist(cluster, messages.AddPlanMoves(manifest.plan_id, part, some)).record
+        display.update(min((part + 1) * PART_MOVES, len(moves)), len(moves))
+    display.end()
+    return record
+
+
+def _insist(cluster: Cluster, part: messages.AddPlanMoves) -> messages.PlanReport:
+    """Hand a part over until that is certain; the master takes each once."""
+    deadline = time.monotonic() + HANDOVER_TIMEOUT_S
+    while True:
+        try:
+            return cluster.ask_master(part, messages.PlanReport)
+        except CliError as error:
+            cause = error.__cause__
+            unknown = isinstance(cause, RpcError) and cause.is_outcome_unknown
+            if not unknown or time.monotonic() > deadline:
+                raise
+
+
+def _record(cluster: Cluster, plan_id: str) -> PlanRecord | None:
+    path = cluster.layout.plan(plan_id)
+    data = cluster.get(path)
+    return None if data is None else decode_plan(data, path)
+
+
+def _follow(cluster: Cluster, record: PlanRecord, display: Display) -> PlanRecord:
+    """Watch the record until the plan has ended, whoever is active."""
+    display.begin("move", "regions are moved", record.handed)
+    with contextlib.suppress(KeyboardInterrupt):
+        while record.state is PlanState.APPLYING:
+            display.update(record.assigned, record.handed)
+            time.sleep(_POLL_S)  # the record is written every two seconds, and by whichever master is active
+            record = _record(cluster, record.plan_id) or record
+    display.end(f"{record.assigned} of {record.handed}")
+    return record
+
+
+def _elsewhere(cluster: Cluster, difference: Difference) -> int:
+    """Replicas that did not arrive where the plan wanted them: a server failed them, or died meanwhile."""
+    now = former_places(census_of(cluster).snapshot)
+    return sum(1 for one in difference.moves if one.destination not in now.get(one.region_id, {}).values())
+
+
+def _say_end(record: PlanRecord, difference: Difference, elsewhere: int) -> None:
+    if record.state is PlanState.DONE:
+        click.echo(f"plan {record.plan_id} is applied: {record.handed} of {record.regions} moves were made")
+    elif record.state is PlanState.ABORTED:
+        click.echo(f"plan {record.plan_id} has ended early: {record.note}")
+    else:
+        click.echo(
+            f"plan {record.plan_id} goes on: {record.assigned} of {record.handed} moves are done "
+            f"(rk plan show {record.plan_id}; rk plan abort)"
+        )
+    for reason, number in record.skipped.items():
+        click.echo(f"{output.count(number, 'move')} not accepted: {reason}")
+    if difference.added:
+        click.echo(f"{output.count(len(difference.added), 'replica')} not open now: the master places them by itself")
+    if elsewhere:
+        click.echo(f"{output.count(elsewhere, 'replica')} not where the plan wants them: `rk plan resume` tries again")
+
+
+# --- what the cluster knows -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _records(given: Globals) -> Iterator[list[PlanRecord]]:
+    with open_cluster(given) as cluster:
+        found = cluster.records(cluster.layout.plans, decode_plan)
+        yield sorted(found.values(), key=lambda one: -one.created_ms)
+
+
+def list_plans(given: Globals) -> None:
+    """All plans that the cluster remembers, the latest first."""
+    with _records(given) as found:
+        if given.json:
+            output.print_json(found)
+        elif not found:
+            click.echo("the cluster has carried out no plan yet: rk plan create")
+        else:
+            output.console().print(_table(found))
+
+
+def show_plan(given: Globals, plan_id: str) -> None:
+    """One plan of the cluster. Raises NotFoundError."""
+    with _records(given) as records:
+        found = [one for one in records if one.plan_id == plan_id]
+    if not found:
+        raise NotFoundError(
+            f"there is neither a directory {plan_id} nor a plan of that name in the cluster",
+            "`rk plan show --cluster` lists those; `rk plan create` makes one.",
+        )
+    if given.json:
+        output.print_json(found[0])
+        return
+    output.console().print(_table(found))
+    for reason, number in found[0].skipped.items():
+        click.echo(f"{output.count(number, 'move')} not accepted: {reason}")
+
+
+def _table(records: list[PlanRecord]) -> object:
+    rows = [
+        (
+            one.plan_id,
+            output.clock(one.created_ms),
+            "moves" if one.by_moves else "assignment",
+            one.engine,
+            one.state.value,
+            f"{one.assigned} of {one.handed if one.by_moves else one.regions}",
+            one.note,
+        )
+        for one in records
+    ]
+    return output.table("", ["plan", "at", "kind", "engine", "state", "#done", "note"], rows)

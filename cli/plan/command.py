@@ -1,0 +1,348 @@
+"""`rk plan`: bulk plans as something to make, look at, compare and carry out.
+
+A plan is a directory: Parquet parts and a manifest with their checksums, and a copy of the input that it was made from.
+Making and reading one needs no cluster if the input is given as files; the rest of it is `cli/plan/apply.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+import numpy as np
+
+from cli.common import output
+from cli.common.errors import CliError, NotFoundError, UsageFaultError
+from cli.common.options import Globals, global_options, spark_options
+from cli.plan.apply import abort, apply, census_now, list_plans, resume, show_plan
+from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
+from cli.plan.make import Wish, display_on_stderr, located, make
+from cli.plan.page import page, shortcomings
+from master.settings import ENGINES
+from regions.plan import Params, Snapshot
+from regions.plan.artifact.binding import WORDS, RegionReason, Rule, Standing, explain_region
+from regions.plan.artifact.compare import Difference, Shift, compare, former_places, places_of
+from regions.plan.artifact.figures import Figures, figures
+from regions.plan.artifact.files import MANIFEST, Origin, read_params, read_snapshot
+from regions.plan.spark.locate import read_paths
+from regions.records.kinds import pool_words
+
+#: Rows that are shown to people; `--json` has all.
+_SHOWN: Final = 30
+#: Alternatives of a replica that are shown to people.
+_ALTERNATIVES: Final = 8
+_NOW: Final = "now"
+
+_directory = click.Path(path_type=Path, file_okay=False)
+
+
+@click.group()
+@global_options
+def plan() -> None:
+    """Bulk plans: make one, look at it, compare it, carry it out.
+
+    \b
+    Examples:
+      rk plan create                     from the running cluster into ./rk-plan
+      rk plan show --html plan.html
+      rk plan explain orders:k17         why a region is to go where it is to go
+      rk plan diff                       the plan against the cluster as it is now
+      rk plan apply
+    """
+
+
+@plan.command()
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Who plans.")
+@spark_options("for the engine spark")
+@click.option("--input", "source", type=_directory, help="Plan these files.  [default: the running cluster]")
+@click.option(
+    "--path",
+    "paths",
+    multiple=True,
+    metavar="TABLE=URI",
+    help="A table's data lies there, region R in URI/R: Hadoop's file system is asked for its hosts.",
+)
+@click.option("--output", "directory", type=_directory, default=DEFAULT_DIR, show_default=True, help="The new plan.")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds for the engine; then greedy takes over.",
+)
+@global_options
+@click.pass_obj
+def create(
+    given: Globals,
+    engine: str,
+    spark_master: str,
+    spark_conf: tuple[str, ...],
+    source: Path | None,
+    paths: tuple[str, ...],
+    directory: Path,
+    deadline_s: float,
+) -> None:
+    """Make a plan for all regions: of files, or of the running cluster (draining servers are emptied)."""
+    if (directory / MANIFEST).exists():
+        raise CliError(f"{directory} holds a plan already", "Give another --output, or remove that directory.")
+    display = display_on_stderr()
+    try:
+        with plan_errors():
+            if source is None:
+                display.begin("census", "regions are counted")
+                now = census_now(given)
+                snapshot, params = now.snapshot, Params(snapshot_id=now.cluster_id, master_epoch=now.epoch)
+                origin = Origin(origin="cluster", names=now.names)
+            else:
+                display.begin("read", "input is read")
+                snapshot, params, origin = read_snapshot(source), read_params(source), Origin(origin="files")
+            display.end()
+            wish = Wish(engine, spark_master, spark_conf, deadline_s)
+            where = _paths(paths, snapshot, origin.names) + (read_paths(source) if source else [])
+            if where:
+                snapshot = located(snapshot, where, directory, wish, display)
+            manifest, verdict = make(snapshot, params, directory, wish, display, origin)
+            made = open_plan(directory)
+            shown = figures(made.snapshot, made.problem, made.plan.rows)
+    finally:
+        display.close()
+    if given.json:
+        output.print_json({"directory": str(directory), "manifest": manifest, "verdict": verdict, "figures": shown})
+        return
+    _show_summary(made, shown)
+    click.echo(
+        f"in {output.shown(directory)}: `rk plan show`, `explain REGION`, `diff`; `rk plan apply` carries it out"
+    )
+
+
+def _paths(given: tuple[str, ...], snapshot: Snapshot, names: dict[str, str]) -> list[tuple[str, str]]:
+    """Table ids and where their data lies. Raises CliError."""
+    known = set(snapshot.regions.table_id.tolist())
+    ids = {name: table for table, name in names.items() if table in known}
+    found = []
+    for one in given:
+        table, _, path = one.partition("=")
+        if not table or not path:
+            raise UsageFaultError(f"--path {one!r} is not TABLE=URI", "As --path orders=hdfs://namenode/data/orders.")
+        if table not in ids and table not in known:
+            raise NotFoundError(
+                f"--path {one!r}: there is no table {table!r}",
+                "Give its name or id, as `rk table list` or the input has it.",
+            )
+        found.append((ids.get(table, table), path))
+    return found
+
+
+@plan.command()
+@click.argument("which", metavar="[PLAN]", required=False)
+@click.option("--html", "html", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
+@click.option("--cluster", "of_cluster", is_flag=True, help="The plans that the cluster knows, with their progress.")
+@global_options
+@click.pass_obj
+def show(given: Globals, which: str | None, html: Path | None, of_cluster: bool) -> None:
+    """A plan's figures, of a directory; or the progress of one that the cluster knows, by its id.
+
+    Without PLAN: the one in ./rk-plan if there is one, else all that the cluster knows.
+    """
+    if of_cluster or (which is None and html is None and not (DEFAULT_DIR / MANIFEST).exists()):
+        list_plans(given)
+        return
+    if which is not None and html is None and "/" not in which and not Path(which).exists():
+        show_plan(given, which)
+        return
+    directory = DEFAULT_DIR if which is None else Path(which)
+    with plan_errors():
+        found = open_plan(directory)
+        shown = figures(found.snapshot, found.problem, found.plan.rows)
+    if html is not None:
+        try:
+            html.write_text(page(found.manifest, found.verdict, shown, found.name), encoding="utf-8")
+        except OSError as error:
+            raise CliError(f"{html} cannot be written: {error.strerror}", "Give another file.") from error
+    if given.json:
+        report = {"directory": str(directory), "manifest": found.manifest, "verdict": found.verdict, "figures": shown}
+        output.print_json(report)
+        return
+    _show_summary(found, shown)
+    if html is not None:
+        click.echo(f"drawn into {output.shown(html)}")
+
+
+def _show_summary(found: Artefact, shown: Figures) -> None:
+    manifest, stats = found.manifest, found.manifest.stats
+    click.echo(
+        f"plan {manifest.plan_id} by {manifest.engine}: {output.count(shown.regions, 'region')} on "
+        f"{output.count(stats.eligible_servers, 'server')}"
+    )
+    if manifest.note:
+        click.echo(f"note: {manifest.note}")
+    first = f", {shown.first} get their first place" if shown.first else ""
+    click.echo(f"replicas: {shown.stay} stay, {shown.move} move ({output.size(shown.moved_bytes)}){first}")
+    if shown.knows_blocks and shown.bytes_after:
+        before = shown.local_before / max(shown.bytes_before, 1)
+        click.echo(f"read locally: {before:.1%} before, {shown.local_after / shown.bytes_after:.1%} after")
+    if shown.bound:
+        bound = ", ".join(f"{number} by {rule!r}" for rule, number in shown.bound.items())
+        click.echo(f"kept from a better place: {bound}")
+    for sentence in shortcomings(stats, found.verdict):
+        click.echo(sentence)
+    rows = [
+        (
+            found.name(one.server_id),
+            one.rack,
+            one.before,
+            one.after,
+            f"{one.floor}..{one.ceil}" if one.takes_regions else "takes none",
+            output.size(one.bytes_after),
+        )
+        for one in shown.servers[:_SHOWN]
+    ]
+    output.console().print(output.table("", ["server", "rack", "#before", "#after", "#quota", "#bytes"], rows))
+    if len(shown.servers) > _SHOWN:
+        click.echo(f"and {len(shown.servers) - _SHOWN} more servers (--json shows all)")
+
+
+@plan.command()
+@click.argument("first", metavar="[A]", default=str(DEFAULT_DIR))
+@click.argument("second", metavar="[B]", default=_NOW)
+@global_options
+@click.pass_obj
+def diff(given: Globals, first: str, second: str) -> None:
+    """What is different between two plans, or between plan A and the cluster as it is now.
+
+    Each row leads from where a replica is (in A; now) to where it is wanted (in B; by the plan).
+    """
+    with plan_errors():
+        one = open_plan(Path(first))
+        if second == _NOW:
+            now = census_now(given)
+            difference = compare(former_places(now.snapshot), places_of(one.plan.rows), _racks(now.snapshot))
+            name, what = _named({**one.manifest.names, **now.names}), f"from now to {one.manifest.plan_id}"
+        else:
+            two = open_plan(Path(second))
+            racks = {**_racks(one.snapshot), **_racks(two.snapshot)}
+            difference = compare(places_of(one.plan.rows), places_of(two.plan.rows), racks)
+            name = _named({**one.manifest.names, **two.manifest.names})
+            what = f"from {one.manifest.plan_id} to {two.manifest.plan_id}"
+    if given.json:
+        output.print_json(difference)
+        return
+    _show_difference(what, difference, name)
+
+
+def _named(names: dict[str, str]) -> Callable[[str], str]:
+    return lambda uuid: names.get(uuid, uuid)
+
+
+def _racks(snapshot: Snapshot) -> dict[str, str]:
+    servers = snapshot.servers
+    return dict(zip(servers.server_id.tolist(), servers.rack.tolist(), strict=True))
+
+
+def _show_difference(what: str, difference: Difference, name: Callable[[str], str]) -> None:
+    click.echo(
+        f"{what}: {output.count(difference.same, 'replica')} at the same place, {len(difference.moves)} elsewhere, "
+        f"{len(difference.added)} new, {len(difference.removed)} gone"
+    )
+    shown: list[Shift] = [*difference.moves, *difference.added, *difference.removed]
+    if not shown:
+        return
+    rows = [
+        (one.region_id, one.replica, name(one.source) or "(nowhere)", name(one.destination) or "(nowhere)")
+        for one in shown[:_SHOWN]
+    ]
+    output.console().print(output.table("", ["region", "#replica", "from", "to"], rows))
+    if len(shown) > _SHOWN:
+        click.echo(f"and {len(shown) - _SHOWN} more (--json shows all)")
+
+
+@plan.command()
+@click.argument("region_name", metavar="REGION")
+@click.option("--plan", "directory", type=_directory, default=DEFAULT_DIR, show_default=True, help="The plan.")
+@global_options
+@click.pass_obj
+def explain(given: Globals, region_name: str, directory: Path) -> None:
+    """Why the plan puts REGION (an id, the beginning of one, or TABLE:KEY) where it does.
+
+    What is read locally there, what the other servers would have been worth, and which rule kept it from them.
+    """
+    with plan_errors():
+        found = open_plan(directory)
+        region_id = _find_region(found, region_name)
+        reason = explain_region(Standing(found.problem, found.plan.rows), region_id)
+    if given.json:
+        output.print_json({"plan_id": found.manifest.plan_id, "former": _former(found, region_id), "reason": reason})
+        return
+    _show_reason(found, reason)
+
+
+def _find_region(found: Artefact, text: str) -> str:
+    """The region of the plan's input that is meant. Raises NotFoundError, or CliError when several fit."""
+    regions = found.snapshot.regions
+    table, colon, key = text.partition(":")
+    if colon:
+        tables = {table, *(uuid for uuid, name in found.manifest.names.items() if name == table)}
+        rows = np.flatnonzero(np.isin(regions.table_id.astype(str), sorted(tables)))
+        below = [at for at in rows.tolist() if regions.start_key[at] <= key]
+        if not len(rows):
+            raise NotFoundError(f"the plan has no table {table!r}")
+        if below:
+            return str(regions.region_id[max(below, key=lambda at: str(regions.start_key[at]))])
+        raise NotFoundError(f"no region of {table} begins at or before {key!r}")
+    ids = [one for one in regions.region_id.tolist() if one.startswith(text)]
+    if text in ids or len(set(ids)) == 1:
+        return text if text in ids else str(ids[0])
+    if not ids:
+        raise NotFoundError(f"the plan has no region {text!r}", "Give an id, the beginning of one, or TABLE:KEY.")
+    raise CliError(f"{text!r} fits {len(ids)} regions of the plan", "Give more of the id, or TABLE:KEY.")
+
+
+def _former(found: Artefact, region_id: str) -> dict[int, str]:
+    last = found.snapshot.last
+    rows = np.flatnonzero(last.region_id == region_id).tolist()
+    return {int(last.replica[at]): str(last.server_id[at]) for at in rows}
+
+
+def _show_reason(found: Artefact, reason: RegionReason) -> None:
+    table = found.manifest.names.get(reason.table_id, reason.table_id)
+    click.echo(f"region {reason.region_id} of table {table}, {output.size(reason.size_bytes)}")
+    former = _former(found, reason.region_id)
+    fleet = found.problem.fleet.number
+    for number, server in sorted(former.items()):
+        gone = "" if server in fleet else ", which takes no regions now"
+        click.echo(f"replica {number} was on {found.name(server)}{gone}")
+    if reason.table_raised:
+        click.echo("its table may exceed its share of a server: the racks of the others are too few for its replicas")
+    if not reason.replicas:
+        click.echo(f"the plan has no place for it: no server of group {pool_words(reason.group)!r} may take regions")
+    for one in reason.replicas:
+        local = f"{output.size(one.local_bytes)} read locally" if len(found.snapshot.blocks) else "blocks not known"
+        stay = "it stays" if one.held else "it moves here" if former else "its first place"
+        click.echo(f"replica {one.replica} on {found.name(one.server_id)}: {stay}, {local}")
+        equal = one.bound is Rule.HERE and any(other.rule is Rule.EQUAL for other in one.alternatives)
+        words = WORDS[Rule.EQUAL] if equal else WORDS[one.bound]
+        click.echo(f"  bound by {one.bound.value!r}: {words}" if one.bound is not Rule.HERE else f"  {words}")
+        rows = [
+            (
+                found.name(other.server_id),
+                other.rule.value,
+                output.size(other.local_bytes),
+                "yes" if other.held else "",
+                output.size(round(other.benefit)),
+                f"{other.replicas} of {other.floor}..{other.ceil}",
+                f"{other.of_table} of {other.table_limit}",
+            )
+            for other in one.alternatives[:_ALTERNATIVES]
+        ]
+        columns = ["instead", "against it", "#local", "held it", "#worth", "#replicas", "#of the table"]
+        if rows:
+            output.console().print(output.table("", columns, rows))
+        if len(one.alternatives) > _ALTERNATIVES:
+            click.echo(f"  and {len(one.alternatives) - _ALTERNATIVES} more servers (--json shows all)")
+
+
+for _command in (apply, abort, resume):
+    plan.add_command(_command)

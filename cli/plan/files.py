@@ -1,0 +1,78 @@
+"""Plan directories: opened with everything checked that can be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cli.common.errors import CliError, NotFoundError
+from regions.plan import BadInput, BadPlan, NoServers, Params, Plan, PlanError, Snapshot, Verdict
+from regions.plan.artifact.files import MANIFEST, Manifest, read_input, read_plan
+from regions.plan.artifact.verify import judge
+from regions.plan.problem.numbered import Problem, encode
+
+DEFAULT_DIR: Final = Path("rk-plan")
+#: Characters of a long id that are shown where nothing else is known of a server.
+_ID_SHOWN: Final = 8
+_ID_WHOLE: Final = 24
+
+
+@contextlib.contextmanager
+def plan_errors() -> Iterator[None]:
+    """Turn what planning raises into one clear line."""
+    try:
+        yield
+    except NoServers as error:
+        raise CliError(
+            f"no plan: {error}", "Servers that drain or have weight 0 take none: `rk server list`."
+        ) from error
+    except BadPlan as error:
+        raise CliError(f"the plan is refused: {error}", "Make a new one: rk plan create.") from error
+    except BadInput as error:
+        raise CliError(f"no plan: {error}") from error
+    except PlanError as error:
+        raise CliError(f"no plan: {error}", "docs/planning.md describes the input.") from error
+
+
+class Artefact:
+    """A plan with its manifest and its input."""
+
+    def __init__(self, directory: Path, plan: Plan, manifest: Manifest, snapshot: Snapshot, params: Params) -> None:
+        self.directory = directory
+        self.plan = plan
+        self.manifest = manifest
+        self.snapshot = snapshot
+        self.params = params
+        self._problem: Problem | None = None
+        self._verdict: Verdict | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """The input in numbers. Raises PlanError."""
+        if self._problem is None:
+            self._problem = encode(self.snapshot, self.params, {})
+        return self._problem
+
+    @property
+    def verdict(self) -> Verdict:
+        """Which rules the plan breaks on its own input, whatever its manifest says. Raises PlanError."""
+        if self._verdict is None:
+            self._verdict = judge(self.problem, self.plan.rows)
+        return self._verdict
+
+    def name(self, server_id: str) -> str:
+        """What people call a server."""
+        known = self.manifest.names.get(server_id, server_id)
+        return known if len(known) <= _ID_WHOLE else known[:_ID_SHOWN]
+
+
+def open_plan(directory: Path) -> Artefact:
+    """A complete plan. Raises NotFoundError, BadPlan."""
+    if not (directory / MANIFEST).is_file():
+        what = "holds no finished plan: it has no manifest" if directory.is_dir() else "does not exist"
+        raise NotFoundError(f"{directory} {what}", "`rk plan create` makes one; --output says where.")
+    made, manifest = read_plan(directory)
+    snapshot, params = read_input(directory, manifest)
+    return Artefact(directory, made, manifest, snapshot, params)

@@ -1,0 +1,235 @@
+"""Making a plan directory: copy of the input, an engine's work, the verdict, parts and manifest.
+
+Whatever goes wrong with the wanted engine (not installed, failed, late, a plan that is corrupt or breaks rules), greedy
+takes over, and the manifest's note says why.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cli.common import output
+from cli.common.display import Display, LiveDisplay, PlainDisplay
+from regions.plan import Params, Plan, PlanError, Snapshot, Verdict, plan, verify
+from regions.plan.artifact.files import COLUMNS as TABLES
+from regions.plan.artifact.files import (
+    INPUT,
+    Manifest,
+    Origin,
+    find_table,
+    keep_input,
+    prepare_output,
+    read_file,
+    read_plan,
+    write_plan,
+)
+from regions.plan.artifact.fingerprint import fingerprint
+from regions.plan.choice import choose_engine, job_command
+from regions.plan.problem.model import Blocks
+from regions.plan.problem.numbered import clean_replicas
+from regions.plan.spark.locate import COLUMNS, PATHS, with_blocks
+from regions.plan.spark.target import DEFAULT, late_words, missing, parse_target
+
+#: Replicas from which on the exact flow gets a process of its own: only so can it be ended at the deadline.
+FLOW_ALONE: Final = 50_000
+#: Last words of a job that are repeated when it fails.
+_LAST_WORDS: Final = 3
+_LAST_WORDS_S: Final = 2.0
+_JOB: Final = ".job"
+
+
+class Wish(NamedTuple):
+    """How the plan is to be made; `deadline_s`: seconds for the engine, then greedy takes over."""
+
+    engine: str
+    spark_master: str = "local[*]"
+    spark_conf: tuple[str, ...] = ()
+    deadline_s: float = 600.0
+    plan_id: str = ""
+
+
+class _EngineFailed(PlanError):  # noqa: N818 - a reason, not a fault: greedy takes over
+    """The engine brought no usable plan."""
+
+
+def display_on_stderr() -> Display:
+    """Bars at a terminal, else lines; standard output is left to the report."""
+    console = output.console(stderr=True)
+    return LiveDisplay(console) if sys.stderr.isatty() else PlainDisplay(console)
+
+
+def make(
+    snapshot: Snapshot, params: Params, directory: Path, wish: Wish, display: Display, origin: Origin
+) -> tuple[Manifest, Verdict]:
+    """Plan `snapshot` into `directory`, which must hold no plan yet. Raises PlanError; then there is no plan there."""
+    prepare_output(directory)
+    display.begin("input", "input is copied")
+    inputs = keep_input(directory, snapshot, params)
+    display.end(f"{output.count(len(snapshot.regions), 'region')}, {output.count(len(snapshot.servers), 'server')}")
+    engine = wish.engine
+    if engine == "auto":
+        engine = choose_engine(_replicas(snapshot), parse_target(wish.spark_master), wish.deadline_s)
+    made, verdict, note = _planned(snapshot, params, directory, engine, wish, display)
+    made.stats.violations, made.stats.racks_shared = verdict.violations, verdict.racks_shared
+    display.begin("write", "plan is written")
+    seconds = {phase.name: phase.seconds for phase in display.phases}
+    origin = msgspec.structs.replace(
+        origin,
+        fingerprint=fingerprint(snapshot),
+        inputs=tuple(inputs),
+        note=note,
+        created_ms=time.time_ns() // 1_000_000,
+    )
+    plan_id = wish.plan_id or f"plan-{made.digest[:12]}"
+    manifest = write_plan(directory, made, plan_id=plan_id, params=params, seconds=seconds, origin=origin)
+    shutil.rmtree(directory / _JOB, ignore_errors=True)
+    display.end(output.count(manifest.rows, "row"))
+    return manifest, verdict
+
+
+def _planned(
+    snapshot: Snapshot, params: Params, directory: Path, engine: str, wish: Wish, display: Display
+) -> tuple[Plan, Verdict, str]:
+    """A plan, what the verifier says of it, and why it is not of the wanted engine, if so."""
+    note = ""
+    wanted: tuple[Plan, Verdict] | None = None
+    if engine != "greedy":
+        display.begin(engine, f"plan is made by {engine}")
+        try:
+            alone = engine == "spark" or (engine == "flow" and _replicas(snapshot) >= FLOW_ALONE)
+            made = _by_job(engine, directory, wish, display) if alone else plan(snapshot, params, engine=engine)
+            display.end()
+            verdict = _verified(snapshot, params, made, display)
+            if verdict.ok:
+                return made, verdict, ""
+            wanted = made, verdict
+            note = f"{engine}: its plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:2])}"
+        except PlanError as error:
+            note = f"{engine}: {error}"
+            display.end("failed")
+        display.say(f"greedy takes over: {note}")
+    display.begin("greedy", "plan is made by greedy")
+    until = time.monotonic() + wish.deadline_s
+    made = plan(snapshot, params, lambda: until - time.monotonic(), engine="greedy")
+    display.end()
+    verdict = _verified(snapshot, params, made, display)
+    if wanted is not None and verdict.violations >= wanted[1].violations:
+        return *wanted, f"{note}; greedy can do no better"
+    return made, verdict, note
+
+
+def _replicas(snapshot: Snapshot) -> int:
+    return int(clean_replicas(snapshot.regions.replicas, {}).sum())
+
+
+def _verified(snapshot: Snapshot, params: Params, made: Plan, display: Display) -> Verdict:
+    display.begin("verify", "every rule is checked")
+    verdict = verify(snapshot, params, made.rows)
+    display.end("all hold" if verdict.ok else f"{output.count(verdict.violations, 'rule')} broken")
+    return verdict
+
+
+def located(
+    snapshot: Snapshot, paths: Sequence[tuple[str, str]], directory: Path, wish: Wish, display: Display
+) -> Snapshot:
+    """The snapshot with the blocks of the tables whose data lies at `paths`, (table id, URI). Raises PlanError."""
+    prepare_output(directory)
+    display.begin("blocks", "blocks are located")
+    shutil.rmtree(directory / _JOB, ignore_errors=True)
+    where, found = directory / _JOB / "paths", directory / _JOB / "blocks"
+    where.mkdir(parents=True)
+    with (where / f"{PATHS}.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([tuple(COLUMNS), *paths])
+    command = job_command("spark", where, found, DEFAULT, wish.spark_conf)
+    try:
+        _run_job([*command, "--locate"], directory, wish.deadline_s, display)
+        kind, files = find_table(found, "blocks")
+        blocks = with_blocks(snapshot.blocks, Blocks(*read_file(files[0], kind, TABLES["blocks"])))
+    finally:
+        shutil.rmtree(directory / _JOB, ignore_errors=True)
+    tables = {table for table, _ in paths}
+    asked = [table in tables for table in snapshot.regions.table_id.tolist()]
+    here = set(blocks.region_id.tolist())
+    without = sum(1 for one in snapshot.regions.region_id[asked].tolist() if one not in here)
+    lack = f", {output.count(without, 'region')} without any" if without else ""
+    display.end(f"of {output.count(sum(asked) - without, 'region')}{lack}")
+    return snapshot.with_blocks(blocks)
+
+
+def _by_job(engine: str, directory: Path, wish: Wish, display: Display) -> Plan:
+    """Have a process plan the copy of the input. Raises PlanError."""
+    lack = missing(parse_target(wish.spark_master)) if engine == "spark" else ""
+    if lack:
+        raise _EngineFailed(lack)
+    shutil.rmtree(directory / _JOB, ignore_errors=True)
+    made = directory / _JOB / "out"
+    _run_job(
+        job_command(engine, directory / INPUT, made, wish.spark_master, wish.spark_conf),
+        directory,
+        wish.deadline_s,
+        display,
+    )
+    return read_plan(made)[0]
+
+
+def _run_job(command: list[str], directory: Path, deadline_s: float, display: Display) -> None:
+    """Run a job to its end; its lines move the bar. Raises PlanError: what it said, or that it is late."""
+    scratch = directory / _JOB / "tmp"
+    scratch.mkdir(parents=True, exist_ok=True)
+    # What a killed job leaves is removed with the rest of it.
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(scratch)}
+    last: deque[str] = deque(maxlen=_LAST_WORDS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        listener = threading.Thread(target=last.extend, args=(process.stderr,), daemon=True)
+        listener.start()
+        late = threading.Event()
+
+        def too_late() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(deadline_s, too_late)
+        timer.start()
+        stage = said = ""
+        try:
+            for line in process.stdout:
+                now, failure = _progress(line, display)
+                stage, said = now or stage, failure or said
+            process.wait()
+            listener.join(_LAST_WORDS_S)  # a JVM that outlives a killed job for a moment holds that pipe
+        finally:
+            timer.cancel()
+            process.kill()
+    if late.is_set():
+        raise _EngineFailed(late_words(deadline_s, stage))
+    if process.returncode != 0:
+        raise _EngineFailed(said or f"the job ended with status {process.returncode}: {' '.join(last).strip()}")
+
+
+def _progress(line: str, display: Display) -> tuple[str, str]:
+    """Show one line of the job; returns the stage that it has reached, and what it says if it failed."""
+    try:
+        fields = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return "", ""
+    if not isinstance(fields, dict):
+        return "", ""
+    if fields.get("stage") == "failed":
+        return "", str(fields.get("message"))
+    stage = str(fields.get("stage"))
+    display.update(int(fields.get("done", 0)), int(fields.get("total", 0)), stage)
+    return stage, ""

@@ -1,0 +1,1 @@
+"""`rk coord`: run a node, its members, its files, backups, traces."""

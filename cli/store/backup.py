@@ -1,0 +1,250 @@
+"""`rk coord backup` and `rk coord restore`: the state of a running store in a file, and a new store out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
+from cli.common.local import read_cluster
+from cli.common.options import Globals, global_options, json_option
+from cli.common.output import print_json, size
+from cli.store.files import progress_bar
+from cli.store.salvage import backup_stopped
+from coord.env_os import OsDisk
+from coord.errors import ConfigError, CoordError
+from coord.offline.backup import BackupReader, NewNode, make_directories
+from coord.offline.directory import Progress
+from coord.server.admin.backup import ADMIN_FILE
+from coord.server.admin.backup import PATH as BACKUP_PATH
+from coord.server.config.settings import Settings, parse_address, parse_peers
+from coord.storage.backup import PIECE_BYTES, Manifest
+
+#: A node writes a snapshot first if it has none that is new enough: a minute for a large one on a slow disk.
+ANSWER_TIMEOUT_S: Final = 300.0
+
+
+class Door:
+    """Where a node can be asked for a backup, and with which token."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self.address = address
+        self.token = token
+
+
+# --- backup ----------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="[DIR] FILE")
+@click.option("--admin", metavar="HOST:PORT", help="Admin address of a node.  [default: as in its admin.json]")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help=f"The {ADMIN_FILE} of that node's data directory, or a copy of it.",
+)
+@click.option("--committed-only", is_flag=True, help="With DIR: leave out what its log does not show to be committed.")
+@global_options
+@click.pass_obj
+def backup(
+    given: Globals, places: tuple[Path, ...], admin: str | None, token_file: Path | None, committed_only: bool
+) -> None:
+    """Write the state of a running store to FILE: whole, of one zxid, while clients go on.
+
+    \b
+    On a node's machine:    rk coord backup --data-dir /var/lib/rk/1 FILE
+    From somewhere else:    rk coord backup --admin HOST:PORT --token-file admin.json FILE
+    Of `rk up`:             rk coord backup FILE          (--store HOST:PORT takes that node)
+    Of a stopped node:      rk coord backup DIR FILE      also of one that cannot start; DIR is only read
+
+    \b
+    The file is checked as a whole before it gets its name. It holds everything, passwords of sessions included.
+    """
+    if len(places) > 2:
+        raise UsageFaultError(f"{len(places)} names are given", "Give FILE, or DIR FILE for a stopped node.")
+    file = places[-1]
+    if len(places) == 2 and (admin is not None or token_file is not None):
+        raise UsageFaultError("DIR is a stopped node's: nobody answers there", "Leave --admin and --token-file away.")
+    if len(places) == 1 and committed_only:
+        raise UsageFaultError("--committed-only is for a stopped node", "Give its data directory: DIR FILE.")
+    if file.exists():
+        raise UsageFaultError(f"{file} exists already", "Nothing is overwritten; give another name.")
+    if not file.absolute().parent.is_dir():
+        raise UsageFaultError(f"there is no directory {file.parent} to put {file.name} into", "Make it first.")
+    if len(places) == 2:
+        backup_stopped(places[0], file, committed_only=committed_only, as_json=given.json)
+        return
+    doors = list(_doors(given, admin, token_file))
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with progress_bar() as progress:
+            manifest = _fetch_first(doors, draft, progress)
+        os.link(draft, file)
+        OsDisk(file.absolute().parent).sync_folder("")
+    except OSError as error:
+        raise CliError(f"{error.filename or file}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    if given.json:
+        print_json({"file": str(file), "bytes": manifest.file_bytes(), **manifest.fields()})
+    else:
+        click.echo(
+            f"{file}: {size(manifest.file_bytes())}, node {manifest.node_id} at index {manifest.index},"
+            f" zxid {manifest.zxid}, digest {manifest.digest:016x}"
+        )
+
+
+def _doors(given: Globals, admin: str | None, token_file: Path | None) -> Iterator[Door]:
+    """Nodes to ask, in the order of asking."""
+    data_path = given.data_path
+    if token_file is not None or (data_path / ADMIN_FILE).exists():
+        door = _read_door(token_file or data_path / ADMIN_FILE)
+        yield Door(admin or door.address, door.token)
+        return
+    if admin is not None:
+        raise UsageFaultError(
+            f"--admin {admin} needs --token-file", f"It is {ADMIN_FILE} in the node's data directory."
+        )
+    cluster = read_cluster(data_path)
+    if cluster is None:
+        raise UsageFaultError(
+            f"{data_path} is neither a node's data directory nor that of a local cluster",
+            "Give --data-dir DIR of a node on this machine, or --admin HOST:PORT --token-file FILE.",
+        )
+    nodes = cluster.coord
+    wanted = given.explicit_store()
+    if wanted is not None:
+        nodes = [node for node in nodes if node.address in wanted.split(",")]
+        if not nodes:
+            raise NotFoundError(f"the local cluster has no store node at {wanted}", "rk status lists them.")
+    for node in nodes:
+        with contextlib.suppress(UsageFaultError):
+            yield _read_door(Path(node.data_dir) / ADMIN_FILE)
+
+
+def _read_door(path: Path) -> Door:
+    try:
+        found = json.loads(path.read_text())
+        return Door(str(found["admin"]), str(found["token"]))
+    except OSError as error:
+        raise UsageFaultError(f"{path}: {error.strerror}", "It is written by a node that has an admin port.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageFaultError(f"{path} is not the {ADMIN_FILE} of a node: {error!r}") from error
+
+
+def _fetch_first(doors: list[Door], draft: Path, progress: Progress) -> Manifest:
+    """From the first node that answers. Raises CliError: what the last one said."""
+    failure: CliError = UnreachableError("no node has an admin port that could be asked")
+    for door in doors:
+        try:
+            _fetch(door, draft, progress)
+            with BackupReader(draft) as whole:
+                whole.load(progress)
+                return whole.manifest
+        except CliError as error:
+            failure = error
+        except CoordError as error:
+            failure = CliError(f"what {door.address} sent is damaged: {error}")
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.filename:
+                raise
+            failure = UnreachableError(f"{door.address} does not answer: {getattr(error, 'strerror', None) or error}")
+        draft.unlink(missing_ok=True)
+    raise failure
+
+
+def _fetch(door: Door, draft: Path, progress: Progress) -> None:
+    """Ask one node and write what it sends, durable on return. Raises CliError, OSError, HTTPException."""
+    host, port = parse_address(door.address, "admin address")
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_TIMEOUT_S)
+    try:
+        headers = {"Authorization": f"Bearer {door.token}", "Content-Length": "0"}
+        connection.request("POST", BACKUP_PATH.decode(), headers=headers)
+        answer = connection.getresponse()
+        if answer.status != http.client.OK:
+            raise CliError(f"{door.address} refused: {answer.read(1000).decode(errors='replace').strip()}")
+        total = int(answer.headers["Content-Length"])
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as out:
+            done = 0
+            while piece := answer.read(PIECE_BYTES):
+                out.write(piece)
+                done += len(piece)
+                progress("received", done, total)
+            out.flush()
+            os.fsync(out.fileno())
+        if done != total:
+            raise CliError(f"{door.address} broke off after {done} of {total} bytes")
+    finally:
+        connection.close()
+
+
+# --- restore ---------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--data-dir", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Made, or empty.")
+@click.option("--id", "node_id", type=int, metavar="N", help="Make the directory of this node only, in DIR itself.")
+@click.option("--peers", default="", metavar="ID=HOST:PORT,…", help="All nodes of the new store; none: one node.")
+@click.option("--cluster", default="", metavar="NAME", help="A new name for the new store; needed with --id.")
+@json_option
+@click.pass_obj
+def restore(given: Globals, file: Path, data_dir: Path, node_id: int | None, peers: str, cluster: str) -> None:
+    """Make the data directories of a new store from a backup.
+
+    \b
+    All at once:        rk coord restore FILE --data-dir DIR --peers 1=…,2=…,3=…      makes DIR/1, DIR/2, DIR/3
+    On each machine:    rk coord restore FILE --data-dir DIR --peers … --id N --cluster NAME
+
+    \b
+    Every node must get its directory before any is started. Sessions and ephemeral znodes of the old store are not
+    taken along. The new store has another cluster id, so that nodes of the old one cannot join it by mistake: without
+    --cluster NAME a random one, and then `rk coord run` needs no --cluster either.
+    """
+    try:
+        members = sorted(parse_peers(peers)) or [node_id or 1]
+        if node_id is not None and node_id not in members:
+            raise ConfigError(f"node {node_id} is not among the peers {members}")
+        if node_id is not None and not cluster and len(members) > 1:
+            raise ConfigError("--id needs --cluster NAME: all nodes of the new store must get the same new identity")
+        for member in members:
+            Settings(member, data_dir, ("", 1))
+        identity = Settings(1, data_dir, ("", 1), cluster=cluster).cluster_id() if cluster else secrets.token_bytes(16)
+        single = node_id is not None or len(members) == 1
+        nodes = [NewNode(data_dir if single else data_dir / str(i), i) for i in members if node_id in (None, i)]
+        with progress_bar() as progress, BackupReader(file) as source:
+            machine = make_directories(source, nodes, members, identity, progress)
+            manifest = source.manifest
+    except ConfigError as error:
+        raise UsageFaultError(str(error)) from error
+    except CoordError as error:
+        raise CliError(str(error)) from error
+    except OSError as error:
+        raise CliError(f"{error.filename or file}: {error.strerror}") from error
+    if given.json:
+        print_json(
+            {
+                "directories": {str(node.node_id): str(node.path) for node in nodes},
+                "cluster": identity.hex(),
+                "znodes": len(machine.tree.nodes),
+                "zxid": machine.last_zxid,
+                "digest": f"{machine.digest():016x}",
+                "from": manifest.fields(),
+            }
+        )
+        return
+    for node in nodes:
+        click.echo(f"{node.path}: node {node.node_id} of {','.join(map(str, members))}")
+    click.echo(f"{len(machine.tree.nodes)} znodes at zxid {machine.last_zxid}, cluster {identity.hex()}")
+    sys.stdout.flush()

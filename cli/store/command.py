@@ -1,0 +1,333 @@
+"""`rk coord run`: a node of the store, in the foreground; and where the other `rk coord` commands are."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cli.common.errors import UsageFaultError
+from coord.errors import ConfigError
+from coord.server.config.secrets import read_peer_secret, read_users, warn_if_open
+from coord.server.config.settings import (
+    DEFAULT_WORDS,
+    Settings,
+    parse_address,
+    parse_join,
+    parse_observers,
+    parse_peers,
+    parse_words,
+)
+from coord.server.config.zoo_cfg import read_zoo_cfg
+from coord.tls.context import TlsFiles
+
+_FILE: Final = click.Path(path_type=Path)
+_DEFAULTS = Settings(1, Path(), ("", 1))
+
+
+#: Commands that live in modules of their own, imported when they run: a daemon pays nothing for them.
+_ELSEWHERE: Final = {
+    "list": ("cli.store.members:list_members", "The members of a running store, and how they do."),
+    "add": ("cli.store.members:add", "Let a node into a running store."),
+    "remove": ("cli.store.members:remove", "Take a node out of a running store."),
+    "transfer-leader": ("cli.store.members:transfer_leader", "Let another node lead."),
+    "backup": ("cli.store.backup:backup", "Write the state of a running store to a file."),
+    "restore": ("cli.store.backup:restore", "Make data directories of a new store from a backup."),
+    "verify": ("cli.store.files:verify", "Check and compare the directories of stopped nodes."),
+    "dump-log": ("cli.store.files:dump_log", "The log of a stopped node in words."),
+    "check-trace": ("cli.store.trace:check_trace", "Whether the Raft events of all nodes can be true."),
+    "dump-snapshot": ("cli.store.files:dump_snapshot", "What is in a snapshot or a backup."),
+}
+
+
+class _CoordGroup(click.Group):
+    """Its own commands, and those of `_ELSEWHERE`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Own commands first."""
+        return [*super().list_commands(ctx), *_ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command; None for an unknown name."""
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = _ELSEWHERE[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing any of them."""
+        own = [(name, self.commands[name].get_short_help_str()) for name in super().list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([*own, *((name, entry[1]) for name, entry in _ELSEWHERE.items())])
+
+
+@click.group(cls=_CoordGroup)
+def coord() -> None:
+    """A node of the store (the ZooKeeper protocol, replicated by Raft), and its files."""
+
+
+@coord.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Take everything from a ZooKeeper configuration file (zoo.cfg); other options override it.",
+)
+@click.option("--id", "node_id", type=int, metavar="N", help="This node's id, 1 to 127.")
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where log and snapshots are.")
+@click.option("--client-address", metavar="HOST:PORT", help="Where clients connect.")
+@click.option("--peer-address", metavar="HOST:PORT", help="Where the other nodes connect; needed with --peers.")
+@click.option("--peers", metavar="ID=HOST:PORT,…", help="All nodes, this one included, alike on each of them.")
+@click.option("--admin-address", metavar="HOST:PORT", help="Metrics, health, readiness and status over HTTP.")
+@click.option("--cluster", metavar="NAME", help="Name of the cluster, if --peers is not spelled alike everywhere.")
+@click.option(
+    "--observers", metavar="ID,…", help="Those of --peers that only follow: they serve clients and do not vote."
+)
+@click.option(
+    "--join",
+    metavar="HOST:PORT,…",
+    help="An empty node becomes part of a running store: peer or client addresses of members, in place of --peers."
+    " It is let in by `rk coord add`.",
+)
+@click.option(
+    "--super-digest",
+    metavar="USER:DIGEST",
+    help="Who may do everything: base64 of SHA-1 of USER:PASSWORD, as in ZooKeeper.  [default: nobody]",
+)
+@click.option(
+    "--reconfig/--no-reconfig",
+    "reconfig_enabled",
+    default=None,
+    help="Whether super may change the members through this node.  [default: reconfig; with --config as it says]",
+)
+@click.option(
+    "--linearizable-reads",
+    is_flag=True,
+    default=None,
+    help="A majority confirms every read, so none is ever stale: slower reads.",
+)
+@click.option("--tick-ms", type=int, help=f"Unit of session timeouts (2 to 20 ticks).  [default: {_DEFAULTS.tick_ms}]")
+@click.option(
+    "--max-connections-per-address",
+    "connections_per_address_max",
+    type=int,
+    metavar="N",
+    help=f"0: no bound.  [default: {_DEFAULTS.connections_per_address_max}]",
+)
+@click.option("--max-connections", "connections_max", type=int, metavar="N", help="0: all it can.  [default: 0]")
+@click.option(
+    "--max-outstanding",
+    "outstanding_max",
+    type=int,
+    metavar="N",
+    help=f"Unanswered requests per connection.  [default: {_DEFAULTS.outstanding_max}]",
+)
+@click.option(
+    "--max-frame-bytes",
+    "frame_bytes_max",
+    type=int,
+    metavar="N",
+    help=f"Longest request (jute.maxbuffer).  [default: {_DEFAULTS.frame_bytes_max}]",
+)
+@click.option(
+    "--max-sessions",
+    "sessions_max",
+    type=int,
+    metavar="N",
+    help=f"Sessions in the cluster.  [default: {_DEFAULTS.sessions_max}]",
+)
+@click.option("--max-watches", "watches_max", type=int, metavar="N", help="Of one session; 0: no bound.  [default: 0]")
+@click.option(
+    "--max-znodes",
+    "znodes_max",
+    type=int,
+    metavar="N",
+    help="In the store; with so many nothing may grow.  0: no bound.  [default: 0]",
+)
+@click.option(
+    "--max-data-bytes",
+    "data_bytes_max",
+    type=int,
+    metavar="N",
+    help="Of paths and data in the store, likewise.  [default: 0]",
+)
+@click.option(
+    "--enforce-quotas",
+    is_flag=True,
+    default=None,
+    help="Hard limits below /zookeeper/quota refuse what would pass them. Alike on all nodes.",
+)
+@click.option(
+    "--reap-interval-ms",
+    type=int,
+    metavar="MS",
+    help=f"How often empty containers and expired TTL znodes are looked for.  [default: {_DEFAULTS.reap_interval_ms}]",
+)
+@click.option(
+    "--max-output-bytes",
+    "output_bytes_max",
+    type=int,
+    metavar="N",
+    help=f"Answers that may wait for one client.  [default: {_DEFAULTS.output_bytes_max}]",
+)
+@click.option(
+    "--connect-timeout-ms",
+    type=int,
+    metavar="MS",
+    help=f"Until a connection's first request.  [default: {_DEFAULTS.connect_timeout_ms}]",
+)
+@click.option(
+    "--stall-timeout-ms",
+    type=int,
+    metavar="MS",
+    help=f"How long a client may not read what waits for it.  [default: {_DEFAULTS.stall_timeout_ms}]",
+)
+@click.option(
+    "--words",
+    metavar="WORD,…",
+    help=f"Four-letter words that are answered, * for all.  [default: {','.join(sorted(DEFAULT_WORDS))}]",
+)
+@click.option(
+    "--snapshot-entries",
+    type=int,
+    metavar="N",
+    help=f"Log entries between snapshots.  [default: {_DEFAULTS.snapshot_entries}]",
+)
+@click.option(
+    "--keep-entries",
+    type=int,
+    metavar="N",
+    help=f"Entries kept behind a snapshot for slow nodes.  [default: {_DEFAULTS.keep_entries}]",
+)
+@click.option(
+    "--keep-bytes",
+    type=int,
+    metavar="N",
+    help=f"Bytes of such entries.  [default: {_DEFAULTS.keep_bytes}]",
+)
+@click.option(
+    "--read-only-mode",
+    is_flag=True,
+    default=None,
+    help="Without a leader, serve reads to clients that can do with that.",
+)
+@click.option(
+    "--secure-client-address",
+    metavar="HOST:PORT",
+    help="Where clients connect by TLS; without --client-address, there is no other way.",
+)
+@click.option("--tls-cert", type=_FILE, metavar="PEM", help="This node's certificate for clients, with its chain.")
+@click.option("--tls-key", type=_FILE, metavar="PEM", help="Its key, if that is not in the same file.")
+@click.option("--tls-ca", type=_FILE, metavar="PEM", help="Who issues the certificates of clients.")
+@click.option(
+    "--tls-client-auth",
+    type=click.Choice(["none", "want", "need"]),
+    help="Whether clients must have a certificate.  [default: need with --tls-ca, else none]",
+)
+@click.option("--peer-tls-cert", type=_FILE, metavar="PEM", help="This node's certificate for the other nodes.")
+@click.option("--peer-tls-key", type=_FILE, metavar="PEM", help="Its key, if that is not in the same file.")
+@click.option("--peer-tls-ca", type=_FILE, metavar="PEM", help="Who issues the nodes' certificates, and no others.")
+@click.option(
+    "--peer-tls-host-check",
+    is_flag=True,
+    default=None,
+    help="A node's certificate must name the host of its --peer-address: nobody speaks as another node.",
+)
+@click.option(
+    "--peer-secret-file", type=_FILE, metavar="FILE", help="What all nodes know and nobody else, 16 bytes at least."
+)
+@click.option(
+    "--sasl-users",
+    type=_FILE,
+    metavar="FILE",
+    help="Lines user:secret of those who may authenticate by SASL DIGEST-MD5.",
+)
+@click.option(
+    "--fsync",
+    type=click.Choice(["thread", "inline"]),
+    help="Who syncs the log: a thread of its own, or the loop (one core).  [default: thread]",
+)
+@click.option(
+    "--trace",
+    type=_FILE,
+    metavar="FILE",
+    help="Add this node's Raft events to FILE, for `rk coord check-trace`.  [default: none]",
+)
+@click.option("--drill-links", is_flag=True, default=None, hidden=True, help="Let `rk drill` cut this node off.")
+def run(config: Path | None, **given: Any) -> None:
+    """Run a node until it is told to stop (SIGTERM, Ctrl-C).
+
+    \b
+    Alone:   rk coord run --id 1 --data-dir D --client-address 127.0.0.1:2181
+    Joining: … --peer-address 127.0.0.1:2284 --join 127.0.0.1:2281
+    Of three: … --peer-address 127.0.0.1:2281 --peers 1=127.0.0.1:2281,2=127.0.0.1:2282,3=127.0.0.1:2283
+    """
+    try:
+        settings = _settings(config, {name: value for name, value in given.items() if value is not None})
+    except ConfigError as error:
+        raise UsageFaultError(str(error)) from error
+    from coord.server import service
+
+    sys.exit(service.run(settings))
+
+
+def _gather_tls(given: dict[str, Any]) -> None:
+    """Make one setting of the --tls options."""
+    found = {name: given.pop(f"tls_{name}", None) for name in ("cert", "key", "ca", "client_auth")}
+    if found["cert"] is not None:
+        found["client_auth"] = found["client_auth"] or ("need" if found["ca"] else "none")
+        given["tls"] = TlsFiles(**found)
+    elif any(found.values()):
+        raise ConfigError("--tls-cert is missing")
+    peer = {name: given.pop(f"peer_tls_{name}", None) for name in ("cert", "key", "ca")}
+    verify_host = given.pop("peer_tls_host_check", False)
+    if peer["cert"] is not None and peer["ca"] is not None:
+        given["peer_tls"] = TlsFiles(**peer, client_auth="need", verify_host=verify_host)
+    elif any(peer.values()) or verify_host:
+        raise ConfigError("--peer-tls-cert and --peer-tls-ca go together")
+
+
+def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
+    """What file and options say together. Raises ConfigError."""
+    _gather_tls(given)
+    if config is None and "secure_client_address" in given:
+        given.setdefault("client_address", given["secure_client_address"])
+    for name in ("client_address", "secure_client_address", "peer_address", "admin_address"):
+        if name in given:
+            given[name] = parse_address(given[name], "--" + name.replace("_", "-"))
+    if "join" in given:
+        given["join"] = parse_join(given["join"])
+    if "observers" in given:
+        given["observers"] = parse_observers(given["observers"])
+    if "peers" in given:
+        given["peers"] = parse_peers(given["peers"])
+    if "words" in given:
+        given["words"] = parse_words(given["words"])
+    warnings: tuple[str, ...] = ()
+    if "peer_secret_file" in given:
+        secret = given.pop("peer_secret_file")
+        warnings += warn_if_open(secret)
+        given["peer_secret"] = read_peer_secret(secret)
+    if "sasl_users" in given:
+        warnings += warn_if_open(given["sasl_users"])
+        given["sasl_users"] = read_users(given["sasl_users"])
+    if config is not None:
+        base = read_zoo_cfg(config)
+        if "peers" in given:
+            given["members"] = {}
+        return Settings(
+            **{
+                **{name: getattr(base, name) for name in base.__dataclass_fields__},
+                **given,
+                "warnings": base.warnings + warnings,
+            }
+        )
+    for name, option in (("node_id", "--id"), ("data_dir", "--data-dir"), ("client_address", "--client-address")):
+        if name not in given:
+            raise ConfigError(f"{option} is missing (or --config FILE)")
+    return Settings(**given, warnings=warnings)

@@ -1,0 +1,245 @@
+"""`rk coord list|add|remove|transfer-leader`: the members of a running store.
+
+The wish goes over the client protocol to any node, which brings it to the leader
+(`coord.server.membership.reconfig`). So it
+needs what ZooKeeper's own `reconfig` needs: write permission on /zookeeper/config, which super has. The admin port
+would be another way in, but it listens on loopback only, knows no users and no TLS; clients and access lists do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import time
+from typing import Any, Final
+
+import click
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, UnimplementedError
+
+from cli.common.connect import open_store, rights_of, store_errors, store_hosts
+from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
+from cli.common.options import Globals, global_options
+from cli.common.output import console, print_json, print_json_line, seconds, table
+from coord.errors import NO_AUTH
+from coord.server.membership.addresses import parse_host_port, shown
+from coord.wire.opcodes import OP_MEMBERSHIP
+
+#: How long `add` waits until the node votes, and how often it looks.
+WAIT_S: Final = 120.0
+LOOK_S: Final = 0.3
+_CHANGE_S: Final = 60.0
+_FIRST_NOTICE_S: Final = 2.0
+
+
+class _Wish:
+    """The request as kazoo sends it."""
+
+    type: Final = OP_MEMBERSHIP
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def serialize(self) -> bytes:
+        """The record behind the request's header."""
+        return struct.pack("!i", len(self.body)) + self.body
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> dict[str, Any]:
+        """The reply's record."""
+        (length,) = struct.unpack_from("!i", data, offset)
+        answer: dict[str, Any] = json.loads(data[offset + 4 : offset + 4 + length])
+        return answer
+
+
+@click.command("list")
+@global_options
+@click.pass_obj
+def list_members(given: Globals) -> None:
+    """The members of a running store: roles, addresses, who leads and who is behind."""
+    with _Store(given) as store:
+        facts = store.ask({"do": "list"})
+    if given.json:
+        print_json({name: facts.get(name) for name in ("version", "term", "is_settled", "level", "nodes")})
+        return
+    rows = [
+        (
+            str(node["id"]),
+            "leader" if node["is_leader"] else node["role"],
+            "yes" if node["is_up"] else "no",
+            "" if node["behind"] is None else str(node["behind"]),
+            "" if node.get("supported_level") is None else str(node["supported_level"]),
+            node["client"],
+            node["peer"],
+        )
+        for node in facts["nodes"]
+    ]
+    out = console()
+    out.print(table("", ["#id", "role", "up", "#entries behind", "#level", "clients", "peers"], rows))
+    settled = "" if facts["is_settled"] else ", a change is not committed yet"
+    # A leader of a build from before there were feature levels says nothing of them.
+    level = facts.get("level", 0)
+    out.print(f"configuration {facts['version']:x}, term {facts['term']}, feature level {level}{settled}")
+
+
+@click.command()
+@click.argument("node_id", metavar="ID", type=int)
+@click.option("--peer", metavar="HOST:PORT", required=True, help="Its --peer-address, as the other nodes reach it.")
+@click.option("--client", metavar="HOST:PORT", help="Its --client-address, as clients reach it.")
+@click.option("--observer", is_flag=True, help="It follows and serves clients; it never votes.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it has caught up.")
+@global_options
+@click.pass_obj
+def add(given: Globals, node_id: int, peer: str, client: str | None, observer: bool, no_wait: bool) -> None:
+    """Let node ID into a running store. Start it with `rk coord run --id ID … --join`, before or after.
+
+    It votes once it has caught up. If it never does it can be removed again: it counts for nothing until then.
+    """
+    began = time.monotonic()
+    line = _line(peer, client, observer)
+    with _Store(given) as store:
+        store.ask({"do": "add", "id": node_id, "line": line})
+        if not no_wait:
+            _await(given, store, node_id, "observer" if observer else "participant")
+    _report(given, f"node {node_id} is added", began, {"id": node_id, "waited": not no_wait})
+
+
+@click.command()
+@click.argument("node_id", metavar="ID", type=int)
+@global_options
+@click.pass_obj
+def remove(given: Globals, node_id: int) -> None:
+    """Take node ID out of a running store, whether it runs or not. A leader hands over first.
+
+    Refused when the nodes left would be no majority. The process of the node ends by itself.
+    """
+    began = time.monotonic()
+    with _Store(given) as store:
+        if all(node["id"] != node_id for node in store.ask({"do": "list"})["nodes"]):
+            raise NotFoundError(f"node {node_id} is not a member", "`rk coord list` shows who is.")
+        store.ask({"do": "remove", "id": node_id}, repeats=True)
+    _report(given, f"node {node_id} is removed", began, {"id": node_id})
+
+
+@click.command("transfer-leader")
+@click.argument("node_id", metavar="ID", type=int)
+@global_options
+@click.pass_obj
+def transfer_leader(given: Globals, node_id: int) -> None:
+    """Let node ID lead: before the leader's machine is worked on, for example. Clients notice next to nothing."""
+    began = time.monotonic()
+    with _Store(given) as store:
+        store.ask({"do": "transfer", "id": node_id})
+        nodes = store.ask({"do": "list"})["nodes"]
+    if not any(node["id"] == node_id and node["is_leader"] for node in nodes):
+        leader = next((node["id"] for node in nodes if node["is_leader"]), "nobody")
+        raise CliError(f"node {node_id} did not win the election: {leader} leads", "Try again.")
+    _report(given, f"node {node_id} leads", began, {"id": node_id})
+
+
+class _Store:
+    """A session with the store, for wishes. A context manager."""
+
+    def __init__(self, given: Globals) -> None:
+        self.hosts = store_hosts(given)
+        access = rights_of(given)
+        self._is_known = bool(access.auth or access.sasl)
+        self._context = open_store(self.hosts, access=access)
+        self._client: KazooClient
+
+    def __enter__(self) -> _Store:
+        self._client = self._context.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.__exit__(None, None, None)
+
+    def ask(self, wish: dict[str, Any], *, repeats: bool = False) -> dict[str, Any]:
+        """The answer to a wish. Raises CliError with the leader's own words when it is refused.
+
+        `repeats`: a connection that breaks meanwhile is no reason to give up, since asking again does no harm.
+        """
+        client = self._client
+        deadline = time.monotonic() + _CHANGE_S
+        again = False
+        while True:
+            try:
+                answer = self._call(wish)
+                break
+            except UnimplementedError as error:
+                raise CliError(f"{self.hosts} is no store of ours: it does not know this request") from error
+            except KazooException as error:
+                if not repeats or time.monotonic() > deadline:
+                    raise UnreachableError(
+                        f"the store at {self.hosts} closed the connection: nobody can say whether it was done",
+                        "`rk coord list` shows how things are.",
+                    ) from error
+                again = True
+                client.handler.sleep_func(LOOK_S)
+        if answer["code"]:
+            if again and wish["do"] == "remove" and "there is no node" in answer["error"]:
+                return answer  # The first attempt did it.
+            hint = ""
+            if answer["code"] == NO_AUTH and self._is_known:
+                hint = "The credential that was given is not super's: another user, or a wrong password."
+            elif answer["code"] == NO_AUTH:
+                hint = "Give super's credential with --store-auth (RK_STORE_AUTH); nodes know it by --super-digest."
+            raise CliError(answer["error"], hint)
+        return answer
+
+    def _call(self, wish: dict[str, Any]) -> dict[str, Any]:
+        with store_errors(self.hosts) if wish["do"] == "list" else contextlib.nullcontext():
+            result = self._client.handler.async_result()
+            self._client._call(_Wish(json.dumps(wish).encode()), result)
+            answer: dict[str, Any] = result.get(timeout=_CHANGE_S)
+            return answer
+
+
+def _await(given: Globals, store: _Store, node_id: int, role: str) -> None:
+    """Tell how far the new node is until it has its role and has caught up."""
+    began = time.monotonic()
+    told = ""
+    while True:
+        node = next((n for n in store.ask({"do": "list"})["nodes"] if n["id"] == node_id), None)
+        if node is None:
+            raise CliError(f"node {node_id} was removed while it caught up")
+        if node["role"] == role and node["is_up"] and (role == "participant" or not node["behind"]):
+            return
+        now = time.monotonic()
+        if now - began > WAIT_S:
+            raise CliError(
+                f"node {node_id} has not caught up within {WAIT_S:.0f} s: {_state(node)}",
+                f"It goes on by itself; `rk coord list` shows it, `rk coord remove {node_id}` takes it back.",
+            )
+        if now - began > _FIRST_NOTICE_S and _state(node) != told:
+            told = _state(node)
+            if given.json:
+                print_json_line({"event": "waiting", "id": node_id, "is_up": node["is_up"], "behind": node["behind"]})
+            else:
+                console(stderr=True).print(f"node {node_id} {told}")
+        time.sleep(LOOK_S)
+
+
+def _state(node: dict[str, Any]) -> str:
+    if not node["is_up"]:
+        return "does not run yet, or its peers cannot reach it"
+    return f"catches up: {node['behind']} entries behind"
+
+
+def _line(peer: str, client: str | None, observer: bool) -> str:
+    """What follows `server.N=`. Raises UsageFaultError."""
+    try:
+        host, port = parse_host_port(peer)
+        at = f"{shown((host, port))}:{port}:{'observer' if observer else 'participant'}"
+        return at + (f";{shown(parse_host_port(client))}" if client else "")
+    except ValueError as error:
+        raise UsageFaultError(str(error)) from error
+
+
+def _report(given: Globals, text: str, began: float, facts: dict[str, object]) -> None:
+    took = time.monotonic() - began
+    if given.json:
+        print_json_line({"done": text, "seconds": round(took, 3), **facts})
+    else:
+        console().print(f"{text} ({seconds(took)})")

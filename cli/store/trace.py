@@ -1,0 +1,63 @@
+"""`rk coord check-trace`: whether what the nodes of a store say Raft did there can be true.
+
+Exit status: 0 it holds, 1 a rule was broken, 2 a wrong command line or no trace.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.common.errors import EXIT_REFUSED, UsageFaultError
+from cli.common.options import Globals, global_options
+from cli.common.output import count, print_json
+from coord.server.admin.trace_file import TraceFaultError, check_traces
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command("check-trace")
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=_FILE)
+@global_options
+@click.pass_obj
+def check_trace(given: Globals, files: tuple[Path, ...]) -> int:
+    """Hold the traces of all nodes of one store against a small model of Raft.
+
+    \b
+    The files are those that `rk coord run --trace FILE` has written, one of each node, over all its restarts.
+    Checked: one leader per term, one vote of a node per term, equal logs up to where they agree, commits that never
+    fall and never differ, leaders that hold everything committed before, votes and acknowledgements kept over restarts.
+    """
+    try:
+        model = check_traces(list(files))
+    except TraceFaultError as fault:
+        if given.json:
+            print_json({"holds": False, "file": str(fault.path), "line": fault.line, "fault": fault.text})
+        else:
+            click.echo(f"{fault}")
+        return EXIT_REFUSED
+    except OSError as error:
+        raise UsageFaultError(f"{error.filename}: {error.strerror}") from error
+    leaders = model.leaders()
+    if not model.counts["start"]:
+        raise UsageFaultError("no node has written anything into these files", "Start the nodes with --trace FILE.")
+    if given.json:
+        print_json(
+            {
+                "holds": True,
+                "starts": model.counts["start"],
+                "committed": model.committed(),
+                "leaders": {str(term): node for term, node in leaders.items()},
+                "events": dict(sorted(model.counts.items())),
+            }
+        )
+        return 0
+    said = sum(model.counts.values())
+    click.echo(
+        f"holds: {count(said, 'event')} of {count(model.counts['start'], 'start')},"
+        f" committed up to {model.committed()}, {count(len(leaders), 'leader')}"
+    )
+    for term, node in leaders.items():
+        click.echo(f"  term {term}: node {node}")
+    return 0

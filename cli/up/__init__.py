@@ -1,0 +1,1 @@
+"""`rk up`: a whole cluster on this machine, its supervisor and its control port."""

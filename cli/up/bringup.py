@@ -1,0 +1,454 @@
+"""Bringing a local cluster up, phase by phase, and down again in the right order.
+
+Each phase waits for an event: the store has a leader, a master is active, the servers are registered, the plan is made,
+every region is open. Where a znode announces the event, a watch wakes the phase; a pause bounds the wait all the same,
+for the display and for news of daemons that died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from cli.common import output
+from cli.common.connect import Cluster, ask_server, four_letter, is_answering, open_store, refusal, split_address
+from cli.common.display import Display
+from cli.common.errors import CliError, UnreachableError
+from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
+from cli.tables import new_request_id
+from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
+from coord.client.access import StoreAccess
+from coord.rpc.wire import RpcError, call_blocking
+from regions import messages
+from regions.records.model import ActiveRecord, PlanState, RegionSpec, ServerRecord, TableState
+from regions.records.znodes import decode_region
+
+#: Time without any progress, while all that is needed lives, before `rk up` gives up: a machine that is busy with other
+#: work may need a good part of it.
+PATIENCE_S: Final = 60.0
+#: The same for the plan and the transitions: Spark says little while it starts.
+ASSIGN_STALL_S: Final = 150.0
+#: What is waited for is told this often.
+TELL_EVERY_S: Final = 10.0
+
+#: Longest time between two looks while nothing announces itself.
+_PAUSE_S: Final = 0.1
+_STATUS_TIMEOUT_S: Final = 3.0
+#: How long a store that has a leader may take to give a session, before it is asked anew.
+_SESSION_TIMEOUT_S: Final = 20.0
+#: The store is out of sight for a moment; kazoo finds it again by itself.
+_AWAY: Final = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooTimeoutError, UnreachableError)
+_MARK_TIMEOUT_S: Final = 3.0
+#: How long each kind of daemon may take to stop before it is killed.
+_STOP_TIMEOUT_S: Final = {MASTER: 8.0, SERVER: 10.0, STORE: 8.0}
+
+Watch = Callable[..., None]
+T = TypeVar("T")
+
+
+class Assigned:
+    """Outcome of the assignment phases."""
+
+    def __init__(self) -> None:
+        self.regions = 0
+        self.open = 0
+        self.parked = 0
+        #: Regions that are open where they had been before this start; None when there was nothing before.
+        self.kept: int | None = None
+        self.engine = ""
+        self.plan_seconds = 0.0
+        self.master_phases: list[messages.Phase] = []
+
+
+class BringUp:
+    """One start of one local cluster; all methods are for the main thread."""
+
+    def __init__(
+        self,
+        local: LocalCluster,
+        supervisor: Supervisor,
+        display: Display,
+        news: queue.Queue[News],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._local = local
+        self._supervisor = supervisor
+        self._display = display
+        self._news = news
+        self._now_s = now_s
+        #: How far the present phase has come, and when it last came any further.
+        self._count = 0
+        self._moved_at = now_s()
+        #: Where each region was before this start, by region id.
+        self._before: dict[str, str] = {}
+
+    # --- up ---
+
+    def start_daemons(self) -> None:
+        """Fork them all: they find each other, and their start-up times overlap."""
+        for daemon in self._local.daemons():
+            daemon.pid = self._supervisor.start(daemon.name)
+
+    def wait_store(self) -> str:
+        """Wait until the store can commit; returns the leader's name ("" for an outside store)."""
+        self._display.begin(
+            "store", "store has a leader" if self._local.coord else f"store {self._local.store} answers"
+        )
+        if not self._local.coord:
+            hosts = self._local.store.split(",")
+            self._until(lambda _: any(is_answering(host) for host in hosts), f"no store answers at {self._local.store}")
+            self._display.end()
+            return ""
+        leader = ""
+
+        def elected(_: Watch) -> bool:
+            nonlocal leader
+            roles = {node.name: store_role(node.address, _STATUS_TIMEOUT_S) for node in self._local.coord}
+            leader = next((name for name, role in roles.items() if role in ("leader", "standalone")), "")
+            return bool(leader)
+
+        self._until(elected, "the store elected no leader")
+        self._display.end(leader)
+        return leader
+
+    def connect(self, stack: contextlib.ExitStack, access: StoreAccess) -> KazooClient:
+        """A session with the store, which ends with `stack`."""
+        session = partial(open_store, self._local.store, _SESSION_TIMEOUT_S, access)
+        return self.surely(lambda: stack.enter_context(session()), "the store gave no session")
+
+    def surely(self, work: Callable[[], T], what: str) -> T:
+        """Do what may be done twice, again if store or masters are out of reach meanwhile."""
+        found: list[T] = []
+
+        def done(_: Watch) -> bool:
+            found.append(work())
+            return True
+
+        self._until(done, what)
+        return found[-1]
+
+    def remember_places(self, cluster: Cluster) -> bool:
+        """Read where the regions were; returns whether a cluster has lived in this store before."""
+        if not cluster.exists():
+            return False
+        for table in (one for one in cluster.tables() if one.state is not TableState.REMOVED):
+            folder = cluster.layout.table_regions(table.table_id)
+            for region_id, region in cluster.records(folder, decode_region).items():
+                for place in region.replicas:
+                    if place.uuid is not None:
+                        self._before[f"{region_id}-{place.replica}"] = place.uuid
+        return True
+
+    def wait_master(self, client: KazooClient, cluster: Cluster) -> str:
+        """Wait until a master is active and has loaded; returns its address."""
+        self._display.begin("master", "a master is active")
+        address = ""
+
+        def active(watch: Watch) -> bool:
+            nonlocal address
+            if client.exists(cluster.layout.active, watch=watch) is None:
+                return False
+            found = cluster.active()
+            # After a crash of everything the store still has the former one's mark until its session ends.
+            address = f"{found.host}:{found.port}" if found is not None and _rules(found) else ""
+            return bool(address)
+
+        self._until(active, "no master became active")
+        self._display.end(self._named(address))
+        return address
+
+    def wait_servers(self, client: KazooClient, cluster: Cluster) -> None:
+        """Wait until every region server is registered."""
+        wanted = len(self._local.servers)
+        self._display.begin("servers", "region servers are registered", wanted)
+
+        def registered(watch: Watch) -> bool:
+            if client.exists(cluster.layout.servers, watch=watch) is None:
+                return False
+            client.get_children(cluster.layout.servers, watch=watch)
+            found = sum(1 for server in cluster.servers() if _is_itself(server))
+            self._display.update(found, wanted)
+            self._come_to(found)
+            return found >= self._running(SERVER)
+
+        self._until(registered, "the region servers did not register")
+        self._display.end(output.count(wanted, "server"))
+
+    def create_table(self, cluster: Cluster, name: str, specs: list[RegionSpec]) -> None:
+        """Create the table; its regions open in the phases that follow."""
+        self._display.begin("table", f"table {name} is created")
+        wish = messages.CreateTable(name=name, regions=specs, request_id=new_request_id())
+        self.surely(lambda: cluster.ask_master(wish, messages.Tables), f"table {name} was not created")
+        self._display.end(output.count(len(specs), "region"))
+
+    def follow_assignment(self, cluster: Cluster) -> Assigned:
+        """Show the plan and the transitions until every region is open, or parked with its reason.
+
+        Raises CliError when nothing has moved for ASSIGN_STALL_S.
+        """
+        result = Assigned()
+        self._display.begin("plan", "plan is computed")
+        status = self._progress(cluster, lambda status: not _planning(status), result, planning=True)
+        plan = status.plan
+        self._display.end(
+            f"{plan.engine}{f', {plan.note}' if plan.note else ''}"
+            if plan is not None and plan.engine
+            else "not needed"
+        )
+        self._display.begin("open", "regions OPENED", status.replicas)
+        status = self._progress(cluster, _settled, result, planning=False)
+        result.regions, result.open, result.parked = status.replicas, status.open, status.parked
+        result.master_phases = status.phases
+        if self._before:
+            result.kept = self.surely(lambda: self._count_kept(cluster), "where regions are could not be read")
+        kept = "" if result.kept is None else f"{result.kept} of {len(self._before)} where they had been"
+        self._display.end(kept)
+        for problem in status.problems:
+            self._display.say(f"  {problem}", problem=problem)
+        return result
+
+    def _progress(
+        self, cluster: Cluster, done: Callable[[messages.MasterStatus], bool], result: Assigned, *, planning: bool
+    ) -> messages.MasterStatus:
+        moved_at = time.monotonic()
+        last: object = None
+        pause = threading.Event()
+        while True:
+            status = self.surely(
+                lambda: cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus),
+                "no master told its status",
+            )
+            plan = status.plan
+            if plan is not None and plan.engine:
+                result.engine, result.plan_seconds = plan.engine, plan.seconds
+            if done(status):
+                if not planning:
+                    self._display.update(status.open, status.replicas)
+                return status
+            stage, *counts = _stage(plan) if planning else (f"{status.rit} in transition", status.open, status.replicas)
+            self._display.update(counts[0], counts[1], stage)
+            here = (stage, status.open, status.rit, status.parked)
+            if here != last:
+                last, moved_at = here, time.monotonic()
+            elif time.monotonic() - moved_at > ASSIGN_STALL_S:
+                raise CliError(
+                    f"{status.open} of {status.replicas} regions open, and nothing moved for {ASSIGN_STALL_S:.0f} s",
+                    f"Look into {self._log_of(status.active)} and the servers' logs.",
+                )
+            self._heed_news()
+            pause.wait(_PAUSE_S)
+
+    def _count_kept(self, cluster: Cluster) -> int:
+        kept = 0
+        for table in cluster.tables():
+            folder = cluster.layout.table_regions(table.table_id)
+            for region_id, region in cluster.records(folder, decode_region).items():
+                for place in region.replicas:
+                    kept += self._before.get(f"{region_id}-{place.replica}") == place.uuid is not None
+        return kept
+
+    # --- waiting ---
+
+    def _until(self, look: Callable[[Watch], bool], what: str) -> None:
+        """Look again whenever a watch fires or a short time has passed, as long as there is progress.
+
+        Raises CliError that names the logs after PATIENCE_S without any, or as soon as too few processes live.
+        """
+        wake = threading.Event()
+
+        def fired(*_: Any) -> None:
+            wake.set()
+
+        self._count = 0
+        began = told = self._moved_at = self._now_s()
+        while True:
+            wake.clear()
+            away = ""
+            try:
+                if look(fired):
+                    return
+            except _AWAY as error:
+                away = f" ({error or type(error).__name__})"
+            self._heed_news()
+            now = self._now_s()
+            if now - self._moved_at > PATIENCE_S:
+                hint = f"The logs say why: {self._log_directory()}"
+                raise UnreachableError(f"{what} within {now - began:.0f} s{away}", hint)
+            if now - told >= TELL_EVERY_S:
+                told = now
+                seconds = round(now - began)
+                self._display.say(f"  {what} in {seconds} s{away}: still waiting", waiting=what, seconds=seconds)
+            wake.wait(_PAUSE_S)
+
+    def _come_to(self, count: int) -> None:
+        """What is waited for has come this far: more than before is progress, and patience begins anew."""
+        if count > self._count:
+            self._moved_at = self._now_s()
+        self._count = count
+
+    def _heed_news(self) -> None:
+        """Show daemons that ended; raises CliError when the cluster cannot come up without them."""
+        while True:
+            try:
+                news = self._news.get_nowait()
+            except queue.Empty:
+                return
+            self.tell(news)
+            if isinstance(news, Ended):
+                self._check_enough(news)
+
+    def tell(self, news: News) -> None:
+        """Show one end: a line, and the log's last lines unless somebody asked for it; or one restart."""
+        daemon = news.daemon
+        if isinstance(news, NotStarted):
+            self._display.say(
+                f"{_now()}  {daemon.name} cannot be started: {news.why}; tried again in {news.again_in_s:.0f} s",
+                daemon=daemon.name,
+                why=news.why,
+                again_in_s=news.again_in_s,
+            )
+            return
+        if isinstance(news, Restarted):
+            daemon.pid = news.pid
+            self._display.say(
+                f"{_now()}  {daemon.name} was started again, pid {news.pid}",
+                daemon=daemon.name,
+                pid=news.pid,
+                by_itself=news.by_itself,
+            )
+            return
+        ended = news
+        daemon.pid = 0
+        if ended.expected:
+            self._display.say(
+                f"{_now()}  {daemon.name} ended ({ended.how}), as asked", daemon=daemon.name, ended=ended.how
+            )
+            return
+        again = "" if ended.again_in_s is None else f"; it is started again in {ended.again_in_s:.0f} s"
+        text = f"{_now()}  {daemon.name} ended by itself: {ended.how}{again}. Its log {daemon.log} ends:"
+        self._display.say(text, daemon=daemon.name, ended=ended.how, again_in_s=ended.again_in_s)
+        for line in last_lines(Path(daemon.log)):
+            self._display.say(f"    {line}", daemon=daemon.name, log=line)
+
+    def _check_enough(self, ended: Ended) -> None:
+        role = ended.daemon.role
+        running = self._running(role)
+        needed = len(self._local.coord) // 2 + 1 if role == STORE else 1
+        if running < needed:
+            kind = {STORE: "store nodes", MASTER: "masters", SERVER: "region servers"}[role]
+            raise CliError(f"{running} {kind} left, {needed} needed: giving up", f"The logs: {self._log_directory()}")
+
+    def _running(self, role: str) -> int:
+        return sum(1 for state in self._supervisor.states() if state.role == role and state.pid)
+
+    def _log_directory(self) -> str:
+        return str(Path(self._local.daemons()[0].log).parent)
+
+    def _log_of(self, address: str) -> str:
+        return next((one.log for one in self._local.daemons() if one.address == address), self._log_directory())
+
+    def _named(self, address: str) -> str:
+        return next((one.name for one in self._local.daemons() if one.address == address), address)
+
+    # --- down ---
+
+    def stop(self) -> bool:
+        """Stop everything in order: clean mark, masters, servers, the store last; whatever is late is killed.
+
+        Returns whether all ended in time.
+        """
+        began = time.monotonic()
+        self._supervisor.keep_running(False)
+        self._announce()
+        late: list[str] = []
+        for role in (MASTER, SERVER, STORE):
+            names = [one.name for one in self._local.daemons() if one.role == role]
+            self._supervisor.signal(names, signal.SIGTERM)
+            late += self._supervisor.wait_ended(names, _STOP_TIMEOUT_S[role])
+        self._supervisor.kill_all()
+        if late:
+            self._display.say(f"killed because they did not stop in time: {', '.join(late)}", killed=late)
+        elapsed = time.monotonic() - began
+        self._display.say(f"stopped in {output.seconds(elapsed)}; the data stays", stopped_seconds=round(elapsed, 3))
+        return not late
+
+    def _announce(self) -> None:
+        """Have the active master write the clean mark, if there is one."""
+        for master in self._local.masters:
+            if not is_answering(master.address):
+                continue
+            try:
+                address = split_address(master.address)
+                mine = local_cluster_id(self._local)
+                call_blocking(
+                    address, messages.ShutdownCluster(), _MARK_TIMEOUT_S, expect=messages.Accepted, cluster=mine
+                )
+            except RpcError as error:
+                if error.code != messages.NOT_LEADER:
+                    failure = refusal(error, messages.ShutdownCluster())
+                    self._display.say(f"no clean mark: {failure.message}", note="no clean mark")
+            else:
+                return
+
+
+def _now() -> str:
+    return output.clock(int(time.time() * 1000))
+
+
+def store_role(address: str, timeout_s: float = 1.0) -> str:
+    """`leader`, `follower`, `standalone` as a store node's `srvr` says; "" when it does not serve."""
+    for line in four_letter(address, "srvr", timeout_s).splitlines():
+        if line.startswith("Mode:"):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _rules(active: ActiveRecord) -> bool:
+    """Whether the process at that address believes itself to be the active master."""
+    try:
+        address = (active.host, active.port)
+        status = call_blocking(address, messages.GetMasterStatus(), _STATUS_TIMEOUT_S, expect=messages.MasterStatus)
+    except RpcError:
+        return False
+    return status.uuid == active.uuid and status.role != "standby"
+
+
+def _is_itself(server: ServerRecord) -> bool:
+    """Whether the server at that address is the very start that is registered, and not a later one."""
+    try:
+        status = ask_server(server, messages.GetServerStatus(server.uuid), messages.ServerStatus, _STATUS_TIMEOUT_S)
+    except RpcError:
+        return False
+    return status.server.incarnation == server.incarnation
+
+
+def _planning(status: messages.MasterStatus) -> bool:
+    if status.role != "active":
+        return True
+    return status.plan is not None and status.plan.state == PlanState.PLANNING
+
+
+def _stage(plan: messages.PlanProgress | None) -> tuple[str, int, int]:
+    """What a plan is at in words, and how far: a stage as `tables 3/7` counts itself."""
+    if plan is None:
+        return "", 0, 0
+    name, _, count = (plan.stage or plan.state).rpartition(" ")
+    done, slash, total = count.partition("/")
+    if slash and done.isdigit() and total.isdigit():
+        return f"{plan.engine}: {name}", int(done), int(total)
+    return plan.engine, 0, 0
+
+
+def _settled(status: messages.MasterStatus) -> bool:
+    return not _planning(status) and status.open + status.parked >= status.replicas and status.rit <= status.parked

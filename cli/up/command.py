@@ -1,0 +1,473 @@
+"""`rk up`: a whole cluster on this machine from one command, in the foreground until Ctrl-C.
+
+Nothing starts before everything has been checked: the shape, the data directory, every port, the input of the table.
+`cli/up/bringup.py` has the phases, `cli/up/supervisor.py` the processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import queue
+import shlex
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import IO, Final, NoReturn
+
+import click
+
+from cli.common import output
+from cli.common.access import as_variables, store_access
+from cli.common.connect import Cluster, store_errors
+from cli.common.display import Display, choose
+from cli.common.errors import CliError, UsageFaultError
+from cli.common.local import (
+    CLUSTER_FILE,
+    CONTROL_FILE,
+    HOST,
+    LOCK_FILE,
+    LocalCluster,
+    Shape,
+    command_line,
+    design,
+    environment,
+    read_cluster,
+    write_cluster,
+)
+from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options
+from cli.tables import specs_of_csv, usage_faults
+from cli.up.bringup import Assigned, BringUp
+from cli.up.cluster_file import ClusterFile
+from cli.up.control import listen
+from cli.up.ports import holder, is_free
+from cli.up.supervisor import News, Supervisor
+from master.settings import ENGINES, SECONDS_MAX
+from regions.records.model import RegionSpec, TableState
+from regions.records.znodes import check_table_name
+
+DEFAULT_BASE_PORT: Final = 21800
+DEFAULT_TABLE: Final = "packages"
+DEFAULT_REGIONS: Final = 200
+EXAMPLE: Final = "examples/debian-packages.csv.gz"
+
+#: Daemons of an `rk up` that was killed with -9 die at once, but not before it: so long a port may still be theirs.
+_LEFTOVER_S: Final = 5.0
+_POLL_S: Final = 0.05
+
+
+class StopRequested(BaseException):
+    """Ctrl-C or SIGTERM: not an error, so no `except Exception` must catch it."""
+
+
+@click.command()
+@click.option("--store-nodes", type=int, help="Nodes of the store: 1, 3 or 5.  [default: 3]")
+@click.option("--masters", type=int, help="Masters; one is active.  [default: 2]")
+@click.option("--servers", type=int, help="Region servers.  [default: 4]")
+@click.option("--racks", type=int, help="Racks that the servers are spread over.  [default: 1]")
+@click.option("--base-port", type=int, help=f"First port; the others follow.  [default: {DEFAULT_BASE_PORT}]")
+@click.option("--table", "table_name", default=DEFAULT_TABLE, show_default=True, help="Table made at the first start.")
+@click.option("--regions", type=click.IntRange(1), default=DEFAULT_REGIONS, show_default=True, help="Its regions.")
+@click.option("--input", "source", type=click.Path(dir_okay=False, path_type=Path), help="CSV of its keys and sizes.")
+@click.option("--no-table", is_flag=True, help="Make no table.")
+@click.option(
+    "--plan-engine",
+    type=click.Choice(ENGINES),
+    help="Who computes bulk plans; auto: by size, deadline and what is installed; without Spark or Java greedy does.  "
+    "[default: spark at the first start, then auto]",
+)
+@spark_options("for those plans", default=None)
+@click.option(
+    "--plan-deadline-s",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds for the engine; then greedy plans instead.  [default: 120]",
+)
+@click.option(
+    "--create-timeout-s",
+    type=click.FloatRange(0, SECONDS_MAX, min_open=True),
+    help="A new region that no server has opened by then is replaced by another one.  [default: 60]",
+)
+@click.option(
+    "--replacements-max",
+    type=click.IntRange(0),
+    help="So often for one range; the last one is parked.  [default: 3]",
+)
+@click.option(
+    "--opener",
+    type=click.Choice(["kv", "directories", "none"]),
+    default="kv",
+    show_default=True,
+    help="What a region is: key-value data, an empty directory, or nothing (for benchmarks).",
+)
+@click.option("--restart/--no-restart", default=True, show_default=True, help="Start daemons that die again.")
+@own_masters_options
+@click.pass_obj
+def up(
+    given: Globals,
+    store_nodes: int | None,
+    masters: int | None,
+    servers: int | None,
+    racks: int | None,
+    base_port: int | None,
+    table_name: str,
+    regions: int,
+    source: Path | None,
+    no_table: bool,
+    plan_engine: str | None,
+    spark_master: str | None,
+    spark_conf: tuple[str, ...],
+    plan_deadline_s: float | None,
+    create_timeout_s: float | None,
+    replacements_max: int | None,
+    opener: str,
+    restart: bool,
+) -> int:
+    """Start store nodes, masters and region servers on this machine, and stay until Ctrl-C.
+
+    A daemon that dies by itself is started again. Data and logs lie below --data-dir; the next `rk up` finds them,
+    keeps the shape it had, and brings every region back to the server that had it. With --store zk://host:port,… the
+    cluster uses that store, an Apache ZooKeeper for instance, instead of nodes of its own.
+    """
+    data_dir = given.data_path
+    before = read_cluster(data_dir)
+    spark = (spark_master, spark_conf, plan_deadline_s)
+    making = (create_timeout_s, replacements_max)
+    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, making)
+    local = design(shape, data_dir)
+    local.has_been_up = before is not None and before.has_been_up
+    if not no_table:
+        with usage_faults():
+            check_table_name(table_name)
+    specs = [] if no_table else specs_of_csv(source or example_path(), regions)
+    with _hold(data_dir, before):
+        _check_ports(local)
+        return _run(given, local, shape, data_dir, "" if no_table else table_name, specs, restart=restart)
+
+
+def _shape(
+    given: Globals,
+    before: LocalCluster | None,
+    store_nodes: int | None,
+    masters: int | None,
+    servers: int | None,
+    racks: int | None,
+    base_port: int | None,
+    plan_engine: str | None,
+    opener: str = "kv",
+    spark: tuple[str | None, tuple[str, ...], float | None] = (None, (), None),
+    making: tuple[float | None, int | None] = (None, None),
+) -> Shape:
+    """What was asked for; what was not said stays as it was in this directory, else takes the default."""
+    outside = parse_hosts(given.store) if given.store else None
+    if before is not None:
+        if outside is None and before.outside:
+            outside = before.store
+        own_nodes = len(before.coord)
+        if own_nodes and (outside is not None or store_nodes not in (None, own_nodes)):
+            raise UsageFaultError(
+                f"the store in {given.data_path} has {own_nodes} nodes and cannot be started with others",
+                "Leave --store-nodes and --store away, or give another --data-dir.",
+            )
+        racks = _said(racks, len({server.rack for server in before.servers}))
+    return Shape(
+        store_nodes=_said(store_nodes, len(before.coord) if before and before.coord else 3),
+        masters=_said(masters, len(before.masters) if before else 2),
+        servers=_said(servers, len(before.servers) if before else 4),
+        racks=_said(racks, 1),
+        base_port=_said(base_port, before.base_port if before else DEFAULT_BASE_PORT),
+        outside_store=outside,
+        root=given.root_path if given.root or before is None else before.root,
+        # Starts that find their regions placed need no Spark for a few hundred of them.
+        plan_engine=plan_engine or ("auto" if before is not None and before.has_been_up else "spark"),
+        opener=opener,
+        spark_master=spark[0] or (before.spark_master if before else ""),
+        spark_conf=spark[1] or (tuple(before.spark_conf) if before else ()),
+        plan_deadline_s=spark[2] or (before.plan_deadline_s if before else 0.0),
+        create_timeout_s=making[0] or (before.create_timeout_s if before else 0.0),
+        replacements_max=making[1] if making[1] is not None or before is None else before.replacements_max,
+    )
+
+
+def _said(wish: int | None, usual: int) -> int:
+    """What was asked for, also if that is 0 and will be refused."""
+    return usual if wish is None else wish
+
+
+def example_path() -> Path:
+    """The example input that comes with the source tree. Raises UsageFaultError where it is not."""
+    path = Path(__file__).resolve().parent.parent.parent / EXAMPLE
+    if not path.exists():
+        raise UsageFaultError(f"the example input {path} is not there", "Give --input FILE.csv, or --no-table.")
+    return path
+
+
+# --- before anything starts ------------------------------------------------------------------------------------
+
+
+def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
+    """Make the data directory this process's own until it ends. Raises CliError naming who has it."""
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if before is None and any(one.name != LOCK_FILE for one in data_dir.iterdir()):
+            raise UsageFaultError(
+                f"{data_dir} is not empty and holds no cluster (no {CLUSTER_FILE})", "Give an empty or new --data-dir."
+            )
+        lock = (data_dir / LOCK_FILE).open("a+")
+    except OSError as error:
+        raise CliError(f"cannot use {data_dir}: {error.strerror}", "Give a --data-dir that you may write.") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise CliError(
+            f"{data_dir} is in use by the `rk up` with pid {owner}",
+            "Stop that one (Ctrl-C), or give another --data-dir.",
+        ) from error
+    # For whoever wonders who has the directory; a full disk need not take that.
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
+    return lock
+
+
+def _check_ports(local: LocalCluster) -> None:
+    """Raises CliError for the first port that is taken: which, what for, by whom, and the way out."""
+    deadline = time.monotonic() + _LEFTOVER_S
+    before = read_cluster(Path(local.daemons()[0].data_dir).parent)
+    known = {daemon.pid for daemon in before.daemons() if daemon.pid} if before is not None else set()
+    for daemon in local.daemons():
+        for port, use in daemon.ports():
+            while not is_free(HOST, port):
+                found = holder(port)
+                if found is not None and found[0] in known and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)  # a daemon of a killed `rk up`, on its way out
+                    continue
+                who = f" by pid {found[0]} ({found[1][:60]})" if found else ""
+                raise CliError(
+                    f"port {port} is taken{who}; it is to be the {use} of {daemon.name}",
+                    f"Stop that process, or choose other ports: rk up --base-port {local.base_port + 1000}",
+                )
+
+
+# --- the run ---------------------------------------------------------------------------------------------------
+
+
+def _run(
+    given: Globals,
+    local: LocalCluster,
+    shape: Shape,
+    data_dir: Path,
+    table: str,
+    specs: list[RegionSpec],
+    *,
+    restart: bool,
+) -> int:
+    news: queue.Queue[News] = queue.Queue()
+    commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
+    store_access(given)  # wrong options are told before anything starts
+    try:
+        (data_dir / "logs").mkdir(exist_ok=True)
+        listener = listen(data_dir)
+        write_cluster(local, data_dir)  # whatever happens from here on, the directory is known as a cluster's
+    except OSError as error:
+        raise CliError(
+            f"cannot write in {data_dir}: {error.strerror}", "Make room on that disk, or give another --data-dir."
+        ) from error
+    surroundings = {**environment(), **as_variables(given.store_settings)}
+    supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put)
+    display = choose(as_json=given.json)
+    file = ClusterFile(local, data_dir, display.say)
+    bringup = BringUp(local, supervisor, display, news)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is to go on
+        signal.signal(signal.SIGHUP, _stop)
+    supervisor.open()
+    try:
+        try:
+            local.supervisor_pid = os.getpid()
+            _bring_up(local, data_dir, bringup, display, table, specs, given, file)
+            supervisor.keep_running(restart)
+            _follow(bringup, news, file)
+        finally:
+            display.close()
+            _take_down(bringup, supervisor, display, local, data_dir, file)
+    except StopRequested:
+        return 0
+    finally:
+        supervisor.close()
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise StopRequested
+
+
+def _take_down(
+    bringup: BringUp, supervisor: Supervisor, display: Display, local: LocalCluster, data_dir: Path, file: ClusterFile
+) -> None:
+    """Stop in order; a second Ctrl-C kills at once."""
+    try:
+        display.say("stopping: masters, servers, then the store (Ctrl-C again kills at once)")
+        bringup.stop()
+    except StopRequested:
+        supervisor.kill_all()
+        display.say("killed; the next start recovers what was acknowledged")
+    (data_dir / CONTROL_FILE).unlink(missing_ok=True)
+    local.supervisor_pid = 0
+    for daemon in local.daemons():
+        daemon.pid = 0
+    file.write()
+
+
+def _bring_up(
+    local: LocalCluster,
+    data_dir: Path,
+    bringup: BringUp,
+    display: Display,
+    table: str,
+    specs: list[RegionSpec],
+    given: Globals,
+    file: ClusterFile,
+) -> None:
+    """All phases, then the summary."""
+    began = time.monotonic()
+    display.say(f"RegionKeeper: {_counts(local)}; data in {output.shown(data_dir)}", data_dir=str(data_dir))
+    file.write()
+    bringup.start_daemons()
+    file.write()
+    leader = bringup.wait_store()
+    with store_errors(local.store), contextlib.ExitStack() as stack:
+        client = bringup.connect(stack, store_access(given))
+        cluster = Cluster(client, local.store, local.root, local, store_access(given))
+        again = bringup.surely(lambda: bringup.remember_places(cluster), "where regions were could not be read")
+        active = bringup.wait_master(client, cluster)
+        bringup.wait_servers(client, cluster)
+        tables = bringup.surely(cluster.tables, "the tables could not be read")
+        existing = {one.name for one in tables}
+        if again and existing:
+            count = sum(one.regions for one in tables if one.state is not TableState.REMOVED)
+            display.say(
+                f"cluster start: {output.count(count, 'region')} back to the servers that had them", cluster_start=True
+            )
+        if table and table not in existing:
+            bringup.create_table(cluster, table, specs)
+        assigned = bringup.follow_assignment(cluster)
+    display.close()
+    local.has_been_up = True
+    file.write()
+    total = time.monotonic() - began
+    if given.json:
+        _json_summary(local, display, assigned, leader, active, total)
+    else:
+        _summary(local, data_dir, display, assigned, leader, active, total, table)
+
+
+def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile) -> NoReturn:
+    """While the cluster is up, show each end and restart of a daemon, and keep cluster.json true."""
+    while True:
+        try:
+            item = news.get(timeout=file.wait_s())
+        except queue.Empty:
+            pass
+        else:
+            bringup.tell(item)
+        file.write()
+
+
+# --- what is said at the end ---------------------------------------------------------------------------------------
+
+
+def _counts(local: LocalCluster) -> str:
+    store = output.count(len(local.coord), "store node") if local.coord else f"the store at {local.store}"
+    masters, servers = output.count(len(local.masters), "master"), output.count(len(local.servers), "region server")
+    return f"{store}, {masters}, {servers}"
+
+
+def _json_summary(
+    local: LocalCluster, display: Display, assigned: Assigned, leader: str, active: str, total: float
+) -> None:
+    output.print_json_line(
+        {
+            "event": "up",
+            "seconds": round(total, 3),
+            "phases": display.phases,
+            "master_phases": assigned.master_phases,
+            "regions": assigned.regions,
+            "open": assigned.open,
+            "parked": assigned.parked,
+            "kept": assigned.kept,
+            "plan": {"engine": assigned.engine, "seconds": assigned.plan_seconds},
+            "leader": leader,
+            "active": active,
+            "cluster": local,
+        }
+    )
+
+
+def _summary(
+    local: LocalCluster,
+    data_dir: Path,
+    display: Display,
+    assigned: Assigned,
+    leader: str,
+    active: str,
+    total: float,
+    table: str,
+) -> None:
+    console = output.console()
+    phases = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in display.phases)
+    parked = f", {assigned.parked} parked" if assigned.parked else ""
+    console.print(f"\n[bold]up in {total:.1f} s[/bold]: {assigned.open} of {assigned.regions} regions open{parked}")
+    console.print(f"seconds: {phases}")
+    if assigned.master_phases:
+        inside = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in assigned.master_phases)
+        console.print(f"in the active master: {inside}")
+    rows = []
+    for daemon in local.daemons():
+        role = "leader" if daemon.name == leader else "active" if daemon.address == active else ""
+        rows.append((daemon.name, role, daemon.address, daemon.admin, daemon.pid, output.shown(Path(daemon.log))))
+    console.print()
+    console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
+    console.print("\nTry, in a second terminal:")
+    known = table if assigned.regions > 0 else ""
+    tips = suggestions(data_dir, table=known, has_regions=assigned.regions > 0, own_store=not local.outside)
+    width = max(len(command) for command, _ in tips)
+    for command, what in tips:
+        console.print(f"  {command:<{width}}  [dim]{what}[/dim]", soft_wrap=True)
+    console.print("\nCtrl-C stops everything; the data stays.")
+
+
+def suggestions(
+    data_dir: Path, *, has_regions: bool, own_store: bool, table: str = DEFAULT_TABLE
+) -> list[tuple[str, str]]:
+    """Commands worth trying, as they can be typed here; `table`: the one of the start, "" if it made none."""
+    rk = output.invocation()
+    where = (
+        "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(output.shown(data_dir))}"
+    )
+    found = [
+        (f"{rk} status{where}", "what runs, and every table"),
+        (f"{rk} watch{where}", "each transition as it happens"),
+    ]
+    source = output.shown(Path(__file__).resolve().parent.parent.parent / EXAMPLE)
+    if has_regions and table:
+        name = shlex.quote(table)
+        found += [
+            (f"{rk} load {name} {source}{where}", "fill the table"),
+            (f"{rk} scan {name} --prefix python3.11{where}", "some of its rows"),
+            (f"{rk} region move {shlex.quote(f'{table}:python3')}{where}", "move the region that holds a key"),
+        ]
+    if has_regions:
+        found += [
+            (f"{rk} drill master-failover{where}", "kill the active master while regions move"),
+            (f"{rk} drill server-crash{where}", "kill a region server"),
+        ]
+    else:
+        found.append((f"{rk} table create demo --regions 8 --from {source}{where}", "a table of eight regions"))
+    if has_regions and own_store:
+        found.append((f"{rk} drill store-leader{where}", "kill the store's leader under writes"))
+    return found

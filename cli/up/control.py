@@ -1,0 +1,110 @@
+"""Requests to a running `rk up`: which daemons it has, kill one, start one again. Used by drills.
+
+A Unix socket in the data directory; one connection carries one request and one answer, each a line of JSON. The
+socket's permission bits (owner only) are its access control.
+
+    {"op": "list"}                                        -> {"ok": true, "daemons": [...]}
+    {"op": "kill", "name": "master-1", "signal": 9}       -> {"ok": true, "daemons": [that one]}
+    {"op": "start", "name": "master-1"}                   -> {"ok": true, "daemons": [that one]}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cli.common.errors import CliError, UnreachableError
+from cli.common.local import CONTROL_FILE
+
+REQUEST_BYTES_MAX: Final = 4096
+ANSWER_BYTES_MAX: Final = 1 << 20
+
+
+class ControlRequest(msgspec.Struct):
+    """One request; `name` and `signal` as far as the operation needs them."""
+
+    op: str
+    name: str = ""
+    signal: int = 0
+
+
+class DaemonState(msgspec.Struct):
+    """A daemon as its supervisor sees it. `pid` is 0 when it does not run; `status` is then how it ended."""
+
+    name: str
+    role: str
+    address: str
+    admin: str
+    log: str
+    pid: int
+    status: str
+
+
+class ControlAnswer(msgspec.Struct):
+    """Answer to any request; `error` is empty when `ok`."""
+
+    ok: bool
+    error: str = ""
+    daemons: list[DaemonState] = []
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A name for `path` that fits into a socket address (108 bytes) however deep the data directory lies."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def listen(data_dir: Path) -> socket.socket:
+    """The listening end; replaces the socket file of a supervisor that has gone (the caller holds the lock)."""
+    path = data_dir / CONTROL_FILE
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with short_path(path) as name:
+        listener.bind(name)
+    path.chmod(0o600)
+    listener.listen(8)
+    return listener
+
+
+def ask(data_dir: Path, request: ControlRequest, timeout_s: float = 10.0) -> list[DaemonState]:
+    """Send one request to the `rk up` of `data_dir`.
+
+    Raises UnreachableError when none runs there, CliError when it refused.
+    """
+    answer = msgspec.json.decode(
+        _exchange(data_dir, msgspec.json.encode(request) + b"\n", timeout_s), type=ControlAnswer
+    )
+    if not answer.ok:
+        raise CliError(f"rk up refused {request.op} {request.name}: {answer.error}")
+    return answer.daemons
+
+
+def _exchange(data_dir: Path, line: bytes, timeout_s: float) -> bytes:
+    try:
+        with (
+            short_path(data_dir / CONTROL_FILE) as name,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
+        ):
+            connection.settimeout(timeout_s)
+            connection.connect(name)
+            connection.sendall(line)
+            with connection.makefile("rb") as reader:
+                answer = reader.readline(ANSWER_BYTES_MAX)
+    except OSError as error:
+        raise UnreachableError(
+            f"no `rk up` runs in {data_dir} ({error.strerror or error})",
+            "Drills need the daemons of a local cluster: start one with `rk up`, name its directory with --data-dir.",
+        ) from error
+    if not answer:
+        raise UnreachableError(f"the `rk up` of {data_dir} ended while it was asked")
+    return answer

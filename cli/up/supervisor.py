@@ -1,0 +1,381 @@
+"""Runs the daemons of a local cluster as processes of its own and sees to it that none outlives it.
+
+One thread forks, notices ends and answers the control socket. It must be one thread that lives as long as the process:
+PR_SET_PDEATHSIG, by which the kernel kills the daemons when `rk up` is killed with -9, belongs to the forking thread.
+Every daemon leads a process group of its own: so Ctrl-C at the terminal reaches only `rk up`, which then stops them in
+order, and so a stop also reaches what a daemon has started (a Spark job).
+
+A daemon that dies by itself is started again once `keep_running` has been called: after a second, and after twice as
+long each time that it does not last.
+
+The public methods may be called from the main thread; they run on the supervisor's thread and wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
+
+import msgspec
+
+from cli.common.local import Daemon
+from cli.up.control import REQUEST_BYTES_MAX, ControlAnswer, ControlRequest, DaemonState
+
+T = TypeVar("T")
+
+_PR_SET_PDEATHSIG: Final = 1
+#: How long a client of the control socket may take to send its line.
+_CONTROL_TIMEOUT_S: Final = 2.0
+#: Bytes of a log's end that are looked at for its last lines.
+_TAIL_BYTES: Final = 8192
+
+#: Pause before a daemon that died by itself is started again; it doubles up to the second figure while none lasts.
+RESTART_S: Final = 1.0
+RESTART_MAX_S: Final = 60.0
+#: One that ran for so long has lasted.
+LASTED_S: Final = 60.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Child:
+    """One started process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
+        self.process = process
+        self.pidfd = pidfd
+        #: True once somebody asked for its end: it is then no news.
+        self.end_expected = False
+        self.began_s = time.monotonic()
+
+
+class Ended:
+    """News: a daemon's process has ended; `returncode` as subprocess has it (negative: by that signal).
+
+    `again_in_s`: it is started again after so long; None: it is not.
+    """
+
+    def __init__(self, daemon: Daemon, returncode: int, expected: bool, again_in_s: float | None = None) -> None:
+        self.daemon = daemon
+        self.returncode = returncode
+        self.expected = expected
+        self.again_in_s = again_in_s
+
+    @property
+    def how(self) -> str:
+        """In words, as `exit status 1` or `SIGKILL`."""
+        return describe_end(self.returncode)
+
+
+class Restarted:
+    """News: a daemon was started again, at the request of another process (a drill) or because it had died."""
+
+    def __init__(self, daemon: Daemon, pid: int, *, by_itself: bool = False) -> None:
+        self.daemon = daemon
+        self.pid = pid
+        self.by_itself = by_itself
+
+
+class NotStarted:
+    """News: a daemon that had died could not be started again; it is tried again in `again_in_s`."""
+
+    def __init__(self, daemon: Daemon, why: str, again_in_s: float) -> None:
+        self.daemon = daemon
+        self.why = why
+        self.again_in_s = again_in_s
+
+
+News = Ended | Restarted | NotStarted
+
+
+class Supervisor:
+    """Forks and watches the daemons. `tell` is called on its thread for every end, wanted or not, and every restart."""
+
+    def __init__(
+        self,
+        daemons: Sequence[Daemon],
+        commands: dict[str, list[str]],
+        environment: dict[str, str],
+        listener: socket.socket | None,
+        tell: Callable[[News], None],
+    ) -> None:
+        self._daemons = {daemon.name: daemon for daemon in daemons}
+        self._commands = commands
+        self._environment = environment
+        self._listener = listener
+        self._tell = tell
+        self._children: dict[str, _Child] = {}
+        self._last_end: dict[str, str] = {}
+        #: Whether daemons that die are started again; when, and how long the pauses of each are.
+        self._keeps_running = False
+        self._due_s: dict[str, float] = {}
+        self._pause_s: dict[str, float] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        self._calls: list[tuple[Callable[[], Any], Future[Any]]] = []
+        self._calls_lock = threading.Lock()
+        self._ended = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="supervisor", daemon=True)
+
+    # --- for the main thread ---
+
+    def open(self) -> None:
+        """Begin to listen for requests and ends."""
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wake)
+        if self._listener is not None:
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._thread.start()
+
+    def start(self, name: str) -> int:
+        """Start the daemon of that name and return its pid; a running one is left as it is."""
+        return self._call(lambda: self._start(name))
+
+    def states(self) -> list[DaemonState]:
+        """Every daemon and what it does, in the order of starting."""
+        return self._call(self._states)
+
+    def keep_running(self, wanted: bool) -> None:
+        """From now on daemons that die by themselves are started again, or (False) no longer are."""
+
+        def change() -> None:
+            self._keeps_running = wanted
+            if not wanted:
+                self._due_s.clear()
+
+        self._call(change)
+
+    def signal(self, names: Sequence[str], number: signal.Signals) -> None:
+        """Send a signal to the daemons of these names that run; their end is then no news."""
+
+        def send() -> None:
+            for name in names:
+                if name in self._children:
+                    self._signal(name, number)
+
+        self._call(send)
+
+    def wait_ended(self, names: Sequence[str], timeout_s: float) -> list[str]:
+        """Wait until none of `names` runs; returns those that still do after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        with self._ended:
+            while True:
+                left = [name for name in names if name in self._children]
+                remaining_s = deadline - time.monotonic()
+                if not left or remaining_s <= 0:
+                    return left
+                self._ended.wait(remaining_s)
+
+    def kill_all(self) -> None:
+        """SIGKILL to whatever is left of every daemon's process group, and wait for the ends."""
+        self._call(self._kill_groups)
+        self.wait_ended(list(self._children), timeout_s=5.0)
+
+    def close(self) -> None:
+        """End the thread; the caller has stopped the daemons (the kernel kills what still runs)."""
+        self._closing = True
+        os.write(self._wake_write, b"x")
+        self._thread.join()
+
+    def _call(self, function: Callable[[], T]) -> T:
+        future: Future[T] = Future()
+        with self._calls_lock:
+            self._calls.append((function, future))
+        os.write(self._wake_write, b"x")
+        return future.result()
+
+    # --- on the supervisor's thread ---
+
+    def _loop(self) -> None:
+        while not self._closing:
+            due_s = min(self._due_s.values(), default=None)
+            timeout_s = None if due_s is None else max(0.0, due_s - time.monotonic())
+            for key, _ in self._selector.select(timeout_s):
+                key.data()
+            self._start_again()
+            with self._calls_lock:
+                calls, self._calls = self._calls, []
+            for function, future in calls:
+                try:
+                    future.set_result(function())
+                except Exception as error:  # handed to the caller, who waits for it
+                    future.set_exception(error)
+
+    def _drain_wake(self) -> None:
+        os.read(self._wake_read, 4096)
+
+    def _start(self, name: str) -> int:
+        running = self._children.get(name)
+        if running is not None:
+            return running.process.pid
+        daemon = self._daemons[name]
+        Path(daemon.data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _open_log(daemon) as log:
+            process = subprocess.Popen(
+                self._commands[name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                process_group=0,
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - only makes two system calls, no locks, no allocation of note
+            )
+        child = _Child(process, os.pidfd_open(process.pid))
+        self._due_s.pop(name, None)
+        self._children[name] = child
+        self._selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._reap(daemon, child))
+        return process.pid
+
+    def _reap(self, daemon: Daemon, child: _Child) -> None:
+        self._selector.unregister(child.pidfd)
+        os.close(child.pidfd)
+        returncode = child.process.wait()
+        # What the daemon had started itself must not outlive it either.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.process.pid, signal.SIGKILL)
+        self._last_end[daemon.name] = describe_end(returncode)
+        with self._ended:
+            del self._children[daemon.name]
+            self._ended.notify_all()
+        self._tell(Ended(daemon, returncode, child.end_expected, self._pause(daemon.name, child)))
+
+    def _pause(self, name: str, child: _Child) -> float | None:
+        """How long to wait before a daemon that died is started again; None: it stays down."""
+        if child.end_expected or not self._keeps_running:
+            return None
+        if time.monotonic() - child.began_s >= LASTED_S:
+            self._pause_s.pop(name, None)
+        return self._next_pause(name)
+
+    def _next_pause(self, name: str) -> float:
+        """Plan the next start of a daemon that does not run; return after how long."""
+        pause_s = self._pause_s.get(name, RESTART_S)
+        self._pause_s[name] = min(2 * pause_s, RESTART_MAX_S)
+        self._due_s[name] = time.monotonic() + pause_s
+        return pause_s
+
+    def _start_again(self) -> None:
+        now_s = time.monotonic()
+        for name in [name for name, due_s in self._due_s.items() if due_s <= now_s]:
+            del self._due_s[name]
+            if name in self._children:
+                continue
+            daemon = self._daemons[name]
+            try:
+                pid = self._start(name)
+            except OSError as error:  # no memory, no room for its directory: both pass
+                pause_s = self._next_pause(name)
+                self._tell(NotStarted(daemon, f"{error.filename or 'fork'}: {error.strerror}", pause_s))
+            else:
+                self._tell(Restarted(daemon, pid, by_itself=True))
+
+    def _signal(self, name: str, number: int) -> None:
+        child = self._children[name]
+        if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            child.end_expected = True
+        child.process.send_signal(number)
+
+    def _kill_groups(self) -> None:
+        for child in self._children.values():
+            child.end_expected = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.process.pid, signal.SIGKILL)
+
+    def _states(self) -> list[DaemonState]:
+        return [self._state(daemon) for daemon in self._daemons.values()]
+
+    def _state(self, daemon: Daemon) -> DaemonState:
+        child = self._children.get(daemon.name)
+        pid = child.process.pid if child is not None else 0
+        status = "running" if child is not None else self._last_end.get(daemon.name, "not started")
+        return DaemonState(daemon.name, daemon.role, daemon.address, daemon.admin, daemon.log, pid, status)
+
+    # --- control socket ---
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # no descriptor left, or the client has gone: it asks again
+            return
+        # Served on the spot: a request is one short line, and nothing here takes longer than a fork.
+        with connection:
+            connection.settimeout(_CONTROL_TIMEOUT_S)
+            with contextlib.suppress(OSError), connection.makefile("rb") as reader:
+                line = reader.readline(REQUEST_BYTES_MAX)
+                connection.sendall(msgspec.json.encode(self._answer(line)) + b"\n")
+
+    def _answer(self, line: bytes) -> ControlAnswer:
+        try:
+            request = msgspec.json.decode(line, type=ControlRequest)
+        except msgspec.DecodeError as error:
+            return ControlAnswer(ok=False, error=f"unreadable request: {error}")
+        if request.op == "list":
+            return ControlAnswer(ok=True, daemons=self._states())
+        daemon = self._daemons.get(request.name)
+        if daemon is None:
+            return ControlAnswer(ok=False, error=f"there is no daemon {request.name!r}")
+        if request.op == "start":
+            if request.name not in self._children:
+                try:
+                    self._tell(Restarted(daemon, self._start(request.name)))
+                except OSError as error:
+                    return ControlAnswer(ok=False, error=f"{error.filename or 'fork'}: {error.strerror}")
+        elif request.op == "kill":
+            if request.name not in self._children:
+                return ControlAnswer(ok=False, error=f"{request.name} does not run")
+            self._signal(request.name, request.signal or signal.SIGKILL)
+        else:
+            return ControlAnswer(ok=False, error=f"unknown operation {request.op!r}")
+        return ControlAnswer(ok=True, daemons=[self._state(daemon)])
+
+
+def _open_log(daemon: Daemon) -> IO[bytes]:
+    """Open the log of a daemon. Where that is impossible, on a full disk for instance, the daemon runs without one."""
+    try:
+        return Path(daemon.log).open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """What a child does before exec: ask the kernel for SIGKILL at its parent's death, which may just have happened."""
+
+    def before_exec() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return before_exec
+
+
+def describe_end(returncode: int) -> str:
+    """How a process ended, in words."""
+    if returncode >= 0:
+        return f"exit status {returncode}"
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"
+
+
+def last_lines(log: Path, count: int = 5) -> list[str]:
+    """The last non-empty lines of a log, for a message about its daemon's end."""
+    try:
+        with log.open("rb") as reader:
+            reader.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = reader.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
