@@ -24,7 +24,7 @@ from coord.rpc.wire import RpcError, call_blocking
 from regions import messages as ms
 from regions.records import znodes
 from regions.records.model import ClusterRecord, EpochRecord, RegionRecord, ReplicaLocation, TableRecord
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 SERVERS: Final = 1_000
 REGIONS: Final = 100_000

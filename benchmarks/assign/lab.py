@@ -29,7 +29,7 @@ from coord.rpc.wire import call_blocking
 from regions import messages as ms
 from regions.records.model import RegionSpec, ServerRecord
 from regions.records.znodes import Layout, decode_active, decode_run, decode_server
-from tests.helpers import daemon, eventually, free_ports, rk
+from tests.support.helpers import daemon, eventually, free_ports, rk
 
 STORE_NODES: Final = 3
 #: How long anything may take before the run is given up.

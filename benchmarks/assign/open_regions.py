@@ -25,7 +25,7 @@ from coord.rpc.wire import call_blocking
 from regions.messages import CloseOrder, CloseRegions, OpenOrder, OpenRegions, OrderResults, Outcome
 from regions.records import znodes
 from regions.records.model import RegionRecord, RegionState, ServerRecord, TransitionRecord
-from tests.helpers import daemon, eventually, rk
+from tests.support.helpers import daemon, eventually, rk
 
 ROOT = "/bench-assign"
 PATHS = znodes.Layout(ROOT)

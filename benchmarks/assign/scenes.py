@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.assign.lab import Lab, all_open, lab, memory_bytes, say
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 #: Regions that the dead server had, and those of the master's failover with the part that is in transition then.
 DEAD_REGIONS: Final = 1_000

@@ -21,7 +21,7 @@ from benchmarks.assign.lab import Daemon, Lab, memory_bytes, say
 from benchmarks.assign.scenes import Failover, kill_master
 from regions.records.model import ServerRecord
 from regions.records.znodes import encode
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 SIZES: Final = (1_000, 10_000, 100_000)
 SERVERS: Final = 4

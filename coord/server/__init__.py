@@ -21,8 +21,8 @@ Who owns which rule:
 - `transfer`   a state from another node is whole and durable before it is used
 - `reactor`    a turn: read all ready sockets, then act once
 
-`node` and everything it imports take time, chance, disk and links as arguments; `tests/store_nodes.py` runs whole nodes
-in memory. `service` puts the real doors in.
+`node` and everything it imports take time, chance, disk and links as arguments; `tests/support/store_nodes.py` runs
+whole nodes in memory. `service` puts the real doors in.
 
 Deviations from ZooKeeper, all visible to clients only where ZooKeeper's behaviour is a fault:
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.compat import jvm
-from tests.helpers import daemon, eventually, free_ports, rk
+from tests.support.helpers import daemon, eventually, free_ports, rk
 
 OURS = "regionkeeper"
 ZOOKEEPER = "zookeeper"

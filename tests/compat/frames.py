@@ -26,7 +26,7 @@ from coord.wire import records as r
 from coord.wire.jute import i64
 from tests.compat.ensembles import KINDS, ensemble
 from tests.compat.requests import CUT, ROOT, SESSIONS, Request, Requests, Step
-from tests.rawclient import RawClient
+from tests.support.rawclient import RawClient
 
 #: A run of so many requests takes one or two seconds.
 REQUESTS: Final = 300

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat import jvm
-from tests.helpers import daemon, eventually, free_ports
+from tests.support.helpers import daemon, eventually, free_ports
 
 #: A job of `tasks` tasks one after the other, each of which tells that it has begun and goes on when it is let.
 _DRIVER = """

@@ -9,7 +9,7 @@ import pytest
 from tests.compat import jvm
 from tests.compat.ensembles import OURS, ensemble
 from tests.compat.spark_ha import SparkCluster
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(jvm.missing()), reason=jvm.missing())]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from cli.common.local import HOST
 from cli.up.ports import is_free
-from tests.helpers import claim_ports, eventually, rk
+from tests.support.helpers import claim_ports, eventually, rk
 
 #: Longest time for one start, on a machine that does other things as well.
 UP_DEADLINE_S = 180.0

@@ -19,8 +19,8 @@ from coord.rpc.server import Code, RpcError, call_blocking
 from regions import messages as ms
 from regions.records.model import RegionRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_region, decode_transition
-from tests.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
-from tests.zookeeper import zookeeper
+from tests.support.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
+from tests.support.zookeeper import zookeeper
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")

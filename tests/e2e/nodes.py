@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.helpers import daemon, free_ports, rk
+from tests.support.helpers import daemon, free_ports, rk
 
 
 class Nodes:

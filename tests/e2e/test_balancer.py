@@ -8,7 +8,7 @@ import pytest
 
 from regions import messages as ms
 from tests.e2e.masters import any_store, cluster_on
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

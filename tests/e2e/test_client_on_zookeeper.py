@@ -41,8 +41,8 @@ from coord.errors import (
     SessionExpired,
 )
 from coord.wire import records as r
-from tests.reactors import in_reactor, refusal, until
-from tests.stores import Store, open_store, store_kinds
+from tests.support.reactors import in_reactor, refusal, until
+from tests.support.stores import Store, open_store, store_kinds
 
 pytestmark = pytest.mark.e2e
 

@@ -30,7 +30,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState, WatchedEvent, ZnodeStat
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_digest_acl
 
-from tests.stores import STORE, ZOOKEEPER, Store, open_store, store_is_built
+from tests.support.stores import STORE, ZOOKEEPER, Store, open_store, store_is_built
 
 pytestmark = [
     pytest.mark.e2e,

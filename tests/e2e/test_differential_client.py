@@ -19,8 +19,8 @@ from twisted.internet.defer import gatherResults
 from coord.client import EVENT_GAP, Check, Create, Delete, GetChildren, GetData, SetData, ZkClient
 from coord.errors import CoordError, MultiFailed
 from coord.wire import records as r
-from tests.reactors import in_reactor, until
-from tests.stores import STORE, ZOOKEEPER, Store, open_store, store_is_built
+from tests.support.reactors import in_reactor, until
+from tests.support.stores import STORE, ZOOKEEPER, Store, open_store, store_is_built
 
 pytestmark = [
     pytest.mark.e2e,

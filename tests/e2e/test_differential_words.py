@@ -9,7 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.e2e.test_store_cluster import Cluster
-from tests.zookeeper import zookeeper
+from tests.support.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
 

@@ -17,7 +17,7 @@ import pytest
 
 from cli.up.control import ControlRequest, DaemonState, ask
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
-from tests.helpers import eventually, heed_ctrl_c, rk
+from tests.support.helpers import eventually, heed_ctrl_c, rk
 
 pytestmark = pytest.mark.e2e
 

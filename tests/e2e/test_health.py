@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Process, cluster_on
 from tests.e2e.nodes import store
-from tests.helpers import eventually, free_ports
+from tests.support.helpers import eventually, free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -20,7 +20,7 @@ from regions import messages as ms
 from regions.records.znodes import Layout, decode_master, decode_server, decode_transition
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, Process, cluster_on, own_store
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

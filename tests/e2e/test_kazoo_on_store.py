@@ -19,9 +19,9 @@ from kazoo.protocol.states import KazooState, WatchedEvent
 from kazoo.recipe.watchers import ChildrenWatch, DataWatch
 
 from coord.wire import records as r
-from tests.helpers import PATIENCE_S, eventually
-from tests.rawclient import RawClient
-from tests.stores import OurStore, our_store, store_is_built
+from tests.support.helpers import PATIENCE_S, eventually
+from tests.support.rawclient import RawClient
+from tests.support.stores import OurStore, our_store, store_is_built
 
 pytestmark = [
     pytest.mark.e2e,

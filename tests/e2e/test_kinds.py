@@ -16,7 +16,7 @@ from regions import messages as ms
 from regionserver.client import connect
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import SESSION_MS, Cluster, cluster_on, own_store
-from tests.helpers import daemon, eventually, free_ports
+from tests.support.helpers import daemon, eventually, free_ports
 
 pytestmark = pytest.mark.e2e
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "counters.py")

@@ -14,7 +14,7 @@ from regions import messages as ms
 from regions.records.model import PlanState
 from regions.records.znodes import decode_cluster, decode_plan
 from tests.e2e.masters import Cluster, any_store, cluster_on
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

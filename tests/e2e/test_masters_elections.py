@@ -17,7 +17,7 @@ from regions.records.model import TableState, TabletState
 from regions.records.znodes import decode_region
 from regionserver.client import Change, connect
 from tests.e2e.masters import Cluster, Process, any_store, cluster_on
-from tests.helpers import PATIENCE_S, eventually
+from tests.support.helpers import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.e2e
 

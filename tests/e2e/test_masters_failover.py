@@ -12,7 +12,7 @@ from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.records.model import RegionState, TableIntent
 from tests.e2e.masters import Cluster, Process, any_store, cluster_on
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

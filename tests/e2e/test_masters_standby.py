@@ -14,7 +14,7 @@ from master.client import MasterClient
 from regions import messages as ms
 from regions.messages.staleness import Bound
 from tests.e2e.masters import Cluster, any_store, cluster_on
-from tests.helpers import rk
+from tests.support.helpers import rk
 
 pytestmark = pytest.mark.e2e
 

@@ -13,7 +13,7 @@ from regions import messages as ms
 from regions.records.model import TableIntent, TableState
 from regions.records.schema import parse_column
 from tests.e2e.masters import Cluster, Process, cluster_on
-from tests.helpers import daemon, eventually, free_ports, rk
+from tests.support.helpers import daemon, eventually, free_ports, rk
 
 pytestmark = pytest.mark.e2e
 

@@ -14,7 +14,7 @@ from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.records.znodes import encode
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, any_store, cluster_on
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -133,7 +133,8 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
 
 def test_rubbish_everywhere(cluster: Cluster) -> None:
     """Somebody writes over one znode of every kind that nobody compares, and the active master dies: its successor
-    reigns, every command shows the rest, `rk fsck` names each. `tests/unit/master/test_rubbish.py` has all the ways."""
+    reigns, every command shows the rest, `rk fsck` names each. `tests/unit/master/test_corrupt_records.py` has all
+    the ways."""
     layout, zk = cluster.layout, cluster.zk
     spare = {
         layout.fence_mark("x"),

@@ -16,7 +16,7 @@ from regions.records.model import PlanState
 from regions.records.znodes import decode_plan
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, any_store, cluster_on
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

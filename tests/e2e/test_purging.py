@@ -12,7 +12,7 @@ from regions.records.model import TableRecord, TableState
 from regions.records.znodes import decode_table
 from regionserver.client import connect
 from tests.e2e.masters import Cluster, cluster_on, own_store
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 PATIENCE_S = 60.0
 SPLITS = ["g", "p"]

@@ -32,7 +32,7 @@ from regionserver.client import Change, RegionClient, connect
 from regionserver.kv.messages import KvChange, KvRead, KvValues, KvWrite
 from regionserver.request_gate import Place
 from tests.e2e.masters import SESSION_MS, Cluster, Process, cluster_on, own_store
-from tests.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
+from tests.support.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
 
 pytestmark = pytest.mark.e2e
 

@@ -14,7 +14,7 @@ from regions import messages as ms
 from regions.records.model import RegionRecord
 from regionserver.client import Change, DataError, RegionClient, connect
 from tests.e2e.masters import Cluster, cluster_on, own_store
-from tests.helpers import PATIENCE_S, eventually, rk
+from tests.support.helpers import PATIENCE_S, eventually, rk
 
 pytestmark = pytest.mark.e2e
 

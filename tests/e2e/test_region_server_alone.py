@@ -22,9 +22,9 @@ from regions.messages import CloseOrder, CloseRegions, ListOpen, OpenList, OpenO
 from regions.records import znodes
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
 from tests.e2e.masters import SESSION_MS, UpToDate
-from tests.helpers import daemon, eventually, free_ports, rk
-from tests.stores import Store, open_store, our_store, store_kinds
-from tests.zookeeper import zookeeper
+from tests.support.helpers import daemon, eventually, free_ports, rk
+from tests.support.stores import Store, open_store, our_store, store_kinds
+from tests.support.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
 PATHS = znodes.Layout()

@@ -16,8 +16,8 @@ from kazoo.exceptions import NoAuthError
 
 from cli.common.local import digest_of
 from cli.common.options import variable_of
-from tests.certificates import Authority
-from tests.helpers import daemon, eventually, free_ports, rk
+from tests.support.certificates import Authority
+from tests.support.helpers import daemon, eventually, free_ports, rk
 
 pytestmark = pytest.mark.e2e
 

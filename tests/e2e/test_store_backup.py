@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tests.helpers import rk
-from tests.stores import OurStore, our_store
+from tests.support.helpers import rk
+from tests.support.stores import OurStore, our_store
 
 pytestmark = pytest.mark.e2e
 

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from tests.helpers import eventually, free_ports
+from tests.support.helpers import eventually, free_ports
 
 pytestmark = pytest.mark.e2e
 

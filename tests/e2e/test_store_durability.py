@@ -16,8 +16,8 @@ from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.tree.machine import StateMachine
 from coord.tree.node import SetDataDelta
 from tests.e2e.test_store_cluster import Cluster
-from tests.helpers import eventually
-from tests.small_disk import fill, small_disk
+from tests.support.helpers import eventually
+from tests.support.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.e2e
 

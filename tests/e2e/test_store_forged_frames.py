@@ -33,7 +33,7 @@ from coord.storage.wal import Batch, open_wal
 from coord.tree.levels import SUPPORTED
 from tests.e2e.clusters import run_rk
 from tests.e2e.test_store_cluster import Cluster
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

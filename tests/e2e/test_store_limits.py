@@ -19,7 +19,7 @@ from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, ConnectRequest, CreateRequest
 from tests.e2e.test_store_cluster import Cluster
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from tests.helpers import daemon, eventually, free_ports, rk
+from tests.support.helpers import daemon, eventually, free_ports, rk
 
 pytestmark = pytest.mark.e2e
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from coord.server.peers import codec
-from tests.certificates import Authority
 from tests.e2e.test_store_cluster import Cluster
-from tests.helpers import eventually, free_ports
+from tests.support.certificates import Authority
+from tests.support.helpers import eventually, free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -20,10 +20,10 @@ from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.sasl import SaslClient
 from coord.wire.values import ConnectRequest
-from tests.certificates import Authority
 from tests.e2e.test_store_cluster import Cluster
-from tests.helpers import PATIENCE_S, eventually, free_ports
-from tests.rawclient import RawClient
+from tests.support.certificates import Authority
+from tests.support.helpers import PATIENCE_S, eventually, free_ports
+from tests.support.rawclient import RawClient
 
 pytestmark = pytest.mark.e2e
 

@@ -10,7 +10,7 @@ from kazoo.exceptions import KazooException
 
 from coord.server.admin.trace_file import check_traces
 from tests.e2e.test_store_cluster import Cluster
-from tests.helpers import eventually
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ from regions.messages.heartbeat import Heartbeat
 from regions.records.znodes import Layout, decode_cluster
 from tests.e2e.clusters import run_rk
 from tests.e2e.masters import Cluster, Process, cluster_on, own_store
-from tests.helpers import eventually, free_ports
+from tests.support.helpers import eventually, free_ports
 
 pytestmark = pytest.mark.e2e
 OTHER = Layout("/other")

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from cli.common.local import HOST
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, processes_of, run_rk
-from tests.zookeeper import zookeeper
+from tests.support.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
 

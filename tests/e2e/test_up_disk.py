@@ -11,8 +11,8 @@ import pytest
 
 from cli.common.local import CLUSTER_FILE
 from tests.e2e.clusters import free_base_port, local_up, run_rk
-from tests.helpers import eventually
-from tests.small_disk import fill, small_disk
+from tests.support.helpers import eventually
+from tests.support.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.e2e
 

@@ -15,8 +15,8 @@ from kazoo.client import KazooClient
 
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
 from regions.records.znodes import Layout, encode
-from tests.helpers import heed_ctrl_c, rk
-from tests.zookeeper import zookeeper
+from tests.support.helpers import heed_ctrl_c, rk
+from tests.support.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
 

@@ -23,8 +23,8 @@ from coord.errors import (
 )
 from coord.wire import records as r
 from coord.wire.jute import NULL, strings
-from tests.rawclient import RawClient
-from tests.stores import STORE, Store, open_store, store_is_built, store_kinds
+from tests.support.rawclient import RawClient
+from tests.support.stores import STORE, Store, open_store, store_is_built, store_kinds
 
 pytestmark = pytest.mark.e2e
 

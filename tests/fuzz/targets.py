@@ -37,10 +37,10 @@ from coord.wire.client_conn import MAX_FRAME_BYTES, PHASE_CLOSED, PHASE_OPEN, Cl
 from regions import messages
 from regions.records.model import RegionRecord
 from regionserver.kv import messages as kv
-from tests.disks import MemoryDisk
 from tests.fuzz import security
-from tests.store_nodes import Client, StoreNodes
-from tests.unit.coord.tree_store import Store
+from tests.support.disks import MemoryDisk
+from tests.support.store_nodes import Client, StoreNodes
+from tests.unit.coord.tree.tree_store import Store
 
 Target = Callable[[bytes], None]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.compat import jvm
 from tests.compat.spark_ha import environment, spark_daemon
-from tests.helpers import daemon, eventually, free_ports
 from tests.spark.standalone import START_S, bare_python
+from tests.support.helpers import daemon, eventually, free_ports
 
 
 def connect_missing() -> str:

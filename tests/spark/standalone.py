@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.compat import jvm
 from tests.compat.spark_ha import environment, spark_daemon
-from tests.helpers import daemon, eventually, free_ports
+from tests.support.helpers import daemon, eventually, free_ports
 
 WORKERS = 2
 #: Until a JVM is up and registered, on a machine that does much else beside.

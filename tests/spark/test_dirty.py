@@ -10,8 +10,8 @@ import pytest
 from regions.plan import Params, Plan, PlanError, spark_job
 from regions.plan.artifact.files import Progress, write_snapshot
 from regions.plan.artifact.verify import judge
-from tests.dirty import DIRTY
 from tests.spark.standalone import spark_missing
+from tests.support.malformed import DIRTY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(spark_missing()), reason=spark_missing())]
 

@@ -15,9 +15,9 @@ from regions.plan import Params, verify
 from regions.plan.artifact.files import Origin, read_plan
 from regions.plan.problem.scenarios import scenario
 from tests.e2e.clusters import processes_of
-from tests.helpers import eventually
 from tests.spark.jobs import JOB_S
 from tests.spark.standalone import START_S, spark_missing
+from tests.support.helpers import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(spark_missing()), reason=spark_missing())]
 

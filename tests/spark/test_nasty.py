@@ -14,8 +14,8 @@ import pytest
 from regions.plan import PlanError, ServerRow, Snapshot, plan, spark_job
 from regions.plan.artifact.files import Progress, read_snapshot, write_snapshot
 from regions.plan.spark.arguments import told
-from tests.nasty import nasty, write_nasty
 from tests.spark.standalone import spark_missing
+from tests.support.hostile import nasty, write_nasty
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(spark_missing()), reason=spark_missing())]
 

@@ -15,9 +15,9 @@ from regions.plan.artifact.files import read_plan, read_snapshot, write_snapshot
 from regions.plan.problem.scenarios import scenario
 from tests.compat import jvm
 from tests.e2e.clusters import free_base_port, local_up, run_rk
-from tests.helpers import eventually
 from tests.spark.jobs import JOB_S, digest_of, job_command, run_job
 from tests.spark.standalone import Standalone
+from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
 

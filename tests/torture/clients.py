@@ -20,7 +20,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
 from coord.wire import records as r
-from tests.rawclient import RawClient
+from tests.support.rawclient import RawClient
 
 #: After these nobody knows whether the request was performed.
 UNKNOWN: Final = (

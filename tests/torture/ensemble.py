@@ -18,7 +18,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from tests.helpers import free_ports, rk
+from tests.support.helpers import free_ports, rk
 from tests.torture.links import Door, Links
 from tests.torture.plan import FORGETFUL, Fault, Plan
 

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from tests.helpers import rk
+from tests.support.helpers import rk
 from tests.torture import checks
 from tests.torture.clients import (
     FOLDERS,

@@ -19,7 +19,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from coord.wire import records as r
 from tests.compat.frames import Session
 from tests.compat.requests import CUT, ROOT, SESSIONS, Request, Requests
-from tests.helpers import PATIENCE_S, daemon, eventually, free_ports
+from tests.support.helpers import PATIENCE_S, daemon, eventually, free_ports
 from tests.upgrade.builds import rk_of
 
 NODES = (1, 2, 3)

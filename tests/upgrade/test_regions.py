@@ -14,7 +14,7 @@ from regions.records.formats import KNOWN
 from regions.records.znodes import decode_cluster
 from regionserver.client import RegionClient, connect
 from tests.e2e.masters import Cluster, Process, own_store
-from tests.helpers import PATIENCE_S, daemon, eventually
+from tests.support.helpers import PATIENCE_S, daemon, eventually
 from tests.upgrade.builds import NEWER, rk_of
 
 pytestmark = pytest.mark.e2e

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coord.tree.levels import SUPPORTED
-from tests.helpers import PATIENCE_S, eventually
+from tests.support.helpers import PATIENCE_S, eventually
 from tests.upgrade.builds import NEWER, rk_of
 from tests.upgrade.store import NODES, MixedStore, Writer, play
 

@@ -7,8 +7,8 @@ import sys
 import time
 from collections import Counter
 
-from tests.sim.checks import Violation
-from tests.sim.plan import Plan, parse_plan, shrink
+from tests.sim.raft.checks import Violation
+from tests.sim.raft.plan import Plan, parse_plan, shrink
 from tests.sim.store.faults import failure_of, run_plan
 from tests.sim.store.machinery import SECOND
 

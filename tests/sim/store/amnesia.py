@@ -21,7 +21,7 @@ from tests.sim.store.operators import Operator
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.sim.chance import Chance
+    from tests.sim.raft.chance import Chance
     from tests.sim.store.clients import Client
     from tests.sim.store.world import Host, World
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from coord.tree.levels import SUPPORTED
-from tests.sim.chance import Chance
-from tests.sim.checks import Violation
+from tests.sim.raft.chance import Chance
+from tests.sim.raft.checks import Violation
 
 if TYPE_CHECKING:
     from tests.sim.store.world import Host, Process, World

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coord.wire import records as r
 from coord.wire.client_conn import FrameReader
-from tests.sim.chance import Chance
-from tests.sim.checks import Violation
+from tests.sim.raft.chance import Chance
+from tests.sim.raft.checks import Violation
 from tests.sim.store import answers
 from tests.sim.store.net import SimSocket
 from tests.sim.store.watching import Watching

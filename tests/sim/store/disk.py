@@ -14,7 +14,7 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
-from tests.sim.chance import Chance
+from tests.sim.raft.chance import Chance
 
 SECTOR: Final = 512
 WRITE: Final = 0

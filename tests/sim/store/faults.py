@@ -11,9 +11,9 @@ from twisted.logger import LogEvent, globalLogPublisher
 
 from coord.raft import core as core_module
 from coord.storage.wal import MAGIC, SEAL_MAGIC
-from tests.sim.chance import Chance
-from tests.sim.checks import Violation
-from tests.sim.plan import Failure, Plan
+from tests.sim.raft.chance import Chance
+from tests.sim.raft.checks import Violation
+from tests.sim.raft.plan import Failure, Plan
 from tests.sim.store import amnesia
 from tests.sim.store.clients import Client
 from tests.sim.store.forgeries import Forger

@@ -28,8 +28,8 @@ from coord.raft.messages import (
     SnapshotMeta,
 )
 from coord.server.peers import codec
-from tests.sim.chance import Chance
-from tests.sim.checks import Violation
+from tests.sim.raft.chance import Chance
+from tests.sim.raft.checks import Violation
 from tests.sim.store.machinery import SECOND
 from tests.sim.store.world import World
 

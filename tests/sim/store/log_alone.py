@@ -9,8 +9,8 @@ from typing import Final
 
 from coord.errors import CorruptRecord
 from coord.storage.wal import Batch, Wal, open_wal
-from tests.sim.chance import Chance
-from tests.sim.checks import Violation
+from tests.sim.raft.chance import Chance
+from tests.sim.raft.checks import Violation
 from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import PowerCut
 from tests.sim.store.world import Bug

@@ -17,7 +17,7 @@ from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Batch, Wal
 from coord.storage.writer import FULL_RETRY_S, WriterEvents
 from coord.tree.machine import StateMachine
-from tests.sim.checks import Violation
+from tests.sim.raft.checks import Violation
 
 if TYPE_CHECKING:
     from tests.sim.store.world import Process

@@ -17,7 +17,7 @@ from coord.raft.membership import Configuration
 from coord.server.membership.addresses import OBSERVER, PARTICIPANT
 from coord.wire import records as r
 from coord.wire.jute import buffer, read_buffer
-from tests.sim.checks import Violation
+from tests.sim.raft.checks import Violation
 from tests.sim.store.clients import Client, Link, Request
 from tests.sim.store.model import CONFIG_PATH
 from tests.sim.store.world import SUPER_PASSWORD, Host, member_of

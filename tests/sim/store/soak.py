@@ -1,8 +1,8 @@
 """Fresh seeds for as long as wanted: `python -m tests.sim.store.soak --minutes 60`.
 
 Goes on after a violation, makes its history smaller and prints it as a line for `seeds.txt`; the exit code is 1 if
-there was one, and also if one of the situations of `tests.sim.rare` was never met on enough seeds. The bare Raft groups
-of `tests.sim` take every fourth turn.
+there was one, and also if one of the situations of `tests.sim.raft.rare` was never met on enough seeds. The bare Raft
+groups of `tests.sim` take every fourth turn.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
-from tests.sim.checks import Violation
-from tests.sim.faults import run_one as run_group
-from tests.sim.plan import Plan, shrink
-from tests.sim.rare import ENOUGH, GROUP_MET, STORE_MET, STORE_RARE, missed
+from tests.sim.raft.checks import Violation
+from tests.sim.raft.faults import run_one as run_group
+from tests.sim.raft.plan import Plan, shrink
+from tests.sim.raft.rare import ENOUGH, GROUP_MET, STORE_MET, STORE_RARE, missed
 from tests.sim.store.faults import failure_of, run_plan
 
 SIZES = (3, 3, 5)

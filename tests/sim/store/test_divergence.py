@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord.tree.node import SetDataDelta
-from tests.sim.plan import Plan
+from tests.sim.raft.plan import Plan
 from tests.sim.store.faults import Story, is_interpreted
 from tests.sim.store.machinery import SECOND
 from tests.sim.store.world import World

@@ -12,9 +12,9 @@ from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Batch, SyncFailed, open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
-from tests.sim.chance import Chance
+from tests.sim.raft.chance import Chance
 from tests.sim.store.disk import SimDisk
-from tests.store_nodes import TICK_MS, Client, StoreNodes
+from tests.support.store_nodes import TICK_MS, Client, StoreNodes
 
 PATH = b"/x"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.checks import Violation
+from tests.sim.raft.checks import Violation
 from tests.sim.store import planted, planted_amnesia, planted_levels, planted_sessions
 from tests.sim.store.faults import is_interpreted, run_one
 from tests.sim.store.log_alone import run_log
@@ -125,8 +125,8 @@ def test_planted_bug_of_the_log_is_caught(bug: type[Bug]) -> None:
 
 
 def test_the_table_in_the_documentation_is_that_of_the_code() -> None:
-    """Every famous bug is planted or said to be tested elsewhere; `python -m tests.sim.table` prints the table."""
-    from tests.sim import table
+    """Every famous bug is planted or said to be tested elsewhere; `python -m tests.sim.raft.table` prints the table."""
+    from tests.sim.raft import table
 
     planted_numbers = {row[0] for row in table.rows()}
     assert planted_numbers | set(table.ELSEWHERE) == set(table.FAMOUS)

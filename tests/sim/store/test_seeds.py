@@ -8,9 +8,9 @@ from unittest import mock
 
 import pytest
 
-from tests.sim.faults import run_one as run_group
-from tests.sim.plan import GROUP, Failure, Plan, parse_plan, shrink
-from tests.sim.rare import STORE_MET, STORE_RARE, missed
+from tests.sim.raft.faults import run_one as run_group
+from tests.sim.raft.plan import GROUP, Failure, Plan, parse_plan, shrink
+from tests.sim.raft.rare import STORE_MET, STORE_RARE, missed
 from tests.sim.store import planted
 from tests.sim.store.clients import Client, Link
 from tests.sim.store.faults import failure_of, is_interpreted, run_plan

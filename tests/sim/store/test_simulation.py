@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.rare import STORE_MET, missed
+from tests.sim.raft.rare import STORE_MET, missed
 from tests.sim.store.faults import is_interpreted, run_one
 from tests.sim.store.machinery import SECOND
 

@@ -33,9 +33,9 @@ from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import IrreparableError, recover_or_repair
 from coord.server.snapshots.job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
-from tests.sim.chance import Chance
-from tests.sim.checks import Violation
-from tests.sim.plan import Plan
+from tests.sim.raft.chance import Chance
+from tests.sim.raft.checks import Violation
+from tests.sim.raft.plan import Plan
 from tests.sim.store.builds import Builds
 from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import SECOND, ForkedJob, NodeTracer, PeerEvents, PowerCut, SimReactor, ThreadedWriter

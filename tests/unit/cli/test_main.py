@@ -15,7 +15,7 @@ import pytest
 from cli.common.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
 from cli.common.options import Globals, parse_hosts
 from cli.main import ENTRIES, rk, run
-from tests.helpers import free_ports
+from tests.support.helpers import free_ports
 
 
 def test_help_lists_every_command_below_its_heading(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from tests.fuzz.corpus import seeds
 from tests.fuzz.limits import bounded
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS
-from tests.store_nodes import StoreNodes
+from tests.support.store_nodes import StoreNodes
 
 #: Mutations tried of each target; the slow ones get fewer.
 CASES = {"client": 250, "apply": 1500, "node": 300}

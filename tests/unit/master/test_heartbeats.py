@@ -27,7 +27,7 @@ from regions.records.model import (
     TransitionRecord,
 )
 from regions.records.znodes import decode_transition, encode
-from tests.unit.master.reign_bench import LAYOUT, Bench
+from tests.unit.master.active_fixture import LAYOUT, Bench
 
 S1 = Incarnation("s1", 7)
 

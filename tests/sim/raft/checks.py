@@ -1,0 +1,198 @@
+"""The invariants, checked incrementally: what a node hands out in a Ready is all that can have changed.
+
+Log matching is checked by induction: (index, term) names one content and one predecessor for ever, whoever holds it,
+so two logs that share a position share everything before it. State-machine safety is a hash chain: the state behind
+index i is one number for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from coord.raft.membership import Configuration
+from coord.raft.messages import CANDIDATE, CONFIG, LEADER, Entry, Message, Ready
+
+if TYPE_CHECKING:
+    from tests.sim.raft.group import SimNode
+
+MASK = (1 << 61) - 1
+
+
+class Violation(AssertionError):  # noqa: N818 - it names what was violated
+    """An invariant does not hold."""
+
+
+def digest(state: int, entry: Entry) -> int:
+    """The state behind `entry`, given the state before."""
+    return (state * 1000003 + crc32(entry.data) * 31 + entry.term * 7 + entry.kind + 1) & MASK
+
+
+class Read:
+    """A read that was asked for and is not answered."""
+
+    def __init__(self, node: int, floor: int) -> None:
+        self.node = node
+        #: What was committed anywhere when the read arrived.
+        self.floor = floor
+
+
+class Checker:
+    """What is known about the whole history of one group."""
+
+    def __init__(self, first_state: int = 0) -> None:
+        self.leaders: dict[int, int] = {}
+        self.votes: dict[tuple[int, int, int], int] = {}
+        self.candidates: dict[int, list[int]] = {}
+        # (index << 32 | term) -> crc32 of the data << 32 | term of the entry before
+        self.contents: dict[int, int] = {}
+        #: State behind index i; [0] is the beginning.
+        self.states: list[int] = [first_state]
+        #: Highest index committed anywhere.
+        self.commit = 0
+        self.commit_term = 0
+        #: Index -> term of the entry that was committed there first.
+        self.committed: dict[int, int] = {}
+        #: Committed configurations: (index, encoded), ascending.
+        self.configs: list[tuple[int, bytes]] = []
+        self.acked: list[tuple[int, int]] = []
+        self.reads: dict[int, Read] = {}
+        self.reads_answered = 0
+
+    # --- per Ready
+
+    def on_ready(self, node: SimNode, r: Ready, nodes: dict[int, SimNode]) -> None:
+        """Check what `node` is about to do; nothing of it has left the node yet."""
+        if r.changed:
+            self._check_role(node, r)
+        if r.entries:
+            self._check_entries(node, r.entries)
+        if r.commit != node.commit:
+            self._check_commit(node, r, nodes)
+        if r.events:
+            self._check_config(node)
+        for state in r.read_states:
+            self._check_read(node, state.context, state.index)
+
+    def _check_role(self, node: SimNode, r: Ready) -> None:
+        if r.role == CANDIDATE:
+            standing = self.candidates.setdefault(r.term, [])
+            if node.id not in standing:
+                standing.append(node.id)
+        if r.role != LEADER:
+            return
+        other = self.leaders.setdefault(r.term, node.id)
+        if other != node.id:
+            raise Violation(f"election safety: {other} and {node.id} lead term {r.term}")
+        if r.term < self.commit_term:
+            return  # an election that ended late; what is newer than its term it need not know
+        log = node.core_now().log
+        if log.offset <= self.commit and log.term_at(self.commit) != self.commit_term:
+            held = f"{self.commit_term}/{self.commit}"
+            raise Violation(f"leader completeness: {node.id} leads term {r.term} without the committed {held}")
+
+    def _check_config(self, node: SimNode) -> None:
+        """What is in force is the newest configuration in the log, or else what was committed up to the snapshot."""
+        core = node.core_now()
+        configs, log = core.configs, core.log
+        index, data = configs.newest_index(), configs.current.encode()
+        if index > log.offset and index > log.snapshot.index:
+            expected = log.entries[index - log.offset - 1].data
+        else:
+            expected = next((known for at, known in reversed(self.configs) if at <= index), b"")
+        if expected and data != expected:
+            raise Violation(f"{node.id} has {configs.current} in force, not what its log says at {index}")
+
+    def on_vote(self, m: Message) -> None:
+        """A granted vote leaves its node."""
+        before = self.votes.setdefault((m.term, m.src, m.memory), m.dst)
+        if before != m.dst:
+            raise Violation(f"{m.src} votes for {before} and {m.dst} in term {m.term}")
+
+    def _check_entries(self, node: SimNode, entries: list[Entry]) -> None:
+        previous = node.core_now().log.term_at(entries[0].index - 1)
+        contents = self.contents
+        for entry in entries:
+            key = entry.index << 32 | entry.term
+            content = crc32(entry.data) << 32 | previous
+            if contents.setdefault(key, content) != content:
+                raise Violation(f"log matching: {node.id} holds another {entry.term}/{entry.index} than somebody did")
+            previous = entry.term
+
+    def _check_commit(self, node: SimNode, r: Ready, nodes: dict[int, SimNode]) -> None:
+        if r.commit < node.commit:
+            raise Violation(f"commit of {node.id} falls from {node.commit} to {r.commit}")
+        node.commit = r.commit
+        core = node.core_now()
+        if core.log.offset >= r.commit:
+            return  # by a snapshot: what it holds is checked against the states
+        term = core.log.term_at(r.commit)
+        if r.commit <= self.commit:
+            known = self.committed.get(r.commit, term)
+            if known != term:
+                raise Violation(
+                    f"{node.id} commits {term}/{r.commit}, which nothing verified: it is {known}/{r.commit}"
+                )
+            return
+        if r.role == LEADER and term != r.term:
+            raise Violation(f"{node.id} commits {term}/{r.commit} by count in term {r.term}: Raft §5.4.2")
+        configs = core.configs
+        config = configs.current
+        if configs.newest_index() > r.commit and not self._durable_on_majority(r.commit, term, config, nodes):
+            # The change may have been appended in this same turn, behind the commit.
+            config = configs.at(configs.newest_index() - 1)
+        if not self._durable_on_majority(r.commit, term, config, nodes):
+            raise Violation(f"{node.id} commits {term}/{r.commit}, durable on no majority of {config}")
+        self.commit = r.commit
+        self.commit_term = self.committed[r.commit] = term
+
+    def _durable_on_majority(self, index: int, term: int, config: Configuration, nodes: dict[int, SimNode]) -> bool:
+        held = [voter for voter in config.voters if nodes[voter].holds(index, term, config.memory_of(voter))]
+        return len(held) * 2 > len(config.voters)
+
+    def _check_read(self, node: SimNode, context: int, index: int) -> None:
+        read = self.reads.pop(context, None)
+        if read is None:
+            return
+        if index < read.floor:
+            raise Violation(f"{node.id} reads at {index}, {read.floor} was committed when the read arrived")
+        self.reads_answered += 1
+
+    # --- applying
+
+    def on_apply(self, node: SimNode, entry: Entry) -> None:
+        """`node` performs `entry` on its state."""
+        index = entry.index
+        if index != node.applied + 1:
+            raise Violation(f"{node.id} applies {index} after {node.applied}")
+        state = digest(node.state, entry)
+        node.applied = index
+        node.state = state
+        if index == len(self.states):
+            self.states.append(state)
+            if entry.kind == CONFIG:
+                self.configs.append((index, entry.data))
+        elif state != self.states[index]:
+            raise Violation(f"state machine safety: {node.id} applies another {entry.term}/{index} than somebody did")
+
+    def on_install(self, node: SimNode, index: int, state: int) -> None:
+        """`node` takes a snapshot as its state."""
+        if index >= len(self.states) or self.states[index] != state:
+            raise Violation(f"{node.id} installs a snapshot at {index} that is nobody's state")
+        if index <= node.applied:
+            raise Violation(f"{node.id} installs a snapshot at {index}, applied {node.applied}")
+        node.applied = index
+        node.state = state
+        node.commit = max(node.commit, index)
+
+    # --- clients
+
+    def on_acked(self, index: int, state: int) -> None:
+        """A client was told that its write at `index` is done; `state` is what its node saw then."""
+        self.acked.append((index, state))
+
+    def at_the_end(self) -> None:
+        """Every acknowledged write is part of the one history."""
+        for index, state in self.acked:
+            if index >= len(self.states) or self.states[index] != state:
+                raise Violation(f"acknowledged write at {index} is missing")

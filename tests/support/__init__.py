@@ -1,0 +1,1 @@
+"""Helpers that several suites share. No tests here."""

@@ -1,0 +1,57 @@
+"""Which server reaches which master, as `rk status` says it (HB-12)."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from cli.common.names import Names
+from cli.diagnose.reach import Reach, reaches, show, summary
+from regions.liveness.roster import SILENT_MS
+from regions.records.model import MasterRecord, ServerRecord
+from tests.support.helpers import free_ports
+
+WELL = Reach("s1", "m1", 400)
+OLD = Reach("s1", "m2", SILENT_MS + 1)
+NEVER = Reach("s2", "m2")
+MUTE = Reach("s1", "m3", -1, "connection refused")
+
+
+def said(*found: Reach) -> str:
+    text = io.StringIO()
+    show(found, Console(file=text, width=120))
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([WELL], "every server reaches every master, the oldest heartbeat is 0.4 s old"),
+        ([WELL, MUTE], "every server reaches every other master"),
+        ([WELL, MUTE], "m3 does not say whom it hears: connection refused"),
+        ([WELL, OLD], "5.0 s ago"),
+        ([WELL, NEVER], "never"),
+    ],
+)
+def test_what_status_says(found: list[Reach], expected: str) -> None:
+    """A line if all is well; else those that are not heard, and no others."""
+    assert expected in said(*found)
+    assert ("s1" in said(*found)) == (OLD in found)
+
+
+def test_a_server_is_summed_up() -> None:
+    """Heard by how many of the masters that could be asked."""
+    assert summary([WELL, OLD, MUTE], "s1") == "1/2, 0.4 s"
+    assert summary([NEVER], "s2") == "0/1"
+    assert said() == ""
+
+
+def test_a_master_that_cannot_be_asked_is_no_silence_of_the_servers() -> None:
+    """Nobody can tell; and the command does not fail because of it."""
+    [port] = free_ports(1)
+    servers = [ServerRecord("s1", "127.0.0.1", 1, 7)]
+    [found] = reaches([MasterRecord("m1", "127.0.0.1", port, 1)], servers, Names(servers, None))
+    assert (found.heard_ms, found.is_well) == (-1, True)
+    assert "does not answer" in found.unknown

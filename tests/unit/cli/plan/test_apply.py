@@ -1,0 +1,186 @@
+"""`rk plan` against a cluster: what is handed over, what is refused and why. The master's half is the real one (N4)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli.common.connect import refusal
+from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
+from cli.main import run
+from cli.plan import apply
+from coord.rpc.server import RpcError
+from master.api.reads import describe_table, server_load, summary
+from regions import messages as ms
+from regions.records.znodes import Layout
+from tests.unit.master.plans.test_applying import LAYOUT, PLAN, Ruler, memory_store
+
+pytest.importorskip("pyarrow")
+
+
+class MemoryCluster:
+    """What `rk plan` uses of a cluster: a master without a network, a store without a disk."""
+
+    local = None
+
+    def __init__(self) -> None:
+        self.store = memory_store()
+        self.ruler = Ruler(self.store)
+        self.layout: Layout = LAYOUT
+        #: Answers that get lost on their way, by the type of the request.
+        self.lost: list[type] = []
+        self.asked: list[msgspec.Struct] = []
+
+    def get(self, path: str) -> bytes | None:
+        found = self.store.nodes.get(path)
+        return None if found is None else found[0]
+
+    def get_all(self, parent: str) -> dict[str, bytes]:
+        return {
+            path.rpartition("/")[2]: one[0] for path, one in self.store.nodes.items() if path.startswith(f"{parent}/")
+        }
+
+    def records(self, parent: str, decode: Any) -> dict[str, Any]:
+        return {name: decode(data, f"{parent}/{name}") for name, data in self.get_all(parent).items()}
+
+    def ask_master(self, message: Any, expect: type) -> Any:
+        self.asked.append(message)
+        try:
+            answer = self._answer(message)
+            if type(message) in self.lost:
+                self.lost.remove(type(message))
+                raise RpcError("connection_lost", "the connection broke")
+        except RpcError as error:
+            raise refusal(error, message) from error
+        assert isinstance(answer, expect)
+        return answer
+
+    def _answer(self, message: Any) -> Any:
+        world = self.ruler.assigner.world
+        match message:
+            case ms.GetMasterStatus():
+                return ms.MasterStatus("m", "active", 4, "", "", 3, 1, 1, 6, 6, 6, 0, 0, [], None, [], 0)
+            case ms.ListServers():
+                return ms.Servers([server_load(one) for one in world.servers.values()])
+            case ms.ListTables():
+                return ms.Tables([summary(one) for one in world.tables.values()])
+            case ms.DescribeTable():
+                return describe_table(world.names[message.table], message)
+            case ms.BeginPlan():
+                return self.ruler.do(self.ruler.applying.begin(message))
+            case ms.AddPlanMoves():
+                return self.ruler.do(self.ruler.applying.add(message))
+            case ms.AbortPlan():
+                return self.ruler.do(self.ruler.applying.abort(message.plan_id))
+        raise AssertionError(message)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """Six regions on the first of three servers."""
+    found = MemoryCluster()
+
+    @contextlib.contextmanager
+    def opened(_given: object) -> Iterator[MemoryCluster]:
+        yield found
+
+    monkeypatch.setattr(apply, "open_cluster", opened)
+    return found
+
+
+@pytest.fixture
+def made(cluster: MemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A plan of the cluster as it is: two regions for each server."""
+    directory = tmp_path / "plan"
+    assert run(["plan", "create", "--output", str(directory), "--engine", "greedy"]) == 0
+    assert "2..2" in capsys.readouterr().out
+    assert cluster.store.nodes.get(LAYOUT.plan(PLAN)) is None
+    return directory
+
+
+def _ordered(cluster: MemoryCluster) -> dict[str, str]:
+    return {key: one.move for key, one in cluster.ruler.assigner.world.replicas.items() if one.move is not None}
+
+
+def test_apply_hands_over_what_differs_once(
+    cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts; a part whose answer got lost is sent again, and taken once."""
+    monkeypatch.setattr(apply, "PART_MOVES", 3)
+    cluster.lost = [ms.AddPlanMoves]
+    assert run(["plan", "apply", str(made), "--no-wait", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)["record"]
+    assert (record["state"], record["regions"], record["handed"], record["parts_done"]) == ("APPLYING", 4, 4, 2)
+    assert [one.part for one in cluster.asked if isinstance(one, ms.AddPlanMoves)] == [0, 0, 1]
+    assert sorted(_ordered(cluster).values()) == ["s2", "s2", "s3", "s3"]
+    assert run(["plan", "apply", str(made)]) == EXIT_REFUSED
+    assert "is being applied already" in capsys.readouterr().err
+    assert run(["plan", "show", "--cluster"]) == 0
+    assert "APPLYING" in capsys.readouterr().out
+
+
+def test_abort_and_resume(cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was withdrawn is ordered again, under the plan's id."""
+    assert run(["plan", "resume", str(made)]) == EXIT_NOT_FOUND
+    assert "never applied here" in capsys.readouterr().err
+    assert run(["plan", "apply", str(made), "--no-wait"]) == 0
+    assert "goes on: 0 of 4 moves are done" in capsys.readouterr().out
+    assert run(["plan", "abort"]) == 0
+    assert "4 were withdrawn" in capsys.readouterr().out
+    assert _ordered(cluster) == {}
+    assert run(["plan", "abort"]) == EXIT_NOT_FOUND
+    assert "no plan is applied" in capsys.readouterr().err
+    assert run(["plan", "resume", str(made), "--no-wait"]) == 0
+    assert len(_ordered(cluster)) == 4
+    assert cluster.ruler.applying.running() != ""
+
+
+def test_a_stale_plan_is_refused_and_rebase_keeps_what_fits(
+    cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server has gone since: nothing is ordered, unless greedy may decide about its regions."""
+    del cluster.ruler.assigner.world.servers["s3"]
+    assert run(["plan", "apply", str(made)]) == EXIT_REFUSED
+    errors = capsys.readouterr().err
+    assert "is stale: since it was made, 1 server gone (s3)" in errors
+    assert "--rebase" in errors
+    assert _ordered(cluster) == {}
+    assert run(["plan", "apply", str(made), "--rebase", "--dry-run"]) == 0
+    assert "would make 3 moves (rebased: 4 of 6 places are the plan's" in capsys.readouterr().out
+    assert run(["plan", "apply", str(made), "--rebase", "--no-wait"]) == 0
+    assert sorted(_ordered(cluster).values()) == ["s2", "s2", "s2"]
+
+
+def test_a_plan_that_breaks_rules_now_is_refused(
+    cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Resume looks at the rules, since the fingerprint is another one in the middle of a plan."""
+    assert run(["plan", "apply", str(made), "--no-wait"]) == 0
+    assert run(["plan", "abort"]) == 0
+    del cluster.ruler.assigner.world.servers["s3"]
+    assert run(["plan", "resume", str(made)]) == EXIT_REFUSED
+    assert "wrong server" in capsys.readouterr().err
+
+
+def test_a_corrupt_plan_orders_nothing(cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part or the kept input: one byte is enough."""
+    for name in ("part-00000.parquet", "input/servers.parquet"):
+        path = made / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        assert run(["plan", "apply", str(made)]) == EXIT_REFUSED
+        assert name in capsys.readouterr().err
+        path.write_bytes(whole)
+    assert not any(isinstance(one, ms.BeginPlan) for one in cluster.asked)
+
+
+def test_a_refusal_is_final(cluster: MemoryCluster) -> None:
+    """Only what may have been done is sent again."""
+    with pytest.raises(CliError, match="is not being applied"):
+        apply._insist(cluster, ms.AddPlanMoves("p", 0, []))  # type: ignore[arg-type]

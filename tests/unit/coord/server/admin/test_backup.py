@@ -1,0 +1,59 @@
+"""Who may ask a node for a backup: the token in `admin.json`."""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import Any
+
+from coord.server.admin.backup import ADMIN_FILE, Backups
+from tests.support.disks import MemoryDisk
+from tests.support.store_nodes import SeededRng, StepClock
+
+
+def admitted(disk: MemoryDisk, seed: int, port: int = 81) -> str:
+    """The token of a node that starts on `disk`."""
+    node: Any = None
+    backups = Backups(node, disk, "c", StepClock(), SeededRng(seed))
+    backups.admit(("h", port))
+    return backups.token.decode()
+
+
+def content(disk: MemoryDisk) -> dict[str, str]:
+    """What the file says."""
+    return dict(json.loads(bytes(disk.files[ADMIN_FILE].content)))
+
+
+def test_token_stays_over_restarts_and_the_address_follows() -> None:
+    """Whoever has a copy of the file can go on using it."""
+    disk = MemoryDisk()
+    token = admitted(disk, 1)
+    assert content(disk) == {"admin": "h:81", "token": token}
+    assert admitted(disk, 2, port=82) == token
+    assert content(disk) == {"admin": "h:82", "token": token}
+
+
+def test_file_that_says_the_same_is_not_written_again() -> None:
+    """A node is started on a full disk as on any other."""
+    disk = MemoryDisk()
+    token = admitted(disk, 1)
+    disk.on_call = nothing_is_done
+    assert admitted(disk, 2) == token
+
+
+def nothing_is_done(name: str) -> None:
+    """For a disk of which nothing is asked."""
+    raise AssertionError(name)
+
+
+def test_full_disk_does_not_keep_a_node_from_starting() -> None:
+    """It goes without the file, which only backups need; what was there stays."""
+    disk = MemoryDisk()
+    disk.failures["write"] = errno.ENOSPC
+    assert len(admitted(disk, 1)) == 64
+    assert ADMIN_FILE not in disk.files
+    disk.failures.clear()
+    token = admitted(disk, 2)
+    disk.failures["create"] = errno.ENOSPC
+    assert admitted(disk, 3, port=82) == token
+    assert content(disk)["admin"] == "h:81"

@@ -1,0 +1,96 @@
+"""What tools made for ZooKeeper's AdminServer read from the admin port: names and kinds of its fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coord.raft.membership import Configuration
+from coord.server.admin.commands import command_pages
+from coord.server.admin.four_letter import Words
+from coord.server.config.settings import Settings
+from coord.server.membership.addresses import Members, encode_members, parse_member
+from coord.server.node import Node
+from coord.wire import opcodes as op
+from coord.wire.records import encode_path_watch
+from tests.support.store_nodes import StoreNodes
+
+SETTINGS = Settings(node_id=1, data_dir=Path("/nowhere"), client_address=("127.0.0.1", 2181))
+
+
+@pytest.fixture
+def nodes() -> StoreNodes:
+    """A store of one node with a client that has asked for something."""
+    made = StoreNodes(1)
+    client = made.client(made.leader())
+    client.request(1, op.OP_EXISTS, encode_path_watch(b"/", True))
+    client.drain()
+    return made
+
+
+def page(nodes: StoreNodes, name: str, node: Node | None = None) -> Any:
+    """The content of one page, of the leader by default."""
+    node = node or nodes.leader()
+    return command_pages(SETTINGS, node, Words(SETTINGS, node))[f"/commands/{name}".encode()]()
+
+
+def test_connections(nodes: StoreNodes) -> None:
+    """Those by TLS apart."""
+    [connection] = nodes.leader().pipeline.connections.values()
+    found = page(nodes, "connections")
+    [plain] = found["connections"]
+    assert (plain["remote_socket_address"], plain["last_operation"]) == ("10.0.0.1:5000", "EXIS")
+    assert plain["session_id"] == connection.session_id
+    assert (plain["packets_received"], plain["packets_sent"], plain["session_timeout"]) == (1, 2, 4000)
+    assert (found["secure_connections"], found["command"], found["error"]) == ([], "connections", None)
+    connection.is_secure = True
+    assert page(nodes, "cons")["secure_connections"] == [plain]
+
+
+def test_figures_are_numbers(nodes: StoreNodes) -> None:
+    """Also means."""
+    assert isinstance(page(nodes, "monitor")["avg_latency"], float)
+    assert isinstance(page(nodes, "server_stats")["server_stats"]["avg_latency"], float)
+
+
+def test_read_only_server_says_so(nodes: StoreNodes) -> None:
+    """In the line behind the version: scripts that wait for a server look for it."""
+    node = nodes.leader()
+    assert b"READ-ONLY" not in Words(SETTINGS, node).answer(b"srvr")
+    node.pipeline.read_only.is_on = True
+    assert Words(SETTINGS, node).answer(b"srvr").splitlines()[1].startswith(b"READ-ONLY mode")
+    assert page(nodes, "is_read_only", node)["read_only"]
+
+
+def test_observers_are_no_followers() -> None:
+    """Who watches that enough of those are in step who vote must not be comforted by others."""
+    nodes = StoreNodes(3)
+    leader, follower = nodes.leader(), nodes.follower()
+    nodes.run(5)
+    voters = [leader.core.id, follower.core.id]
+    [observer] = set(nodes.ids()) - set(voters)
+    for node in (leader, follower):
+        node.core.configs.current = Configuration(voters, None, [observer])
+    found = page(nodes, "monitor", leader)
+    assert (found["learners"], found["synced_followers"], found["synced_observers"]) == (2, 1, 1)
+    assert (found["synced_non_voting_followers"], found["pending_syncs"], found["quorum_size"]) == (0, 0, 2)
+    found = page(nodes, "monitor", follower)
+    assert found["quorum_size"] == 2
+    assert "synced_followers" not in found
+
+
+def test_voting_view(nodes: StoreNodes) -> None:
+    """By id; observers do not vote."""
+    assert page(nodes, "voting_view")["current_config"] == {}
+    members: Members = {i: parse_member(i, f"host{i}:2888:3888;0.0.0.0:2181")[0] for i in (1, 2)}
+    nodes.leader().core.configs.current = Configuration([1], None, [2], encode_members(members))
+    assert page(nodes, "voting_view")["current_config"] == {
+        "1": {
+            "server_addresses": ["host1:2888"],
+            "election_addresses": ["host1:3888"],
+            "client_address": "0.0.0.0:2181",
+            "learner_type": "participant",
+        }
+    }

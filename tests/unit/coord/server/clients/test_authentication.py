@@ -1,0 +1,192 @@
+"""Who a client is, on whole nodes in memory: digest and super, SASL, certificates, and what the audit log tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.logger import LogEvent, formatEvent, globalLogPublisher
+
+from coord.errors import AUTH_FAILED, NO_AUTH, OK
+from coord.server.clients.authentication import Authenticator
+from coord.wire import opcodes as op
+from coord.wire import records
+from coord.wire.sasl import SaslClient
+from coord.wire.values import Acl, CreateRequest
+from tests.support.store_nodes import Client, SeededRng, StoreNodes
+
+#: The digest of super:test, as `generate_digest("super:test")` of ZooKeeper prints it.
+SUPER_DIGEST = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+
+
+class Audit:
+    """The audit log's lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, event: LogEvent) -> None:
+        if event.get("log_namespace") == "audit":
+            self.lines.append(formatEvent(event))
+
+
+@pytest.fixture
+def audit() -> Iterator[Audit]:
+    """What is logged during the test."""
+    found = Audit()
+    globalLogPublisher.addObserver(found)  # type: ignore[arg-type]
+    yield found
+    globalLogPublisher.removeObserver(found)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def nodes() -> StoreNodes:
+    """Three nodes that know a superuser and a user of SASL."""
+    made = StoreNodes(3)
+    for node in made.nodes.values():
+        users = {"bob": "builder"}
+        token = SeededRng(7).token
+        node.pipeline.authenticator = Authenticator(token, super_digest=SUPER_DIGEST, sasl_users=users)
+    made.leader()
+    return made
+
+
+class Asker:
+    """A client that sends one request at a time."""
+
+    def __init__(self, nodes: StoreNodes, client: Client | None = None) -> None:
+        self.nodes = nodes
+        self.client = client or nodes.client(nodes.nodes[1])
+        self.xid = 0
+
+    def ask(self, opcode: int, body: bytes, xid: int = 0) -> tuple[int, bytes]:
+        """(err, reply body)."""
+        self.xid += 1
+        self.client.request(xid or self.xid, opcode, body)
+        self.nodes.settle()
+        got, _, err, reply = self.client.replies()[-1]
+        assert got == (xid or self.xid)
+        return err, reply
+
+    def auth(self, scheme: bytes, credential: bytes) -> int:
+        """An auth packet's answer."""
+        return self.ask(op.OP_AUTH, records.encode_auth(scheme, credential), op.XID_AUTH)[0]
+
+    def sasl(self, token: bytes) -> tuple[int, bytes | None]:
+        """(err, token) of a step of SASL."""
+        err, body = self.ask(op.OP_SASL, records.encode_sasl(token))
+        # The Java client reads a token behind a refusal as well; without one it takes the connection for broken.
+        return err, records.decode_sasl(body, 0, len(body))
+
+    def identities(self) -> list[tuple[bytes, bytes]]:
+        """What every node's table says of the session, without the address."""
+        session_id = self.client.connection.session_id
+        found = [node.machine.sessions.sessions[session_id].identities for node in self.nodes.nodes.values()]
+        assert all(one[1:] == found[0][1:] for one in found)
+        return found[0][1:]
+
+
+def created(path: bytes, scheme: bytes, name: bytes) -> bytes:
+    """Body of a create for one identity alone."""
+    return records.encode_create(CreateRequest(op.OP_CREATE, path, b"", [Acl(31, scheme, name)], 0))
+
+
+def test_superuser_may_do_everything(nodes: StoreNodes, audit: Audit) -> None:
+    """Whoever proves the super digest; another password of that name is an ordinary digest identity."""
+    owner, boss, fake = Asker(nodes), Asker(nodes), Asker(nodes)
+    assert owner.ask(op.OP_CREATE, created(b"/mine", b"digest", b"x:y"))[0] == OK
+    get = records.encode_path_watch(b"/mine", False)
+    assert boss.ask(op.OP_GET_DATA, get)[0] == NO_AUTH
+    assert (boss.auth(b"digest", b"super:test"), fake.auth(b"digest", b"super:tset")) == (OK, OK)
+    assert boss.identities() == [(b"digest", SUPER_DIGEST.encode()), (b"super", b"")]
+    assert boss.ask(op.OP_GET_DATA, get)[0] == OK
+    assert fake.ask(op.OP_GET_DATA, get)[0] == NO_AUTH
+    assert [line.split(" session")[0] for line in audit.lines] == [
+        "authentication scheme=super id='super'",
+        "authentication scheme=digest id='super'",
+    ]
+
+
+def test_nobody_is_superuser_unless_set(nodes: StoreNodes) -> None:
+    """Without the setting its credential proves a digest identity and no more."""
+    nodes.nodes[1].pipeline.authenticator = Authenticator(SeededRng(1).token)
+    asker = Asker(nodes)
+    assert asker.auth(b"digest", b"super:test") == OK
+    assert asker.identities() == [(b"digest", SUPER_DIGEST.encode())]
+
+
+def test_sasl_proves_a_user(nodes: StoreNodes, audit: Audit) -> None:
+    """The last answer comes when every node knows; access lists of scheme sasl hold for it."""
+    asker, other = Asker(nodes), Asker(nodes)
+    client = SaslClient("bob", "builder", b"cnonce")
+    assert asker.sasl(b"")[1] is not None
+    err, challenge = asker.sasl(b"")
+    assert err == AUTH_FAILED, "the first token is empty, the second is not"
+    asker = Asker(nodes)
+    _, challenge = asker.sasl(client.evaluate(None))
+    err, proof = asker.sasl(client.evaluate(challenge))
+    assert client.evaluate(proof) == b""
+    assert (err, client.is_complete, asker.identities()) == (OK, True, [(b"sasl", b"bob")])
+    assert asker.ask(op.OP_CREATE, created(b"/bobs", b"sasl", b"bob"))[0] == OK
+    assert other.ask(op.OP_GET_DATA, records.encode_path_watch(b"/bobs", False))[0] == NO_AUTH
+    assert "scheme=sasl id='bob'" in audit.lines[-1]
+    assert "builder" not in "".join(audit.lines)
+
+
+def test_wrong_secret_ends_the_connection(nodes: StoreNodes, audit: Audit) -> None:
+    """AuthFailed, then closed, as ZooKeeper does; the attempt is in the audit log."""
+    asker = Asker(nodes)
+    client = SaslClient("bob", "wrong", b"cnonce")
+    _, challenge = asker.sasl(client.evaluate(None))
+    assert asker.sasl(client.evaluate(challenge)) == (AUTH_FAILED, None)
+    assert not asker.client.is_open
+    assert "refused: unknown user or wrong password for 'bob'" in audit.lines[-1]
+
+
+def test_without_users_the_answer_is_null(nodes: StoreNodes) -> None:
+    """That is how a ZooKeeper without SASL answers; clients take it for a failure."""
+    nodes.nodes[1].pipeline.authenticator = Authenticator(SeededRng(1).token)
+    asker = Asker(nodes)
+    assert asker.sasl(b"") == (OK, None)
+    assert asker.identities() == []
+
+
+@pytest.mark.parametrize("scheme", [b"sasl", b"x509", b"super", b"world", b"nonsense"])
+def test_other_schemes_prove_nothing(nodes: StoreNodes, audit: Audit, scheme: bytes) -> None:
+    """Least of all that somebody is the superuser."""
+    asker = Asker(nodes)
+    assert asker.auth(scheme, b"bob") == AUTH_FAILED
+    assert not asker.client.is_open
+    assert "refused" in audit.lines[-1]
+
+
+def test_certificate_comes_with_the_session(nodes: StoreNodes) -> None:
+    """From its first request on, and again after it moved to another node under another certificate."""
+    client = Client(nodes.nodes[1], nodes.clock)
+    client.connection.certificate = b"CN=bob"
+    client.connect()
+    nodes.settle()
+    asker = Asker(nodes, client)
+    assert asker.identities() == [(b"x509", b"CN=bob")]
+    assert asker.auth(b"x509", b"") == OK
+    moved = Client(nodes.nodes[2], nodes.clock)
+    moved.connection.certificate = b"CN=eve"
+    client.drain()
+    reply: Any = client.connect_reply
+    moved.connect(session_id=reply.session_id, passwd=reply.passwd)
+    nodes.settle()
+    assert Asker(nodes, moved).identities() == [(b"x509", b"CN=eve")]
+
+
+def test_changes_of_access_lists_are_audited(nodes: StoreNodes, audit: Audit) -> None:
+    """Path and session; not the hashes in the list."""
+    asker = Asker(nodes)
+    lines = [Acl(31, b"digest", b"bob:SECRETHASH=")]
+    assert asker.ask(op.OP_SET_ACL, records.encode_set_acl(b"/", lines, -1))[0] == OK
+    assert asker.ask(op.OP_SET_ACL, records.encode_set_acl(b"/", lines, -1))[0] == NO_AUTH
+    session = f"session={asker.client.connection.session_id & (1 << 64) - 1:#x} address=10.0.0.1"
+    assert audit.lines == [
+        f"acl path='/' {session} result=ok",
+        f"acl path='/' {session} result=refused: {NO_AUTH}",
+    ]

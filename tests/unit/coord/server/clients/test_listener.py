@@ -1,0 +1,209 @@
+"""The client port's sends: a crowd that hears of one change does not hold up those who ask (docs/store.md, Limits)."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from coord.server.clients.listener import ClientLimits, ClientListener, ClientStream
+from coord.server.net.reactor import READABLE
+from coord.server.net.stream import listening_socket
+from tests.support.store_nodes import StoreNodes
+
+
+class Doors:
+    """A reactor that is asked for nothing but descriptors to watch; the test says when something happens."""
+
+    def __init__(self) -> None:
+        self.functions: dict[int, Callable[[int], None]] = {}
+
+    def watch(self, fd: int, function: Callable[[int], None]) -> None:
+        self.functions[fd] = function
+
+    def callLater(self, delay: float, function: Callable[[], None]) -> None: ...
+    def rewatch(self, fd: int, *, readable: bool, writable: bool) -> None: ...
+    def unwatch(self, fd: int) -> None: ...
+
+
+class Clients:
+    """Connections of one listener, each with its client's end."""
+
+    def __init__(self, sends_per_turn: int) -> None:
+        store = StoreNodes(1)
+        doors: Any = Doors()
+        limits = ClientLimits(sends_per_turn=sends_per_turn)
+        self.listener = ClientListener(doors, store.leader(), store.clock, limits, lambda word: word)
+        self.streams: list[ClientStream] = []
+        self.ends: list[socket.socket] = []
+
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            ours, theirs = socket.socketpair()
+            theirs.setblocking(False)
+            self.streams.append(ClientStream(self.listener, ours, ("10.0.0.1", 5000), None))
+            self.ends.append(theirs)
+
+    def say(self, who: int, text: bytes) -> None:
+        """The node has something for a client."""
+        self.streams[who].output.append(text)
+        self.streams[who].wake()
+
+    def heard(self) -> list[bytes]:
+        """What each client has received since the last time."""
+        return [_received(end) for end in self.ends]
+
+    def close(self) -> None:
+        for stream, end in zip(self.streams, self.ends, strict=True):
+            stream.sock.close()
+            end.close()
+
+
+def _received(end: socket.socket) -> bytes:
+    try:
+        return end.recv(1000)
+    except BlockingIOError:
+        return b""
+
+
+@pytest.fixture
+def clients() -> Iterator[Clients]:
+    made = Clients(sends_per_turn=2)
+    made.add(6)
+    yield made
+    made.close()
+
+
+def test_turn_sends_to_so_many_and_the_rest_follow_in_order(clients: Clients) -> None:
+    """Each gets its own once; the loop is told that it must not wait."""
+    for who in range(6):
+        clients.say(who, b"event")
+    assert clients.listener.send_all()
+    assert clients.heard() == [b"event", b"event", b"", b"", b"", b""]
+    assert clients.listener.send_all()
+    assert clients.heard() == [b"", b"", b"event", b"event", b"", b""]
+    assert not clients.listener.send_all()
+    assert clients.heard() == [b"", b"", b"", b"", b"event", b"event"]
+    assert not clients.listener.send_all()
+
+
+def test_who_asks_meanwhile_is_answered_beside_the_crowd(clients: Clients) -> None:
+    """In the very next turn, although four of the crowd are still to be told."""
+    for who in range(6):
+        clients.say(who, b"event")
+    clients.listener.send_all()
+    clients.heard()
+    clients.say(0, b"answer")
+    clients.listener.send_all()
+    assert clients.heard() == [b"answer", b"", b"event", b"event", b"", b""]
+
+
+def test_one_of_the_crowd_hears_the_event_before_its_answer(clients: Clients) -> None:
+    """What it asks meanwhile goes behind what it has not been sent yet, in one piece."""
+    for who in range(6):
+        clients.say(who, b"event ")
+    clients.listener.send_all()
+    clients.say(5, b"answer")
+    clients.listener.send_all()
+    assert clients.heard()[5] == b""
+    assert not clients.listener.send_all()
+    assert clients.heard()[5] == b"event answer"
+
+
+def test_those_who_wait_are_not_overtaken_for_ever(clients: Clients) -> None:
+    """As many of them as of the others in each turn."""
+    for who in range(6):
+        clients.say(who, b"event")
+    clients.listener.send_all()
+    for _ in range(2):
+        clients.say(0, b"a")
+        clients.say(1, b"b")
+        clients.listener.send_all()
+    assert clients.heard() == [b"eventaa", b"eventbb", b"event", b"event", b"event", b"event"]
+
+
+def test_connection_that_ends_while_it_waits_gets_what_it_is_owed(clients: Clients) -> None:
+    """Closed from this side, behind its last answer."""
+    for who in range(6):
+        clients.say(who, b"event")
+    clients.listener.send_all()
+    clients.streams[5].close(flush=True)
+    while clients.listener.send_all():
+        pass
+    assert clients.ends[5].recv(1000) == b"event"
+    assert clients.ends[5].recv(1000) == b""
+
+
+def test_stop_leaves_nobody_out(clients: Clients) -> None:
+    """All output leaves before the connections are closed."""
+    for who in range(6):
+        clients.say(who, b"event")
+    clients.listener.stop()
+    assert clients.heard() == [b"event"] * 6
+
+
+def test_ipv4_client_of_a_door_to_both_worlds_keeps_its_address() -> None:
+    """Access lists of scheme ip and the bound per address go by it."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    store = StoreNodes(1)
+    doors: Any = Doors()
+    limits = ClientLimits(connections_per_address_max=1)
+    listener = ClientListener(doors, store.leader(), store.clock, limits, lambda word: word)
+    with contextlib.closing(listening_socket("::", 0)) as door, contextlib.ExitStack() as ends:
+        listener.start({door: None})
+        for host in ("127.0.0.1", "::1", "127.0.0.1"):
+            ends.enter_context(socket.create_connection((host, door.getsockname()[1])))
+        doors.functions[door.fileno()](READABLE)
+        assert [stream.address for stream in listener.streams] == ["127.0.0.1", "::1"]
+        assert listener.refused == 1
+        for stream in listener.streams:
+            ends.enter_context(stream.sock)
+
+
+class _Sealer:
+    """Stands in for TLS: notes what is sealed together."""
+
+    def __init__(self) -> None:
+        self.sealed: list[list[bytes]] = []
+
+    def seal(self, frames: list[bytes]) -> bytes:
+        self.sealed.append(list(frames))
+        return b"".join(frames)
+
+    def farewell(self) -> bytes:
+        return b""
+
+
+def test_over_tls_each_answer_of_a_turn_is_sealed_alone_and_all_leave_in_one_send(clients: Clients) -> None:
+    """A record that holds two answers stops a client that selects on its socket."""
+    tls: Any = _Sealer()
+    clients.streams[0].tls = tls
+    for text in (b"one", b"two", b"three"):
+        clients.say(0, text)
+    clients.listener.send_all()
+    assert tls.sealed == [[b"one", b"two", b"three"]]
+    assert clients.heard()[0] == b"onetwothree"
+
+
+def test_answers_wait_for_contact_with_the_leader_and_words_do_not(clients: Clients) -> None:
+    """In their order; what is no session's leaves all the same."""
+    contact = clients.listener.node.liveness.contact
+    session: Any = object()
+    for stream in clients.streams[1:]:
+        stream.connection.session = session
+    held_until, contact.until_ms = contact.until_ms, -1
+    clients.say(0, b"word")
+    clients.say(1, b"one")
+    clients.say(2, b"two")
+    assert not clients.listener.send_all(), "nothing is to be done at once"
+    clients.say(1, b"-more")
+    assert not clients.listener.send_all()
+    assert clients.heard() == [b"word", b"", b"", b"", b"", b""]
+    contact.until_ms = held_until
+    while clients.listener.send_all():
+        pass
+    assert clients.heard() == [b"", b"one-more", b"two", b"", b"", b""]

@@ -1,0 +1,168 @@
+"""Addresses and steps in words and bytes: ZooKeeper's lines, the attachment, what a wish comes to, who may dial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coord.errors import BAD_ARGUMENTS, RemoteProtocolError
+from coord.raft.membership import Configuration
+from coord.server.membership import steps
+from coord.server.membership.addresses import (
+    Member,
+    config_text,
+    decode_members,
+    encode_members,
+    parse_config_text,
+    parse_server,
+    with_members,
+)
+from coord.server.peers import codec
+from coord.server.peers.link import PeerLinks
+from tests.support.store_nodes import SeededRng
+
+
+@pytest.mark.parametrize(
+    ("text", "again"),
+    [
+        ("server.1=zoo1:2888:3888;2181", "server.1=zoo1:2888:3888:participant;0.0.0.0:2181"),
+        ("server.2=10.0.0.2:1:2:observer;10.0.0.2:3", "server.2=10.0.0.2:1:2:observer;10.0.0.2:3"),
+        ("server.3=[::1]:1:2:PARTICIPANT", "server.3=[::1]:1:2:participant"),
+        (" server.4 = [fe80::1]:1:2;[::]:2181 ", "server.4=[fe80::1]:1:2:participant;[::]:2181"),
+    ],
+)
+def test_lines_of_zookeeper(text: str, again: str) -> None:
+    """Read, and written as ZooKeeper writes them."""
+    member, role = parse_server(text)
+    assert member.zookeeper_line(role) == again
+    assert parse_server(again) == (member, role)
+    assert decode_members(encode_members({member.node_id: member})) == {member.node_id: member}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "some thing", "server.x=a:1:2", "server.0=a:1:2", "server.1=a", "server.1=a:1", "server.1=a:1:2:king"),
+        *("server.1=a:0:2", "server.1=a:1:65536", "server.1=:1:2", "server.1=a:1:2;b", "server.1=a|b:1:2", "1=a:1:2"),
+        *("server.1=a:1:2:observer:x", "server.1=a b:1:2", "server.99999999999999999999=a:1:2", "server.1=a:²:2"),
+    ],
+)
+def test_bad_lines(text: str) -> None:
+    """ValueError, whatever they are."""
+    with pytest.raises(ValueError, match=r"."):
+        parse_server(text)
+
+
+def _config() -> Configuration:
+    members = {i: Member(i, (f"h{i}", 1), 2, (f"h{i}", 3)) for i in (1, 2, 3, 4)}
+    return with_members(Configuration([1, 2, 3], [], [4]), members)
+
+
+def test_config_text_goes_back_and_forth() -> None:
+    """/zookeeper/config is read by those who join by client addresses."""
+    text = config_text(_config()) + b"version=1f"
+    found, version = parse_config_text(text)
+    assert version == 31
+    assert [role for _, role in found.values()] == ["participant"] * 3 + ["observer"]
+    assert found[4][0].client == ("h4", 3)
+
+
+def _steps(**wish: Any) -> list[str]:
+    full = {"do": "reconfig", "joining": [], "leaving": [], "members": [], **wish}
+    steps.check_lines(full)
+    target = steps.target_for(full, _config())
+    return [repr(step) for step in steps.steps_to(target, _config(), 1, renews=full["do"] == "reconfig")]
+
+
+def test_steps() -> None:
+    """Who comes first, who leaves last; the leader hands over before anything else."""
+    assert _steps(joining=["server.5=h5:1:2"], leaving=["2", "4"]) == ["add 5", "remove 4", "remove 2"]
+    assert _steps(joining=["server.4=h4:1:2;h4:3"]) == ["add 4"]
+    assert _steps(joining=["server.2=h2:1:2:observer;h2:3"]) == ["demote 2"]
+    assert _steps(joining=["server.2=h2:9:2;h2:3"]) == ["move 2"]
+    assert _steps(leaving=["9"]) == ["renew 0"]
+    assert _steps() == ["renew 0"], "as in ZooKeeper, even a wish for nothing makes a configuration of its own"
+    assert _steps(leaving=["1"]) == ["transfer 0"]
+    assert _steps(members=["server.1=h1:1:2;h1:3", "server.5=h5:1:2"]) == ["add 5", "remove 4", "remove 2", "remove 3"]
+    for wrong in ({"leaving": ["1", "2", "3"]}, {"members": ["server.7=h7:1:2"]}, {"joining": ["server.5=h1:1:2"]}):
+        with pytest.raises(steps.RefusedError) as refused:
+            _steps(**wrong)
+        assert refused.value.code == BAD_ARGUMENTS
+
+
+class _View:
+    """Configuration 10 of this node, not committed; 7 was removed by an older one, 6 by this one."""
+
+    def config_index(self) -> int:
+        return 10
+
+    def own_address(self) -> str:
+        return "h1:1"
+
+    def may_return(self, peer: int) -> bool:
+        return peer == 6
+
+    def removed_since(self, peer: int) -> int:
+        return 10 if peer == 7 else 0
+
+    def removed(self, peer: int, index: int) -> None:
+        raise AssertionError((peer, index))
+
+    def describe(self) -> bytes:
+        return codec.encode_cluster(b"c" * 16, 10, _config())
+
+
+def test_who_may_dial() -> None:
+    """Members, and whoever knows newer members than this node does; the removed are told so."""
+    links = PeerLinks(
+        None,  # type: ignore[arg-type]
+        node_id=1,
+        cluster=b"c" * 16,
+        incarnation=1,
+        addresses={2: ("h2", 1), 3: ("h3", 1)},
+        rng=SeededRng(1),
+    )
+
+    def hello(src: int, config: int = 10, address: str = "", cluster: bytes = b"c" * 16) -> codec.Hello:
+        raw = codec.encode_hello(codec.Hello(cluster, src, 1, 5, True, config=config, address=address))
+        return codec.decode_hello(raw[5:])
+
+    assert "not a member" in links.objection(hello(5, 99, "h5:1"))  # its members never change
+    links.members = _View()
+    assert links.objection(hello(2)) == ""
+    assert "this node" in links.objection(hello(1))
+    assert "another cluster" in links.objection(hello(2, cluster=b"d" * 16))
+    assert "not a member" in links.objection(hello(5, 10, "h5:1"))
+    assert "not a member" in links.objection(hello(5, 11))
+    newer = hello(5, 11, "h5:1")
+    assert links.objection(newer) == ""
+    links.meet(newer)
+    assert links.objection(hello(5)) == ""
+    assert "not a member" in links.objection(hello(6))
+    # Perhaps 6 leads by now, and what removed it here is no part of history.
+    assert links.objection(hello(6, 9, "h6:1")) == ""
+    assert links.removed_since(hello(7)) == 10
+    assert links.removed_since(hello(7, cluster=b"d" * 16)) == 0
+    links.follow({2: ("h2", 1), 4: ("h4", 1)})
+    assert "not a member" in links.objection(hello(3))
+    assert links.objection(hello(4)) == ""
+
+
+def test_frames_of_membership() -> None:
+    """There and back; what is cut short costs the connection and nothing else."""
+    frame = codec.encode_cluster(b"c" * 16, 10, _config())
+    assert codec.decode_cluster(frame[5:]) == (b"c" * 16, 10, _config())
+    assert codec.decode_removed(codec.encode_removed(77)[5:]) == 77
+    assert codec.is_who(codec.encode_who()[5:])
+    ask = codec.encode_numbered(codec.ASK, 9, b"{}")
+    assert codec.decode_numbered(ask, 5, len(ask)) == (9, b"{}")
+    for broken in (b"", frame[5:20], frame[5:40]):
+        with pytest.raises(RemoteProtocolError):
+            codec.decode_cluster(broken)
+    with pytest.raises(RemoteProtocolError):
+        codec.decode_removed(b"1234")
+    with pytest.raises(RemoteProtocolError):
+        codec.decode_numbered(b"1234", 0, 4)
+    old = codec.decode_hello(b"RKPR\x00\x01" + bytes(41))
+    assert old.version == 1

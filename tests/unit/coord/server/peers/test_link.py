@@ -1,0 +1,196 @@
+"""Links between nodes, as far as no real peer is needed to see what they do."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from coord.errors import RemoteProtocolError
+from coord.server.net.reactor import TurnReactor
+from coord.server.peers.codec import Hello, decode_hello, encode_hello
+from coord.server.peers.link import PROVISIONAL_MAX, PROVISIONAL_TRIES, PeerLinks
+from tests.support.store_nodes import SeededRng
+
+
+def test_link_for_which_there_is_no_descriptor_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crowd of clients may have taken the last one; when they have gone the peer is to be reached."""
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    reactor = TurnReactor()
+    node: Any = None
+    links = PeerLinks(
+        reactor, node_id=1, cluster=bytes(16), incarnation=1, addresses={2: ("127.0.0.1", 9)}, rng=SeededRng(1)
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", refuse)
+        links.start(node, None)
+    [again] = reactor.getDelayedCalls()
+    assert again.getTime() - reactor.seconds() < 1
+    again.cancel()
+    links.stop()
+
+
+class _Members:
+    """A membership that knows of nobody but nodes 1 and 2, as of index 7."""
+
+    def config_index(self) -> int:
+        return 7
+
+    def own_address(self) -> str:
+        return "127.0.0.1:9"
+
+    def may_return(self, peer: int) -> bool:
+        return False
+
+    def removed_since(self, peer: int) -> int:
+        return 0
+
+    def removed(self, peer: int, index: int) -> None:
+        raise AssertionError
+
+    def describe(self) -> bytes:
+        raise AssertionError
+
+
+class _Node:
+    """Counts which peers were lost."""
+
+    def __init__(self) -> None:
+        self.lost: list[int] = []
+
+    def has_log(self) -> bool:
+        return True
+
+    def peer_introduced(self, peer: int, has_log: bool) -> None:
+        pass
+
+    def peer_connected(self, peer: int) -> None:
+        pass
+
+    def peer_lost(self, peer: int) -> None:
+        self.lost.append(peer)
+
+    def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
+        raise AssertionError
+
+
+def stranger(src: int, address: str = "127.0.0.1:1") -> Hello:
+    """The hello of a node that a newer configuration knows, as it says."""
+    return Hello(bytes(16), src, 1, 1, True, config=8, address=address)
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerLinks]:
+    """The links of node 1 in a cluster of two; no connection comes about."""
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ECONNREFUSED, "connection refused")
+
+    found = PeerLinks(
+        TurnReactor(), node_id=1, cluster=bytes(16), incarnation=1, addresses={2: ("127.0.0.1", 9)}, rng=SeededRng(1)
+    )
+    found.members = _Members()
+    # One monkeypatch for fixture and test: with two, the second to end would put the first's replacement back.
+    monkeypatch.setattr(socket, "socket", refuse)
+    found.start(_Node(), None)
+    yield found
+    found.stop()
+
+
+def fire(call: Any) -> None:
+    """Do now what is due later."""
+    function = call.func
+    call.cancel()
+    function()
+
+
+def next_dial(links: PeerLinks) -> float:
+    """Let the next dial happen now; the pause before it in seconds."""
+    reactor: Any = links.reactor
+    calls = reactor.getDelayedCalls()
+    [call] = [one for one in calls if one.func.__self__.peer != 2]
+    pause = float(call.getTime() - reactor.seconds())
+    fire(call)
+    return pause
+
+
+def test_a_node_that_only_a_hello_knows_is_given_up(links: PeerLinks) -> None:
+    """A stranger's invention is not dialled for ever, and with growing pauses."""
+    assert links.objection(stranger(9)) == ""
+    links.meet(stranger(9))
+    pauses = [next_dial(links) for _ in range(PROVISIONAL_TRIES - 1)]
+    assert sorted(links._links) == [2]
+    assert pauses[-1] > pauses[0] > 0.5
+    [call] = links.reactor.getDelayedCalls()  # type: ignore[attr-defined]
+    assert call.func.__self__.peer == 2
+    links.meet(stranger(9))  # it may try again
+    assert sorted(links._links) == [2, 9]
+
+
+def test_nodes_that_only_hellos_know_are_bounded(links: PeerLinks) -> None:
+    """Ids can be invented without end."""
+    for src in range(10, 10 + PROVISIONAL_MAX):
+        assert links.objection(stranger(src)) == ""
+        links.meet(stranger(src))
+    assert "not members" in links.objection(stranger(99))
+    assert links.objection(stranger(10)) == ""
+    links.follow({2: ("127.0.0.1", 9), 10: ("127.0.0.1", 1)})  # a member by now, and dialled as one
+    assert sorted(links._links) == [2, 10]
+    links.meet(stranger(11))
+    for _ in range(3 * PROVISIONAL_TRIES):
+        for call in links.reactor.getDelayedCalls():  # type: ignore[attr-defined]
+            fire(call)
+    assert sorted(links._links) == [2, 10]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1:99999",
+        "127.0.0.1:0",
+        "127.0.0.1:-1",
+        "127.0.0.1",
+        ":1",
+        "a b:1",
+        "a\nb:1",
+        "a:\u0661",
+        "x" * 9 + "\0:1",
+    ],
+)
+def test_a_hello_with_an_address_that_is_none_is_refused(address: str) -> None:
+    """Such an address was dialled, and the OverflowError of connect stopped the node."""
+    body = encode_hello(stranger(9, address))[5:]
+    with pytest.raises(RemoteProtocolError, match="address"):
+        decode_hello(body)
+
+
+@pytest.mark.parametrize(("src", "config"), [(1 << 63, 8), ((1 << 64) - 1, 8), (9, 1 << 62), (9, (1 << 64) - 1)])
+def test_a_hello_with_impossible_numbers_is_refused(src: int, config: int) -> None:
+    """Ids and indexes are signed 64-bit numbers with room to add to them."""
+    hello = stranger(src)
+    hello.config = config
+    with pytest.raises(RemoteProtocolError):
+        decode_hello(encode_hello(hello)[5:])
+    hello.src, hello.config = 9, (1 << 62) - 1
+    assert decode_hello(encode_hello(hello)[5:]).config == hello.config
+
+
+def test_an_address_that_cannot_be_connected_to_costs_a_dial(links: PeerLinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the address came from."""
+
+    class Refusing:
+        def setblocking(self, value: bool) -> None: ...
+        def setsockopt(self, *arguments: object) -> None: ...
+        def close(self) -> None: ...
+        def connect_ex(self, address: object) -> int:
+            raise OverflowError("connect_ex(): port must be 0-65535.")
+
+    monkeypatch.setattr(socket, "socket", lambda *arguments: Refusing())
+    links._open(3, ("127.0.0.1", 99999))
+    assert len(links.reactor.getDelayedCalls()) == 2  # type: ignore[attr-defined]

@@ -1,0 +1,265 @@
+"""Damage to what was durable: the other nodes bring it again where that is safe, else the node refuses to start."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from coord.errors import OK, CorruptRecord, StorageError
+from coord.raft.membership import Configuration
+from coord.server.membership.joining import MARK
+from coord.server.recovery.repair import ASIDE, IrreparableError, recover_or_repair
+from coord.storage.snapshot import SnapshotMeta, Snapshots
+from coord.storage.wal import MAGIC, Batch, open_wal
+from coord.tree.machine import StateMachine
+from coord.wire import opcodes as op
+from coord.wire import records
+from coord.wire.values import OPEN_ACL, CreateRequest
+from tests.support.disks import MemoryDisk
+from tests.support.store_nodes import Client, SeededRng, StoreNodes
+
+SEGMENT_BYTES = 400
+
+
+class PowerCut(BaseException):
+    """The machine goes off."""
+
+
+def log_of(entries: int, *snapshots: int, voters: tuple[int, ...] = (1, 2, 3)) -> MemoryDisk:
+    """A directory with a log of several segments and whole snapshots at these indexes."""
+    disk = MemoryDisk()
+    wal, _ = open_wal(disk, "wal", segment_bytes=SEGMENT_BYTES)
+    for index in range(1, entries + 1):
+        batch = Batch()
+        batch.set_hard_state(3, 2)
+        batch.add_entry(3, index, 1, b"entry %d" % index)
+        wal.write([batch])
+    folder = Snapshots(disk, "snap")
+    for index in snapshots:
+        meta = SnapshotMeta(index, 3, Configuration(list(voters)).encode())
+        folder.write(meta, StateMachine().snapshot_chunks())
+    return disk
+
+
+def flip(disk: MemoryDisk, path: str, offset: int) -> None:
+    """One bit of the medium."""
+    file = disk.files[path]
+    file.content[offset] ^= 4
+    file.synced = bytes(file.content)
+
+
+def middle(disk: MemoryDisk) -> tuple[str, int]:
+    """The first segment, and a place within its second record."""
+    path = sorted(name for name in disk.files if name.startswith("wal/"))[0]
+    return path, bytes(disk.files[path].content).find(b"RKW1", 4) + 30
+
+
+def test_log_damaged_in_the_middle_is_set_aside_and_the_node_joins() -> None:
+    """Marked, nothing of it is removed, and the snapshot stays."""
+    disk = log_of(20, 5)
+    path, offset = middle(disk)
+    flip(disk, path, offset)
+    before = {name: bytes(file.content) for name, file in disk.files.items()}
+    found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
+    assert (found.position.index, found.core.log.last) == (5, 5)
+    assert MARK in disk.names("")
+    moved = {f"wal/{name}": bytes(disk.files[f"{ASIDE}/{name}"].content) for name in disk.names(ASIDE)}
+    assert moved == {name: content for name, content in before.items() if name.startswith("wal/")}
+
+
+@pytest.mark.parametrize("voters", [(1,), (1, 2)])
+def test_too_few_voters_to_repair_from(voters: tuple[int, ...]) -> None:
+    """File, byte, why, and what to do; nothing is touched."""
+    disk = log_of(20)
+    path, offset = middle(disk)
+    flip(disk, path, offset)
+    names = sorted(disk.files)
+    with pytest.raises(IrreparableError) as raised:
+        recover_or_repair(disk, 1, list(voters), SeededRng(1))
+    assert isinstance(raised.value.error, CorruptRecord)
+    assert f"mem:{path}: record at byte " in str(raised.value)
+    assert "backup" in str(raised.value)
+    assert sorted(disk.files) == names
+
+
+def test_members_are_those_of_the_newest_snapshot() -> None:
+    """Not those that the store began with: of the three that this one knows of now, two can bring the state."""
+    disk = log_of(20, 5, voters=(1, 2, 3))
+    flip(disk, *middle(disk))
+    assert recover_or_repair(disk, 1, [1], SeededRng(1)).position.index == 5
+
+
+def test_second_damage_is_refused_until_somebody_has_looked() -> None:
+    """Nobody's files go to a second repair by a disk that cannot be trusted."""
+    disk = log_of(20)
+    flip(disk, *middle(disk))
+    found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1), segment_bytes=SEGMENT_BYTES)
+    for index in range(1, 10):
+        batch = Batch()
+        batch.add_entry(4, index, 1, b"new %d" % index)
+        found.wal.write([batch])
+    disk.remove(MARK)  # it had caught up
+    flip(disk, *middle(disk))
+    with pytest.raises(IrreparableError, match="repaired before"):
+        recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
+    for name in disk.names(ASIDE):
+        disk.remove(f"{ASIDE}/{name}")
+    assert recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1)).core.log.last == 0
+
+
+def test_power_cut_at_every_call_of_a_repair() -> None:
+    """Either the damage is found again, or the node is marked as one that has forgotten: it never just goes on."""
+    for cut in range(200):
+        disk = log_of(20, 5)
+        flip(disk, *middle(disk))
+        calls = 0
+
+        def count(name: str, cut: int = cut) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > cut:
+                raise PowerCut(name)
+
+        disk.on_call = count
+        try:
+            recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
+        except PowerCut:
+            pass
+        else:
+            break
+        for after in (disk.power_cut(), disk.copy()):
+            found = recover_or_repair(after, 1, [1, 2, 3], SeededRng(1))
+            assert found.core.log.last == 5
+            assert MARK in after.names("")
+    assert 5 < cut < 199
+
+
+def test_damaged_snapshot_counts_no_more_and_the_log_stands_in() -> None:
+    """The older one and the log behind it; retention does not take the damaged one for one of the two."""
+    disk = log_of(20, 5, 10)
+    newest = Snapshots(disk, "snap").names()[0]
+    flip(disk, f"snap/{newest}", 40)
+    found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
+    assert found.position.index == 5
+    assert found.core.log.last == 20
+    assert MARK not in disk.names("")
+    assert found.snapshots.log_floor() == 5
+    assert len(found.snapshots.names()) == 1
+    assert f"{newest}.damaged" in disk.names("snap")
+
+
+def test_damaged_snapshot_without_the_log_behind_it_is_brought_by_the_others() -> None:
+    """All snapshots gone, and the log begins later: a gap that the node alone cannot close."""
+    disk = log_of(20, 10)
+    wal, _ = open_wal(disk, "wal", segment_bytes=SEGMENT_BYTES)
+    assert wal.prune(10) > 0
+    flip(disk, f"snap/{Snapshots(disk, 'snap').names()[0]}", 40)
+    alone = disk.copy()
+    found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
+    assert (found.position.index, found.core.log.last) == (0, 0)
+    assert MARK in disk.names("")
+    with pytest.raises(IrreparableError, match="the log begins behind entry"):
+        recover_or_repair(alone, 1, [1], SeededRng(1))
+
+
+def test_file_that_cannot_be_read_is_named_and_nothing_is_moved() -> None:
+    """EIO may pass: no reason to give up a log."""
+    disk = log_of(5)
+    real = disk.open
+
+    def broken(path: str, *, create: bool = False) -> object:
+        file = real(path, create=create)
+        if path.startswith("wal/"):
+            file.read_at = lambda offset, size: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error"))
+        return file
+
+    disk.open = broken
+    with pytest.raises(StorageError, match=r"mem:wal/0000000000000001\.log: cannot be read: Input/output error"):
+        recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
+    assert MARK not in disk.names("")
+
+
+# --- whole nodes ------------------------------------------------------------------------------------------------------
+
+
+def create(client: Client, xid: int, path: bytes) -> None:
+    """Ask for a znode."""
+    client.request(xid, op.OP_CREATE, records.encode_create(CreateRequest(op.OP_CREATE, path, b"v", OPEN_ACL, 0)))
+
+
+def test_node_with_a_damaged_log_comes_back_with_everything() -> None:
+    """Crash, flip, start: it joins, catches up, votes, and all replicas are alike."""
+    nodes = StoreNodes(3)
+    client = nodes.client(nodes.leader(), timeout_ms=10_000)
+    for xid in range(1, 30):
+        create(client, xid, b"/n%d" % xid)
+        nodes.run(1)
+    victim = nodes.follower().settings.node_id
+    nodes.crash(victim)
+    flip(nodes.disks[victim], *middle(nodes.disks[victim]))
+    nodes.start(victim)
+    assert nodes.nodes[victim].joining.is_joining
+    assert nodes.nodes[victim].core.abstains()
+    nodes.run(40)
+    assert not nodes.nodes[victim].joining.is_joining
+    assert not nodes.nodes[victim].core.abstains()
+    assert len({node.machine.digest() for node in nodes.nodes.values()}) == 1
+    assert all(reply[2] == OK for reply in client.replies())
+
+
+@pytest.mark.parametrize("loss", ["flip", "flip at the end", "wipe"])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_only_the_damaged_node_and_the_leader_held_survives(loss: str, seed: int) -> None:
+    """The damaged node holds what the third one holds, and stands for election itself: it must not win.
+
+    With the flip it keeps a snapshot at the end of the third one's log: nothing but its own abstention keeps it from
+    leading. At the end, in the last record, it would look like a write that was never acknowledged, but for its seal.
+    """
+    nodes = StoreNodes(3, seed=seed)
+    leader = nodes.leader()
+    first = leader.settings.node_id
+    lagging, victim = (i for i in nodes.ids() if i != first)
+    client = nodes.client(leader, timeout_ms=10_000)
+    create(client, 1, b"/common")
+    nodes.run(2)
+    nodes.nodes[victim].take_snapshot()
+    nodes.cut(first, lagging)
+    nodes.cut(victim, lagging)
+    create(client, 2, b"/precious")
+    nodes.run(2)
+    assert client.xids() == [1, 2]
+    killed = nodes.disks[victim].copy()
+    nodes.crash(victim)
+    if loss == "flip":
+        flip(nodes.disks[victim], *middle(nodes.disks[victim]))
+    elif loss == "flip at the end":
+        nodes.disks[victim] = killed
+        path = f"wal/{killed.names('wal')[-1]}"
+        flip(killed, path, killed.files[path].content.rfind(MAGIC) + 30)
+    else:
+        nodes.disks[victim] = MemoryDisk()
+    nodes.crash(first)
+    nodes.start(victim)
+    nodes.run(300)
+    assert all(node.core.leadership is None for node in nodes.nodes.values())
+    nodes.start(first)
+    nodes.run(100)
+    assert all(b"/precious" in node.machine.tree.nodes for node in nodes.nodes.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_idle_store_lets_a_repaired_node_vote_again(seed: int) -> None:
+    """It has caught up when it holds what the leader has committed, whether or not anything is written after that."""
+    nodes = StoreNodes(3, seed=seed, snapshot_entries=10, keep_entries=2)
+    client = nodes.client(nodes.leader(), timeout_ms=1000)
+    for xid in range(1, 40):
+        create(client, xid, b"/n%d" % xid)
+        nodes.run(1)
+    nodes.run(60)  # the session has expired: nothing is written any more
+    victim = nodes.follower().settings.node_id
+    nodes.crash(victim)
+    nodes.disks[victim] = MemoryDisk()
+    nodes.start(victim)
+    nodes.run(60)
+    assert not nodes.nodes[victim].joining.is_joining

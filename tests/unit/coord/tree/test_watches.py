@@ -1,0 +1,307 @@
+"""Watches: who hears of what, once, and what is left of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from coord import errors as e
+from coord.tree.watches import WatchTable
+from coord.wire import records as r
+from coord.wire.values import WatchSets
+from tests.unit.coord.tree.tree_store import Client, Store, create_op, delete_op, set_op
+
+CREATED, DELETED, DATA, CHILDREN = (
+    r.EVENT_CREATED,
+    r.EVENT_DELETED,
+    r.EVENT_DATA_CHANGED,
+    r.EVENT_CHILDREN_CHANGED,
+)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def c(store: Store) -> Client:
+    client = store.client(1)
+    client.create(b"/w")
+    return client
+
+
+@pytest.fixture
+def w(store: Store) -> Client:
+    return store.client(2)
+
+
+def add(client: Client, path: bytes, mode: int) -> tuple[int, bytes]:
+    return client.read(r.OP_ADD_WATCH, r.encode_path_version(path, mode))
+
+
+def ask(client: Client, opcode: int, path: bytes, kind: int) -> int:
+    return client.read(opcode, r.encode_path_version(path, kind))[0]
+
+
+def heard(store: Store) -> list[tuple[int, bytes]]:
+    return [(kind, path) for session_id, kind, path in store.events() if session_id == 2]
+
+
+def test_data_watch_fires_once(c: Client, w: Client, store: Store) -> None:
+    w.get(b"/w", watch=True)
+    c.set(b"/w", b"1")
+    c.set(b"/w", b"2")
+    assert heard(store) == [(DATA, b"/w")]
+
+
+def test_child_watch_hears_of_children_and_not_of_data(c: Client, w: Client, store: Store) -> None:
+    w.children(b"/w", watch=True)
+    c.set(b"/w", b"1")
+    assert heard(store) == []
+    c.create(b"/w/a")
+    assert heard(store) == [(CHILDREN, b"/w")]
+    c.create(b"/w/b")
+    assert heard(store) == []
+
+
+def test_exists_leaves_a_watch_on_nothing(c: Client, w: Client, store: Store) -> None:
+    assert w.exists(b"/n", watch=True) == e.NO_NODE
+    c.create(b"/n")
+    assert heard(store) == [(CREATED, b"/n")]
+
+
+def test_refused_reads_leave_no_watch(c: Client, w: Client, store: Store) -> None:
+    w.get(b"/n", watch=True)
+    w.read(r.OP_GET_CHILDREN, r.encode_path_watch(b"/n", True))
+    c.create(b"/n")
+    c.create(b"/n/x")
+    assert heard(store) == []
+
+
+def test_delete_tells_data_and_child_watchers_once_then_the_parents(c: Client, w: Client, store: Store) -> None:
+    c.create(b"/w/a")
+    w.get(b"/w/a", watch=True)
+    w.exists(b"/w/a", watch=True)
+    w.children(b"/w/a", watch=True)
+    w.children(b"/w", watch=True)
+    c.delete(b"/w/a")
+    assert heard(store) == [(DELETED, b"/w/a"), (CHILDREN, b"/w")]
+    assert store.watches.watch_count() == 0
+
+
+def test_persistent_watch_hears_all_of_its_path_and_stays(c: Client, w: Client, store: Store) -> None:
+    assert add(w, b"/w", r.WATCH_PERSISTENT) == (0, b"\0\0\0\0")
+    c.set(b"/w", b"")
+    c.create(b"/w/a")
+    c.set(b"/w/a", b"")
+    c.delete(b"/w/a")
+    c.delete(b"/w")
+    c.create(b"/w")
+    assert heard(store) == [(DATA, b"/w"), (CHILDREN, b"/w"), (CHILDREN, b"/w"), (DELETED, b"/w"), (CREATED, b"/w")]
+
+
+def test_recursive_watch_hears_of_all_below_but_not_of_lists_of_children(c: Client, w: Client, store: Store) -> None:
+    add(w, b"/w", r.WATCH_PERSISTENT_RECURSIVE)
+    c.create(b"/w/a")
+    c.create(b"/w/a/b")
+    c.set(b"/w/a/b", b"")
+    c.delete(b"/w/a/b")
+    c.create(b"/wider")
+    assert heard(store) == [(CREATED, b"/w/a"), (CREATED, b"/w/a/b"), (DATA, b"/w/a/b"), (DELETED, b"/w/a/b")]
+
+
+def test_recursive_watch_on_the_root_hears_everything(c: Client, w: Client, store: Store) -> None:
+    add(w, b"/", r.WATCH_PERSISTENT_RECURSIVE)
+    c.set(b"/", b"")
+    c.create(b"/w/a")
+    assert heard(store) == [(DATA, b"/"), (CREATED, b"/w/a")]
+
+
+def test_one_event_per_path_however_many_watches(c: Client, w: Client, store: Store) -> None:
+    w.get(b"/w", watch=True)
+    add(w, b"/w", r.WATCH_PERSISTENT)
+    add(w, b"/w", r.WATCH_PERSISTENT_RECURSIVE)
+    add(w, b"/", r.WATCH_PERSISTENT_RECURSIVE)
+    c.set(b"/w", b"")
+    assert heard(store) == [(DATA, b"/w")]
+
+
+def test_watchers_hear_in_the_order_of_their_watches(c: Client, store: Store) -> None:
+    for session_id in (9, 3, 7):
+        store.client(session_id).get(b"/w", watch=True)
+    c.set(b"/w", b"")
+    assert [session_id for session_id, _, _ in store.events()] == [9, 3, 7]
+
+
+def test_set_acl_fires_nothing(c: Client, w: Client, store: Store) -> None:
+    add(w, b"/w", r.WATCH_PERSISTENT)
+    c.set_acl(b"/w", r.OPEN_ACL)
+    assert heard(store) == []
+
+
+def test_multi_fires_in_the_order_of_its_parts(c: Client, w: Client, store: Store) -> None:
+    add(w, b"/w", r.WATCH_PERSISTENT_RECURSIVE)
+    c.multi(create_op(b"/w/b"), create_op(b"/w/a"), set_op(b"/w/b", b""), delete_op(b"/w/a"))
+    assert heard(store) == [(CREATED, b"/w/b"), (CREATED, b"/w/a"), (DATA, b"/w/b"), (DELETED, b"/w/a")]
+
+
+@pytest.mark.parametrize("mode", [2, -1])
+def test_add_watch_with_an_unknown_mode(w: Client, mode: int) -> None:
+    assert add(w, b"/w", mode) == (e.MARSHALLING_ERROR, b"")
+
+
+def test_check_and_remove_look_for_the_type_named(c: Client, w: Client) -> None:
+    w.children(b"/w", watch=True)
+    add(w, b"/w", r.WATCH_PERSISTENT)
+    types = [ask(w, r.OP_CHECK_WATCHES, b"/w", kind) for kind in (1, 2, 3, 4, 5)]
+    assert types == [0, e.NO_WATCHER, 0, 0, e.NO_WATCHER]
+    assert ask(w, r.OP_REMOVE_WATCHES, b"/w", r.WATCHER_PERSISTENT) == 0
+    assert ask(w, r.OP_REMOVE_WATCHES, b"/w", r.WATCHER_PERSISTENT) == e.NO_WATCHER
+    assert ask(w, r.OP_REMOVE_WATCHES, b"/w", r.WATCHER_ANY) == 0
+    assert ask(w, r.OP_CHECK_WATCHES, b"/w", r.WATCHER_ANY) == e.NO_WATCHER
+    assert ask(w, r.OP_CHECK_WATCHES, b"/w", 9) == e.MARSHALLING_ERROR
+    assert ask(w, r.OP_REMOVE_WATCHES, b"/w", 0) == e.MARSHALLING_ERROR
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4, 5])
+def test_removed_watch_does_not_fire_and_others_watches_stay(c: Client, w: Client, store: Store, kind: int) -> None:
+    for client in (w, store.client(3)):
+        client.get(b"/w", watch=True)
+        client.children(b"/w", watch=True)
+        add(client, b"/w", 0)
+        add(client, b"/w", 1)
+    assert ask(w, r.OP_REMOVE_WATCHES, b"/w", kind) == 0
+    assert ask(w, r.OP_CHECK_WATCHES, b"/w", kind) == e.NO_WATCHER
+    assert store.watches.watch_count() == (4 if kind == 3 else 7)
+    c.set(b"/w", b"")
+    fired = store.events()
+    assert (3, DATA, b"/w") in fired
+    assert ((2, DATA, b"/w") in fired) == (kind != 3)
+
+
+def test_dropped_session_leaves_nothing_behind(c: Client, w: Client, store: Store) -> None:
+    for path in (b"/w", b"/"):
+        w.get(path, watch=True)
+        w.children(path, watch=True)
+        add(w, path, 0)
+        add(w, path, 1)
+    assert (store.watches.watch_count(), store.watches.watcher_count(), store.watches.path_count()) == (8, 1, 2)
+    assert store.watches.by_path() == {b"/": [2], b"/w": [2]}
+    assert store.watches.by_watcher() == {2: [b"/", b"/w"]}
+    store.watches.drop(2)
+    store.watches.drop(2)
+    assert store.watches.by_path() == {}
+    assert store.watches.watcher_count() == 0
+    c.set(b"/w", b"")
+    assert store.events() == []
+
+
+def test_trigger_without_watchers_is_empty() -> None:
+    table = WatchTable()
+    assert table.triggered(DELETED, b"/a") == []
+    table.watch_data(b"/b", 1)
+    assert table.triggered(DELETED, b"/a") == []
+
+
+def test_table_is_empty_before_the_first_watch_and_after_the_last() -> None:
+    """A watcher that has had its event waits for nothing."""
+    table = WatchTable()
+    assert table.is_empty()
+    for watch in (table.watch_data, table.watch_children, table.watch_persistent, table.watch_recursive):
+        watch(b"/a", 1)
+        assert not table.is_empty()
+        table.drop(1)
+        assert table.is_empty()
+    table.watch_data(b"/a", 1)
+    table.watch_children(b"/a", 2)
+    table.triggered(DELETED, b"/a")
+    assert table.is_empty()
+
+
+# --- setWatches ------------------------------------------------------------------------------------------------------
+
+
+def set_watches(client: Client, sets: WatchSets, *, second: bool = False) -> list[tuple[int, bytes]]:
+    store = client.store
+    session = store.machine.sessions.find(client.id)
+    assert session is not None
+    opcode = r.OP_SET_WATCHES2 if second else r.OP_SET_WATCHES
+    body = r.encode_set_watches(sets, second=second)
+    err, events = store.machine.set_watches(opcode, body, session, store.watches)
+    assert err == 0
+    return events
+
+
+def test_set_watches_tells_what_was_missed_and_arms_the_rest(c: Client, w: Client, store: Store) -> None:
+    c.create(b"/same")
+    c.create(b"/changed")
+    since = c.create(b"/parent").zxid
+    c.set(b"/changed", b"")
+    c.create(b"/parent/x")
+    c.create(b"/appeared")
+    sets = WatchSets(
+        since,
+        data=[b"/same", b"/changed", b"/gone"],
+        exist=[b"/appeared", b"/still-not"],
+        child=[b"/same", b"/parent", b"/gone"],
+        persistent=[],
+        recursive=[],
+    )
+    assert set_watches(w, sets) == [
+        (DATA, b"/changed"),
+        (DELETED, b"/gone"),
+        (CREATED, b"/appeared"),
+        (CHILDREN, b"/parent"),
+    ]
+    c.set(b"/same", b"")
+    c.create(b"/same/x")
+    c.create(b"/still-not")
+    c.set(b"/changed", b"")
+    assert heard(store) == [(DATA, b"/same"), (CHILDREN, b"/same"), (CREATED, b"/still-not")]
+
+
+def test_set_watches2_arms_persistent_watches_and_fires_nothing_for_them(c: Client, w: Client, store: Store) -> None:
+    c.set(b"/w", b"")
+    sets = WatchSets(0, [], [], [], persistent=[b"/w"], recursive=[b"/r"])
+    assert set_watches(w, sets, second=True) == []
+    c.create(b"/w/a")
+    c.create(b"/r")
+    c.create(b"/r/x")
+    assert heard(store) == [(CHILDREN, b"/w"), (CREATED, b"/r"), (CREATED, b"/r/x")]
+
+
+def test_set_watches_keeps_quiet_about_what_the_session_may_not_read(c: Client, w: Client, store: Store) -> None:
+    c.create(b"/secret", acl=[r.Acl(r.PERM_ALL, b"ip", b"9.9.9.9")])
+    assert set_watches(w, WatchSets(0, [b"/secret"], [b"/secret"], [b"/secret"], [], [])) == []
+
+
+def test_set_watches_reads_the_empty_path_as_the_root(w: Client) -> None:
+    """As every read does: it is there, and so is no news."""
+    later = 1 << 60
+    assert set_watches(w, WatchSets(later, [b""], [], [b""], [], [])) == []
+    assert set_watches(w, WatchSets(later, [], [b""], [], [], [])) == [(r.EVENT_CREATED, b"")]
+
+
+def test_unreadable_set_watches(w: Client, store: Store) -> None:
+    session = store.machine.sessions.find(2)
+    assert session is not None
+    assert store.machine.set_watches(101, b"\0", session, store.watches) == (e.MARSHALLING_ERROR, [])
+
+
+def test_watches_of_one_session_are_bounded(c: Client, store: Store) -> None:
+    """RELIABILITY §4: at the bound a read with a watch is refused, one without is not; others have their own bound."""
+    store.watches = WatchTable(3)
+    w = store.client(2)
+    assert w.get(b"/w", watch=True)[0] == 0
+    assert w.exists(b"/nothing", watch=True) == e.NO_NODE
+    assert add(w, b"/r", r.WATCH_PERSISTENT_RECURSIVE)[0] == 0
+    for refused in (w.get(b"/w", watch=True)[0], w.exists(b"/n", watch=True), add(w, b"/p", r.WATCH_PERSISTENT)[0]):
+        assert refused == e.QUOTA_EXCEEDED
+    assert w.get(b"/w")[0] == 0
+    assert store.client(3).get(b"/w", watch=True)[0] == 0
+    c.set(b"/w", b"1")
+    assert w.get(b"/w", watch=True)[0] == 0
+    session = store.machine.sessions.find(2)
+    assert session is not None
+    sets = r.encode_set_watches(WatchSets(0, [b"/w", b"/x"], [], [], [], []), second=False)
+    assert store.machine.set_watches(r.OP_SET_WATCHES, sets, session, store.watches) == (e.QUOTA_EXCEEDED, [])

@@ -1,0 +1,134 @@
+"""Fencing at an operator's wish: the bar in the store, the answer that says where the regions went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+
+from master.assignment.fencing import until_words
+from master.catalog import store
+from regions import messages as ms
+from regions.cluster import effects as fx
+from regions.records.model import BarRecord, ServerRecord
+from regions.records.znodes import decode_bar, encode
+from tests.unit.master.active_fixture import LAYOUT, Bench
+
+FENCE = ms.FenceServer("s1", "it hangs", 7, fx.BAR_FOR_EVER)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    found = Bench(tmp_path, servers=2)
+    found.hold_servers()
+    return found
+
+
+def told(bench: Bench, path: str) -> None:
+    """The store's events reach the master."""
+    for watched, callback in list(bench.store.persistent):
+        if path.startswith(f"{watched}/"):
+            callback(1, path, 0)
+    bench.go_on()
+
+
+def test_fence_and_bar_are_one_write(bench: Bench) -> None:
+    answer = bench.ask(FENCE)
+    assert answer.detail.startswith("s1 is fenced until `rk server unfence`; its 1 replicas go to other servers")
+    [multi] = [ops for ops in bench.store.multis if any(op.path == LAYOUT.bar("s1") for op in ops)]
+    assert {op.path for op in multi} >= {LAYOUT.server("s1"), LAYOUT.fence_mark("s1")}
+    bar = decode_bar(bench.store.nodes[LAYOUT.bar("s1")][0])
+    assert (bar.start_code, bar.reason, bar.until_ms, bar.epoch) == (7, "it hangs", 0, 4)
+
+
+def test_a_time_counts_from_the_fencing(bench: Bench) -> None:
+    bench.ask(ms.FenceServer("s1", bar_ms=600_000))
+    bar = decode_bar(bench.store.nodes[LAYOUT.bar("s1")][0])
+    assert bar.until_ms == bar.at_ms + 600_000
+
+
+def test_without_a_time_it_gets_regions_at_once(bench: Bench) -> None:
+    """As `rk fsck --fix` and `rk unstick` fence: the server is to join again and be given regions."""
+    bench.ask(ms.FenceServer("s1"))
+    assert LAYOUT.bar("s1") not in bench.store.nodes
+    assert LAYOUT.fence_mark("s1") in bench.store.nodes
+
+
+def test_a_request_for_another_start_is_refused(bench: Bench) -> None:
+    """A request that was repeated after a failover does not fence what has joined meanwhile."""
+    assert bench.ask(ms.FenceServer("s1", start_code=6)) == ms.BAD_REQUEST
+    assert bench.ask(ms.FenceServer("s1", bar_ms=-2)) == ms.BAD_REQUEST
+    assert bench.ask(ms.FenceServer("s9")) == ms.NOT_FOUND
+    assert LAYOUT.server("s1") in bench.store.nodes
+
+
+def test_the_answer_waits_and_says_where_the_regions_went(bench: Bench) -> None:
+    answers: list[Any] = []
+    bench.ask_into(ms.FenceServer("s1", bar_ms=fx.BAR_FOR_EVER, wait_ms=60_000), answers)
+    bench.go_on()
+    assert answers == []
+    reign = bench.reign
+    assert reign is not None
+    replica = reign.world.replicas["t.0-0"]
+    replica.home = reign.world.servers["s2"].incarnation
+    reign.world.relink(replica)
+    bench.go_on(1.0)
+    assert [one.places for one in answers] == [{"s2": 1}]
+    assert answers[0].detail == "s1 is fenced until `rk server unfence`; of its 1 replicas there are 1 on s2"
+
+
+def test_a_wait_that_ends_before_says_what_is_left(bench: Bench) -> None:
+    answers: list[Any] = []
+    bench.ask_into(ms.FenceServer("s1", bar_ms=fx.BAR_FOR_EVER, wait_ms=1_000), answers)
+    bench.go_on()
+    bench.go_on(1.5)
+    assert answers == [ms.TIMED_OUT]
+
+
+def test_unfence_ends_the_bar(bench: Bench) -> None:
+    assert bench.ask(ms.UnfenceServer("s1")) == ms.NOT_FOUND
+    bench.ask(FENCE)
+    told(bench, LAYOUT.bar("s1"))
+    listed = bench.ask(ms.ListServers())
+    assert [one.bar is not None for one in listed.servers] == [True, False]
+    assert bench.ask(ms.UnfenceServer("s1")).detail == "s1 gets regions again"
+    assert LAYOUT.bar("s1") not in bench.store.nodes
+    told(bench, LAYOUT.bar("s1"))
+    assert bench.reign is not None
+    assert bench.reign.world.bars == {}
+
+
+def test_a_bar_that_is_over_leaves_a_newer_one_alone(bench: Bench) -> None:
+    """An operator has fenced the server again while the end of the former bar was on its way."""
+    assert bench.reign is not None
+    former, newer = BarRecord("s1", 7, "old", 1), BarRecord("s1", 7, "new", 0)
+    bench.store.put(LAYOUT.bar("s1"), encode(newer))
+    ensureDeferred(store.end_bar(bench.reign.fence, former))
+    bench.go_on()
+    assert decode_bar(bench.store.nodes[LAYOUT.bar("s1")][0]) == newer
+    ensureDeferred(store.end_bar(bench.reign.fence, newer))
+    bench.go_on()
+    assert LAYOUT.bar("s1") not in bench.store.nodes
+
+
+def test_the_next_master_knows_of_the_bar(bench: Bench, tmp_path: Path) -> None:
+    """Also of one whose server has joined again under another start code."""
+    bench.ask(FENCE)
+    bench.store.put(LAYOUT.server("s1"), encode(ServerRecord("s1", "h", 2, 8)))
+    later = bench.succeeded_by(tmp_path / "later")
+    assert later.reign is not None
+    assert [one.bar is not None for one in later.ask(ms.ListServers()).servers] == [True, False]
+    assert any("s1 was fenced" in line for line in later.reign.problems(20))
+
+
+def test_a_server_that_is_not_running_is_listed(bench: Bench) -> None:
+    bar = BarRecord("s9", 3, "gone")
+    bench.store.put(LAYOUT.bar("s9"), encode(bar))
+    told(bench, LAYOUT.bar("s9"))
+    assert bench.ask(ms.ListServers()).barred == [bar]
+
+
+def test_words() -> None:
+    assert [until_words(ms) for ms in (0, -1, 90_000)] == ["", " until `rk server unfence`", " for 90 s"]

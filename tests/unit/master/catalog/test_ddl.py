@@ -1,0 +1,463 @@
+"""Operations on tables in one reign: the contract (OC-01 to OC-09), request ids, what is told when (DD-01 to DD-07).
+
+KUDU-495 is here as well: an operation is cut off at every single answer of the store, with and without its write having
+been done, and the retry, on this master or the next, ends with a definite result.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from coord.client.session import SessionState
+from coord.errors import ConnectionLoss
+from master.catalog.ddl import alter
+from regions import messages as ms
+from regions.messages.ddl import AlterTable, CreateTable, DdlRequest, contents_digest
+from regions.records import schema as sc
+from regions.records.model import (
+    Incarnation,
+    Intent,
+    RegionRecord,
+    RegionState,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TabletState,
+    TransitionRecord,
+)
+from regions.records.schema import AddColumn, RenameColumn, Schema
+from regions.records.znodes import decode_region, decode_request, decode_table, encode
+from tests.unit.master.active_fixture import LAYOUT, Bench
+
+COLUMNS = [sc.parse_column("id:int64:key"), sc.parse_column("v:string")]
+CREATE = CreateTable("new", ["g", "p"], columns=COLUMNS, request_id="c-1")
+ALTER = ms.AlterTable("orders", schema="x int", request_id="a-1")
+RENAME = ms.AlterTable("orders", name="sales", request_id="r-1")
+DELETE = ms.DeleteTable("orders", request_id="d-1")
+DISABLE = ms.SetTableIntent("orders", TableIntent.DISABLED, request_id="i-1")
+ALL = {"create": CREATE, "alter": ALTER, "rename": RENAME, "delete": DELETE, "disable": DISABLE}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def stored(bench: Bench, name: str) -> TableRecord | None:
+    """The table of that name, as the store has it."""
+    found = bench.store.nodes.get(LAYOUT.name(name))
+    return None if found is None else decode_table(bench.store.nodes[LAYOUT.table(found[0].decode())][0])
+
+
+def names(bench: Bench) -> list[str]:
+    return [one.table.name for one in bench.ask(ms.ListTables()).tables]
+
+
+def catalogue(bench: Bench) -> dict[str, bytes]:
+    """Everything in the store that operations on tables write."""
+    roots = (LAYOUT.names, LAYOUT.tables, LAYOUT.regions, LAYOUT.requests)
+    return {path: node[0] for path, node in bench.store.nodes.items() if path.startswith(tuple(f"{r}/" for r in roots))}
+
+
+# --- what is visible, and when ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", list(ALL))
+def test_nothing_is_seen_before_it_is_in_the_store(bench: Bench, what: str) -> None:
+    """OC-04, OC-10: until the write has committed every read tells what was, and no server is told anything."""
+    before = bench.ask(ms.ListTables())
+    described = bench.ask(ms.DescribeTable("orders"))
+    writes, calls = len(bench.store.multis), len(bench.clock.tcpClients)
+    answer = bench.ask(ALL[what], answered=False)
+    for _ in range(5):
+        if len(bench.store.multis) > writes or not bench.store.waiting:
+            break
+        assert answer is None
+        assert bench.ask(ms.ListTables(), answered=False) == before
+        assert bench.ask(ms.DescribeTable("orders"), answered=False) == described
+        assert len(bench.clock.tcpClients) == calls, "no server hears of it before it is written"
+        bench.store.answer(1)
+    bench.go_on()
+    assert bench.ask(ms.ListTables()) != before
+
+
+@pytest.mark.parametrize("what", list(ALL))
+def test_each_operation_is_one_fenced_multi(bench: Bench, what: str) -> None:
+    """OC-01, OC-05: the epoch's check, everything the operation writes, and its result: one write."""
+    before = catalogue(bench)
+    writes = len(bench.store.multis)
+    answer = bench.ask(ALL[what])
+    assert isinstance(answer, ms.Tables), answer
+    made = [multi for multi in bench.store.multis[writes:] if any(LAYOUT.requests in op.path for op in multi)]
+    assert len(made) == 1
+    assert made[0][0].path == LAYOUT.epoch
+    changed = {path for path in set(before) | set(catalogue(bench)) if before.get(path) != catalogue(bench).get(path)}
+    later = {LAYOUT.table("t")} if what in ("alter", "rename", "delete") else set()
+    assert changed - {op.path for op in made[0]} <= later, "what comes later is the end of ALTERING, or of a deletion"
+
+
+def test_a_table_that_is_being_created_is_there_for_nobody(bench: Bench) -> None:
+    """OC-10, DD-01: PREPARING is its creator's business; its name is taken all the same."""
+    assert bench.ask(CREATE, answered=False) is None
+    bench.store.answer(1)  # the id was looked up
+    assert bench.reign is not None
+    assert [one.state for one in bench.reign.operations.preparing.values()] == [TableState.PREPARING]
+    assert bench.ask(ms.DescribeTable("new"), answered=False) == ms.NOT_FOUND
+    assert bench.ask(replace(CREATE, request_id=""), answered=False) is None, "it waits for the name"
+    bench.go_on()
+    assert names(bench) == ["new", "orders"]
+    assert bench.reign.operations.preparing == {}
+    assert len(bench.reign.operations.locks) == 0
+
+
+# --- requests with an id ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", list(ALL))
+def test_a_repetition_gets_the_result_and_causes_nothing(bench: Bench, what: str) -> None:
+    """A client that did not hear the answer asks again, with more patience perhaps."""
+    first = bench.ask(ALL[what])
+    bench.go_on(1.0)
+    before = catalogue(bench)
+    again = bench.ask(ALL[what])
+    assert again.tables[0].table.table_id == first.tables[0].table.table_id
+    assert catalogue(bench) == before
+    record = decode_request(bench.store.nodes[LAYOUT.request(ALL[what].request_id)][0])
+    assert (record.kind, record.epoch) == (type(ALL[what]).__name__, 4)
+
+
+def test_a_repetition_after_others_have_changed_it_still_causes_nothing(bench: Bench) -> None:
+    """The result is that of the request, not a second attempt at what it wanted."""
+    assert bench.ask(DISABLE).tables[0].table.intent is TableIntent.DISABLED
+    bench.ask(ms.SetTableIntent("orders", TableIntent.ENABLED))
+    told = bench.ask(DISABLE).tables[0].table
+    assert told.intent is TableIntent.DISABLED
+    table = stored(bench, "orders")
+    assert table is not None
+    assert table.intent is TableIntent.ENABLED
+
+
+def test_a_repetition_does_not_wait_for_what_nobody_wants_any_more(bench: Bench) -> None:
+    """The table is disabled by now: the one who created it is told so at once, not that time is up."""
+    bench.ask(CREATE)
+    bench.ask(ms.SetTableIntent("new", TableIntent.DISABLED))
+    assert bench.ask(replace(CREATE, wait_ms=60_000)).tables[0].table.name == "new"
+
+
+def test_what_changed_nothing_is_recorded_all_the_same(bench: Bench) -> None:
+    """Enabling an enabled table: should the answer be lost, the repetition must not undo a later wish."""
+    enable = ms.SetTableIntent("orders", TableIntent.ENABLED, request_id="e-1")
+    bench.ask(enable)
+    bench.ask(DISABLE)
+    assert bench.ask(enable).tables[0].table.intent is TableIntent.ENABLED
+    table = stored(bench, "orders")
+    assert table is not None
+    assert table.intent is TableIntent.DISABLED
+
+
+def test_a_deposed_master_does_not_say_that_nothing_has_to_change(bench: Bench) -> None:
+    """OC-08: its successor has disabled the table; by the old picture it is enabled, as was asked."""
+    data, version, owner = bench.store.nodes[LAYOUT.epoch]
+    bench.store.put(LAYOUT.epoch, data, version + 1, owner)
+    assert bench.ask(ms.SetTableIntent("orders", TableIntent.ENABLED)) == ms.NOT_LEADER
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CREATE, name="other"),
+        replace(CREATE, splits=["g"]),
+        replace(CREATE, columns=COLUMNS[:1]),
+        ms.DeleteTable("orders", request_id="c-1"),
+    ],
+)
+def test_an_id_belongs_to_one_request(bench: Bench, other: DdlRequest) -> None:
+    """Other contents under the same id are refused, and change nothing."""
+    bench.ask(CREATE)
+    before = catalogue(bench)
+    assert bench.ask(other) == ms.BAD_REQUEST
+    assert catalogue(bench) == before
+
+
+def test_patience_is_no_part_of_a_request() -> None:
+    """The same wish with another `wait_ms` is the same wish."""
+    assert contents_digest(CREATE) == contents_digest(replace(CREATE, wait_ms=5, request_id="z"))
+    assert contents_digest(DELETE) != contents_digest(replace(DELETE, table="other"))
+
+
+@pytest.mark.parametrize("request_id", ["a/b", "..", "x" * 65, "ü", "a b"])
+def test_an_id_must_be_a_name(bench: Bench, request_id: str) -> None:
+    """It is a znode's name."""
+    assert bench.ask(replace(CREATE, request_id=request_id)) == ms.BAD_REQUEST
+
+
+def test_two_repetitions_at_once_are_one_operation(bench: Bench) -> None:
+    """The second waits for the first, and tells the same."""
+    first = bench.ask(CREATE, answered=False)
+    second = bench.ask(CREATE)
+    assert first is None
+    assert isinstance(second, ms.Tables)
+    assert names(bench) == ["new", "orders"]
+
+
+# --- KUDU-495: losing the store in the middle -------------------------------------------------------------------------
+
+
+def cut_at(bench: Bench, request: DdlRequest, answers: int, *, done: bool) -> Any:
+    """Ask, and cut the connection after so many answers of the store; what the caller was told, None for nothing."""
+    results: list[Any] = []
+    bench.ask_into(request, results)
+    for _ in range(answers):
+        bench.store.answer(1)
+        bench.clock.advance(0)
+    bench.store.cut(done=done)
+    return results[0] if results else None
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["not done", "done"])
+@pytest.mark.parametrize("what", list(ALL))
+@pytest.mark.parametrize("answers", [0, 1, 2])
+def test_a_cut_at_any_moment_leaves_all_or_nothing(tmp_path: Path, what: str, answers: int, done: bool) -> None:
+    """KUDU-495, MF-14: no crash; the caller hears to ask again, and the same master then tells the one result."""
+    bench = Bench(tmp_path)
+    request = ALL[what]
+    told = cut_at(bench, request, answers, done=done)
+    assert told in (None, ms.BUSY) or isinstance(told, ms.Tables)
+    assert bench.ended == []
+    bench.store.mend()
+    bench.go_on()
+    bench.go_on(1.0)
+    answer = bench.ask(request)
+    assert isinstance(answer, ms.Tables), answer
+    whole(bench, what)
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["not done", "done"])
+@pytest.mark.parametrize("what", list(ALL))
+@pytest.mark.parametrize("answers", [0, 1, 2])
+def test_the_next_master_tells_the_one_result(tmp_path: Path, what: str, answers: int, done: bool) -> None:
+    """KUDU-495: the session ends in the middle; whoever reigns next finds all or nothing, and the retry is definite."""
+    bench = Bench(tmp_path)
+    request = ALL[what]
+    cut_at(bench, request, answers, done=done)
+    bench.store.become(SessionState.EXPIRED)
+    assert bench.ended != []
+    following = bench.succeeded_by(tmp_path)
+    answer = following.ask(request)
+    assert isinstance(answer, ms.Tables), answer
+    whole(following, what)
+
+
+def whole(bench: Bench, what: str) -> None:
+    """The store holds exactly what the operation was to make, once."""
+    bench.go_on(1.0)
+    tables = {
+        path.rpartition("/")[2]: decode_table(node[0])
+        for path, node in bench.store.nodes.items()
+        if path.startswith(f"{LAYOUT.tables}/")
+    }
+    held = {path.rpartition("/")[2]: node[0].decode() for path, node in bench.store.nodes.items()
+            if path.startswith(f"{LAYOUT.names}/")}  # fmt: skip
+    there = {one.name: key for key, one in tables.items() if one.state is not TableState.REMOVED}
+    assert held == there
+    want = {"create": ["new", "orders"], "rename": ["sales"], "delete": []}.get(what, ["orders"])
+    assert sorted(there) == want
+    assert len(tables) == (2 if what == "create" else 1)
+    orders = tables["t"]
+    assert orders.schema_version == (1 if what in ("alter", "rename") else 0), "altered once"
+    for table_id, table in tables.items():
+        regions = [path for path in bench.store.nodes if path.startswith(f"{LAYOUT.table_regions(table_id)}/")]
+        assert len(regions) == (3 if table.name == "new" else 1)
+
+
+def test_an_operation_that_waits_for_a_lock_when_the_reign_ends_is_refused(bench: Bench) -> None:
+    """KUDU-495: nobody is left without an answer."""
+    results: list[Any] = []
+    bench.ask_into(DELETE, results)
+    bench.ask_into(replace(ALTER, request_id=""), results)
+    bench.store.cut()
+    bench.store.become(SessionState.EXPIRED)
+    assert len(results) == 2
+    assert all(one in (ms.NOT_LEADER, ms.BUSY) for one in results)
+
+
+# --- altering ---------------------------------------------------------------------------------------------------------
+
+
+def test_altering_remembers_the_schema_that_all_follow(bench: Bench) -> None:
+    """DD-07: version + 1, the next column id, the former schema kept until the regions have said that they follow."""
+    bench.ask(CREATE)
+    first = stored(bench, "new")
+    assert first is not None
+    assert isinstance(first.schema, Schema)
+    step = AddColumn(sc.parse_column("w:int8"))
+    bench.hold_servers()
+    bench.ask(ms.AlterTable("orders", schema="x int"))
+    orders = stored(bench, "orders")
+    assert orders is not None
+    assert (orders.state, orders.schema_version, orders.fully_applied_schema) == (TableState.ALTERING, 1, "")
+    bench.ask(ms.AlterTable("orders", schema="x int, y int"))
+    orders = stored(bench, "orders")
+    assert orders is not None
+    assert (orders.schema_version, orders.fully_applied_schema, orders.fully_applied_version) == (2, "", 0)
+    bench.ask(ms.AlterTable("new", steps=[step, RenameColumn("v", "value")]))
+    altered = stored(bench, "new")
+    assert altered is not None
+    assert isinstance(altered.schema, Schema)
+    assert [one.name for one in altered.schema.columns] == ["id", "value", "w"]
+    assert altered.schema.next_column_id == 3
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ms.AlterTable("new", schema="text"),
+        ms.AlterTable("new", steps=[RenameColumn("nix", "x")]),
+        ms.AlterTable("orders", steps=[RenameColumn("id", "x")]),
+        ms.AlterTable("orders", name="a/b"),
+        CreateTable("x", columns=COLUMNS, schema="text"),
+        CreateTable("x", columns=COLUMNS[1:]),
+        CreateTable("x", hash_buckets=1),
+        CreateTable("x", ["b", "a"]),
+        CreateTable("x", replication=9),
+        CreateTable("x", replication=2),
+        CreateTable("x", replication=3, kind="kv/7"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench, request_: DdlRequest) -> None:
+    """Before anything is written."""
+    bench.ask(replace(CREATE, request_id=""))
+    before = catalogue(bench)
+    assert bench.ask(request_) == ms.BAD_REQUEST
+    assert catalogue(bench) == before
+
+
+def test_a_service_that_copies_its_rows_has_replicas(bench: Bench) -> None:
+    """Only the key-value service is known to keep one copy."""
+    made = bench.ask(CreateTable("x", replication=3, kind="counters/1"))
+    assert made.tables[0].table.replication == 3
+
+
+def test_names_are_unique_whoever_asks_first(bench: Bench) -> None:
+    """MD-03: a rename to a name that is being created waits for it, and is refused."""
+    results: list[Any] = []
+    bench.ask_into(replace(CREATE, name="sales"), results)
+    bench.ask_into(RENAME, results)
+    bench.go_on()
+    assert isinstance(results[0], ms.Tables)
+    assert results[1] == ms.ALREADY_EXISTS
+    assert names(bench) == ["orders", "sales"]
+
+
+def test_remains_of_a_creation_do_not_hold_its_name(bench: Bench) -> None:
+    """DD-01: a former master died in the middle of a large creation; the retry of its client need not wait."""
+    bench.store.put(LAYOUT.name("new"), b"dead")
+    bench.store.put(LAYOUT.table_regions("dead"))
+    bench.store.put(LAYOUT.region("dead", "dead.0000"), encode(RegionRecord("dead", "dead.0000")))
+    assert isinstance(bench.ask(CREATE), ms.Tables)
+    assert LAYOUT.table_regions("dead") not in bench.store.nodes
+    assert names(bench) == ["new", "orders"]
+
+
+def test_results_are_forgotten_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By age and by number, the oldest first."""
+    monkeypatch.setattr("master.catalog.janitor.REQUESTS_KEPT_MAX", 3)
+    monkeypatch.setattr("master.catalog.janitor.REQUESTS_KEPT_MS", 2_000_000)
+    for number in range(5):
+        bench.go_on(1.0)
+        bench.ask(ms.SetTableIntent("orders", TableIntent.ENABLED, request_id=f"n-{number}"))
+    kept = [path for path in catalogue(bench) if path.startswith(LAYOUT.requests)]
+    assert len(kept) == 5
+    bench.go_on(700.0)
+    bench.go_on(1.0)
+    kept = [path.rpartition("/")[2] for path in catalogue(bench) if path.startswith(LAYOUT.requests)]
+    assert kept == ["n-2", "n-3", "n-4"]
+    bench.go_on(3000.0)
+    bench.go_on(1.0)
+    assert not [path for path in catalogue(bench) if path.startswith(LAYOUT.requests)]
+
+
+def test_a_lost_answer_is_no_refusal(bench: Bench) -> None:
+    """OC-05: nobody knows: the caller is told to ask again, and nothing is said to have failed."""
+    results: list[Any] = []
+    bench.ask_into(replace(DISABLE, request_id=""), results)
+    assert bench.store.waiting
+    deferred, act = bench.store.waiting.pop()
+    act()
+    deferred.errback(ConnectionLoss(""))
+    assert results == [ms.BUSY]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ms.DeleteTable("made-since", request_id="x-1"),
+        ms.AlterTable("made-since", schema="text", request_id="x-1"),
+        CreateTable("orders", request_id="x-1"),
+        ms.AlterTable("made-since", schema="text"),
+    ],
+)
+def test_a_replaced_master_refuses_nothing(bench: Bench, request_: DdlRequest) -> None:
+    """OC-08, MF-13: another master has renamed `orders` since; what our old picture says is no answer any more."""
+    data, version, owner = bench.store.nodes[LAYOUT.epoch]
+    bench.store.put(LAYOUT.epoch, data, version + 1, owner)
+    assert bench.ask(request_) == ms.NOT_LEADER
+    assert bench.ended
+
+
+# --- what a deleted table leaves ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["the same master", "the next master"])
+def test_a_close_begun_by_a_server_whose_registration_has_gone_is_not_left_behind(tmp_path: Path, later: bool) -> None:
+    """DD-06: the server begins to close in the moment in which it stops counting as alive, and the master hears of the
+    latter first. The table is not finished before that transition has been brought to its end."""
+    bench = Bench(tmp_path, servers=2)
+    bench.hold_servers()
+    bench.ask(DELETE)
+    closing = TransitionRecord("t.0", "t", 0, RegionState.CLOSING, Incarnation("s1", 7), intent=Intent.CLOSE, epoch=4)
+    bench.store.put(LAYOUT.transition("t.0", 0), encode(closing))  # the word of it is still on its way
+    bench.store.drop(LAYOUT.server("s1"))
+    if later:
+        bench.go_on()
+        bench = bench.succeeded_by(tmp_path)
+    for _ in range(6):
+        bench.go_on(1.0)
+    assert LAYOUT.transition("t.0", 0) not in bench.store.nodes
+    assert decode_table(bench.store.nodes[LAYOUT.table("t")][0]).finished_ms > 0
+    region = decode_region(bench.store.nodes[LAYOUT.region("t", "t.0")][0])
+    assert (region.state, region.location(0).incarnation) == (TabletState.DELETED, None)
+    assert bench.reign is not None
+    assert "t" not in bench.reign.assigner.world.tables
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"a/b"])
+def test_rubbish_in_the_entry_of_a_name_keeps_no_master_from_reigning(tmp_path: Path, data: bytes) -> None:
+    """Somebody has written over an entry: masters go on, the table is served under its name, the entry is left alone,
+    and nobody else gets the name."""
+    bench = Bench(tmp_path)
+    bench.store.put(LAYOUT.name("orders"), data)
+    bench = bench.succeeded_by(tmp_path)
+    bench.go_on()
+    assert names(bench) == ["orders"]
+    assert bench.store.nodes[LAYOUT.name("orders")][0] == data
+    assert bench.ask(CreateTable("orders")) == ms.ALREADY_EXISTS
+    bench.store.put(LAYOUT.name("taken"), data)
+    assert bench.ask(CreateTable("taken", request_id="x-1")) == ms.ALREADY_EXISTS
+
+
+def test_a_kind_is_named_once_and_changes_no_schema() -> None:
+    """A table of an earlier build has none; what is recorded stays, for its files are of that kind."""
+    former = TableRecord("t", "orders", schema_version=3)
+    named = alter(former, AlterTable("orders", kind="counters/1"))
+    assert named == replace(former, kind="counters/1")
+    assert alter(named, AlterTable("orders", kind="counters/1")) == named
+    assert alter(named, AlterTable("orders", name="hits")).kind == "counters/1"
+    with pytest.raises(ValueError, match="it is of kind counters/1, and a kind does not change"):
+        alter(named, AlterTable("orders", kind="kv/1"))
+    with pytest.raises(ValueError, match="is no kind of service"):
+        alter(former, AlterTable("orders", kind="Counters"))

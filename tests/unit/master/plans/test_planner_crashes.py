@@ -1,0 +1,243 @@
+"""A planning job that ends at any stage, is late, or leaves something else than a plan: greedy plans, and says why.
+
+The job is a stand-in that leaves on the disk what the real one would have left there at that point; tests/spark kills
+real ones. Everything after the job is the master's own code: reading, checking, falling back (BULKPLAN §7, issue 5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, ensureDeferred, maybeDeferred
+from twisted.internet.error import ProcessDone, ProcessTerminated
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from master.plans import planner as planning
+from master.plans.planner import Made, PlanJob, Planner
+from regions.plan import Params, Plan, plan, plan_digest
+from regions.plan.artifact.files import MANIFEST, write_plan
+from regions.plan.spark_job import STAGES
+from tests.unit.master.plans.test_planner import snapshot
+
+PLAN = "000007-abc"
+EPOCH = 7
+DEADLINE_S = 60.0
+
+pytest.importorskip("pyarrow")
+
+
+class Machine(Clock):
+    """A reactor whose one process is played by the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job: PlanJob | None = None
+        self.output = Path()
+        self.signals: list[str] = []
+
+    def spawnProcess(self, job: PlanJob, _program: str, words: list[str], **_: Any) -> None:
+        job.transport = self  # type: ignore[assignment]
+        self.job, self.output = job, Path(words[words.index("--output") + 1])
+
+    def signalProcess(self, name: str) -> None:
+        self.signals.append(name)
+        self.end(ProcessTerminated(None, 9))
+
+    def say(self, stages: int) -> None:
+        """The job has finished so many stages."""
+        assert self.job is not None
+        for done, stage in enumerate(STAGES[:stages], 1):
+            line = json.dumps({"stage": stage, "done": done, "total": len(STAGES)})
+            self.job.outReceived(line.encode() + b"\n")
+
+    def end(self, reason: Exception) -> None:
+        """The job's process has ended."""
+        assert self.job is not None
+        self.job.processEnded(Failure(reason))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Work that goes to threads is done at once."""
+    monkeypatch.setattr(planning, "deferToThread", maybeDeferred)
+    return Machine()
+
+
+def begun(machine: Machine, folder: Path) -> list[Any]:
+    """A plan under way; what becomes of it is put into the list."""
+    planner = Planner(machine, folder, engine="spark", deadline_s=DEADLINE_S, spark_master="local", spark_min=1)
+    results: list[Any] = []
+    ensureDeferred(planner.make(PLAN, EPOCH, snapshot(), "spark", lambda _: None)).addBoth(results.append)
+    assert machine.job is not None
+    assert not results
+    return results
+
+
+def left(output: Path, *, plan_id: str = PLAN, epoch: int = EPOCH) -> None:
+    """A complete plan of the job."""
+    params = Params(snapshot_id=plan_id, master_epoch=epoch)
+    write_plan(output, plan(snapshot(), params), plan_id=plan_id, params=params, seconds={})
+
+
+def is_greedy(results: list[Any], why: str) -> None:
+    """Every replica has a place all the same, and the note says why it is not Spark's."""
+    (made,) = results
+    assert isinstance(made, Made), made
+    assert made.engine == "greedy"
+    assert made.note.startswith("spark: ")
+    assert why in made.note, made.note
+    assert sorted(made.placements) == [f"r{number}-0" for number in range(4)]
+
+
+def test_a_job_that_ends_well_has_made_the_plan(machine: Machine, tmp_path: Path) -> None:
+    """What the others are compared with."""
+    results = begun(machine, tmp_path)
+    left(machine.output)
+    machine.say(len(STAGES))
+    machine.end(ProcessDone(0))
+    assert (results[0].engine, results[0].note) == ("spark", "")
+
+
+def test_the_exact_flow_is_such_a_job_too(machine: Machine, tmp_path: Path) -> None:
+    """Beside the reactor and without Spark; when it fails, the note names it."""
+    planner = Planner(machine, tmp_path, engine="flow", deadline_s=DEADLINE_S, spark_master="local")
+    for ending, said in ((ProcessDone(0), ("flow", "")), (ProcessTerminated(3), ("greedy", "flow: "))):
+        results: list[Any] = []
+        ensureDeferred(planner.make(PLAN, EPOCH, snapshot(), "flow", lambda _: None)).addBoth(results.append)
+        left(machine.output)
+        machine.end(ending)
+        assert (results[0].engine, results[0].note[:6]) == said
+
+
+@pytest.mark.parametrize("stages", range(len(STAGES) + 1))
+def test_a_job_killed_after_any_stage(machine: Machine, tmp_path: Path, stages: int) -> None:
+    """Even with a complete plan on the disk: whoever was killed has not said that it is."""
+    results = begun(machine, tmp_path)
+    machine.say(stages)
+    if stages >= len(STAGES) - 1:
+        left(machine.output)
+    if stages == len(STAGES) - 1:
+        (machine.output / MANIFEST).rename(machine.output / f".{MANIFEST}.new")
+    machine.end(ProcessTerminated(None, 9))
+    is_greedy(results, "signal 9")
+
+
+@pytest.mark.parametrize("stages", range(len(STAGES) + 1))
+def test_a_job_that_is_late_at_any_stage(machine: Machine, tmp_path: Path, stages: int) -> None:
+    """It is killed at the deadline and not a second later, and the note names how far it had come."""
+    results = begun(machine, tmp_path)
+    machine.say(stages)
+    machine.advance(DEADLINE_S - 0.1)
+    assert not results
+    machine.advance(0.2)
+    assert machine.signals == ["KILL"]
+    heard = STAGES[stages - 1] if stages else "nothing"
+    is_greedy(results, f"no plan within 60 s (the last that was heard of the job: {heard})")
+
+
+@pytest.mark.parametrize("slow", ["_prepare", "_read_checked"])
+def test_the_deadline_holds_for_what_is_around_the_job(
+    machine: Machine, tmp_path: Path, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs while the input is written or the plan is read: the start of a cluster goes on without."""
+    waiting: list[Deferred[Any]] = []
+
+    def thread(work: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        if work.__name__ == slow:
+            waiting.append(Deferred())
+            return waiting[-1]
+        return maybeDeferred(work, *arguments)
+
+    monkeypatch.setattr(planning, "deferToThread", thread)
+    planner = Planner(machine, tmp_path, engine="spark", deadline_s=DEADLINE_S, spark_master="local", spark_min=1)
+    results: list[Any] = []
+    ensureDeferred(planner.make(PLAN, EPOCH, snapshot(), "spark", lambda _: None)).addBoth(results.append)
+    if slow == "_read_checked":
+        machine.advance(DEADLINE_S / 2)
+        left(machine.output)
+        machine.end(ProcessDone(0))
+        machine.advance(DEADLINE_S / 2 + 1)
+    else:
+        machine.advance(DEADLINE_S + 1)
+        assert machine.job is None, "no job is started for nobody"
+    assert len(waiting) == 1
+    is_greedy(results, "no plan within 60 s")
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_plan_that_nobody_wants_any_more_starts_nothing(
+    machine: Machine, tmp_path: Path, has_begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reign ends while the job runs, or while its input is still being written."""
+    writing: Deferred[Any] = Deferred()
+    if not has_begun:
+        monkeypatch.setattr(
+            planning, "deferToThread", lambda work, *_: writing if work.__name__ == "_prepare" else None
+        )
+    planner = Planner(machine, tmp_path, engine="spark", deadline_s=DEADLINE_S, spark_master="local", spark_min=1)
+    results: list[Any] = []
+    ensureDeferred(planner.make(PLAN, EPOCH, snapshot(), "spark", lambda _: None)).addErrback(results.append)
+    planner.cancel()
+    if has_begun:
+        assert machine.signals == ["KILL"]
+    else:
+        monkeypatch.setattr(planning, "deferToThread", maybeDeferred)
+        writing.callback(None)
+        assert machine.job is None
+    assert results == []
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def _change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def _other_rows(output: Path) -> None:
+    """A plan that is whole and of this snapshot's name, for regions that are not these."""
+    for path in output.iterdir():
+        path.unlink()
+    params = Params(snapshot_id=PLAN, master_epoch=EPOCH)
+    made = plan(snapshot(), params)
+    made.rows.server_id[:] = "a"
+    write_plan(output, Plan(made.rows, plan_digest(made.rows), made.stats), plan_id=PLAN, params=params, seconds={})
+
+
+SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no manifest": (lambda out: (out / MANIFEST).unlink(), "holds no plan"),
+    "half a manifest": (lambda out: _cut(out / MANIFEST), MANIFEST),
+    "an empty manifest": (lambda out: (out / MANIFEST).write_bytes(b""), MANIFEST),
+    "no part": (lambda out: (out / "part-00000.parquet").unlink(), "part-00000.parquet"),
+    "half a part": (lambda out: _cut(out / "part-00000.parquet"), "its SHA-256 differs"),
+    "a flipped bit": (lambda out: _flip(out / "part-00000.parquet"), "its SHA-256 differs"),
+    "another digest": (lambda out: _change(out / MANIFEST, digest="0" * 64), "the rows are not those of digest"),
+    "fewer rows": (lambda out: _change(out / MANIFEST, rows=3), "the rows are not those of digest"),
+    "a former epoch": (lambda out: _change(out / MANIFEST, master_epoch=EPOCH - 1), "the plan is of epoch 6"),
+    "another plan": (lambda out: _change(out / MANIFEST, snapshot_id="000006-xyz"), "snapshot '000006-xyz'"),
+    "broken rules": (_other_rows, "the plan breaks"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_a_plan_that_is_not_what_it_should_be(machine: Machine, tmp_path: Path, how: str) -> None:
+    """The job says that all is well, and what lies there is corrupt, stale or wrong."""
+    spoil, why = SPOILED[how]
+    results = begun(machine, tmp_path)
+    left(machine.output)
+    spoil(machine.output)
+    machine.say(len(STAGES))
+    machine.end(ProcessDone(0))
+    is_greedy(results, why)
