@@ -26,7 +26,7 @@ COLLECT_AFTER: Final = 50_000
 DISTRIBUTION: Final = "regionkeeper"
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """One subcommand: heading of the help, its name, `module:attribute` of the click command, one line of help."""
 
     heading: str
@@ -41,42 +41,54 @@ _CHANGE: Final = "Tables and regions"
 _DATA: Final = "Rows"
 _DAEMON: Final = "Daemons, one process each"
 
-ENTRIES: Final[tuple[Entry, ...]] = (
-    Entry(_LOCAL, "up", "cli.up.command:up", "Start store, masters and region servers; stay until Ctrl-C."),
-    Entry(_LOCAL, "drill", "cli.drill.command:drill", "Kill a part of the cluster; measure, check the invariants."),
-    Entry(_LOCAL, "simulate", "cli.simulate:simulate", "Clusters in simulated time: faults by seed, invariants."),
-    Entry(
+ENTRIES: Final[tuple[CommandEntry, ...]] = (
+    CommandEntry(_LOCAL, "up", "cli.up.command:up", "Start store, masters and region servers; stay until Ctrl-C."),
+    CommandEntry(
+        _LOCAL, "drill", "cli.drill.command:drill", "Kill a part of the cluster; measure, check the invariants."
+    ),
+    CommandEntry(
+        _LOCAL, "simulate", "cli.simulate:simulate", "Clusters in simulated time: faults by seed, invariants."
+    ),
+    CommandEntry(
         _LOOK, "status", "cli.diagnose.status:status", "Store nodes, masters, servers, tables, regions in transition."
     ),
-    Entry(_LOOK, "watch", "cli.diagnose.watch:watch", "Each transition as it happens, one line."),
-    Entry(_LOOK, "why", "cli.diagnose.why:why", "Why a region is where it is, who must act next, what would help."),
-    Entry(_LOOK, "fsck", "cli.diagnose.fsck:fsck", "Store and servers compared; --fix takes legal steps."),
-    Entry(_LOOK, "audit", "cli.diagnose.audit:audit", "Alarms: rules that were broken, with the steps that led there."),
-    Entry(
+    CommandEntry(_LOOK, "watch", "cli.diagnose.watch:watch", "Each transition as it happens, one line."),
+    CommandEntry(
+        _LOOK, "why", "cli.diagnose.why:why", "Why a region is where it is, who must act next, what would help."
+    ),
+    CommandEntry(_LOOK, "fsck", "cli.diagnose.fsck:fsck", "Store and servers compared; --fix takes legal steps."),
+    CommandEntry(
+        _LOOK, "audit", "cli.diagnose.audit:audit", "Alarms: rules that were broken, with the steps that led there."
+    ),
+    CommandEntry(
         _LOOK,
         "history",
         "cli.diagnose.history:history",
         "Every step of a region, table or server, with actor and cause.",
     ),
-    Entry(_LOOK, "runs", "cli.diagnose.history:runs", "How long each start and failover took, phase by phase."),
-    Entry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),
-    Entry(_CHANGE, "region", "cli.regions:region", "List, move, assign, unassign, retry regions."),
-    Entry(
+    CommandEntry(_LOOK, "runs", "cli.diagnose.history:runs", "How long each start and failover took, phase by phase."),
+    CommandEntry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),
+    CommandEntry(_CHANGE, "region", "cli.regions:region", "List, move, assign, unassign, retry regions."),
+    CommandEntry(
         _CHANGE,
         "unstick",
         "cli.diagnose.why:unstick_command",
         "The one legal step that helps a stuck region, shown first.",
     ),
-    Entry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, a round, or what it would do."),
-    Entry(_CHANGE, "plan", "cli.plan.command:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."),
-    Entry(_DATA, "get", "cli.data:get", "The value at a key."),
-    Entry(_DATA, "put", "cli.data:put", "Put a value at a key."),
-    Entry(_DATA, "delete", "cli.data:delete", "Delete a key."),
-    Entry(_DATA, "scan", "cli.data:scan", "Rows in the order of their keys."),
-    Entry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
-    Entry(_DAEMON, "coord", "cli.store.command:coord", "A node of the store."),
-    Entry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
-    Entry(_DAEMON, "server", "cli.server:server", "Run, list, drain, fence region servers."),
+    CommandEntry(
+        _CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, a round, or what it would do."
+    ),
+    CommandEntry(
+        _CHANGE, "plan", "cli.plan.command:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."
+    ),
+    CommandEntry(_DATA, "get", "cli.data:get", "The value at a key."),
+    CommandEntry(_DATA, "put", "cli.data:put", "Put a value at a key."),
+    CommandEntry(_DATA, "delete", "cli.data:delete", "Delete a key."),
+    CommandEntry(_DATA, "scan", "cli.data:scan", "Rows in the order of their keys."),
+    CommandEntry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
+    CommandEntry(_DAEMON, "coord", "cli.store.command:coord", "A node of the store."),
+    CommandEntry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
+    CommandEntry(_DAEMON, "server", "cli.server:server", "Run, list, drain, fence region servers."),
 )
 
 _BY_NAME: Final = {entry.name: entry for entry in ENTRIES}

@@ -9,7 +9,7 @@ import click
 from cli.common.options import Globals, access_options, spark_options
 from cli.common.staleness import duration_ms
 from coord.errors import ConfigError
-from master.settings import ENGINES, Settings, limits_of
+from master.settings import ENGINES, MasterSettings, limits_of
 from regions.records.znodes import DEFAULT_ROOT
 
 
@@ -114,7 +114,7 @@ def run(
     from master import service
 
     try:
-        settings = Settings(
+        settings = MasterSettings(
             store=store,
             data_dir=data_dir,
             host=address[0],

@@ -266,12 +266,12 @@ def run(
     from cli.common.access import store_access
     from coord.errors import ConfigError
     from regionserver import service
-    from regionserver.config import Settings, parse_address
+    from regionserver.config import ServerSettings, parse_address
 
     try:
         host, port = parse_address(address, "--address")
         admin = parse_address(admin_address, "--admin-address") if admin_address else (None, 0)
-        settings = Settings(
+        settings = ServerSettings(
             store=store.removeprefix("zk://"),
             data_dir=data_dir,
             shared_dir=shared_dir,

@@ -16,7 +16,7 @@ from cli.common.errors import EXIT_REFUSED, CliError, UsageFaultError
 from cli.common.options import Globals, own_masters_options
 from cli.common.output import console, count, invocation, print_json, shown
 from simulation.drills import DRILLS
-from simulation.run import BadRecordingError, Recording, Verdict, code_digest, read_recording, record, run
+from simulation.run import BadRecordingError, Recording, RunVerdict, code_digest, read_recording, record, run
 from simulation.world import Options
 
 #: Seeds of a run that names none.
@@ -27,13 +27,13 @@ SAY_EVERY_S: Final = 2.0
 FOLDER: Final = Path("rk-simulations")
 
 
-class Report(msgspec.Struct):
+class SimulationReport(msgspec.Struct):
     """What `--json` prints."""
 
     ok: bool
     drill: str
     seeds: int
-    failed: list[Verdict]
+    failed: list[RunVerdict]
     #: Files of the failed runs, in the order of `failed`.
     files: list[str]
     simulated_s: float
@@ -132,9 +132,9 @@ def simulate(
     return 0 if report.ok else EXIT_REFUSED
 
 
-def _run_all(runs: list[Options], *, trace: bool, keep_going: bool, folder: Path) -> Report:
+def _run_all(runs: list[Options], *, trace: bool, keep_going: bool, folder: Path) -> SimulationReport:
     talk = console(stderr=True)
-    report = Report(True, runs[0].drill, 0, [], [], 0.0, 0.0, {})
+    report = SimulationReport(True, runs[0].drill, 0, [], [], 0.0, 0.0, {})
     began = said = time.monotonic()
     for options in runs:
         verdict = run(options, click.echo if trace else None)
@@ -162,7 +162,7 @@ def _run_all(runs: list[Options], *, trace: bool, keep_going: bool, folder: Path
     return report
 
 
-def _show(report: Report) -> None:
+def _show(report: SimulationReport) -> None:
     out = console()
     steps = sum(often for what, often in report.counts.items() if " -> " in what)
     faults = sum(often for what, often in report.counts.items() if what.startswith("fault "))
@@ -192,7 +192,7 @@ def _replay(path: Path, *, trace: bool, as_json: bool) -> int:
     return 0 if is_same and verdict.ok else EXIT_REFUSED
 
 
-def _comparison(wanted: Recording, verdict: Verdict) -> str:
+def _comparison(wanted: Recording, verdict: RunVerdict) -> str:
     if verdict.digest == wanted.digest:
         return f"the same history as recorded: {verdict.events} events, digest {verdict.digest}"
     if wanted.code != code_digest():

@@ -36,11 +36,11 @@ from coord.rpc.wire import RpcError
 from regions.records.model import RegionRecord
 from regionserver import service
 from regionserver.client import DataError, connect
-from regionserver.config import Settings, parse_address
+from regionserver.config import ServerSettings, parse_address
 from regionserver.replica.opener import Opening
 from regionserver.request_gate import FENCED, NOT_SERVING, Place, Serving
 from regionserver.storage.directory import DirectoryOpener
-from regionserver.storage.ownership import Hold
+from regionserver.storage.ownership import DirectoryLock
 
 _FILE = re.compile(r"counts-([0-9]+)\.jsonl")
 
@@ -62,7 +62,7 @@ class Total(msgspec.Struct, tag="counters.Total"):
 class Region:
     """One open region: its counts, and the file with one JSON line per change."""
 
-    def __init__(self, hold: Hold, progress: Any) -> None:
+    def __init__(self, hold: DirectoryLock, progress: Any) -> None:
         self.hold = hold
         self.counts: dict[str, int] = {}
         self.lock = threading.Lock()
@@ -185,7 +185,7 @@ def main() -> int:
     try:
         if given.command == "serve":
             host, port = parse_address(given.address, "--address")
-            settings = Settings(
+            settings = ServerSettings(
                 given.store, given.data_dir, given.shared_dir, host, port, session_timeout_ms=given.session_timeout_ms
             )
             return service.run(settings, Counters(given.shared_dir))

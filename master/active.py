@@ -27,31 +27,31 @@ from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master.assignment.balancer import Balancing
 from master.assignment.catchup import missed
 from master.assignment.dispatch import Dispatcher
-from master.assignment.history_writer import Chronicle
-from master.assignment.misplaced import Strays
+from master.assignment.history_writer import HistoryWriter
+from master.assignment.misplaced import MisplacedReplicas
 from master.assignment.registry import Registry
 from master.assignment.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
 from master.assignment.waiters import Waiters, wait_within
 from master.catalog import store
 from master.catalog.ddl import TableOperations
 from master.catalog.formats import Formats
-from master.catalog.janitor import TableUpkeep
+from master.catalog.janitor import Janitor
 from master.catalog.purging import Purging
 from master.catalog.undelete import Undelete
 from master.leadership.fence import Deposed, Fence, in_batches
-from master.leadership.store_session import Sight
+from master.leadership.store_session import StoreSession
 from master.phases import Phases
 from master.plans.applying import Applying
 from master.plans.bulk import Bulks
 from master.plans.planner import Planner
 from master.runs import Runs
-from master.settings import Settings
+from master.settings import MasterSettings
 from master.standby.watcher import Warm
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.history import SERVER_DOWN, SERVER_UP, StepLog
-from regions.cluster.state import Replica, World
+from regions.cluster.state import ClusterState, Replica
 from regions.diagnose.problems import problems
 from regions.liveness.reports import Reports
 from regions.messages import Purged
@@ -98,7 +98,7 @@ async def _nothing_kept() -> Warm | None:
     return None
 
 
-class Reign:
+class ActiveMaster:
     """See the module docstring.
 
     `ended(reason)` is called once, when the reign is over for whatever reason; `token(n)` gives n bytes for names.
@@ -108,7 +108,7 @@ class Reign:
         self,
         reactor: Any,
         fence: Fence,
-        settings: Settings,
+        settings: MasterSettings,
         planner: Planner,
         phases: Phases,
         now_ms: Callable[[], int],
@@ -132,13 +132,15 @@ class Reign:
         self._uuid = uuid
         self.assigner = Assigner(fence.epoch, settings.limits)
         self.registry = Registry(self._client, self._layout, self._servers_changed, self._failed)
-        self.chronicle = Chronicle(fence, self.assigner.history, now_ms, self._failed)
+        self.chronicle = HistoryWriter(fence, self.assigner.history, now_ms, self._failed)
         self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.chronicle)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
         self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale, fence.cluster_id)
         self.reports = Reports(self.assigner.world)
-        self.strays = Strays(fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed)
+        self.strays = MisplacedReplicas(
+            fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed
+        )
         self.applying = Applying(self, now_ms)
         self.balancing = Balancing(
             fence,
@@ -155,7 +157,7 @@ class Reign:
         self.is_open = False
         self.is_over = False
         #: Whether it sees the store; see the module docstring.
-        self.sight = Sight(reactor, self._client, self._resume, self.end, self._failed)
+        self.sight = StoreSession(reactor, self._client, self._resume, self.end, self._failed)
         #: When it began, and when servers registered that came since.
         self.began_ms = now_ms()
         self.arrivals_ms: dict[Incarnation, int] = {}
@@ -167,7 +169,7 @@ class Reign:
         self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
         self.purging = Purging(self, self.operations.locks, now_ms, int(settings.purge_after_s * 1000))
         self.operations.undelete = Undelete(self, self.operations.locks, self.purging.forget).perform
-        self.upkeep = TableUpkeep(self, self.operations, now_ms, self.purging.finished)
+        self.upkeep = Janitor(self, self.operations, now_ms, self.purging.finished)
         self.formats = Formats(fence, now_ms)
         #: While a shutdown is under way that a former master announced: who was alive, and when it is taken to be off.
         self._stopping: frozenset[Incarnation] | None = None
@@ -582,7 +584,7 @@ class Reign:
                 ensureDeferred(self.bulks.make(effect)).addErrback(self._failed)
             case fx.Note():
                 log.warn("{region}: {text}", region=effect.region_id or "cluster", text=effect.text)
-            case fx.FenceServer():
+            case fx.WriteFence():
                 self.persist(partial(self._fence_server, effect))
             case fx.ForgetFence():
                 self.persist(partial(store.delete_if_there, self.fence, self._layout.fence_mark(effect.uuid)))
@@ -599,7 +601,7 @@ class Reign:
             case fx.ReplaceRegion():
                 self.persist(partial(self.upkeep.replace_region, effect))
 
-    async def _fence_server(self, effect: fx.FenceServer) -> None:
+    async def _fence_server(self, effect: fx.WriteFence) -> None:
         server = effect.server
         mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms())
         bar = self.bar_of(server, effect.reason, effect.bar_ms) if effect.bar_ms else None
@@ -626,7 +628,7 @@ class Reign:
         self._schedule()
 
     @property
-    def world(self) -> World:
+    def world(self) -> ClusterState:
         """The picture of the cluster, which the assigner decides by."""
         return self.assigner.world
 

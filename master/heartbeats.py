@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from coord.rpc.wire import RpcError
-from master.active import Reign
+from master.active import ActiveMaster
 from master.leadership.election import Election
 from regions.liveness.roster import SILENT_MS, Roster
 from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
@@ -29,7 +29,7 @@ SHOWN_MAX: Final = 5
 class Master(Protocol):
     """What is looked at in the service."""
 
-    reign: Reign | None
+    reign: ActiveMaster | None
     election: Election | None
     cluster_id: str
 
@@ -43,7 +43,7 @@ class Master(Protocol):
     def role(self) -> str: ...
 
 
-class Heartbeats:
+class HeartbeatReceiver:
     """One per process: the roster outlives sessions and reigns, so a new leader knows it from before."""
 
     def __init__(self, master: Master, now_ms: Callable[[], int]) -> None:
@@ -124,7 +124,7 @@ class Heartbeats:
         now_ms = self._now_ms()
         return sum(1 for one in self.roster.members() if now_ms - one.heard_ms > SILENT_MS)
 
-    def _epoch(self, leads: Reign | None) -> int:
+    def _epoch(self, leads: ActiveMaster | None) -> int:
         if leads is not None:
             return leads.fence.epoch
         election = self._master.election

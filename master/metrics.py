@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from master.active import Reign
-from master.heartbeats import Heartbeats
+from master.active import ActiveMaster
+from master.heartbeats import HeartbeatReceiver
 from master.standby.auditor import Auditor
 from regions.messages import MasterStatus
 
@@ -24,9 +24,9 @@ class StatusSource(Protocol):
 class Measured(Protocol):
     """What is looked at in the service."""
 
-    reign: Reign | None
+    reign: ActiveMaster | None
     auditor: Auditor | None
-    heartbeats: Heartbeats
+    heartbeats: HeartbeatReceiver
     alarms_before: int
 
     @property

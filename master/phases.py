@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from regions.messages import Phase, PlanProgress
+from regions.messages import PlanProgress, StartupPhase
 from regions.records.model import PlanRecord, PlanState
 
 Seconds = Callable[[], float]
@@ -18,14 +18,14 @@ class Phases:
     def __init__(self, seconds: Seconds) -> None:
         #: The clock, in seconds.
         self.seconds = seconds
-        self._done: list[Phase] = []
+        self._done: list[StartupPhase] = []
         self._name = ""
         self._detail = ""
         self._began = 0.0
 
     def add(self, name: str, seconds: float, detail: str = "") -> None:
         """Book a phase that was measured elsewhere."""
-        self._done.append(Phase(name, round(seconds, 4), True, detail))
+        self._done.append(StartupPhase(name, round(seconds, 4), True, detail))
 
     def begin(self, name: str) -> None:
         """End the current phase and begin another."""
@@ -51,11 +51,11 @@ class Phases:
             del self._done[names.index(name) :]
         self._name = ""
 
-    def report(self) -> list[Phase]:
+    def report(self) -> list[StartupPhase]:
         """All phases so far, the current one last and not done."""
         if not self._name:
             return list(self._done)
-        return [*self._done, Phase(self._name, round(self.seconds() - self._began, 4), False)]
+        return [*self._done, StartupPhase(self._name, round(self.seconds() - self._began, 4), False)]
 
 
 class BulkPlan:

@@ -35,20 +35,20 @@ from coord.errors import ConfigError, CoordError, NoAuth
 from coord.http import AdminHttp
 from coord.listening import listen
 from coord.rpc.server import RpcServer
-from master.active import Reign
+from master.active import ActiveMaster
 from master.api.requests import MasterApi
 from master.catalog import store
 from master.health import MasterHealth
-from master.heartbeats import Heartbeats
+from master.heartbeats import HeartbeatReceiver
 from master.leadership.election import Election
 from master.leadership.fence import Fence
-from master.leadership.identity import Identity
+from master.leadership.identity import MasterIdentity
 from master.metrics import MasterMetrics
 from master.phases import Phases
 from master.plans.planner import Planner
-from master.settings import Settings
+from master.settings import MasterSettings
 from master.standby.auditor import Auditor
-from master.standby.watcher import Feed
+from master.standby.watcher import StoreWatcher
 from regions.cluster.limits import AssignerConfig
 from regions.liveness.reports import Suspect
 from regions.messages import ListContacts, MasterRequest
@@ -57,7 +57,7 @@ from regions.messages.heartbeat import Heartbeat
 from regions.records.model import Incarnation, MasterRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_master
 
-__all__ = ["MasterService", "Settings", "run"]
+__all__ = ["MasterService", "MasterSettings", "run"]
 
 log = Logger()
 
@@ -79,8 +79,8 @@ class MasterService:
     def __init__(
         self,
         reactor: Any,
-        settings: Settings,
-        identity: Identity,
+        settings: MasterSettings,
+        identity: MasterIdentity,
         *,
         system: System | None = None,
         planner: Planner | None = None,
@@ -107,7 +107,7 @@ class MasterService:
             rng=system.rng,
         )
         self.election: Election | None = None
-        self.reign: Reign | None = None
+        self.reign: ActiveMaster | None = None
         self.phases = Phases(lambda: clock.monotonic_ms() / 1000)
         #: Live masters by address.
         self.registered: list[MasterRecord] = []
@@ -122,8 +122,8 @@ class MasterService:
         )
         self._history: Any = None
         self.auditor: Auditor | None = None
-        self.feed: Feed | None = None
-        self.make_feed: Callable[..., Feed] = Feed
+        self.feed: StoreWatcher | None = None
+        self.make_feed: Callable[..., StoreWatcher] = StoreWatcher
         #: Alarms raised in former sessions.
         self.alarms_before = 0
         self._standing: Deferred[None] | None = None
@@ -134,7 +134,7 @@ class MasterService:
         self.is_broken = False
         #: Known from the first session on.
         self.cluster_id = ""
-        self.heartbeats = Heartbeats(self, self.now_ms)
+        self.heartbeats = HeartbeatReceiver(self, self.now_ms)
         self.api = MasterApi(self)
         self._rpc = RpcServer(
             self._dispatch,
@@ -298,7 +298,7 @@ class MasterService:
         epoch = await election.win(now, self._racing)
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch, self.cluster_id)
-        self.reign = Reign(
+        self.reign = ActiveMaster(
             self._reactor,
             fence,
             self._settings,
@@ -418,7 +418,7 @@ class MasterService:
         return counted.addErrback(lambda _: None)
 
 
-def run(settings: Settings) -> int:
+def run(settings: MasterSettings) -> int:
     """Run a master until SIGTERM or SIGINT; returns the exit status.
 
     Raises ConfigError when the data directory or an address cannot be used.
@@ -429,7 +429,7 @@ def run(settings: Settings) -> int:
     observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [predicate])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
 
-    identity = Identity(settings.data_dir)
+    identity = MasterIdentity(settings.data_dir)
     gc.set_threshold(*GC_THRESHOLDS)
     loop: Any = reactor
     # Twisted's timers follow the wall clock; deadlines must go on when somebody sets it back by an hour.

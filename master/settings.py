@@ -53,7 +53,7 @@ def limits_of(
     )
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen; an instance that exists is consistent."""
 
     #: The store's client addresses, "host:port,host:port".

@@ -62,7 +62,7 @@ from regions.messages.heartbeat import ReplicaReport, ServerFigures
 from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.znodes import Layout
-from regionserver.config import Settings
+from regionserver.config import ServerSettings
 from regionserver.health import LOOK_EVERY_S, ServerHealth, SharedWatch
 from regionserver.kv.service import KvRegions
 from regionserver.metrics import Metrics
@@ -74,17 +74,17 @@ from regionserver.replica.states import Phase
 from regionserver.request_gate import Serving
 from regionserver.session.drain import hand_over
 from regionserver.session.epochs import Epochs
-from regionserver.session.heartbeats import Heartbeats
+from regionserver.session.heartbeats import HeartbeatSender
 from regionserver.session.instance import Instance
 from regionserver.session.lease import Lease
 from regionserver.session.master_link import Us
-from regionserver.session.registration import Membership
+from regionserver.session.registration import Registration
 from regionserver.storage.directory import DirectoryOpener
 from regionserver.storage.purging import Purges
 from regionserver.storage.shared import Admission
 from regionserver.workers import Pool, Workers
 
-__all__ = ["RegionServer", "Settings", "run"]
+__all__ = ["RegionServer", "ServerSettings", "run"]
 
 log = Logger()
 
@@ -113,7 +113,7 @@ class RegionServer:
     def __init__(
         self,
         reactor: Any,
-        settings: Settings,
+        settings: ServerSettings,
         instance: Instance,
         opener: RegionOpener,
         *,
@@ -161,8 +161,8 @@ class RegionServer:
         )
         self._admin_port: IListeningPort | None = None
         self._client: ZkClient | None = None
-        self._membership: Membership | None = None
-        self._heartbeats: Heartbeats | None = None
+        self._membership: Registration | None = None
+        self._heartbeats: HeartbeatSender | None = None
         self._record = ServerRecord(instance.uuid, settings.host, settings.port, 0)
         #: The highest epoch that the store has confirmed.
         self._epoch = -1
@@ -309,7 +309,7 @@ class RegionServer:
         self._record = msgspec.structs.replace(
             self._record, start_code=me.start_code, session_ms=client.timeout_ms, leaving=False
         )
-        membership = self._membership = Membership(
+        membership = self._membership = Registration(
             self._reactor,
             client,
             self._paths,
@@ -335,7 +335,7 @@ class RegionServer:
         self._host.begin(me, client)
         self._host.set_serving(self._lease.holds(self._boot_s()))
         log.info("registered as {me} at {host}:{port}", me=str(me), host=self._record.host, port=self._record.port)
-        heartbeats = self._heartbeats = Heartbeats(
+        heartbeats = self._heartbeats = HeartbeatSender(
             self._reactor,
             client,
             self._paths,
@@ -578,14 +578,14 @@ class RegionServer:
         return "the lease does not hold" if not self._holds() else "the server is leaving"
 
 
-def built_in(settings: Settings) -> RegionOpener:
+def built_in(settings: ServerSettings) -> RegionOpener:
     """The opener that `settings` names. Raises ConfigError when the shared directory cannot be used."""
     if settings.opener == "none":
         return NothingOpener()
     return KvRegions(settings.shared_dir) if settings.opener == "kv" else DirectoryOpener(settings.shared_dir)
 
 
-def run(settings: Settings, opener: RegionOpener | None = None) -> int:
+def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
     """Be a region server until a signal comes; the exit status.
 
     `opener` opens and closes the regions; without one it is the built-in that `settings.opener` names.

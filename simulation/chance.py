@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Chance:
+class SeededRandom:
     """A stream of random numbers; also the `Rng` and the `Entropy` of simulated processes."""
 
     def __init__(self, seed: int | str) -> None:

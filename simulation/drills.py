@@ -9,10 +9,10 @@ import msgspec
 
 from simulation.storm import DdlStorm
 from simulation.timeline import SECOND
-from simulation.world import UP_WITHIN_S, World
+from simulation.world import UP_WITHIN_S, SimulatedCluster
 
 
-def come_up(world: World) -> None:
+def come_up(world: SimulatedCluster) -> None:
     """A first table is created and open."""
     world.operator.create(world.regions)
     until = world.timeline.now + UP_WITHIN_S * SECOND
@@ -23,7 +23,7 @@ def come_up(world: World) -> None:
     world.observer.violated(f"liveness: the cluster did not come up in {UP_WITHIN_S} s: {world.why_unsettled()}")
 
 
-def _trouble(world: World) -> None:
+def _trouble(world: SimulatedCluster) -> None:
     """The operator at work, openers that are slow, hang or fail, planners that fail or are late."""
     chance, work = world.timeline.chance, world.setting.work
     work.until = world.timeline.now + int(world.options.duration_s * SECOND)
@@ -39,7 +39,7 @@ def _trouble(world: World) -> None:
         world.setting.plan_late_s = 5.0
 
 
-def operate(world: World, pause_s: float) -> None:
+def operate(world: SimulatedCluster, pause_s: float) -> None:
     """One thing after the other, until the faults are over."""
     chance, operator = world.timeline.chance, world.operator
     until = world.setting.work.until
@@ -67,7 +67,7 @@ def operate(world: World, pause_s: float) -> None:
     next_act()
 
 
-def random(world: World) -> None:
+def random(world: SimulatedCluster) -> None:
     """A part of all faults, with the operator at work; the cluster need not have come up before."""
     chance = world.timeline.chance
     if chance.happens(0.8):
@@ -82,22 +82,22 @@ def random(world: World) -> None:
     world.run_for(world.options.duration_s)
 
 
-def master_failover(world: World) -> None:
+def master_failover(world: SimulatedCluster) -> None:
     """The active master is killed, again and again."""
     _with(world, ["kill-active"], 3.0)
 
 
-def server_crash(world: World) -> None:
+def server_crash(world: SimulatedCluster) -> None:
     """Servers are killed and start again under the same uuid."""
     _with(world, ["kill-server"], 3.0)
 
 
-def server_freeze(world: World) -> None:
+def server_freeze(world: SimulatedCluster) -> None:
     """Servers stand still, for longer than their lease or not, and go on with what they had in hand."""
     _with(world, ["freeze-server"], 2.0)
 
 
-def _with(world: World, kinds: list[str], pause_s: float) -> None:
+def _with(world: SimulatedCluster, kinds: list[str], pause_s: float) -> None:
     come_up(world)
     world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
     world.faults.choose(kinds)
@@ -107,7 +107,7 @@ def _with(world: World, kinds: list[str], pause_s: float) -> None:
     world.run_for(world.options.duration_s)
 
 
-def master_during_bulk(world: World) -> None:
+def master_during_bulk(world: SimulatedCluster) -> None:
     """The active master dies while a bulk plan is made or carried out; the next one finishes it (X8)."""
     chance = world.timeline.chance
     come_up(world)
@@ -121,7 +121,7 @@ def master_during_bulk(world: World) -> None:
         world.run_for(chance.between(0, 4))
 
 
-def master_during_apply(world: World) -> None:
+def master_during_apply(world: SimulatedCluster) -> None:
     """The active master dies while an operator's plans are handed over or carried out; the next one goes on (N4)."""
     chance = world.timeline.chance
     come_up(world)
@@ -138,7 +138,7 @@ def master_during_apply(world: World) -> None:
         world.run_for(chance.between(0, 4))
 
 
-def rolling_restart(world: World) -> None:
+def rolling_restart(world: SimulatedCluster) -> None:
     """Every process in turn is stopped in order and started again."""
     come_up(world)
     world.setting.work.until = world.timeline.now
@@ -149,7 +149,7 @@ def rolling_restart(world: World) -> None:
         world.run_for(4)
 
 
-def kill_everything(world: World) -> None:
+def kill_everything(world: SimulatedCluster) -> None:
     """All masters and servers die at once and start again, and once more while they recover."""
     chance = world.timeline.chance
     come_up(world)
@@ -171,12 +171,12 @@ OUTAGES: Final = (
 )
 
 
-def ddl_storm(world: World) -> None:
+def ddl_storm(world: SimulatedCluster) -> None:
     """Clients create, alter, rename and delete tables while masters are killed, frozen and deposed (TS-04)."""
     storm(world, elections=ELECTIONS, outages=OUTAGES)
 
 
-def storm(world: World, *, elections: Sequence[str], outages: Sequence[str]) -> None:
+def storm(world: SimulatedCluster, *, elections: Sequence[str], outages: Sequence[str]) -> None:
     """A storm of operations with a part of these faults; the catalogue must equal the model when it is over."""
     chance = world.timeline.chance
     come_up(world)
@@ -195,7 +195,7 @@ def storm(world: World, *, elections: Sequence[str], outages: Sequence[str]) -> 
     world.at_rest.append(clients.check)
 
 
-def table_creation(world: World) -> None:
+def table_creation(world: SimulatedCluster) -> None:
     """Tables are made while opens hang and fail and masters change: regions that cannot be created are replaced."""
     chance, setting, operator = world.timeline.chance, world.setting, world.operator
     setting.limits = msgspec.structs.replace(
@@ -222,7 +222,7 @@ def table_creation(world: World) -> None:
         world.run_for(chance.between(0.5, 3.0))
 
 
-def fencing(world: World) -> None:
+def fencing(world: SimulatedCluster) -> None:
     """Servers are fenced and unfenced by the operator, while masters and servers come and go."""
     chance, work = world.timeline.chance, world.setting.work
     come_up(world)
@@ -237,7 +237,7 @@ def fencing(world: World) -> None:
         world.run_for(chance.between(0.2, 2.0))
 
 
-def purging(world: World) -> None:
+def purging(world: SimulatedCluster) -> None:
     """Tables are deleted, and brought back about when their rows are removed, while masters and servers come and go."""
     chance, work, operator = world.timeline.chance, world.setting.work, world.operator
     world.setting.purge_after_s = chance.pick((0.5, 1.5))
@@ -252,7 +252,7 @@ def purging(world: World) -> None:
         world.run_for(chance.between(0.2, 1.0))
 
 
-DRILLS: Final[dict[str, Callable[[World], None]]] = {
+DRILLS: Final[dict[str, Callable[[SimulatedCluster], None]]] = {
     "random": random,
     "master-failover": master_failover,
     "server-crash": server_crash,

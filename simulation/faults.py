@@ -10,7 +10,7 @@ from simulation.machines import Machine, MasterMachine
 from simulation.timeline import SECOND
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import SimulatedCluster
 
 #: Nothing stays down, cut or frozen for longer than this, in seconds.
 SPAN_MAX_S: Final = 10.0
@@ -19,7 +19,7 @@ SPAN_MAX_S: Final = 10.0
 class Faults:
     """Makes trouble until it is told to stop."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedCluster) -> None:
         self._world = world
         self._chance = world.timeline.chance
         self._timeline = world.timeline

@@ -15,22 +15,22 @@ from twisted.python.failure import Failure
 
 from coord.env import System
 from coord.rpc.server import RpcError
-from master.leadership.identity import Identity
+from master.leadership.identity import MasterIdentity
 from master.plans.planner import Made, Planner
 from master.service import MasterService
-from master.settings import Settings as MasterSettings
+from master.settings import MasterSettings as MasterSettings
 from regions.cluster.limits import AssignerConfig
 from regions.messages import AlterRegions, CloseRegions, ListTables, OpenRegions, ServerRequest
 from regions.messages.staleness import Bound
 from regions.plan import Params, PlanError, Snapshot, plan
 from regions.records.model import Incarnation
-from regionserver.config import Settings as ServerSettings
+from regionserver.config import ServerSettings as ServerSettings
 from regionserver.service import RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
 from simulation.network import Network
 from simulation.region_work import Holds, Opener, Threads, Work
 from simulation.standbys import Standbys, observed
-from simulation.store import Store
+from simulation.store import SimulatedStore
 from simulation.timeline import Process, Timeline
 
 RPC_PORT: Final = 9000
@@ -40,7 +40,7 @@ _NOWHERE: Final = Path("/simulated")
 class Setting:
     """What all machines of a run share."""
 
-    def __init__(self, timeline: Timeline, network: Network, store: Store, root: str) -> None:
+    def __init__(self, timeline: Timeline, network: Network, store: SimulatedStore, root: str) -> None:
         self.timeline = timeline
         self.network = network
         self.store = store
@@ -134,7 +134,7 @@ class Machine:
         raise NotImplementedError
 
 
-class SimulatedIdentity(Identity):
+class SimulatedIdentity(MasterIdentity):
     """A master's directory."""
 
     def __init__(self, uuid: str, start_code: int) -> None:

@@ -240,7 +240,7 @@ class Network:
 
         def accept(end: End) -> None:
             protocol = factory.buildProtocol(Address(end.peer.host, 0))
-            Transport(process, end, protocol)
+            SimulatedTransport(process, end, protocol)
 
         self.listen(process.host, port, process, accept)
         return Port(self, process.host, port)
@@ -282,7 +282,7 @@ class Port:
         self._network.unlisten(self._address.host, self._address.port)
 
 
-class Transport:
+class SimulatedTransport:
     """An end, as Twisted protocols see it."""
 
     def __init__(self, process: Process, end: End, protocol: Any) -> None:
@@ -335,7 +335,7 @@ class Connector:
     ) -> None:
         self._process = process
         self._factory = factory
-        self._transport: Transport | None = None
+        self._transport: SimulatedTransport | None = None
         self._is_decided = False
         self._timer = process.reactor.callLater(timeout, self._fail, _timed_out())
         self._end = network.connect(process, process.host, *address, self._connected, self._refused)
@@ -345,7 +345,7 @@ class Connector:
             return
         self._decide()
         protocol = self._factory.buildProtocol(Address(end.peer.host, 0))
-        self._transport = Transport(self._process, end, protocol)
+        self._transport = SimulatedTransport(self._process, end, protocol)
         if end.is_closed:
             self._transport._lost("closed at once")
 

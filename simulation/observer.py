@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from coord.errors import OK
-from coord.tree.machine import Outcome, StateMachine
+from coord.tree.machine import CommandOutcome, StateMachine
 from coord.wire.opcodes import OP_CREATE_SESSION
 from regions.records.model import (
     BarRecord,
@@ -141,7 +141,7 @@ class Observer:
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
-    def committed(self, machine: StateMachine, outcome: Outcome) -> None:
+    def committed(self, machine: StateMachine, outcome: CommandOutcome) -> None:
         """The store has performed a command (`simulation.store.Witness`)."""
         if outcome.opcode == OP_CREATE_SESSION and outcome.err == OK:
             session = machine.sessions.find(outcome.session_id)
@@ -200,7 +200,7 @@ class Observer:
         rest: str,
         data: bytes | None,
         changes: list[tuple[str, str, bytes | None]],
-        outcome: Outcome,
+        outcome: CommandOutcome,
         host: str,
         machine: StateMachine,
     ) -> None:
@@ -440,7 +440,7 @@ class Observer:
 
     # --- the picture --------------------------------------------------------------------------------------------------
 
-    def _remember(self, kind: str, rest: str, data: bytes | None, outcome: Outcome) -> None:
+    def _remember(self, kind: str, rest: str, data: bytes | None, outcome: CommandOutcome) -> None:
         shadow = self.shadow
         if kind == "unassigned":
             _put(shadow.transitions, rest.partition("/")[2], data, lambda raw: decode_transition(raw, rest))

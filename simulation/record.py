@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from regions.cluster.history import Entry, entries_kept, parse_segment, unpack
+from regions.cluster.history import HistoryEntry, entries_kept, parse_segment, unpack
 from regions.records.model import RegionState, TransitionRecord
 from regions.records.znodes import decode_transition
 from regions.transitions.states import Actor
@@ -29,7 +29,7 @@ class Step(NamedTuple):
     epoch: int
 
 
-def _told(entry: Entry) -> Step:
+def _told(entry: HistoryEntry) -> Step:
     server = entry.server if entry.actor == Actor.SERVER.value else ""
     return Step(entry.before, entry.after, entry.actor, server, entry.epoch)
 
@@ -48,9 +48,9 @@ class Record:
         #: How many of them are written down.
         self._written: dict[str, int] = {}
         #: Entries that are no steps, say that a server has registered.
-        self._notes: set[Entry] = set()
+        self._notes: set[HistoryEntry] = set()
         #: The segments in the store, by name.
-        self._segments: dict[str, list[Entry]] = {}
+        self._segments: dict[str, list[HistoryEntry]] = {}
 
     @property
     def steps(self) -> int:
@@ -86,7 +86,7 @@ class Record:
         elif made and [entry for entries in made.values() for entry in entries] != lost:
             self._violated(f"history: {gone} were merged into other entries than theirs")
 
-    def _append(self, entries: Sequence[Entry]) -> None:
+    def _append(self, entries: Sequence[HistoryEntry]) -> None:
         for entry in entries:
             if not entry.key:
                 if entry in self._notes:

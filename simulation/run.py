@@ -18,13 +18,13 @@ from zope.interface import implementer
 from simulation.drills import DRILLS
 from simulation.observer import Violation
 from simulation.timeline import SECOND, fault_of
-from simulation.world import Options, World
+from simulation.world import Options, SimulatedCluster
 
 #: Packages whose code decides what happens in a run.
 CODE: Final = ("coord", "regions", "master", "regionserver", "simulation")
 
 
-class Verdict(msgspec.Struct, omit_defaults=True):
+class RunVerdict(msgspec.Struct, omit_defaults=True):
     """What became of a run."""
 
     options: Options
@@ -48,7 +48,7 @@ class Verdict(msgspec.Struct, omit_defaults=True):
 class _Log:
     """Listens to the services' log: a fault that is logged is a fault that happened."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedCluster) -> None:
         self._world = world
         self.faults: list[str] = []
 
@@ -74,15 +74,15 @@ def run(
     options: Options,
     tell: Callable[[str], None] | None = None,
     *,
-    script: Callable[[World], None] | None = None,
-) -> Verdict:
+    script: Callable[[SimulatedCluster], None] | None = None,
+) -> RunVerdict:
     """Simulate; `tell` gets every event as a line, `script` stands for the drill.
 
     Raises KeyError for a drill that does not exist.
     """
     drill = script or DRILLS[options.drill]
     began = time.perf_counter()
-    world = World(options)
+    world = SimulatedCluster(options)
     world.timeline.tell = tell
     log = _Log(world)
     globalLogPublisher.addObserver(log)
@@ -99,7 +99,7 @@ def run(
     if not violation and world.observer.violations:
         violation = world.observer.violations[0]
     timeline = world.timeline
-    return Verdict(
+    return RunVerdict(
         options,
         violation,
         timeline.digest,
@@ -151,7 +151,7 @@ def version() -> str:
         return ""
 
 
-def record(verdict: Verdict, folder: Path) -> Path:
+def record(verdict: RunVerdict, folder: Path) -> Path:
     """Write a run's file into `folder`; returns its path. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{verdict.options.drill}-{verdict.options.seed}.json"

@@ -12,10 +12,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from coord.tree.machine import Outcome, StateMachine
+from coord.tree.machine import CommandOutcome, StateMachine
 from coord.wire.records import EVENT_DELETED
-from master.standby.watcher import Feed, Warm
-from regions.cluster.state import World
+from master.standby.watcher import StoreWatcher, Warm
+from regions.cluster.state import ClusterState
 from regions.messages.staleness import AsOf, Bound
 from regions.records.model import TabletState
 from regions.records.znodes import Layout, decode_region, decode_table
@@ -42,7 +42,7 @@ class Standbys:
         #: Zxid of the write of each epoch.
         self._epochs: dict[int, int] = {}
 
-    def committed(self, machine: StateMachine, outcome: Outcome) -> None:
+    def committed(self, machine: StateMachine, outcome: CommandOutcome) -> None:
         """The store has performed a command."""
         self.truth = machine
         if not outcome.events:
@@ -67,7 +67,7 @@ class Standbys:
         self._count("warm takeovers")
         self._check(f"{who}, active under epoch {epoch} with its mirror,", warm.world, self._epochs.get(epoch, 0))
 
-    def answered(self, process: Process, as_of: AsOf, asked_us: int, world: World) -> None:
+    def answered(self, process: Process, as_of: AsOf, asked_us: int, world: ClusterState) -> None:
         """FW-01: an answer is as old as it says."""
         self._count("answers of standbys")
         who = f"{process.name}, which answers as of zxid {as_of.zxid},"
@@ -76,7 +76,7 @@ class Standbys:
         if as_of.zxid < self._zxid_at(held):
             self._violated(f"FW-01: {who} says that it is {as_of.stale_ms} ms old: {self._zxid_at(held)} is older")
 
-    def _check(self, who: str, world: World, zxid: int) -> None:
+    def _check(self, who: str, world: ClusterState, zxid: int) -> None:
         known = dict(self._held(world))
         for path, version in self._stored(world, zxid):
             if known.get(path) != version:
@@ -85,7 +85,7 @@ class Standbys:
             if path.encode() not in self.truth.tree.nodes and self._deleted.get(path, 0) <= zxid:
                 self._violated(f"FW-01: {who} has {path}, which was deleted in {self._deleted.get(path)}")
 
-    def _held(self, world: World) -> Iterator[tuple[str, int]]:
+    def _held(self, world: ClusterState) -> Iterator[tuple[str, int]]:
         layout = self._layout
         for table_id, table in world.tables.items():
             yield layout.table(table_id), table.version
@@ -94,7 +94,7 @@ class Standbys:
         for replica in world.rit():
             yield layout.transition(replica.region.record.region_id, replica.number), replica.version
 
-    def _stored(self, world: World, zxid: int) -> Iterator[tuple[str, int]]:
+    def _stored(self, world: ClusterState, zxid: int) -> Iterator[tuple[str, int]]:
         """What must be known: of the znodes that have not changed since, those that a load takes notice of."""
         layout, nodes = self._layout, self.truth.tree.nodes
         tables = {}
@@ -117,7 +117,7 @@ class Standbys:
                 yield path, node.version
 
 
-class ObservedFeed(Feed):
+class ObservedFeed(StoreWatcher):
     """A feed whose claims are checked when they are made."""
 
     standbys: Standbys

@@ -17,11 +17,11 @@ from coord.server.clients.connection import Connection, Limits, Pending
 from coord.server.clients.pipeline import Pipeline
 from coord.server.clients.proposals import Proposals
 from coord.tree.command import decode_group, encode_command, encode_group
-from coord.tree.machine import Outcome, StateMachine
+from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.sessions import ExpiryQueue
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_START, ClientConnection
 from coord.wire.opcodes import OP_EXPIRE
-from simulation.chance import Chance
+from simulation.chance import SeededRandom
 from simulation.network import End, Network
 from simulation.timeline import EPOCH_MS, TURN_US, Timeline
 
@@ -32,13 +32,13 @@ TICK_US: Final = 100_000
 ALONE_US: Final = 1_500_000
 
 #: Told of every command that is committed, once, with the state behind it.
-Witness = Callable[[StateMachine, Outcome], None]
+Witness = Callable[[StateMachine, CommandOutcome], None]
 
 
 class Client:
     """A client's connection to a node (a pipeline's `Transport`)."""
 
-    def __init__(self, node: StoreNode, end: End) -> None:
+    def __init__(self, node: SimulatedNode, end: End) -> None:
         self._node = node
         self.end = end
         self._wire = ClientConnection()
@@ -94,10 +94,10 @@ class Client:
             self.end.close()
 
 
-class StoreNode:
+class SimulatedNode:
     """One node. `applied` groups of the store's list are in its tree."""
 
-    def __init__(self, store: Store, number: int) -> None:
+    def __init__(self, store: SimulatedStore, number: int) -> None:
         self.store = store
         self.host = f"n{number}"
         self.number = number
@@ -214,13 +214,13 @@ class StoreNode:
                 self.pipeline.close(connection)
 
 
-class Store:
+class SimulatedStore:
     """All nodes, and the list of what is committed."""
 
     def __init__(self, timeline: Timeline, network: Network, nodes: int, witness: Witness) -> None:
         self.timeline = timeline
         self.network = network
-        self.chance = Chance(f"store {timeline.chance.below(1 << 62)}")
+        self.chance = SeededRandom(f"store {timeline.chance.below(1 << 62)}")
         #: What an observer of everything knows: performed the moment it is committed.
         self.truth = StateMachine()
         self.log: list[bytes] = []
@@ -230,7 +230,7 @@ class Store:
         self._waiting: list[bytes] = []
         self._is_commit_due = False
         self._last_time_ms = 0
-        self.nodes = [StoreNode(self, number) for number in range(nodes)]
+        self.nodes = [SimulatedNode(self, number) for number in range(nodes)]
         #: When what is sent now arrives at the earliest: to the leader and from it, per node.
         self._to_leader = [0] * nodes
         #: Commands on their way to the leader, in order, per node.
@@ -256,14 +256,14 @@ class Store:
             lag += self.chance.below(400_000)
         return lag
 
-    def forward(self, node: StoreNode, commands: list[bytes]) -> None:
+    def forward(self, node: SimulatedNode, commands: list[bytes]) -> None:
         """A node's commands go to the leader."""
         arrival = max(self.timeline.now + self._lag(), self._to_leader[node.number])
         self._to_leader[node.number] = arrival
         self._on_their_way[node.number].append(commands)
         self.timeline.at(arrival, self._arrive, node, self._era)
 
-    def _arrive(self, node: StoreNode, era: int) -> None:
+    def _arrive(self, node: SimulatedNode, era: int) -> None:
         if era == self._era:
             self._waiting.extend(self._on_their_way[node.number].popleft())
             self._commit_soon()
@@ -292,12 +292,12 @@ class Store:
             self.timeline.at(arrival, node.hear, len(self.log))
         self._commit_soon()
 
-    def read_index(self, node: StoreNode, connection: Connection, waiting: Pending) -> None:
+    def read_index(self, node: SimulatedNode, connection: Connection, waiting: Pending) -> None:
         """A round trip to the leader tells how much a sync must see."""
         self.timeline.later(self._lag(), self._read_index_at_leader, node, node.incarnation, connection, waiting)
 
     def _read_index_at_leader(
-        self, node: StoreNode, incarnation: int, connection: Connection, waiting: Pending
+        self, node: SimulatedNode, incarnation: int, connection: Connection, waiting: Pending
     ) -> None:
         if self.timeline.now < self._paused_until or node.alone_since >= 0:
             again = max(self._paused_until, self.timeline.now + TICK_US)
@@ -310,7 +310,7 @@ class Store:
 
     @staticmethod
     def _read_index_known(
-        node: StoreNode, incarnation: int, index: int, connection: Connection, waiting: Pending
+        node: SimulatedNode, incarnation: int, index: int, connection: Connection, waiting: Pending
     ) -> None:
         if node.is_up and node.incarnation == incarnation:
             node.may_answer(index, connection, waiting)

@@ -15,15 +15,15 @@ from regions import messages as ms
 from regions.messages.heartbeat import OPEN
 from regions.records.model import TableRecord, TableState
 from simulation.crowding import Crowding
-from simulation.ddl_stress.catalog_snapshot import Finding, Picture, judge
+from simulation.ddl_stress.catalog_snapshot import CatalogCheck, RestingCluster, judge
 from simulation.ddl_stress.model import Ledger
-from simulation.ddl_stress.operations import AGAIN, Operation, Outcome, Storm
+from simulation.ddl_stress.operations import AGAIN, Operation, OperationOutcome, Storm
 from simulation.machines import RPC_PORT
 from simulation.region_work import SIMULATED
 from simulation.timeline import SECOND, Process
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import SimulatedCluster
 
 #: One attempt, and one operation with all its attempts, in seconds.
 CALL_S: Final = 4.0
@@ -37,7 +37,9 @@ class DdlStorm:
     """The clients of one run. `clients`: how many; `pause_s`: between a result and the next question, on average;
     `regions_max`: of one table; `even`: no server is disturbed, so new regions must be spread evenly (DD-10)."""
 
-    def __init__(self, world: World, clients: int, pause_s: float, regions_max: int, *, even: bool = True) -> None:
+    def __init__(
+        self, world: SimulatedCluster, clients: int, pause_s: float, regions_max: int, *, even: bool = True
+    ) -> None:
         self._world = world
         self._timeline = world.timeline
         self._pause_s = pause_s
@@ -90,7 +92,7 @@ class DdlStorm:
         self._storm.told(operation, outcome)
         self._later(client)
 
-    async def _result(self, client: int, operation: Operation) -> Outcome:
+    async def _result(self, client: int, operation: Operation) -> OperationOutcome:
         """Ask one master after the other until there is a definite result."""
         until = self._timeline.now + DEADLINE_S * SECOND
         clients = self._clients[client]
@@ -100,13 +102,13 @@ class DdlStorm:
                 answer = await clients[at].call(operation.request, CALL_S)
             except RpcError as error:
                 if error.code not in AGAIN:
-                    return Outcome(code=error.code, error=error.message)
+                    return OperationOutcome(code=error.code, error=error.message)
                 self._timeline.note(f"client {client} asks {operation.request.request_id} again: {error}")
             else:
-                return Outcome(answer.tables[0].table)
+                return OperationOutcome(answer.tables[0].table)
             at = (at + 1) % len(clients)
             await self._world.operator.pause(AGAIN_S)
-        return Outcome()
+        return OperationOutcome()
 
     # --- meanwhile ----------------------------------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class DdlStorm:
                 world.observer.violated(f"TS-04: {first.what}: {first.breaches[0]}")
             world.run_for(1.0)
 
-    def _judge(self) -> list[Finding]:
+    def _judge(self) -> list[CatalogCheck]:
         self._answered = None
         self._world.operator.do("list tables", self._list)
         for _ in range(100):
@@ -178,13 +180,13 @@ class DdlStorm:
     async def _list(self) -> None:
         self._answered = await self._world.operator.ask(ms.ListTables())
 
-    def _picture(self) -> Picture:
+    def _picture(self) -> RestingCluster:
         shadow = self._world.observer.shadow
         hosted: dict[str, list[ms.HostedReplica] | None] = {}
         for server in self._world.servers:
             found = server.service.dispatch(ms.ListOpen("", 0)) if server.is_up else None
             hosted[str(server.incarnation)] = None if found is None else found.replicas
-        return Picture(
+        return RestingCluster(
             list(shadow.tables.values()),
             dict(shadow.names),
             list(shadow.regions.values()),

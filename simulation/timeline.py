@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from simulation.chance import Chance
+from simulation.chance import SeededRandom
 
 if TYPE_CHECKING:
     from simulation.network import Network
@@ -34,7 +34,7 @@ EPOCH_MS: Final = 1_767_225_600_000
 Callback = Callable[..., object]
 
 
-class Event:
+class ScheduledEvent:
     """Something that will happen, unless it is called off."""
 
     __slots__ = ("arguments", "at", "number", "what")
@@ -45,7 +45,7 @@ class Event:
         self.what: Callback | None = what
         self.arguments = arguments
 
-    def __lt__(self, other: Event) -> bool:
+    def __lt__(self, other: ScheduledEvent) -> bool:
         return (self.at, self.number) < (other.at, other.number)
 
     def call_off(self) -> None:
@@ -59,7 +59,7 @@ class Timeline:
 
     def __init__(self, seed: int) -> None:
         self.now = 0
-        self.chance = Chance(seed)
+        self.chance = SeededRandom(seed)
         self.events = 0
         #: Told of every line that is noted, for `--trace`.
         self.tell: Callable[[str], None] | None = None
@@ -67,18 +67,18 @@ class Timeline:
         self.current = ""
         #: Called after every event.
         self.after: Callable[[], None] = _nothing
-        self._queue: list[Event] = []
+        self._queue: list[ScheduledEvent] = []
         self._number = 0
         self._digest = hashlib.blake2b(digest_size=12)
 
-    def at(self, when: int, what: Callback, *arguments: Any) -> Event:
+    def at(self, when: int, what: Callback, *arguments: Any) -> ScheduledEvent:
         """Have `what(*arguments)` happen at `when` (microseconds), after all that was planned for that moment."""
         self._number += 1
-        event = Event(max(when, self.now), self._number, what, arguments)
+        event = ScheduledEvent(max(when, self.now), self._number, what, arguments)
         heapq.heappush(self._queue, event)
         return event
 
-    def later(self, span_us: float, what: Callback, *arguments: Any) -> Event:
+    def later(self, span_us: float, what: Callback, *arguments: Any) -> ScheduledEvent:
         """`at`, counted from now."""
         return self.at(self.now + int(span_us), what, *arguments)
 
@@ -122,7 +122,7 @@ class Process:
         #: `m1.2` is the second process on the machine m1.
         self.name = f"{host}.{number}"
         self.rate = rate
-        self.chance = Chance(f"{self.name} {timeline.chance.below(1 << 62)}")
+        self.chance = SeededRandom(f"{self.name} {timeline.chance.below(1 << 62)}")
         self.is_dead = False
         #: It ended by itself, as by `reactor.stop()`.
         self.has_ended = False
@@ -284,7 +284,7 @@ class Reactor:
         """The machine's monotonic clock."""
         return self._process.monotonic_s()
 
-    def plan(self, when: float, what: Callback) -> Event:
+    def plan(self, when: float, what: Callback) -> ScheduledEvent:
         """Have a timer fire at `when` of this reactor's seconds."""
         process = self._process
         span = (when - process.monotonic_s()) / process.rate * SECOND

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from coord.tree.machine import Outcome, StateMachine
+from coord.tree.machine import CommandOutcome, StateMachine
 from regions.cluster.limits import AssignerConfig
 from regions.messages import ListOpen
 from regions.messages.heartbeat import OPEN
@@ -20,7 +20,7 @@ from simulation.observer import Observer, Violation
 from simulation.operator import Operator
 from simulation.region_work import Key, Opener
 from simulation.standbys import Standbys
-from simulation.store import Store
+from simulation.store import SimulatedStore
 from simulation.timeline import SECOND, Process, Timeline
 
 #: How often it is asked whether the cluster has recovered, and for how long it must stay so.
@@ -44,7 +44,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     duration_s: float = 15.0
 
 
-class World:
+class SimulatedCluster:
     """A cluster: a store, masters, servers, an operator, faults, and an observer of everything."""
 
     def __init__(self, options: Options) -> None:
@@ -56,7 +56,7 @@ class World:
         self.observer = Observer(timeline, self.layout)
         nodes = options.store_nodes or chance.pick((1, 1, 2, 3))
         self.standbys = Standbys(timeline, self.layout, self.observer)
-        self.store = Store(timeline, self.network, nodes, self._committed)
+        self.store = SimulatedStore(timeline, self.network, nodes, self._committed)
         setting = self.setting = Setting(timeline, self.network, self.store, self.layout.root)
         setting.violated = self.observer.violated
         setting.rows_removed = self.observer.rows_removed
@@ -81,7 +81,7 @@ class World:
         #: Why the cluster does not count as recovered.
         self.missing = ""
 
-    def _committed(self, machine: StateMachine, outcome: Outcome) -> None:
+    def _committed(self, machine: StateMachine, outcome: CommandOutcome) -> None:
         self.standbys.committed(machine, outcome)
         self.observer.committed(machine, outcome)
 
@@ -112,7 +112,7 @@ class World:
 
     # --- a run --------------------------------------------------------------------------------------------------------
 
-    def run(self, script: Callable[[World], None]) -> None:
+    def run(self, script: Callable[[SimulatedCluster], None]) -> None:
         """Live through everything; raises Violation."""
         self.operator.start()
         for machine in self.machines:

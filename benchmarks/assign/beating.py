@@ -31,7 +31,7 @@ from regions.records.model import ServerRecord
 from regions.records.znodes import Layout, encode
 from regionserver.process import allow_many_files
 from regionserver.replica.effects import Key
-from regionserver.session.heartbeats import Heartbeats
+from regionserver.session.heartbeats import HeartbeatSender
 from regionserver.session.master_link import Us
 
 TABLE: Final = "beaten"
@@ -100,7 +100,7 @@ class Load(Protocol):
             )
             for number in range(options.servers)
         ]
-        self._beating: list[Heartbeats] = []
+        self._beating: list[HeartbeatSender] = []
         self._look = LoopingCall(self._are_told)
 
     async def run(self) -> None:
@@ -115,7 +115,7 @@ class Load(Protocol):
         )
         _say("registered")
         for number, host in enumerate(self._hosts):
-            one = Heartbeats(self._reactor, self._client, self._layout, host, period_s=HEARTBEAT_PERIOD_S)
+            one = HeartbeatSender(self._reactor, self._client, self._layout, host, period_s=HEARTBEAT_PERIOD_S)
             self._beating.append(one)
             self._reactor.callLater(number / len(self._hosts) * HEARTBEAT_PERIOD_S, one.start)
         self._look.start(LOOK_S)

@@ -22,7 +22,7 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from coord.rpc.wire import call_blocking
-from regions.messages import CloseOrder, CloseRegions, OpenOrder, OpenRegions, OrderResults, Outcome
+from regions.messages import CloseOrder, CloseRegions, OpenOrder, OpenRegions, OrderOutcome, OrderResults
 from regions.records import znodes
 from regions.records.model import RegionRecord, RegionState, ServerRecord, TransitionRecord
 from tests.support.helpers import daemon, eventually, rk
@@ -59,9 +59,11 @@ def ask_all(servers: list[ServerRecord], kind: Any, orders: dict[str, list[Any]]
             command = kind(0, server.uuid, server.start_code, orders[server.uuid], 60_000)
             reply = call_blocking((server.host, server.port), command, 90.0, expect=OrderResults)
             outcomes = {result.outcome for result in reply.results}
-            if outcomes == {Outcome.DONE}:
+            if outcomes == {OrderOutcome.DONE}:
                 return
-            bad = [result for result in reply.results if result.outcome not in (Outcome.DONE, Outcome.STARTED)]
+            bad = [
+                result for result in reply.results if result.outcome not in (OrderOutcome.DONE, OrderOutcome.STARTED)
+            ]
             assert not bad, bad[:1]
 
     threads = [threading.Thread(target=ask, args=(server,)) for server in servers]

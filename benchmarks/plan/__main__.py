@@ -35,7 +35,7 @@ from benchmarks.plan.report import Row, as_json, tables
 from benchmarks.plan.running import machine, run
 from regions.plan import Params, PlanError
 from regions.plan.artifact.files import read_plan, write_snapshot
-from regions.plan.problem.numbered import Problem, encode
+from regions.plan.problem.numbered import NumberedProblem, encode
 from regions.plan.problem.scenarios import SCENARIOS, scenario
 
 SIZES: Final = {"10k": (10_000, 100), "100k": (100_000, 1000), "1m": (1_000_000, 1000)}
@@ -83,7 +83,7 @@ class Bench:
                     self.say(f"{size} {name}: {engine} …")
                     self.note(self._measure(size, name, engine, Path(work), problem))
 
-    def _measure(self, size: str, name: str, engine: str, work: Path, problem: Problem) -> Row:
+    def _measure(self, size: str, name: str, engine: str, work: Path, problem: NumberedProblem) -> Row:
         """One engine on an input that is written already."""
         before, out = machine(), work / engine
         files = ("--input", str(work / "in"), "--output", str(out))

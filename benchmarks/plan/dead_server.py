@@ -24,7 +24,7 @@ from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.state import Replica
-from regions.messages import OrderResult, Outcome
+from regions.messages import OrderOutcome, OrderResult
 from regions.records.model import RegionRecord, RegionState, ReplicaLocation, ServerRecord, TableRecord
 
 REGIONS: Final = 1_000_000
@@ -81,13 +81,14 @@ class Death:
         """Servers take the orders and open; the store shows each step; ended transitions are deleted."""
         for batch in batches:
             results = [
-                OrderResult(one.transition.region_id, one.transition.replica, Outcome.STARTED) for one in batch.orders
+                OrderResult(one.transition.region_id, one.transition.replica, OrderOutcome.STARTED)
+                for one in batch.orders
             ]
             self.assigner.handle(ev.OrdersAnswered(batch.batch, results), 1)
             for order in batch.orders:
                 for version, state in ((1, RegionState.OPENING), (2, RegionState.OPENED)):
                     step = msgspec.structs.replace(order.transition, state=state)
-                    event = ev.TransitionSeen(step.region_id, step.replica, step, version)
+                    event = ev.TransitionRead(step.region_id, step.replica, step, version)
                     self.assigner.handle(event, 1)
         deletes = [one for one in self.assigner.take(1) if isinstance(one, fx.DeleteTransition)]
         self._feed([ev.WriteDone(one.key) for one in deletes])

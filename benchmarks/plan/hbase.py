@@ -24,7 +24,7 @@ from benchmarks.plan.report import Row
 from benchmarks.plan.running import machine
 from regions.plan import Params, Snapshot
 from regions.plan.engines.run import plan_encoded
-from regions.plan.problem.model import Blocks, Last, Regions, Servers, texts
+from regions.plan.problem.model import Blocks, Last, RegionColumns, ServerColumns, texts
 
 REGIONS: Final = 1_000_000
 SERVERS: Final = 1_000
@@ -49,7 +49,7 @@ def _snapshot(regions: int, servers: int, had: int) -> Snapshot:
     table = texts(f"table{i}" for i in range(TABLES))
     empty, none = texts([]), np.zeros(0, dtype=np.int64)
     return Snapshot(
-        Regions(
+        RegionColumns(
             region_id,
             table[number * TABLES // regions],
             texts("" for _ in range(regions)),
@@ -58,7 +58,7 @@ def _snapshot(regions: int, servers: int, had: int) -> Snapshot:
             np.ones(regions, dtype=np.int64),
             texts("" for _ in range(regions)),
         ),
-        Servers(
+        ServerColumns(
             server_id,
             server_id,
             texts("rack" for _ in range(servers)),

@@ -7,7 +7,7 @@ import numpy as np
 
 from regions.plan.artifact.verify import judge
 from regions.plan.problem.model import Ints, PlanRows
-from regions.plan.problem.numbered import UNIT, Problem
+from regions.plan.problem.numbered import UNIT, NumberedProblem
 
 
 class Worth(msgspec.Struct, kw_only=True):
@@ -40,7 +40,7 @@ RULES = (
 )
 
 
-def worth(problem: Problem, rows: PlanRows) -> Worth:
+def worth(problem: NumberedProblem, rows: PlanRows) -> Worth:
     """Count everything on the plan's rows; rows that name what is not there count for nothing but the rules."""
     verdict = judge(problem, rows)
     region, server = _numbers(problem, rows)
@@ -57,7 +57,7 @@ def worth(problem: Problem, rows: PlanRows) -> Worth:
     )
 
 
-def _numbers(problem: Problem, rows: PlanRows) -> tuple[Ints, Ints]:
+def _numbers(problem: NumberedProblem, rows: PlanRows) -> tuple[Ints, Ints]:
     """(region, server) of the rows."""
     number = {rid: i for i, rid in enumerate(problem.region_ids.tolist())}
     region = np.array([number.get(rid, -1) for rid in rows.region_id.tolist()], dtype=np.int64)
@@ -66,21 +66,21 @@ def _numbers(problem: Problem, rows: PlanRows) -> tuple[Ints, Ints]:
     return region[known], server[known]
 
 
-def _candidates_of(problem: Problem, region: Ints, server: Ints) -> Ints:
+def _candidates_of(problem: NumberedProblem, region: Ints, server: Ints) -> Ints:
     """Numbers of the candidates among the pairs."""
     keys = problem.cand_region * len(problem.fleet) + problem.cand_server
     wanted = np.unique(region * len(problem.fleet) + server)
     return np.flatnonzero(np.isin(keys, wanted, assume_unique=True))
 
 
-def _spread(problem: Problem, server: Ints) -> float:
+def _spread(problem: NumberedProblem, server: Ints) -> float:
     """Largest minus smallest number of replicas per weight, in the worst group."""
     per_weight = np.bincount(server, minlength=len(problem.fleet)) / problem.fleet.weight
     members = [problem.fleet.members(g) for g in range(len(problem.fleet.groups))]
     return max(float(per_weight[m].max() - per_weight[m].min()) for m in members)
 
 
-def moves_min(problem: Problem) -> int:
+def moves_min(problem: NumberedProblem) -> int:
     """Replicas that no balanced plan can leave where they are: those above what tables, servers and groups may keep."""
     quotas, servers = problem.quotas, len(problem.fleet)
     held = problem.cand_held >= 0

@@ -24,13 +24,13 @@ from regions.plan.artifact.digest import plan_digest
 from regions.plan.artifact.files import prepare_output, progress_on_stdout, read_params, read_snapshot, write_plan
 from regions.plan.engines.run import first_stats, numbered
 from regions.plan.problem.model import Plan, Snapshot
-from regions.plan.problem.numbered import Problem, encode
+from regions.plan.problem.numbered import NumberedProblem, encode
 
 METHODS = ("sorted", "hbase")
 Pairs = list[tuple[int, int]]
 
 
-def sort_by_value(problem: Problem) -> Pairs:
+def sort_by_value(problem: NumberedProblem) -> Pairs:
     """(region, server) of all replicas, the dearest pairs first."""
     room = problem.quotas.ceil.tolist()
     need = problem.want.tolist()
@@ -44,7 +44,7 @@ def sort_by_value(problem: Problem) -> Pairs:
     return placed + _to_least_loaded(problem, need, placed, room)
 
 
-def _to_least_loaded(problem: Problem, need: list[int], placed: Pairs, room: list[int]) -> Pairs:
+def _to_least_loaded(problem: NumberedProblem, need: list[int], placed: Pairs, room: list[int]) -> Pairs:
     """Places for what is left, on the server with most room that has no replica of the region yet."""
     here: dict[int, set[int]] = {}
     for r, s in placed:
@@ -68,7 +68,7 @@ def _to_least_loaded(problem: Problem, need: list[int], placed: Pairs, room: lis
     return more
 
 
-def retain_then_deal(problem: Problem, snapshot: Snapshot) -> Pairs:
+def retain_then_deal(problem: NumberedProblem, snapshot: Snapshot) -> Pairs:
     """(region, server) of all replicas: back to the former host, then in turn."""
     number = {rid: i for i, rid in enumerate(problem.region_ids.tolist())}
     fleet, group = problem.fleet, problem.tables.group[problem.table].tolist()

@@ -17,14 +17,14 @@ _HINT: Final = "`rk region list` shows their ids; TABLE:KEY names the region of 
 _EXAMPLES: Final = 3
 
 
-class Found(NamedTuple):
+class FoundRegion(NamedTuple):
     """A region and its table; None for a table whose record is gone."""
 
     region: RegionRecord
     table: TableRecord | None
 
 
-def region_in_store(cluster: Cluster, text: str) -> Found:
+def region_in_store(cluster: Cluster, text: str) -> FoundRegion:
     """The region that `text` names. Raises NotFoundError, or CliError when several fit or its record is gone."""
     tables = {one.table_id: one for one in cluster.tables()}
     table_name, colon, key = text.partition(":")
@@ -33,7 +33,7 @@ def region_in_store(cluster: Cluster, text: str) -> Found:
         placed = place(key, table.hash_buckets)
         for region in regions_of(cluster, table.table_id):
             if region.contains(placed):
-                return Found(region, table)
+                return FoundRegion(region, table)
         raise NotFoundError(f"no region of {table.name} holds {key!r}: there is a hole", "`rk fsck` tells more.")
     fits = region_ids(cluster, text)
     if text in (region_id for _, region_id in fits):
@@ -48,7 +48,7 @@ def region_in_store(cluster: Cluster, text: str) -> Found:
     data = cluster.get(path)
     if data is None:
         raise NotFoundError(f"region {region_id} is gone", _HINT)
-    return Found(decode_region(data, path), tables.get(table_id))
+    return FoundRegion(decode_region(data, path), tables.get(table_id))
 
 
 def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:

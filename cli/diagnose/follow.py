@@ -36,7 +36,7 @@ from regions.records.znodes import (
     decode_table,
     decode_transition,
 )
-from regions.transitions.observed import NONE, UNKNOWN, Change, History, Sight, actor_of
+from regions.transitions.observed import NONE, UNKNOWN, Change, History, ObservedTransition, actor_of
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Stopwatch:
         return int((time.monotonic() + self._offset_s) * 1000)
 
 
-class Membership(msgspec.Struct, frozen=True):
+class MembershipChange(msgspec.Struct, frozen=True):
     """Something other than a transition happened: `what` is active, no-active, server-up or server-down."""
 
     at_ms: int
@@ -105,13 +105,13 @@ class Follower:
         self.clock = Stopwatch()
         #: (version of /epoch, zxid of the write), in the order seen.
         self.epochs: list[tuple[int, int]] = []
-        self.memberships: list[Membership] = []
+        self.memberships: list[MembershipChange] = []
         self.active: ActiveRecord | None = None
         #: False until what was there at the start has been read: that is no news.
         self._following = False
         self.servers: dict[str, ServerRecord] = {}
         self.on_change: Callable[[Change], None] = _ignore
-        self.on_membership: Callable[[Membership], None] = _ignore
+        self.on_membership: Callable[[MembershipChange], None] = _ignore
         self._regions: dict[tuple[str, str], Deferred[RegionRecord | None]] = {}
         self._tables: dict[str, str] = {}
         self._table_of: dict[str, str] = {}
@@ -181,7 +181,7 @@ class Follower:
         if found is not None:
             self._tell(found)
 
-    async def _sight(self, path: str) -> Sight | None:
+    async def _sight(self, path: str) -> ObservedTransition | None:
         """Read a transition; None when it is gone, of which there is or was an event."""
         found = await _or_none(self.client.get(path))
         if found is None:
@@ -191,19 +191,19 @@ class Follower:
         record = decode_transition(data, path)
         self._prefetch(record.table_id, record.region_id)
         self._versions[key] = max(stat.version, self._versions.get(key, UNKNOWN))
-        return Sight(self.clock.now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
+        return ObservedTransition(self.clock.now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
 
-    def _gone(self, key: str, region_id: str, replica: int, version: int) -> Sight:
+    def _gone(self, key: str, region_id: str, replica: int, version: int) -> ObservedTransition:
         """The end of a transition, which perhaps nobody has read: the record then only names the replica."""
         table_id = self._table_of.get(region_id, "")
         record = TransitionRecord(region_id, table_id, replica, RegionState.OPENED, reason=UNREAD)
-        return Sight(self.clock.now_ms(), key, record, version, exists=False)
+        return ObservedTransition(self.clock.now_ms(), key, record, version, exists=False)
 
-    def _tell(self, sight: Sight) -> None:
+    def _tell(self, sight: ObservedTransition) -> None:
         for change in self.history.see(sight):
             self.on_change(change)
 
-    async def _sights_of_all(self) -> list[Sight]:
+    async def _sights_of_all(self) -> list[ObservedTransition]:
         shards = self.layout.shard_paths()
         listings = await gather(ensureDeferred(_or_none(self.client.children(shard))) for shard in shards)
         paths = [f"{shard}/{name}" for shard, names in zip(shards, listings, strict=True) for name in names or []]
@@ -245,7 +245,7 @@ class Follower:
     def _active_gone(self) -> None:
         before, self.active = self.active, None
         if before is not None:
-            self._note(Membership(self.clock.now_ms(), "no-active", before.uuid, f"{before.host}:{before.port}"))
+            self._note(MembershipChange(self.clock.now_ms(), "no-active", before.uuid, f"{before.host}:{before.port}"))
 
     async def _read_active(self) -> None:
         found = await _or_none(self.client.get(self.layout.active))
@@ -254,13 +254,13 @@ class Follower:
             self._active_gone()
         before, self.active = self.active, now
         if now is not None and now.epoch and (before is None or before.epoch != now.epoch):
-            self._note(Membership(self.clock.now_ms(), "active", now.uuid, f"{now.host}:{now.port}", now.epoch))
+            self._note(MembershipChange(self.clock.now_ms(), "active", now.uuid, f"{now.host}:{now.port}", now.epoch))
 
     def _servers_event(self, event_type: int, path: str, _zxid: int) -> None:
         gone = self.servers.pop(path.rpartition("/")[2], None) if event_type == EVENT_DELETED else None
         if gone is not None:
             # Told at once, ahead of what the masters do about it.
-            self._note(Membership(self.clock.now_ms(), "server-down", gone.uuid, f"{gone.host}:{gone.port}"))
+            self._note(MembershipChange(self.clock.now_ms(), "server-down", gone.uuid, f"{gone.host}:{gone.port}"))
         _background(self._read_servers())
 
     async def _read_servers(self) -> None:
@@ -270,16 +270,16 @@ class Follower:
         before, self.servers = self.servers, now
         for one in before.values():
             if one.uuid not in now or now[one.uuid].start_code != one.start_code:
-                self._note(Membership(self.clock.now_ms(), "server-down", one.uuid, f"{one.host}:{one.port}"))
+                self._note(MembershipChange(self.clock.now_ms(), "server-down", one.uuid, f"{one.host}:{one.port}"))
         for one in now.values():
             if one.uuid not in before or before[one.uuid].start_code != one.start_code:
-                self._note(Membership(self.clock.now_ms(), "server-up", one.uuid, f"{one.host}:{one.port}"))
+                self._note(MembershipChange(self.clock.now_ms(), "server-up", one.uuid, f"{one.host}:{one.port}"))
 
     async def _read_server(self, uuid: str) -> ServerRecord | None:
         found = await _or_none(self.client.get(self.layout.server(uuid)))
         return None if found is None else decode_server(found[0], uuid)
 
-    def _note(self, membership: Membership) -> None:
+    def _note(self, membership: MembershipChange) -> None:
         if self._following:
             self.memberships.append(membership)
             self.on_membership(membership)

@@ -31,7 +31,7 @@ from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.cluster.history import CorruptSegment, unpack
-from regions.diagnose.fsck import Finding, Fix, FixKind, FoundTransition, View, check, confirmed
+from regions.diagnose.fsck import ClusterView, Finding, Fix, FixKind, FoundTransition, check, confirmed
 from regions.records.model import RegionState, ServerRecord, TableState
 from regions.records.znodes import (
     CorruptZnode,
@@ -66,7 +66,7 @@ _SERVER_TIMEOUT_S: Final = 5.0
 _ASKED_AT_ONCE: Final = 16
 
 
-class Done(msgspec.Struct):
+class FixResult(msgspec.Struct):
     """What became of a fix."""
 
     subject: str
@@ -115,7 +115,7 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
             _show(findings, names, output.console())
             for line in summary(read) if read is not None else ():
                 click.echo(line)
-        done: list[Done] = []
+        done: list[FixResult] = []
         if fix:
             done = _mend(given, cluster, findings, ask=not yes)
     if given.json:
@@ -125,10 +125,10 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
     return EXIT_REFUSED if damage or damage_unread or any(not one.done for one in done) else EXIT_OK
 
 
-def look(cluster: Cluster) -> View:
+def look(cluster: Cluster) -> ClusterView:
     """Read the store and ask every live server. Servers are asked last: the store is never older than their answers."""
     layout = cluster.layout
-    view = View(has_master=_has_master(cluster), root=layout.root, now_ms=int(time.time() * 1000))
+    view = ClusterView(has_master=_has_master(cluster), root=layout.root, now_ms=int(time.time() * 1000))
 
     def decoded(read: Callable[[bytes, str], T], data: bytes, path: str) -> T | None:
         try:
@@ -267,7 +267,7 @@ def _what(fix: Fix, names: Names) -> str:
 # --- fixing -----------------------------------------------------------------------------------------------------------
 
 
-def _mend(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool) -> list[Done]:
+def _mend(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool) -> list[FixResult]:
     """Take each finding's legal step. One server is fenced once, whatever the number of findings that ask for it."""
     wanted: dict[str, Finding] = {}
     for one in findings:
@@ -290,10 +290,10 @@ def _mend(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: boo
     return done
 
 
-def _take(cluster: Cluster, finding: Finding) -> Done:
+def _take(cluster: Cluster, finding: Finding) -> FixResult:
     fix = finding.fix
     assert fix is not None, finding.subject
-    result = Done(finding.subject, fix.preview, True)
+    result = FixResult(finding.subject, fix.preview, True)
     try:
         if fix.kind is FixKind.RETRY:
             answer = cluster.ask_master(messages.RetryRegion(fix.region_id, fix.replica), messages.Accepted)

@@ -12,7 +12,7 @@ import msgspec
 
 from cli.common.connect import ask_server
 from coord.rpc.wire import RpcError
-from regions.diagnose.fsck import Finding, Problem, View
+from regions.diagnose.fsck import ClusterView, Finding, Problem
 from regions.records.model import RegionRecord, ServerRecord, TableState
 from regionserver.kv.messages import KvVerified, KvVerify
 from regionserver.request_gate import Place
@@ -37,7 +37,7 @@ class Deep(msgspec.Struct):
     unread: list[str] = []
 
 
-def read_rows(view: View, rate_mb_s: float, tell: Callable[[str], None]) -> tuple[Deep, list[Finding]]:
+def read_rows(view: ClusterView, rate_mb_s: float, tell: Callable[[str], None]) -> tuple[Deep, list[Finding]]:
     """Have every row checked, at most `rate_mb_s` of each server; `tell` gets progress. Return counts and findings."""
     deep = Deep()
     findings: list[Finding] = []

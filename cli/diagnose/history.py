@@ -29,7 +29,7 @@ from regions.cluster.history import (
     SERVER_DOWN,
     SERVER_UP,
     CorruptSegment,
-    Entry,
+    HistoryEntry,
     concerns,
     entries_kept,
     parse_segment,
@@ -45,7 +45,7 @@ _READ_AGAIN: Final = 3
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class Step(msgspec.Struct):
+class HistoryLine(msgspec.Struct):
     """One line of `rk history`: an entry with the names that people use."""
 
     time_ms: int
@@ -66,10 +66,10 @@ class Step(msgspec.Struct):
     missed: int = 0
 
 
-class Past:
+class HistoryView:
     """The history as read, with the names of everybody in it."""
 
-    def __init__(self, entries: list[Entry], names: Names, unreadable: list[str]) -> None:
+    def __init__(self, entries: list[HistoryEntry], names: Names, unreadable: list[str]) -> None:
         self.entries = entries
         self.names = names
         self.unreadable = unreadable
@@ -78,17 +78,17 @@ class Past:
             if one.cause in (EPOCH_BEGINS, SERVER_UP, SERVER_DOWN) and one.detail:
                 names.remember(one.server, one.detail)
 
-    def actor(self, entry: Entry) -> str:
+    def actor(self, entry: HistoryEntry) -> str:
         """Who did it: a master by its epoch, a server by its uuid."""
         if entry.actor == Actor.MASTER.value:
             uuid = self._reigns.get(entry.epoch)
             return self.names.of_uuid(uuid) if uuid else f"master of epoch {entry.epoch}"
         return self.names.of_uuid(entry.server) if entry.server else entry.actor
 
-    def step(self, entry: Entry, tables: dict[str, str]) -> Step:
+    def step(self, entry: HistoryEntry, tables: dict[str, str]) -> HistoryLine:
         """An entry as it is shown."""
         table_id = entry.region_id.rpartition(".")[0]
-        return Step(
+        return HistoryLine(
             entry.at_ms,
             entry.region_id,
             int(entry.key.rpartition("-")[2]) if entry.key else 0,
@@ -107,7 +107,7 @@ class Past:
         )
 
 
-def read_past(cluster: Cluster, names: Names) -> Past:
+def read_past(cluster: Cluster, names: Names) -> HistoryView:
     """Return everything that the store holds of the history, oldest first."""
     layout = cluster.layout
     unreadable: list[str] = []
@@ -117,19 +117,19 @@ def read_past(cluster: Cluster, names: Names) -> Past:
         values = cluster.get_many({one.name: layout.segment(one.name) for one in segments})
         if len(values) == len(segments):
             break  # else some were merged or deleted while they were read: the list of now tells where they are
-    entries: list[Entry] = []
+    entries: list[HistoryEntry] = []
     for one in segments:
         if one.name in values:
             try:
                 entries += unpack(values[one.name])
             except CorruptSegment as error:
                 unreadable.append(f"{layout.segment(one.name)}: {error}")
-    return Past(told(entries, kept), names, unreadable)
+    return HistoryView(told(entries, kept), names, unreadable)
 
 
-def _kept(cluster: Cluster, unreadable: list[str]) -> list[Entry]:
+def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:
     """Return the steps of servers that transitions keep and no master has written down yet."""
-    found: list[Entry] = []
+    found: list[HistoryEntry] = []
     paths = cluster.transitions_left()
     for path, data, version in cluster.get_versions(paths):
         try:
@@ -182,7 +182,7 @@ def _seconds(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def _wanted(cluster: Cluster, past: Past, tables: dict[str, str], target: str) -> list[Entry]:
+def _wanted(cluster: Cluster, past: HistoryView, tables: dict[str, str], target: str) -> list[HistoryEntry]:
     """The entries about `target`. Raises NotFoundError, or CliError when several things fit."""
     if not target:
         return past.entries
@@ -204,7 +204,7 @@ def _wanted(cluster: Cluster, past: Past, tables: dict[str, str], target: str) -
     return [one for one in past.entries if concerns(one, region_id=region_id)]
 
 
-def lines(steps: Iterable[Step]) -> Iterable[Text]:
+def lines(steps: Iterable[HistoryLine]) -> Iterable[Text]:
     """The steps for people; a line for each day that begins."""
     day = ""
     today = f"{datetime.now():%Y-%m-%d}"
@@ -216,7 +216,7 @@ def lines(steps: Iterable[Step]) -> Iterable[Text]:
         yield _line(one)
 
 
-def _line(one: Step) -> Text:
+def _line(one: HistoryLine) -> Text:
     text = Text(f"{output.clock(one.time_ms)}  ")
     if not one.region:
         what = f"{one.actor} becomes active, epoch {one.epoch}"

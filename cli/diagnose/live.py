@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cli.common import output
 from cli.common.names import Names
-from cli.diagnose.follow import Line, Membership, describe
+from cli.diagnose.follow import Line, MembershipChange, describe
 
 #: Rates are counted over this time.
 RATE_MS: Final = 10_000
@@ -58,7 +58,7 @@ class Board:
         self._steps.append((line.time_ms, line.after))
         self._latest.append(text)
 
-    def membership(self, news: Membership, text: str) -> None:
+    def membership(self, news: MembershipChange, text: str) -> None:
         """A master or server came or went."""
         self._latest.append(Text(f"{output.clock(news.at_ms)}  ** {text}", style="bold"))
 

@@ -44,7 +44,7 @@ _STANDBY_TIMEOUT_S = 1.0
 _RIT_SHOWN = 20
 
 
-class StoreNode(msgspec.Struct):
+class StoreNodeStatus(msgspec.Struct):
     """A store node as `srvr` describes it; `role` is "down" when nothing answers, "up" when it does not say more."""
 
     name: str
@@ -87,11 +87,11 @@ class ServerLine(msgspec.Struct):
 class Status(msgspec.Struct):
     """Everything that `rk status` shows. `note` says what could not be asked, and why."""
 
-    store: list[StoreNode]
+    store: list[StoreNodeStatus]
     masters: list[MasterLine] = []
     servers: list[ServerLine] = []
     tables: list[messages.TableSummary] = []
-    in_transition: list[messages.TransitionSeen] = []
+    in_transition: list[messages.TransitionStep] = []
     rit: int = 0
     problems: list[str] = []
     #: Which server reaches which master.
@@ -131,19 +131,19 @@ def status(given: Globals, bound: Bound) -> None:
         raise unreachable
 
 
-def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> list[StoreNode]:
+def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> list[StoreNodeStatus]:
     """Each node of the store, asked one by one."""
     known = {node.address: node.name for node in local.coord} if local is not None else {}
     return [_store_node(known.get(address, address), address, access) for address in hosts.partition("/")[0].split(",")]
 
 
-def _store_node(name: str, address: str, access: StoreAccess) -> StoreNode:
+def _store_node(name: str, address: str, access: StoreAccess) -> StoreNodeStatus:
     answer = four_letter(address, "srvr", access=access)
     fields = dict(line.partition(":")[::2] for line in answer.splitlines())
     if not fields:
-        return StoreNode(name, address, "up" if is_answering(address) else "down")
+        return StoreNodeStatus(name, address, "up" if is_answering(address) else "down")
     value = {key.strip(): text.strip() for key, text in fields.items()}
-    return StoreNode(
+    return StoreNodeStatus(
         name,
         address,
         value.get("Mode", "not serving"),

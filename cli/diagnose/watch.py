@@ -19,7 +19,7 @@ from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.lookup import table_of
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
-from cli.diagnose.follow import Follower, Line, Membership, describe
+from cli.diagnose.follow import Follower, Line, MembershipChange, describe
 from cli.diagnose.live import Board
 from coord.client.session import SessionState
 from regions.records.model import RegionState
@@ -122,7 +122,7 @@ class Watch:
         self._board = Board(names, follower.clock.now_ms()) if live else None
         self._screen: Live | None = None
         self._left = count
-        self._waiting: deque[Change | Membership] = deque()
+        self._waiting: deque[Change | MembershipChange] = deque()
         self._printing = False
         self._console: Console = output.console()
         self._failure: CliError | None = None
@@ -207,7 +207,7 @@ class Watch:
         if self._reactor.running:
             self._reactor.stop()
 
-    def _add(self, news: Change | Membership) -> None:
+    def _add(self, news: Change | MembershipChange) -> None:
         """Queue: a line may need a read first, and must not be overtaken by a later one."""
         # A watch may run for weeks; what has been passed on is not needed again.
         self._follower.history.changes.clear()
@@ -220,7 +220,7 @@ class Watch:
     async def _drain(self) -> None:
         while self._waiting:
             news = self._waiting.popleft()
-            if isinstance(news, Membership):
+            if isinstance(news, MembershipChange):
                 self._print_membership(news)
             else:
                 self._print_line(await self._follower.line(news, self._names))
@@ -241,7 +241,7 @@ class Watch:
         else:
             self._console.print(text_of(line), soft_wrap=True)
 
-    def _print_membership(self, news: Membership) -> None:
+    def _print_membership(self, news: MembershipChange) -> None:
         host, _, port = news.address.rpartition(":")
         server = self._follower.servers.get(news.uuid)
         if server is not None:

@@ -19,16 +19,16 @@ from rich.text import Text
 from cli.common import output
 from cli.common.connect import Cluster, ask_reigning, is_alive, open_cluster
 from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UnreachableError
-from cli.common.lookup import Found, region_in_store
+from cli.common.lookup import FoundRegion, region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.audit import read_alarms
-from cli.diagnose.history import Step, lines, read_past
+from cli.diagnose.history import HistoryLine, lines, read_past
 from cli.diagnose.why_table import show_table, table_answer
 from regions import messages
 from regions.assign.assigner import Assigner
 from regions.diagnose.explain import explain
-from regions.diagnose.unstick import Action, Unstick, unstick
+from regions.diagnose.unstick import Remedy, Unstick, unstick
 from regions.messages import Explanation, NextActor
 from regions.records.znodes import CorruptZnode, decode_region, decode_table, decode_transition
 
@@ -49,7 +49,7 @@ class Answer(msgspec.Struct):
     server_answers: bool | None = None
     #: Name by which people know the server concerned.
     server_name: str = ""
-    steps: list[Step] = []
+    steps: list[HistoryLine] = []
     alarms: list[str] = []
 
 
@@ -108,7 +108,7 @@ def unstick_command(given: Globals, region_name: str, replica: int, dry_run: boo
         if not given.json:
             _show_plan(answer.explanation, preview)
         detail = ""
-        if plan.action is not Action.NOTHING and not dry_run:
+        if plan.action is not Remedy.NOTHING and not dry_run:
             if not yes:
                 if given.json or not sys.stdin.isatty():
                     raise CliError("nothing was changed: unstick asks before it acts", "Give --yes as well.")
@@ -118,7 +118,7 @@ def unstick_command(given: Globals, region_name: str, replica: int, dry_run: boo
         output.print_json({"plan": preview, "done": bool(detail), "detail": detail})
     elif detail:
         click.echo(f"done: {detail}")
-    stuck = plan.action is Action.NOTHING and answer.explanation.actor is NextActor.OPERATOR
+    stuck = plan.action is Remedy.NOTHING and answer.explanation.actor is NextActor.OPERATOR
     return EXIT_REFUSED if stuck else EXIT_OK
 
 
@@ -156,7 +156,7 @@ def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | No
     return answers
 
 
-def _from_store(cluster: Cluster, found: Found) -> list[Explanation]:
+def _from_store(cluster: Cluster, found: FoundRegion) -> list[Explanation]:
     """The same explanation from what stands in the store; deadlines are the ones that were written there."""
     layout, region = cluster.layout, found.region
     now_ms = int(time.time() * 1000)
@@ -283,7 +283,7 @@ def _way(said: Explanation, names: Names) -> str:
 def _ways_out(answer: Answer) -> list[str]:
     said = answer.explanation
     ways = list(said.way_out)
-    if answer.from_master and unstick(said, server_answers=answer.server_answers).action is not Action.NOTHING:
+    if answer.from_master and unstick(said, server_answers=answer.server_answers).action is not Remedy.NOTHING:
         ways.insert(0, f"rk unstick {said.region_id}: takes the legal step that helps, after showing it")
     if not answer.from_master and said.actor is NextActor.MASTER:
         ways.insert(0, "rk master run …: start a master; rk status shows what runs")
@@ -298,16 +298,16 @@ def _show_plan(said: Explanation, plan: Unstick) -> None:
     for label, text in rows:
         if text:
             click.echo(f"{label:<8}{text}")
-    if plan.action is Action.NOTHING:
+    if plan.action is Remedy.NOTHING:
         click.echo(
             "no step would help now; `rk why` says who must act" if said.actor is not NextActor.NOBODY else "it is well"
         )
 
 
 def _carry_out(cluster: Cluster, said: Explanation, plan: Unstick) -> str:
-    wishes: dict[Action, msgspec.Struct] = {
-        Action.RETRY: messages.RetryRegion(said.region_id, said.replica),
-        Action.ASSIGN: messages.SetRegionIntent(said.region_id, True),
-        Action.FENCE: messages.FenceServer(plan.server, f"rk unstick {said.region_id}", start_code=plan.start_code),
+    wishes: dict[Remedy, msgspec.Struct] = {
+        Remedy.RETRY: messages.RetryRegion(said.region_id, said.replica),
+        Remedy.ASSIGN: messages.SetRegionIntent(said.region_id, True),
+        Remedy.FENCE: messages.FenceServer(plan.server, f"rk unstick {said.region_id}", start_code=plan.start_code),
     }
     return cluster.ask_master(wishes[plan.action], messages.Accepted).detail

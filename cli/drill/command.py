@@ -13,7 +13,7 @@ from cli.common.errors import EXIT_OK, EXIT_REFUSED
 from cli.common.options import DEFAULT_DATA_DIR, Globals, global_options
 
 if TYPE_CHECKING:
-    from cli.drill.report import Report
+    from cli.drill.report import DrillReport
     from cli.drill.run import Drill
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -201,7 +201,7 @@ def ddl_storm(given: Globals, elections: int, operations: int, clients: int, ser
 
 def _conduct(
     given: Globals,
-    scenario: Callable[[Drill], Report],
+    scenario: Callable[[Drill], DrillReport],
     *,
     seed: int | None,
     repeat: int,
@@ -215,7 +215,7 @@ def _conduct(
 
     first = secrets.randbelow(_SEEDS) if seed is None else seed
     console = output.console(stderr=given.json)
-    reports: list[Report] = []
+    reports: list[DrillReport] = []
     try:
         with open_ground(given) as ground:
             for number in range(repeat):
@@ -239,7 +239,7 @@ def _conduct(
     return EXIT_OK if all(report.held for report in reports) else EXIT_REFUSED
 
 
-def _say_more(given: Globals, report: Report, console: Any) -> None:
+def _say_more(given: Globals, report: DrillReport, console: Any) -> None:
     rk = output.invocation()
     where = f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
     console.print(f"\nMore: {rk} drill {report.drill}{where} --seed {report.seed} --json", soft_wrap=True)

@@ -16,7 +16,7 @@ from coord.rpc.wire import RpcError
 from master.client import MasterClient, NoLeader
 from regions import messages
 from simulation.ddl_stress.model import Ledger
-from simulation.ddl_stress.operations import AGAIN, Dice, Operation, Outcome, Storm
+from simulation.ddl_stress.operations import AGAIN, Dice, Operation, OperationOutcome, Storm
 
 #: An operation, with all its attempts, must have a definite result by then.
 DEADLINE_S: Final = 60.0
@@ -136,7 +136,7 @@ class DdlClients:
             self.faults.append(error)
             raise
 
-    def _ask(self, masters: MasterClient, operation: Operation) -> Outcome:
+    def _ask(self, masters: MasterClient, operation: Operation) -> OperationOutcome:
         """Until there is a definite result."""
         deadline_s = time.monotonic() + DEADLINE_S
         error = ""
@@ -147,11 +147,11 @@ class DdlClients:
                 error = str(nobody)
             except RpcError as refused:
                 if refused.code not in AGAIN:
-                    return Outcome(code=refused.code, error=refused.message)
+                    return OperationOutcome(code=refused.code, error=refused.message)
                 error = str(refused)
             else:
-                return Outcome(answer.tables[0].table)
-        return Outcome(error=error)
+                return OperationOutcome(answer.tables[0].table)
+        return OperationOutcome(error=error)
 
 
 __all__ = ["DEADLINE_S", "DdlClients"]

@@ -19,14 +19,14 @@ from cli.common import output
 from cli.common.connect import ask_server, is_answering
 from cli.common.errors import CliError
 from cli.drill.ddl_clients import DEADLINE_S, DdlClients
-from cli.drill.report import Check, Figure, Report, check, percentile, spread
+from cli.drill.report import DrillReport, Figure, InvariantCheck, check, percentile, spread
 from cli.drill.run import Drill
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.messages.ddl import DeleteTable
 from regions.records.model import ActiveRecord, Incarnation
 from regions.records.znodes import decode_region
-from simulation.ddl_stress.catalog_snapshot import Finding, Picture, judge
+from simulation.ddl_stress.catalog_snapshot import CatalogCheck, RestingCluster, judge
 from simulation.ddl_stress.model import Deed
 
 NAME: Final = "ddl-storm"
@@ -47,7 +47,7 @@ class How(enum.StrEnum):
     DEPOSE = "deposed"
 
 
-class Chance:
+class DrillDice:
     """`simulation.ddl_stress.operations.Dice` of the drill's seed."""
 
     def __init__(self, seed: int) -> None:
@@ -147,7 +147,7 @@ class Crashes:
             self._dead = ""
 
 
-def run(drill: Drill, elections: int, operations: int, clients: int, server_crashes: int = 0) -> Report:
+def run(drill: Drill, elections: int, operations: int, clients: int, server_crashes: int = 0) -> DrillReport:
     """Do it, wait until all is at rest, compare, and take the tables away."""
     before = drill.require_rest(masters=2)
     drill.victim = "the active master"
@@ -155,7 +155,7 @@ def run(drill: Drill, elections: int, operations: int, clients: int, server_cras
     drill.say(f"at rest: {before.open} regions open on {before.servers} servers, epoch {before.epoch}")
     drill.begin()
     prefix = f"ddl-storm-{drill.now_ms():x}"
-    storm = DdlClients(clients, [one.address for one in drill.local.masters], Chance(drill.seed), prefix, drill.news)
+    storm = DdlClients(clients, [one.address for one in drill.local.masters], DrillDice(drill.seed), prefix, drill.news)
     drill.at_end(lambda: _take_away(drill, prefix))
     drill.at_end(storm.give_up)
     drill.strike("storm")
@@ -205,7 +205,7 @@ def _rage(
     drill.say(f"{forced.count} elections, {storm.done} operations")
 
 
-def _at_rest(drill: Drill, storm: DdlClients, known: set[str]) -> list[Finding]:
+def _at_rest(drill: Drill, storm: DdlClients, known: set[str]) -> list[CatalogCheck]:
     """Wait until nothing moves and the catalogue is what it must be; what is found then, or when the time is over."""
     drill.settle()
     began_s = time.monotonic()
@@ -219,7 +219,7 @@ def _at_rest(drill: Drill, storm: DdlClients, known: set[str]) -> list[Finding]:
         time.sleep(0.5)
 
 
-def take_picture(drill: Drill) -> Picture:
+def take_picture(drill: Drill) -> RestingCluster:
     """Ask the store, the active master and every server."""
     cluster = drill.cluster
     tables = cluster.tables()
@@ -238,10 +238,10 @@ def take_picture(drill: Drill) -> Picture:
         else:
             hosted[str(Incarnation(found.uuid, found.start_code))] = found.replicas
     transitions = [path.rpartition("/")[2] for path in cluster.transitions_left()]
-    return Picture(tables, names, regions, transitions, [one.table for one in answered], hosted)
+    return RestingCluster(tables, names, regions, transitions, [one.table for one in answered], hosted)
 
 
-def _as_check(finding: Finding) -> Check:
+def _as_check(finding: CatalogCheck) -> InvariantCheck:
     return check(finding.what, finding.breaches, finding.detail)
 
 

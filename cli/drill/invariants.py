@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from cli.common.connect import Cluster, ask_server
-from cli.drill.report import Check, check
+from cli.drill.report import InvariantCheck, check
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import Incarnation, RegionRecord, TableIntent
@@ -54,7 +54,7 @@ def observe(cluster: Cluster) -> Observation:
     return Observation(regions, lists, cluster.transitions_left(), {one.table_id: one.replication for one in tables})
 
 
-def judge(seen: Observation) -> list[Check]:
+def judge(seen: Observation) -> list[InvariantCheck]:
     """One owner for each region, the store and the servers agree on it, and nothing is left in transition."""
     owners = _owners(seen.open_lists)
     silent = [f"{name} did not answer" for name, found in seen.open_lists.items() if found is None]
@@ -95,7 +95,7 @@ def _owners(lists: Mapping[str, Sequence[messages.HostedReplica] | None]) -> dic
 
 def judge_history(
     history: History, epochs: list[tuple[int, int]], *, new_epoch_after: int | None = None
-) -> list[Check]:
+) -> list[InvariantCheck]:
     """Only legal transitions, epochs strictly increasing; `new_epoch_after`: a failover must have raised it beyond."""
     breaches = epoch_breaches(epochs, history.changes)
     if new_epoch_after is not None and (not epochs or epochs[-1][0] <= new_epoch_after):

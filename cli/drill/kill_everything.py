@@ -6,7 +6,7 @@ import threading
 from typing import Final
 
 from cli.common.connect import is_answering
-from cli.drill.report import Report
+from cli.drill.report import DrillReport
 from cli.drill.run import Drill
 from cli.drill.store_part import leader_but
 from cli.drill.writers import Writers
@@ -19,7 +19,7 @@ _WRITES: Final = 100
 DOWN_MORE_S: Final = 2.0
 
 
-def run(drill: Drill) -> Report:
+def run(drill: Drill) -> DrillReport:
     """Write, kill everything, start everything, wait until all regions are open, check."""
     before = drill.require_rest(servers=1)
     drill.victim = "every daemon"

@@ -50,7 +50,7 @@ _MARKS: Final = ("!rk-load-", "\x01rk-load-")
 _SALTS_PER_BUCKET: Final = 40
 
 
-class Operation(msgspec.Struct, frozen=True, array_like=True):
+class LoadOperation(msgspec.Struct, frozen=True, array_like=True):
     """One operation. Seconds since the load began. `outcome`: ok, unknown (no answer) or failed (nothing was done)."""
 
     region_id: str
@@ -82,7 +82,7 @@ class Outage(msgspec.Struct, frozen=True):
         return self.ended_s - self.began_s
 
 
-class Report(msgspec.Struct, frozen=True):
+class LoadReport(msgspec.Struct, frozen=True):
     """What became of a load."""
 
     seconds: float
@@ -175,7 +175,7 @@ class Load:
         self._regions = [_Region(record) for record in records]
         self.resolution_s = len(records) / rate_per_s
         #: The newest operations, oldest first; grows while the load runs.
-        self.operations: deque[Operation] = deque(maxlen=OPERATIONS_MAX)
+        self.operations: deque[LoadOperation] = deque(maxlen=OPERATIONS_MAX)
         self.counts: Counter[str] = Counter()
         self._violations: list[str] = []
         self._lock = threading.Lock()
@@ -200,7 +200,7 @@ class Load:
         now_s = self.now_s()
         return sum(one.is_busy and now_s - one.since_s > SLOW_S for one in self._regions)
 
-    def stop(self) -> Report:
+    def stop(self) -> LoadReport:
         """Ask no more, wait for what is under way (at most `timeout_s`), read every key once more, sum up."""
         self._stopped.set()
         self._driver.join()
@@ -269,7 +269,7 @@ class Load:
             text = str(error)
         attempts = self._attempts.count
         codes = self._attempts.codes
-        done = Operation(region.region_id, kind, began_s, self.now_s(), outcome, attempts, text, codes)
+        done = LoadOperation(region.region_id, kind, began_s, self.now_s(), outcome, attempts, text, codes)
         with self._lock:
             self.operations.append(done)
             self.counts[f"{kind} {outcome}"] += 1
@@ -315,7 +315,7 @@ class Load:
             return 0
         return len(region.keys)
 
-    def _report(self, seconds: float, checked: int) -> Report:
+    def _report(self, seconds: float, checked: int) -> LoadReport:
         operations = list(self.operations)
         outages = outages_of(operations)
         longest: dict[str, Outage] = {}
@@ -325,7 +325,7 @@ class Load:
         spans = sorted(one.seconds for one in longest.values())
         worst = max(longest.values(), key=lambda one: one.seconds, default=None)
         latencies = sorted(one.ended_s - one.began_s for one in operations if one.outcome == "ok")
-        return Report(
+        return LoadReport(
             seconds=seconds,
             regions=len(self._regions),
             counts=dict(sorted(self.counts.items())),
@@ -345,9 +345,9 @@ class Load:
         )
 
 
-def outages_of(operations: Iterable[Operation]) -> list[Outage]:
+def outages_of(operations: Iterable[LoadOperation]) -> list[Outage]:
     """Per region, the disturbed operations that follow one another, joined; by beginning. Pure."""
-    by_region: dict[str, list[Operation]] = {}
+    by_region: dict[str, list[LoadOperation]] = {}
     for one in operations:
         by_region.setdefault(one.region_id, []).append(one)
     found: list[Outage] = []

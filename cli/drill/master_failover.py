@@ -7,7 +7,7 @@ from typing import Any, Final
 from twisted.internet.defer import DeferredList
 
 from cli.common.errors import CliError
-from cli.drill.report import Report, spread
+from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill, outages
 from coord.rpc.server import RpcClient
 from regions import messages
@@ -18,7 +18,7 @@ NAME: Final = "master-failover"
 _MOVES_TIMEOUT_S: Final = 20.0
 
 
-def run(drill: Drill, moves: int | None) -> Report:
+def run(drill: Drill, moves: int | None) -> DrillReport:
     """Move regions, kill, measure, bring the victim back, check."""
     before = drill.require_rest(masters=2)
     active = drill.cluster.active()

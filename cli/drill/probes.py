@@ -20,9 +20,9 @@ from coord.rpc.wire import (
     PREAMBLE,
     Code,
     Failed,
-    FrameReader,
     Request,
     RpcError,
+    RpcFrameReader,
     StreamError,
     encode_body,
     encode_frame,
@@ -39,7 +39,7 @@ _READ_BYTES: Final = 256 * 1024
 _WRITER: Final = "rk-drill-server-freeze"
 
 
-class Target(msgspec.Struct, frozen=True):
+class ProbeTarget(msgspec.Struct, frozen=True):
     """A region of the server, and the opening of it that is to be asked for."""
 
     table: str
@@ -60,13 +60,13 @@ class Target(msgspec.Struct, frozen=True):
 class Probes:
     """One connection to one server. Blocking; one thread."""
 
-    def __init__(self, server: ServerRecord, targets: list[Target]) -> None:
+    def __init__(self, server: ServerRecord, targets: list[ProbeTarget]) -> None:
         """Connect, and see that the server answers a read of the first target. Raises CliError."""
         self.targets = targets
         #: (kind, region) of each request by its number.
         self._asked: dict[int, tuple[str, str]] = {}
         self._numbers = itertools.count(1)
-        self._reader = FrameReader()
+        self._reader = RpcFrameReader()
         where = f"{server.host}:{server.port}"
         try:
             self._socket = socket.create_connection((server.host, server.port), _CONNECT_TIMEOUT_S)
@@ -89,7 +89,7 @@ class Probes:
         except OSError as error:
             raise CliError(f"the frozen server takes no requests: {error}") from error
 
-    def _ask(self, kind: str, target: Target, message: msgspec.Struct) -> None:
+    def _ask(self, kind: str, target: ProbeTarget, message: msgspec.Struct) -> None:
         number = next(self._numbers)
         self._asked[number] = (kind, target.region.region_id)
         self._socket.settimeout(_CONNECT_TIMEOUT_S)

@@ -13,7 +13,7 @@ from rich.text import Text
 from cli.common import output
 
 
-class Check(msgspec.Struct):
+class InvariantCheck(msgspec.Struct):
     """One invariant: what must hold, whether it did, and what was found (examples of what broke it, if it did not)."""
 
     name: str
@@ -31,7 +31,7 @@ class Figure(msgspec.Struct):
     meaning: str
 
 
-class Phase(msgspec.Struct):
+class DrillPhase(msgspec.Struct):
     """A part of the drill: when it began, counted from the drill's own beginning, and how long it took."""
 
     name: str
@@ -80,13 +80,13 @@ class Traffic(msgspec.Struct):
     unavailability: Unavailability
 
 
-class Report(msgspec.Struct):
+class DrillReport(msgspec.Struct):
     """Everything a drill found. `held`: all checks did."""
 
     drill: str
     victim: str
     figures: list[Figure]
-    checks: list[Check]
+    checks: list[InvariantCheck]
     #: Steps of transitions that happened, and how many of them were too quick to be seen one by one.
     transitions: int
     steps_unseen: int
@@ -95,7 +95,7 @@ class Report(msgspec.Struct):
     deed: str = "was killed with SIGKILL"
     seed: int = 0
     seconds: float = 0.0
-    phases: list[Phase] = []
+    phases: list[DrillPhase] = []
     #: None: no load was wanted, or there was nothing to read and write.
     traffic: Traffic | None = None
 
@@ -119,11 +119,11 @@ class Spread(msgspec.Struct):
 EXAMPLES_MAX = 5
 
 
-def check(name: str, violations: Sequence[str], detail: str) -> Check:
+def check(name: str, violations: Sequence[str], detail: str) -> InvariantCheck:
     """A check that holds when there is no violation; `detail` says then what was looked at."""
     if not violations:
-        return Check(name, True, detail)
-    return Check(name, False, output.count(len(violations), "violation"), list(violations[:EXAMPLES_MAX]))
+        return InvariantCheck(name, True, detail)
+    return InvariantCheck(name, False, output.count(len(violations), "violation"), list(violations[:EXAMPLES_MAX]))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -146,7 +146,7 @@ def spread(name: str, seconds: Sequence[float], meaning: str) -> list[Figure]:
     ]
 
 
-def summary(reports: Sequence[Report]) -> list[Spread]:
+def summary(reports: Sequence[DrillReport]) -> list[Spread]:
     """Each figure over the runs that have it, unavailability first."""
     values: dict[tuple[str, str], list[float]] = {}
     for report in reports:
@@ -165,12 +165,12 @@ def summary(reports: Sequence[Report]) -> list[Spread]:
 # --- as JSON ---------------------------------------------------------------------------------------------------------
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: DrillReport) -> dict[str, Any]:
     """The report with its verdict."""
     return {**output.whole(report), "held": report.held}
 
 
-def print_json(reports: Sequence[Report], asked: int) -> None:
+def print_json(reports: Sequence[DrillReport], asked: int) -> None:
     """One report as it is; several with their summary. `asked`: how many runs were wanted."""
     if asked == 1:
         output.print_json(as_json(reports[0]))
@@ -189,7 +189,7 @@ def print_json(reports: Sequence[Report], asked: int) -> None:
 # --- for people ------------------------------------------------------------------------------------------------------
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: DrillReport, console: Console) -> None:
     """The report for people."""
     console.print()
     console.print(Text(f"drill {report.drill}: {report.victim} {report.deed}; seed {report.seed}", style="bold"))
@@ -245,7 +245,7 @@ def _show_traffic(traffic: Traffic, console: Console) -> None:
     )
 
 
-def show_summary(reports: Sequence[Report], asked: int, console: Console) -> None:
+def show_summary(reports: Sequence[DrillReport], asked: int, console: Console) -> None:
     """Several runs: each figure's spread, and which runs broke what."""
     console.print()
     console.print(Text(f"{len(reports)} of {asked} runs of drill {reports[0].drill}", style="bold"))

@@ -7,7 +7,7 @@ from typing import Final
 
 from cli.common.connect import is_answering
 from cli.common.local import Daemon
-from cli.drill.report import Check, Figure, Report, check, spread
+from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill, outages
 from cli.drill.store_part import is_serving
 from cli.drill.traffic import refused_at_rest
@@ -18,7 +18,7 @@ NAME: Final = "rolling-restart"
 _CLEAN: Final = "exit status 0"
 
 
-def run(drill: Drill) -> Report:
+def run(drill: Drill) -> DrillReport:
     """One daemon after the other: SIGTERM, wait for its end, start, wait until it takes its part again."""
     before = drill.require_rest(servers=2)
     rest_ms = drill.now_ms()
@@ -80,7 +80,7 @@ def _restart(drill: Drill, one: Daemon) -> list[str]:
     return [] if status == _CLEAN else [f"{one.name} ended with {status}"]
 
 
-def _only_moves(drill: Drill, rest_ms: int) -> list[Check]:
+def _only_moves(drill: Drill, rest_ms: int) -> list[InvariantCheck]:
     """No region refused its clients but while it moved.
 
     `rest_ms`: when none moved, before the load began. The balancer may move some while the load warms up.

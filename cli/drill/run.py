@@ -27,7 +27,7 @@ from cli.common.names import Names
 from cli.common.options import Globals
 from cli.diagnose.follow import Follower, ReactorThread
 from cli.drill.invariants import judge, judge_history, observe
-from cli.drill.report import Check, Figure, Phase, Report, check
+from cli.drill.report import DrillPhase, DrillReport, Figure, InvariantCheck, check
 from cli.drill.traffic import Running, Span, enabled
 from cli.up.control import ControlRequest, DaemonState, ask
 from coord.errors import CoordError
@@ -74,7 +74,7 @@ class Drill:
         self.rng = random.Random(seed)
         self.notes: list[str] = []
         self.figures: list[Figure] = []
-        self.checks: list[Check] = []
+        self.checks: list[InvariantCheck] = []
         self.victim = ""
         self.deed = "was killed with SIGKILL"
         self.traffic: Running | None = None
@@ -88,7 +88,7 @@ class Drill:
         self._frozen: set[str] = set()
         self._endings: list[Callable[[], object]] = []
         self._struck: dict[str, float] = {}
-        self._phases: list[Phase] = []
+        self._phases: list[DrillPhase] = []
         self._news = threading.Event()
         self._console = output.console(stderr=ground.given.json)
         self._began_s = time.monotonic()
@@ -116,7 +116,7 @@ class Drill:
         if self._phases and not self._phases[-1].seconds:
             self._phases[-1].seconds = round(now_s - self._phases[-1].began_s, 3)
         if name:
-            self._phases.append(Phase(name, round(now_s, 3), 0.0))
+            self._phases.append(DrillPhase(name, round(now_s, 3), 0.0))
 
     # --- acting ---
 
@@ -328,7 +328,7 @@ class Drill:
 
     # --- ending ---
 
-    def finish(self, name: str, *, new_epoch_after: int | None = None) -> Report:
+    def finish(self, name: str, *, new_epoch_after: int | None = None) -> DrillReport:
         """Stop the load, check everything, and sum up."""
         self.settle()
         self.phase("checks")
@@ -343,7 +343,7 @@ class Drill:
         self.checks.append(self._nobody_else_died())
         self.phase("")
         history = self.follower.history
-        return Report(
+        return DrillReport(
             drill=name,
             victim=self.victim,
             figures=self.figures,
@@ -358,7 +358,7 @@ class Drill:
             traffic=traffic,
         )
 
-    def _nobody_else_died(self) -> Check:
+    def _nobody_else_died(self) -> InvariantCheck:
         """`rk up` starts again what dies, so a death that the drill did not order would go unseen."""
         broken = []
         now = self.daemons()

@@ -6,7 +6,7 @@ from typing import Final
 
 from cli.common.connect import ask_server
 from cli.common.errors import CliError
-from cli.drill.report import Report, spread
+from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill
 from coord.rpc.wire import RpcError
 from regions import messages
@@ -16,7 +16,7 @@ from regions.transitions.observed import NONE
 NAME: Final = "server-crash"
 
 
-def run(drill: Drill, server_name: str | None) -> Report:
+def run(drill: Drill, server_name: str | None) -> DrillReport:
     """Kill the server (as the seed says, unless named), measure, bring it back, check."""
     before = drill.require_rest(servers=2)
     victim, regions = choose(drill, server_name)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from cli.drill.probes import ANSWERED, Probes, Target
-from cli.drill.report import Check, Figure, Report, check, spread
+from cli.drill.probes import ANSWERED, Probes, ProbeTarget
+from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill
 from cli.drill.server_crash import choose, wait_reopened
 from coord.rpc.wire import Code
@@ -25,7 +25,7 @@ _FROZEN_MORE_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 60.0
 
 
-def run(drill: Drill, server_name: str | None) -> Report:
+def run(drill: Drill, server_name: str | None) -> DrillReport:
     """Freeze the server, wait until its regions are elsewhere, let it go on, check what it does."""
     before = drill.require_rest(servers=2)
     victim, regions = choose(drill, server_name)
@@ -68,7 +68,7 @@ def run(drill: Drill, server_name: str | None) -> Report:
     return drill.finish(NAME)
 
 
-def _targets(drill: Drill, victim: ServerRecord) -> list[Target]:
+def _targets(drill: Drill, victim: ServerRecord) -> list[ProbeTarget]:
     """The victim's regions that keep rows, and what a client that knows them now would ask for."""
     traffic = drill.traffic
     if traffic is None:
@@ -78,11 +78,13 @@ def _targets(drill: Drill, victim: ServerRecord) -> list[Target]:
         for region in traffic.places.regions(table) or []:
             place = Place.of(region)
             if place is not None and (place.server, place.start_code) == (victim.uuid, victim.start_code):
-                found.append(Target(table, region, place))
+                found.append(ProbeTarget(table, region, place))
     return found
 
 
-def _judge(drill: Drill, targets: list[Target], outcomes: list[tuple[str, str, str]], name: str) -> list[Check]:
+def _judge(
+    drill: Drill, targets: list[ProbeTarget], outcomes: list[tuple[str, str, str]], name: str
+) -> list[InvariantCheck]:
     """No request of the old openings was answered, and no row of theirs is there."""
     if not targets or drill.traffic is None:
         drill.notes.append("the victim had no region with rows: nothing was asked of it")

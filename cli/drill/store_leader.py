@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cli.drill.report import Report
+from cli.drill.report import DrillReport
 from cli.drill.run import Drill
 from cli.drill.store_part import is_serving, leader, leader_but
 from cli.drill.writers import Writers
@@ -15,7 +15,7 @@ NAME: Final = "store-leader"
 _WRITES: Final = 100
 
 
-def run(drill: Drill) -> Report:
+def run(drill: Drill) -> DrillReport:
     """Write, kill, measure, bring the node back, read everything from every node, check."""
     before = drill.require_rest(store_nodes=3)
     victim = drill.victim = leader(drill)

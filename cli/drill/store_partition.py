@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cli.common.errors import UsageFaultError
-from cli.drill.report import Check, Report, check
+from cli.drill.report import DrillReport, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
 from cli.drill.store_part import cut, heal, is_serving, leader, leader_but
 from cli.drill.writers import Writers
@@ -23,7 +23,7 @@ _DEEDS: Final = {
 }
 
 
-def run(drill: Drill, node_name: str | None, direction: str) -> Report:
+def run(drill: Drill, node_name: str | None, direction: str) -> DrillReport:
     """Write on both sides, cut, measure, heal, read everything from every node, check."""
     before = drill.require_rest(store_nodes=3)
     leading = leader(drill)
@@ -71,7 +71,7 @@ def run(drill: Drill, node_name: str | None, direction: str) -> Report:
     return drill.finish(NAME)
 
 
-def _acknowledged_nothing(writers: Writers, victim: str, cut_ms: int, heal_ms: int) -> Check:
+def _acknowledged_nothing(writers: Writers, victim: str, cut_ms: int, heal_ms: int) -> InvariantCheck:
     """Whoever is alone has no majority, so whatever it acknowledged would be a lie."""
     times = writers.each["cut-off"].times_ms
     lies = [

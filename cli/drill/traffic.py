@@ -15,8 +15,8 @@ import msgspec
 
 from cli.common.connect import open_store
 from cli.common.errors import CliError
-from cli.drill.load import Load, Operation, Outage
-from cli.drill.report import Check, RegionOutage, Traffic, Unavailability, check, percentile
+from cli.drill.load import Load, LoadOperation, Outage
+from cli.drill.report import InvariantCheck, RegionOutage, Traffic, Unavailability, check, percentile
 from coord.client.access import StoreAccess
 from coord.rpc.wire import Code
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState
@@ -31,7 +31,7 @@ _PROBE_TIMEOUT_S: Final = 15.0
 Span = tuple[float, float]
 
 
-class Tables(msgspec.Struct, frozen=True):
+class LoadedTables(msgspec.Struct, frozen=True):
     """Tables that have rows, with their regions by key."""
 
     regions: dict[str, list[RegionRecord]]
@@ -51,7 +51,7 @@ class Running:
         self.client = RegionClient(self.places, timeout_s=_PROBE_TIMEOUT_S)
         self._stack.callback(self.client.close)
         #: What can be read and written; found by `look`.
-        self.tables = Tables({})
+        self.tables = LoadedTables({})
         self._loads: dict[str, Load] = {}
 
     def look(self, names: Iterable[str]) -> None:
@@ -70,7 +70,7 @@ class Running:
             except DataError as error:
                 raise CliError(f"table {name} cannot be read: {error}", "`rk status` shows what is wrong.") from error
             found[name] = regions
-        self.tables = Tables(found)
+        self.tables = LoadedTables(found)
 
     def start(self, rate: float) -> None:
         """Write every key of the load once, then begin."""
@@ -89,7 +89,7 @@ class Running:
         """The clock of each load."""
         return {name: load.now_s() for name, load in self._loads.items()}
 
-    def operations(self) -> dict[str, list[Operation]]:
+    def operations(self) -> dict[str, list[LoadOperation]]:
         """What was asked so far, by table."""
         return {name: list(load.operations) for name, load in self._loads.items()}
 
@@ -98,7 +98,7 @@ class Running:
         """Regions that do not answer now."""
         return sum(load.busy for load in self._loads.values())
 
-    def stop(self, struck: Mapping[str, float]) -> tuple[Traffic | None, list[Check]]:
+    def stop(self, struck: Mapping[str, float]) -> tuple[Traffic | None, list[InvariantCheck]]:
         """Stop, look for every acknowledged row, take the load's rows away. `struck`: when the drill did its deed."""
         if not self._loads:
             return None, []
@@ -160,7 +160,7 @@ def unavailability(outages: Sequence[Outage], regions: int, resolution_s: float)
 
 
 def refused_at_rest(
-    operations: Iterable[Operation], moves: Mapping[str, Sequence[Span]], offset_s: float
+    operations: Iterable[LoadOperation], moves: Mapping[str, Sequence[Span]], offset_s: float
 ) -> tuple[list[str], int]:
     """Operations that a region refused although it was not moving, and how many were merely slow then.
 

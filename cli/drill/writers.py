@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 
 from cli.common.connect import open_store
 from cli.diagnose.follow import Stopwatch
-from cli.drill.report import Check, Figure, check
+from cli.drill.report import Figure, InvariantCheck, check
 from cli.drill.run import Drill
 from coord.client.access import StoreAccess
 from coord.client.session import ZkClient
@@ -157,7 +157,7 @@ class Writers:
             gap = longest_gap_s([answered for _, answered in writer.times_ms])
             self._drill.figure(f"longest write gap, {name}", gap, "between two acknowledged writes of one store client")
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[InvariantCheck]:
         """Stop, and look for every write on every node; the znodes are deleted when all is well."""
         self.stop()
         drill = self._drill

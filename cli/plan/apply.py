@@ -71,7 +71,7 @@ def census_now(given: Globals) -> Now:
         return census_of(cluster)
 
 
-class Order(NamedTuple):
+class PlanOrder(NamedTuple):
     """What is to be handed over: the moves, with what is to be told about them."""
 
     difference: Difference
@@ -153,7 +153,7 @@ def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, 
     return EXIT_REFUSED if record.state is PlanState.ABORTED or elsewhere else EXIT_OK
 
 
-def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) -> Order:
+def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) -> PlanOrder:
     """The plan against the cluster as it is. Raises CliError with the reason to refuse it."""
     plan_id, now = found.manifest.plan_id, census_of(cluster)
     record = _record(cluster, plan_id)
@@ -174,7 +174,7 @@ def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) ->
     _verify(now.snapshot, found, rows, allowed)
     servers = now.snapshot.servers
     racks = dict(zip(servers.server_id.tolist(), servers.rack.tolist(), strict=True))
-    return Order(compare(former_places(now.snapshot), places_of(rows), racks), now, note)
+    return PlanOrder(compare(former_places(now.snapshot), places_of(rows), racks), now, note)
 
 
 def _verify(snapshot: Snapshot, found: Artefact, rows: PlanRows, allowed: int) -> None:
@@ -192,7 +192,7 @@ def _verify(snapshot: Snapshot, found: Artefact, rows: PlanRows, allowed: int) -
         )
 
 
-def _report_dry_run(given: Globals, found: Artefact, order: Order) -> None:
+def _report_dry_run(given: Globals, found: Artefact, order: PlanOrder) -> None:
     if given.json:
         output.print_json({"plan_id": found.manifest.plan_id, "note": order.note, "difference": order.difference})
         return
@@ -212,7 +212,7 @@ def _report_dry_run(given: Globals, found: Artefact, order: Order) -> None:
 # --- handing over and following -------------------------------------------------------------------------------------
 
 
-def _hand_over(cluster: Cluster, found: Artefact, order: Order, display: Display) -> PlanRecord:
+def _hand_over(cluster: Cluster, found: Artefact, order: PlanOrder, display: Display) -> PlanRecord:
     """Give the moves to the active master, part by part; through failovers."""
     moves = [
         messages.PlannedMove(one.region_id, one.replica, one.source, one.destination) for one in order.difference.moves

@@ -22,7 +22,7 @@ from cli.plan.make import Wish, display_on_stderr, located, make
 from cli.plan.page import page, shortcomings
 from master.settings import ENGINES
 from regions.plan import Params, Snapshot
-from regions.plan.artifact.binding import WORDS, RegionReason, Rule, Standing, explain_region
+from regions.plan.artifact.binding import WORDS, Occupancy, PlanRule, RegionReason, explain_region
 from regions.plan.artifact.compare import Difference, Shift, compare, former_places, places_of
 from regions.plan.artifact.figures import Figures, figures
 from regions.plan.artifact.files import MANIFEST, Origin, read_params, read_snapshot
@@ -272,7 +272,7 @@ def explain(given: Globals, region_name: str, directory: Path) -> None:
     with plan_errors():
         found = open_plan(directory)
         region_id = _find_region(found, region_name)
-        reason = explain_region(Standing(found.problem, found.plan.rows), region_id)
+        reason = explain_region(Occupancy(found.problem, found.plan.rows), region_id)
     if given.json:
         output.print_json({"plan_id": found.manifest.plan_id, "former": _former(found, region_id), "reason": reason})
         return
@@ -322,9 +322,9 @@ def _show_reason(found: Artefact, reason: RegionReason) -> None:
         local = f"{output.size(one.local_bytes)} read locally" if len(found.snapshot.blocks) else "blocks not known"
         stay = "it stays" if one.held else "it moves here" if former else "its first place"
         click.echo(f"replica {one.replica} on {found.name(one.server_id)}: {stay}, {local}")
-        equal = one.bound is Rule.HERE and any(other.rule is Rule.EQUAL for other in one.alternatives)
-        words = WORDS[Rule.EQUAL] if equal else WORDS[one.bound]
-        click.echo(f"  bound by {one.bound.value!r}: {words}" if one.bound is not Rule.HERE else f"  {words}")
+        equal = one.bound is PlanRule.HERE and any(other.rule is PlanRule.EQUAL for other in one.alternatives)
+        words = WORDS[PlanRule.EQUAL] if equal else WORDS[one.bound]
+        click.echo(f"  bound by {one.bound.value!r}: {words}" if one.bound is not PlanRule.HERE else f"  {words}")
         rows = [
             (
                 found.name(other.server_id),

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from cli.common.errors import CliError, NotFoundError
-from regions.plan import BadInput, BadPlan, NoServers, Params, Plan, PlanError, Snapshot, Verdict
-from regions.plan.artifact.files import MANIFEST, Manifest, read_input, read_plan
+from regions.plan import BadInput, BadPlan, NoServers, Params, Plan, PlanError, PlanVerdict, Snapshot
+from regions.plan.artifact.files import MANIFEST, PlanManifest, read_input, read_plan
 from regions.plan.artifact.verify import judge
-from regions.plan.problem.numbered import Problem, encode
+from regions.plan.problem.numbered import NumberedProblem, encode
 
 DEFAULT_DIR: Final = Path("rk-plan")
 #: Characters of a long id that are shown where nothing else is known of a server.
@@ -39,24 +39,24 @@ def plan_errors() -> Iterator[None]:
 class Artefact:
     """A plan with its manifest and its input."""
 
-    def __init__(self, directory: Path, plan: Plan, manifest: Manifest, snapshot: Snapshot, params: Params) -> None:
+    def __init__(self, directory: Path, plan: Plan, manifest: PlanManifest, snapshot: Snapshot, params: Params) -> None:
         self.directory = directory
         self.plan = plan
         self.manifest = manifest
         self.snapshot = snapshot
         self.params = params
-        self._problem: Problem | None = None
-        self._verdict: Verdict | None = None
+        self._problem: NumberedProblem | None = None
+        self._verdict: PlanVerdict | None = None
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> NumberedProblem:
         """The input in numbers. Raises PlanError."""
         if self._problem is None:
             self._problem = encode(self.snapshot, self.params, {})
         return self._problem
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PlanVerdict:
         """Which rules the plan breaks on its own input, whatever its manifest says. Raises PlanError."""
         if self._verdict is None:
             self._verdict = judge(self.problem, self.plan.rows)

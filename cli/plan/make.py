@@ -22,12 +22,12 @@ import msgspec
 
 from cli.common import output
 from cli.common.display import Display, LiveDisplay, PlainDisplay
-from regions.plan import Params, Plan, PlanError, Snapshot, Verdict, plan, verify
+from regions.plan import Params, Plan, PlanError, PlanVerdict, Snapshot, plan, verify
 from regions.plan.artifact.files import COLUMNS as TABLES
 from regions.plan.artifact.files import (
     INPUT,
-    Manifest,
     Origin,
+    PlanManifest,
     find_table,
     keep_input,
     prepare_output,
@@ -72,7 +72,7 @@ def display_on_stderr() -> Display:
 
 def make(
     snapshot: Snapshot, params: Params, directory: Path, wish: Wish, display: Display, origin: Origin
-) -> tuple[Manifest, Verdict]:
+) -> tuple[PlanManifest, PlanVerdict]:
     """Plan `snapshot` into `directory`, which must hold no plan yet. Raises PlanError; then there is no plan there."""
     prepare_output(directory)
     display.begin("input", "input is copied")
@@ -101,10 +101,10 @@ def make(
 
 def _planned(
     snapshot: Snapshot, params: Params, directory: Path, engine: str, wish: Wish, display: Display
-) -> tuple[Plan, Verdict, str]:
+) -> tuple[Plan, PlanVerdict, str]:
     """A plan, what the verifier says of it, and why it is not of the wanted engine, if so."""
     note = ""
-    wanted: tuple[Plan, Verdict] | None = None
+    wanted: tuple[Plan, PlanVerdict] | None = None
     if engine != "greedy":
         display.begin(engine, f"plan is made by {engine}")
         try:
@@ -134,7 +134,7 @@ def _replicas(snapshot: Snapshot) -> int:
     return int(clean_replicas(snapshot.regions.replicas, {}).sum())
 
 
-def _verified(snapshot: Snapshot, params: Params, made: Plan, display: Display) -> Verdict:
+def _verified(snapshot: Snapshot, params: Params, made: Plan, display: Display) -> PlanVerdict:
     display.begin("verify", "every rule is checked")
     verdict = verify(snapshot, params, made.rows)
     display.end("all hold" if verdict.ok else f"{output.count(verdict.violations, 'rule')} broken")

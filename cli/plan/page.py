@@ -10,10 +10,10 @@ from html import escape
 from typing import Final
 
 from cli.common.output import count, size
-from regions.plan.artifact.binding import WORDS, Rule
-from regions.plan.artifact.figures import Figures, ServerFigures
-from regions.plan.artifact.files import Manifest
-from regions.plan.artifact.verify import Verdict
+from regions.plan.artifact.binding import WORDS, PlanRule
+from regions.plan.artifact.figures import Figures, PlannedServer
+from regions.plan.artifact.files import PlanManifest
+from regions.plan.artifact.verify import PlanVerdict
 from regions.plan.problem.model import Stats
 from regions.plan.problem.numbered import REASONS
 from regions.records.kinds import pool_words
@@ -34,7 +34,7 @@ th{color:#5b6b7b;font-weight:600}.note{color:#8a4b00}svg text{font:13px system-u
 """
 
 
-def page(manifest: Manifest, verdict: Verdict, figures: Figures, name: Callable[[str], str]) -> str:
+def page(manifest: PlanManifest, verdict: PlanVerdict, figures: Figures, name: Callable[[str], str]) -> str:
     """The page. `name`: what a server is called."""
     parts = [
         f"<h1>Plan {escape(manifest.plan_id)}</h1>",
@@ -74,7 +74,7 @@ BROKEN: Final[Mapping[str, str]] = {
 }
 
 
-def shortcomings(stats: Stats, verdict: Verdict) -> list[str]:
+def shortcomings(stats: Stats, verdict: PlanVerdict) -> list[str]:
     """What of the input could not be used, and what of the plan could not be had, in sentences (BULKPLAN §7)."""
     found = [f"set aside: {number} x {REASONS[reason]}" for reason, number in stats.ignored.items()]
     if stats.degraded:
@@ -119,7 +119,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f"<table><tr>{top}</tr>{body}</table>"
 
 
-def _summary(manifest: Manifest, verdict: Verdict, figures: Figures) -> str:
+def _summary(manifest: PlanManifest, verdict: PlanVerdict, figures: Figures) -> str:
     stats = manifest.stats
     rows = [
         ("engine", manifest.engine),
@@ -149,9 +149,9 @@ def _legend() -> str:
 
 
 def _balance(
-    servers: Sequence[ServerFigures],
+    servers: Sequence[PlannedServer],
     name: Callable[[str], str],
-    value: Callable[[ServerFigures], tuple[int, int]],
+    value: Callable[[PlannedServer], tuple[int, int]],
     shown: Callable[[int], str],
     *,
     quotas: bool,
@@ -243,7 +243,7 @@ def _bound(figures: Figures) -> str:
     if not figures.bound:
         return "<p>Every replica has the place of its greatest benefit.</p>"
     rows = [
-        (number, rule, WORDS[Rule(rule)])
+        (number, rule, WORDS[PlanRule(rule)])
         for rule, number in sorted(figures.bound.items(), key=lambda item: (-item[1], item[0]))
     ]
     return "<p>Replicas that would be better off elsewhere, and what keeps them from there:</p>" + _table(
@@ -251,7 +251,7 @@ def _bound(figures: Figures) -> str:
     )
 
 
-def _servers(servers: Sequence[ServerFigures], name: Callable[[str], str]) -> str:
+def _servers(servers: Sequence[PlannedServer], name: Callable[[str], str]) -> str:
     rows = [
         (
             name(one.server_id),

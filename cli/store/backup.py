@@ -26,8 +26,8 @@ from coord.offline.backup import BackupReader, NewNode, make_directories
 from coord.offline.directory import Progress
 from coord.server.admin.backup import ADMIN_FILE
 from coord.server.admin.backup import PATH as BACKUP_PATH
-from coord.server.config.settings import Settings, parse_address, parse_peers
-from coord.storage.backup import PIECE_BYTES, Manifest
+from coord.server.config.settings import StoreSettings, parse_address, parse_peers
+from coord.storage.backup import PIECE_BYTES, BackupManifest
 
 #: A node writes a snapshot first if it has none that is new enough: a minute for a large one on a slow disk.
 ANSWER_TIMEOUT_S: Final = 300.0
@@ -142,7 +142,7 @@ def _read_door(path: Path) -> Door:
         raise UsageFaultError(f"{path} is not the {ADMIN_FILE} of a node: {error!r}") from error
 
 
-def _fetch_first(doors: list[Door], draft: Path, progress: Progress) -> Manifest:
+def _fetch_first(doors: list[Door], draft: Path, progress: Progress) -> BackupManifest:
     """From the first node that answers. Raises CliError: what the last one said."""
     failure: CliError = UnreachableError("no node has an admin port that could be asked")
     for door in doors:
@@ -219,8 +219,10 @@ def restore(given: Globals, file: Path, data_dir: Path, node_id: int | None, pee
         if node_id is not None and not cluster and len(members) > 1:
             raise ConfigError("--id needs --cluster NAME: all nodes of the new store must get the same new identity")
         for member in members:
-            Settings(member, data_dir, ("", 1))
-        identity = Settings(1, data_dir, ("", 1), cluster=cluster).cluster_id() if cluster else secrets.token_bytes(16)
+            StoreSettings(member, data_dir, ("", 1))
+        identity = (
+            StoreSettings(1, data_dir, ("", 1), cluster=cluster).cluster_id() if cluster else secrets.token_bytes(16)
+        )
         single = node_id is not None or len(members) == 1
         nodes = [NewNode(data_dir if single else data_dir / str(i), i) for i in members if node_id in (None, i)]
         with progress_bar() as progress, BackupReader(file) as source:

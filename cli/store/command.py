@@ -14,7 +14,7 @@ from coord.errors import ConfigError
 from coord.server.config.secrets import read_peer_secret, read_users, warn_if_open
 from coord.server.config.settings import (
     DEFAULT_WORDS,
-    Settings,
+    StoreSettings,
     parse_address,
     parse_join,
     parse_observers,
@@ -25,7 +25,7 @@ from coord.server.config.zoo_cfg import read_zoo_cfg
 from coord.tls.context import TlsFiles
 
 _FILE: Final = click.Path(path_type=Path)
-_DEFAULTS = Settings(1, Path(), ("", 1))
+_DEFAULTS = StoreSettings(1, Path(), ("", 1))
 
 
 #: Commands that live in modules of their own, imported when they run: a daemon pays nothing for them.
@@ -292,7 +292,7 @@ def _gather_tls(given: dict[str, Any]) -> None:
         raise ConfigError("--peer-tls-cert and --peer-tls-ca go together")
 
 
-def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
+def _settings(config: Path | None, given: dict[str, Any]) -> StoreSettings:
     """What file and options say together. Raises ConfigError."""
     _gather_tls(given)
     if config is None and "secure_client_address" in given:
@@ -320,7 +320,7 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
         base = read_zoo_cfg(config)
         if "peers" in given:
             given["members"] = {}
-        return Settings(
+        return StoreSettings(
             **{
                 **{name: getattr(base, name) for name in base.__dataclass_fields__},
                 **given,
@@ -330,4 +330,4 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
     for name, option in (("node_id", "--id"), ("data_dir", "--data-dir"), ("client_address", "--client-address")):
         if name not in given:
             raise ConfigError(f"{option} is missing (or --config FILE)")
-    return Settings(**given, warnings=warnings)
+    return StoreSettings(**given, warnings=warnings)

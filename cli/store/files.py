@@ -22,12 +22,12 @@ from coord.offline import describe
 from coord.offline.backup import BackupReader, is_backup
 from coord.offline.directory import Progress, StoppedDirectory
 from coord.offline.directory import ReadOnlyDisk as _Disk
-from coord.offline.verify import Comparison, Report, check, compare
+from coord.offline.verify import Comparison, DirectoryReport, check, compare
 from coord.raft.membership import decode_configuration
 from coord.storage.snapshot import MAGIC, SnapshotReader
 from coord.storage.wal import BaseItem, HardStateItem, LogItem, LogRecord, SegmentItem
 from coord.tree.machine import StateMachine
-from coord.tree.node import STAT, Node
+from coord.tree.node import STAT, Znode
 
 _KINDS = ("persistent", "ephemeral", "container", "ttl")
 _STAT_NAMES = (
@@ -246,7 +246,7 @@ def _print_fields(facts: dict[str, Any], *, is_json: bool) -> None:
         click.echo(f"{name:<12}{value}")
 
 
-def _print_znode(path: bytes, node: Node, *, with_data: bool, is_json: bool) -> None:
+def _print_znode(path: bytes, node: Znode, *, with_data: bool, is_json: bool) -> None:
     stat = dict(zip(_STAT_NAMES, STAT.unpack(node.stat()), strict=True))
     if is_json:
         fields: dict[str, Any] = {"path": describe.text(path), "kind": _KINDS[node.kind], **stat}
@@ -307,7 +307,7 @@ def verify(given: Globals, directories: tuple[Path, ...]) -> int:
     return 0 if is_good else EXIT_REFUSED
 
 
-def _report_fields(report: Report) -> dict[str, Any]:
+def _report_fields(report: DirectoryReport) -> dict[str, Any]:
     log = report.log
     return {
         "directory": str(report.directory.path),
@@ -334,7 +334,7 @@ def _report_fields(report: Report) -> dict[str, Any]:
     }
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: DirectoryReport) -> None:
     log = report.log
     click.echo(f"{report.directory.path}: node {report.node_id or '?'} of cluster {report.cluster or '?'}")
     for fact in report.snapshots:

@@ -68,7 +68,7 @@ class Assigned:
         self.kept: int | None = None
         self.engine = ""
         self.plan_seconds = 0.0
-        self.master_phases: list[messages.Phase] = []
+        self.master_phases: list[messages.StartupPhase] = []
 
 
 class BringUp:

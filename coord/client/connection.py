@@ -55,14 +55,14 @@ _reply_header_at: Final = r.REPLY_HEADER.unpack_from
 _request_header: Final = r.FRAMED_REQUEST_HEADER.pack
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection tells its session."""
 
-    def connection_opened(self, connection: Connection, response: r.ConnectResponse) -> None:
+    def connection_opened(self, connection: StoreConnection, response: r.ConnectResponse) -> None:
         """The server has answered the connect request."""
         ...
 
-    def connection_lost(self, connection: Connection, reason: str) -> None:
+    def connection_lost(self, connection: StoreConnection, reason: str) -> None:
         """The connection is of no more use; its requests fail right after this call. Called exactly once."""
         ...
 
@@ -74,7 +74,7 @@ class Owner(Protocol):
         """A request that leaves a watch was answered: `exists` says whether the znode is there."""
         ...
 
-    def auth_refused(self, connection: Connection) -> None:
+    def auth_refused(self, connection: StoreConnection) -> None:
         """The server takes none of our credentials and will close."""
         ...
 
@@ -83,10 +83,12 @@ class Owner(Protocol):
 _Waiting = tuple[int, int, "Deferred[Any]", "Decode | None", str, "WatchOrder | None"]
 
 
-class Connection(protocol.Protocol):
+class StoreConnection(protocol.Protocol):
     """See the module docstring. `reactor` needs callLater only; `patience_ms` bounds the handshake."""
 
-    def __init__(self, owner: Owner, reactor: Any, clock: Clock, hello: r.ConnectRequest, *, patience_ms: int) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, reactor: Any, clock: Clock, hello: r.ConnectRequest, *, patience_ms: int
+    ) -> None:
         self.phase: int = HANDSHAKE
         #: The highest zxid of any answer; what the next connection begins with.
         self.last_zxid: int = hello.last_zxid_seen

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
 from coord.client import ops
-from coord.client.connection import Connection, Decode, WatchOrder
+from coord.client.connection import Decode, StoreConnection, WatchOrder
 from coord.client.watches import (
     KIND_CHILD,
     KIND_DATA,
@@ -66,7 +66,7 @@ def _check_paths(paths: list[str]) -> None:
 class Requests:
     """Base of ZkClient: everything that can be asked once there is a connection."""
 
-    _connection: Connection | None
+    _connection: StoreConnection | None
     _watches: WatchBook
 
     def __init__(self, chroot: str, *, acl: list[r.Acl] = r.OPEN_ACL) -> None:

@@ -1,4 +1,5 @@
-"""TLS between a `Connection` and its socket, on the same library as the servers' side: no other package is needed."""
+"""TLS between a `StoreConnection` and its socket, on the same library as the servers' side: no other package is
+needed."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from twisted.internet import protocol
 from twisted.internet.interfaces import ITCPTransport
 from twisted.python.failure import Failure
 
-from coord.client.connection import Connection
+from coord.client.connection import StoreConnection
 from coord.tls.context import Engine, TlsError
 
 
 class Secured(protocol.Protocol):
     """Carries one connection, and is its transport."""
 
-    def __init__(self, inner: Connection, context: ssl.SSLContext, host: str) -> None:
+    def __init__(self, inner: StoreConnection, context: ssl.SSLContext, host: str) -> None:
         self._inner = inner
         self._engine = Engine(context, is_server=False, host=host)
         self._is_parting = False

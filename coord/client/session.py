@@ -31,7 +31,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
-from coord.client.connection import Connection, WatchOrder
+from coord.client.connection import StoreConnection, WatchOrder
 from coord.client.hosts import HostCycle, parse_hosts
 from coord.client.requests import Requests
 from coord.client.secured import Secured
@@ -144,8 +144,8 @@ class ZkClient(Requests):
         self._reactor = reactor
         self._clock: Clock = clock or OsClock()
         self._hosts = HostCycle(addresses, rng or OsRng(), timeout_ms=timeout_ms)
-        self._connection: Connection | None = None
-        self._trying: Connection | None = None
+        self._connection: StoreConnection | None = None
+        self._trying: StoreConnection | None = None
         self._connector: Any = None
         self._pause: Any = None
         self._opened_ms: int = 0
@@ -273,13 +273,13 @@ class ZkClient(Requests):
         self.server = f"{host}:{port}"
         patience_ms = max(CONNECT_MS_MIN, self._wanted_ms // max(2, len(self._hosts)))
         hello = r.ConnectRequest(self._last_zxid, self._wanted_ms, self.session_id, self._passwd)
-        connection = Connection(self, self._reactor, self._clock, hello, patience_ms=patience_ms)
+        connection = StoreConnection(self, self._reactor, self._clock, hello, patience_ms=patience_ms)
         self._trying = connection
         carrier = connection if self._tls is None else Secured(connection, self._tls, host)
         factory = _OneAttempt(carrier, partial(self._attempt_failed, connection))
         self._connector = self._reactor.connectTCP(host, port, factory, timeout=patience_ms / 1000)
 
-    def _attempt_failed(self, connection: Connection, reason: str) -> None:
+    def _attempt_failed(self, connection: StoreConnection, reason: str) -> None:
         """No TCP connection, or none that got through the handshake."""
         if connection is self._trying:
             self._trying = None
@@ -296,7 +296,7 @@ class ZkClient(Requests):
         if self.state is _SUSPENDED and self._pause is None and self._trying is None:
             self._pause = self._reactor.callLater(self._hosts.failed() / 1000, self._try_next)
 
-    def connection_opened(self, connection: Connection, response: r.ConnectResponse) -> None:
+    def connection_opened(self, connection: StoreConnection, response: r.ConnectResponse) -> None:
         """A server answered: it took the session, or says that it is gone."""
         if self.state is not _SUSPENDED or connection is not self._trying:
             connection.drop("not wanted any more")
@@ -316,7 +316,7 @@ class ZkClient(Requests):
         else:
             self._settle(connection, resumed=resumed)
 
-    async def _prove_by_sasl(self, connection: Connection) -> None:
+    async def _prove_by_sasl(self, connection: StoreConnection) -> None:
         """Prove who we are before anything is asked. Raises what a refusal or a lost connection raises."""
         user, _, secret = self._sasl.partition(":")
         exchange = SaslClient(user, secret, OsEntropy().token(16).hex().encode())
@@ -332,7 +332,7 @@ class ZkClient(Requests):
             self.auth_refused(connection)
             raise
 
-    def _settle(self, connection: Connection, *, resumed: bool) -> None:
+    def _settle(self, connection: StoreConnection, *, resumed: bool) -> None:
         """The session may be used on this connection."""
         if connection is not self._trying:
             return
@@ -349,7 +349,7 @@ class ZkClient(Requests):
         for waiter in self._take_waiters():
             waiter.callback(None)
 
-    def _restore_watches(self, connection: Connection) -> None:
+    def _restore_watches(self, connection: StoreConnection) -> None:
         """Set every watch again on the new server; tell the persistent ones of the gap once they are in force."""
         batches = self._watches.batches(connection.last_zxid)
         if not batches:
@@ -367,7 +367,7 @@ class ZkClient(Requests):
         done = gatherResults(requests, consumeErrors=True)
         done.addCallbacks(tell, lambda reason: connection.drop(f"watches not restored: {reason.getErrorMessage()}"))
 
-    def connection_lost(self, connection: Connection, reason: str) -> None:
+    def connection_lost(self, connection: StoreConnection, reason: str) -> None:
         """A connection is of no more use."""
         if connection is self._trying:
             self._attempt_failed(connection, reason)
@@ -386,7 +386,7 @@ class ZkClient(Requests):
             self._become(_SUSPENDED)
             self._retry_later()
 
-    def auth_refused(self, connection: Connection) -> None:
+    def auth_refused(self, connection: StoreConnection) -> None:
         """The server refused a credential; without it the session would be somebody else's."""
         if connection in (self._connection, self._trying):
             self._trying = None

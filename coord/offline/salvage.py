@@ -25,7 +25,7 @@ from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.membership.addresses import config_text
 from coord.server.membership.joining import MARK
 from coord.server.recovery.startup import WAL_FOLDER
-from coord.storage.backup import CRC, Manifest
+from coord.storage.backup import CRC, BackupManifest
 from coord.storage.snapshot import SnapshotMeta, encode_snapshot
 from coord.storage.wal import LogItem, Recovered, SegmentReader
 from coord.tree.machine import StateMachine
@@ -178,13 +178,15 @@ def _apply(found: Salvaged, entry: LogItem) -> None:
     found.index, found.term = entry.index, entry.term
 
 
-def write_backup(found: Salvaged, file: Path, created_ms: int) -> Manifest:
+def write_backup(found: Salvaged, file: Path, created_ms: int) -> BackupManifest:
     """Write the state as a backup file, durable on return. Raises OSError."""
     machine = found.machine
     config = found.config or Configuration([found.node_id or 1]).encode()
     meta = SnapshotMeta(found.index, found.term, config, machine.last_zxid, machine.digest())
     size = sum(len(piece) for piece in encode_snapshot(meta, machine.snapshot_chunks()))
-    manifest = Manifest(found.cluster, found.node_id, meta.index, meta.term, meta.zxid, meta.digest, size, created_ms)
+    manifest = BackupManifest(
+        found.cluster, found.node_id, meta.index, meta.term, meta.zxid, meta.digest, size, created_ms
+    )
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as out:
         crc = 0

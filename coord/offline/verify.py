@@ -24,7 +24,7 @@ from coord.storage.extent import check_end, check_files, number_of, read_extent
 from coord.storage.wal import LogItem, LogRecord, Recovered
 from coord.tree.command import Command, decode_group, encode_command
 from coord.tree.machine import StateMachine
-from coord.tree.node import Node
+from coord.tree.node import Znode
 
 #: The replay tells its progress after so many entries.
 _TELL_ENTRIES: Final = 10_000
@@ -43,7 +43,7 @@ class SnapshotFact:
         self.sessions = sessions
 
 
-class Report:
+class DirectoryReport:
     """What was found in one directory. `damage` empty: sound."""
 
     def __init__(self, directory: StoppedDirectory) -> None:
@@ -70,9 +70,9 @@ class Report:
         return not self.damage
 
 
-def check(directory: StoppedDirectory, progress: Progress = no_progress) -> Report:
+def check(directory: StoppedDirectory, progress: Progress = no_progress) -> DirectoryReport:
     """Read and replay everything. Never raises for what is wrong with the files: the report says it."""
-    report = Report(directory)
+    report = DirectoryReport(directory)
     _check_meta(report)
     _check_snapshots(report, progress)
     is_whole = _check_log(report, progress)
@@ -81,7 +81,7 @@ def check(directory: StoppedDirectory, progress: Progress = no_progress) -> Repo
     return report
 
 
-def _check_meta(report: Report) -> None:
+def _check_meta(report: DirectoryReport) -> None:
     try:
         meta = report.directory.meta()
         report.node_id = int(meta.get("node_id", 0))
@@ -93,7 +93,7 @@ def _check_meta(report: Report) -> None:
             report.notes.append("no meta.json: it is not known whose directory this is")
 
 
-def _check_snapshots(report: Report, progress: Progress) -> None:
+def _check_snapshots(report: DirectoryReport, progress: Progress) -> None:
     names = report.directory.snapshots()
     for position, name in enumerate(names):
         progress(name, position, len(names))
@@ -130,7 +130,7 @@ def _load(directory: StoppedDirectory, name: str) -> tuple[StateMachine, Snapsho
     return machine, SnapshotFact(name, meta.index, meta.term, meta.zxid, meta.digest, *counts)
 
 
-def _check_log(report: Report, progress: Progress) -> bool:
+def _check_log(report: DirectoryReport, progress: Progress) -> bool:
     """Read the log to its end; False when it is damaged."""
     files = report.directory.log()
     report.segments = len(files.names)
@@ -169,7 +169,7 @@ def _take(log: Recovered, where: str, record: LogRecord) -> None:
             raise CorruptRecord(where, record.offset, error, item) from error
 
 
-def _check_replay(report: Report, progress: Progress) -> None:
+def _check_replay(report: DirectoryReport, progress: Progress) -> None:
     """Bring the oldest state to the end of the log, past every newer snapshot, and compare on the way."""
     starts = possible_starts(report)
     if not starts:
@@ -200,7 +200,7 @@ def _check_replay(report: Report, progress: Progress) -> None:
     report.znodes, report.sessions = len(machine.tree.nodes), len(machine.sessions)
 
 
-def possible_starts(report: Report) -> list[SnapshotFact | None]:
+def possible_starts(report: DirectoryReport) -> list[SnapshotFact | None]:
     """States from which a node gets to where this directory ends, oldest first; None is the empty state of a new node.
 
     Whole snapshots that the log continues; the newest alone if the log does not.
@@ -224,7 +224,7 @@ def _continues(log: Recovered, fact: SnapshotFact) -> bool:
 class Replay:
     """A state on its way along the log of one directory."""
 
-    def __init__(self, report: Report, start: SnapshotFact | None) -> None:
+    def __init__(self, report: DirectoryReport, start: SnapshotFact | None) -> None:
         """Begin at a snapshot, or at the empty state. Raises StorageError, OSError."""
         self.machine = StateMachine() if start is None else _load(report.directory, start.name)[0]
         self.index = 0 if start is None else start.index
@@ -292,7 +292,7 @@ class Comparison:
         self.notes: list[str] = []
 
 
-def compare(first: Report, second: Report, progress: Progress = no_progress) -> Comparison:
+def compare(first: DirectoryReport, second: DirectoryReport, progress: Progress = no_progress) -> Comparison:
     """Bring both to every common index. Both reports are sound. Raises StorageError, OSError."""
     found = Comparison()
     if first.cluster != second.cluster:
@@ -327,7 +327,7 @@ def compare(first: Report, second: Report, progress: Progress = no_progress) -> 
     return found
 
 
-def _common_start(first: Report, second: Report) -> tuple[Replay, Replay] | None:
+def _common_start(first: DirectoryReport, second: DirectoryReport) -> tuple[Replay, Replay] | None:
     """The pair of states that are furthest back and can still be brought to one index."""
     pairs = [
         (max(_index(x), _index(y)), _index(x) + _index(y), x, y)
@@ -345,7 +345,9 @@ def _index(start: SnapshotFact | None) -> int:
     return start.index if start is not None else 0
 
 
-def _note_parting(found: Comparison, first: Report, second: Report, left: LogItem, right: LogItem) -> None:
+def _note_parting(
+    found: Comparison, first: DirectoryReport, second: DirectoryReport, left: LogItem, right: LogItem
+) -> None:
     """Different terms at one index: at most one of the entries is committed, so at most one can be in a snapshot."""
     kept = [max((fact.index for fact in report.snapshots), default=0) for report in (first, second)]
     line = f"at index {left.index} one log has an entry of term {left.term}, the other of term {right.term}"
@@ -408,5 +410,5 @@ def first_change(x: StateMachine, y: StateMachine) -> str:
 _PARTS: Final = ("Stat", "data", "access list", "kind", "ttl", "sequence counter")
 
 
-def _content(node: Node) -> tuple[object, ...]:
+def _content(node: Znode) -> tuple[object, ...]:
     return node.stat(), node.data, node.acl.encoded, node.kind, node.ttl_ms, node.creates

@@ -44,12 +44,12 @@ from coord.raft.messages import (
     VOTE,
     VOTE_RESP,
     Entry,
-    Event,
     HardState,
     Message,
+    RaftEvent,
+    RaftSnapshot,
     ReadState,
     Ready,
-    SnapshotMeta,
 )
 from coord.raft.persistence import Durable, Said
 from coord.raft.quorum import LOST, WON, vote_result
@@ -73,7 +73,7 @@ class RaftCore:
         node_id: int,
         config: RaftConfig,
         rng: Rng,
-        snapshot: SnapshotMeta,
+        snapshot: RaftSnapshot,
         hard_state: HardState | None = None,
         entries: list[Entry] | None = None,
         memory: int = FIRST_MEMORY,
@@ -118,8 +118,8 @@ class RaftCore:
         self._outbox: list[Message] = []
         self._after_persist: list[Message] = []
         self._read_states: list[ReadState] = []
-        self._events: list[Event] = []
-        self._snapshot: SnapshotMeta | None = None
+        self._events: list[RaftEvent] = []
+        self._snapshot: RaftSnapshot | None = None
         self._said: Said = Said(saved.term, saved.vote, self.configs.current)
         self._durable: Durable = Durable(saved.term, saved.vote)
         self._restart_timer()
@@ -171,17 +171,17 @@ class RaftCore:
             # Before the quorum is looked at: of two voters the one that leads may take the other one out alone.
             peer = lead.to_demote()
             if peer:
-                self._events.append(Event("demote", self.term, str(peer)))
+                self._events.append(RaftEvent("demote", self.term, str(peer)))
                 self.propose_config(self.configs.current.with_pre_voter(peer))
         if not lead.has_quorum():
             # Others may have elected a leader that this one cannot hear of: Dissertation §6.2.
-            self._events.append(Event("quorum_lost", self.term, "no majority heard within an election timeout"))
+            self._events.append(RaftEvent("quorum_lost", self.term, "no majority heard within an election timeout"))
             self._become_follower(self.term, 0)
             return
         if self._change_refused() == "":
             peer = lead.to_promote()
             if peer:
-                self._events.append(Event("promote", self.term, str(peer)))
+                self._events.append(RaftEvent("promote", self.term, str(peer)))
                 self.propose_config(self.configs.current.with_voter(peer, lead.by_id[peer].memory))
 
     def propose(self, data: bytes, kind: int = NORMAL) -> int:
@@ -279,14 +279,14 @@ class RaftCore:
             self._vote_for_itself()
             self._count_votes()
 
-    def snapshot_meta(self, index: int) -> SnapshotMeta:
+    def snapshot_meta(self, index: int) -> RaftSnapshot:
         """Term and configuration at `index` (applied, not compacted): what a snapshot taken there must carry."""
         assert index <= self.log.handed, f"snapshot at {index}, handed out for applying up to {self.log.handed}"
         term = self.log.term_at(index)
         assert term >= 0, f"snapshot at {index}, compacted up to {self.log.offset}"
-        return SnapshotMeta(index, term, self.configs.at(index))
+        return RaftSnapshot(index, term, self.configs.at(index))
 
-    def snapshot_saved(self, meta: SnapshotMeta) -> None:
+    def snapshot_saved(self, meta: RaftSnapshot) -> None:
         """A snapshot is durable and may be offered to peers that are behind the log."""
         if meta.index > self.log.snapshot.index:
             self.log.snapshot = meta
@@ -428,7 +428,7 @@ class RaftCore:
             if kind in (PRE_VOTE, VOTE) and not m.granted and self._hears_leader():
                 # Whoever hears a leader helps nobody to replace it: a removed or cut off node cannot disturb
                 # (Dissertation §4.2.3). `granted` marks an election that the leader itself asked for.
-                self._events.append(Event("vote_ignored", self.term, f"of {m.src} for term {m.term}"))
+                self._events.append(RaftEvent("vote_ignored", self.term, f"of {m.src} for term {m.term}"))
                 return False
             if kind == PRE_VOTE or (kind == PRE_VOTE_RESP and m.granted):
                 return True  # speaks of a term that nobody has begun
@@ -469,13 +469,13 @@ class RaftCore:
     def _set_leader(self, leader: int) -> None:
         if leader != self.leader:
             self.leader = leader
-            self._events.append(Event("leader", self.term, str(leader)))
+            self._events.append(RaftEvent("leader", self.term, str(leader)))
 
     # --- roles --------------------------------------------------------------------------------------------------------
 
     def _set_role(self, role: int) -> None:
         if role != self.role:
-            self._events.append(Event("role", self.term, f"{ROLE_NAMES[self.role]} -> {ROLE_NAMES[role]}"))
+            self._events.append(RaftEvent("role", self.term, f"{ROLE_NAMES[self.role]} -> {ROLE_NAMES[role]}"))
             self.role = role
 
     def _become_follower(self, term: int, leader: int) -> None:
@@ -575,7 +575,7 @@ class RaftCore:
             else:
                 self._become_leader()
         elif result == LOST:
-            self._events.append(Event("election_lost", self.term, f"as {ROLE_NAMES[self.role]}"))
+            self._events.append(RaftEvent("election_lost", self.term, f"as {ROLE_NAMES[self.role]}"))
             self._become_follower(self.term, 0)
 
     # --- leading ------------------------------------------------------------------------------------------------------
@@ -617,7 +617,7 @@ class RaftCore:
 
     def _use_config(self, index: int, config: Configuration) -> None:
         self.configs.append(index, config)
-        self._events.append(Event("config", self.term, f"at {index}: {config}"))
+        self._events.append(RaftEvent("config", self.term, f"at {index}: {config}"))
         if self.leadership is not None:
             self.leadership.set_config(config)
 
@@ -652,7 +652,7 @@ class RaftCore:
         if commit > log.last or (term and log.term_at(commit) != term):
             # An append was lost, or this disk lost what it had acknowledged. The leader learns of it by the answer to
             # its heartbeat, or by the refusal of its next append.
-            self._events.append(Event("commit_ahead", self.term, f"{commit} of a log that ends at {log.last}"))
+            self._events.append(RaftEvent("commit_ahead", self.term, f"{commit} of a log that ends at {log.last}"))
             return
         log.commit_to(commit)
 
@@ -696,11 +696,11 @@ class RaftCore:
                 self._use_config(entry.index, decode_configuration(entry.data))
 
     def _truncate(self, index: int) -> None:
-        self._events.append(Event("truncate", self.term, f"{index}..{self.log.last}"))
+        self._events.append(RaftEvent("truncate", self.term, f"{index}..{self.log.last}"))
         self.log.truncate(index)
         self._durable.lower(index - 1)
         if self.configs.truncate(index):
-            self._events.append(Event("config_reverted", self.term, str(self.configs.current)))
+            self._events.append(RaftEvent("config_reverted", self.term, str(self.configs.current)))
 
     def _on_snapshot(self, m: Message) -> None:
         meta = m.snapshot
@@ -714,5 +714,5 @@ class RaftCore:
                 log.restart(meta)
                 self.configs.restart(meta.index, meta.config)
                 self._snapshot = meta
-                self._events.append(Event("snapshot_install", self.term, f"{meta.index} of term {meta.term}"))
+                self._events.append(RaftEvent("snapshot_install", self.term, f"{meta.index} of term {meta.term}"))
         self._after_persist.append(self._answer(APPEND_RESP, m.src, self.term, match_index=log.commit, granted=True))

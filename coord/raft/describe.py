@@ -26,8 +26,8 @@ from coord.raft.messages import (
     Entry,
     HardState,
     Message,
+    RaftSnapshot,
     Ready,
-    SnapshotMeta,
 )
 from coord.raft.progress import Progress
 
@@ -74,7 +74,7 @@ def entries(several: list[Entry]) -> str:
     return "[" + ", ".join(entry(e) for e in several) + "]"
 
 
-def snapshot(meta: SnapshotMeta) -> str:
+def snapshot(meta: RaftSnapshot) -> str:
     """`4/17 voters=1,2,3`."""
     return f"{meta.term}/{meta.index} {meta.config}"
 

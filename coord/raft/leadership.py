@@ -15,10 +15,10 @@ from coord.raft.messages import (
     READ_INDEX_RESP,
     SNAPSHOT,
     TIMEOUT_NOW,
-    Event,
     Message,
+    RaftEvent,
+    RaftSnapshot,
     ReadState,
-    SnapshotMeta,
 )
 from coord.raft.progress import PROBE, REPLICATE, Progress
 from coord.raft.progress import SNAPSHOT as AWAITS_SNAPSHOT
@@ -40,7 +40,7 @@ class Leadership:
         config: Configuration,
         outbox: list[Message],
         read_states: list[ReadState],
-        events: list[Event],
+        events: list[RaftEvent],
     ) -> None:
         self.id: int = node_id
         self.memory: int = memory
@@ -49,7 +49,7 @@ class Leadership:
         self.log: RaftLog = log
         self.outbox: list[Message] = outbox
         self.read_states: list[ReadState] = read_states
-        self.events: list[Event] = events
+        self.events: list[RaftEvent] = events
         #: The no-op of this term: once it is committed, the leader knows what is committed (Raft §8).
         self.first_index: int = log.last + 1
         #: Ticks since this leadership began.
@@ -103,7 +103,7 @@ class Leadership:
         if peer.peer in self.catching_up:
             self.catching_up[peer.peer] = CatchUp(self.log.last, self.now)
         if not peer.counts and self.config.is_voter(peer.peer):
-            self.events.append(Event("forgotten", self.term, f"voter {peer.peer} came back without its memory"))
+            self.events.append(RaftEvent("forgotten", self.term, f"voter {peer.peer} came back without its memory"))
 
     def to_promote(self) -> int:
         """A PRE_VOTER that has caught up, 0 for none: Dissertation §4.2.1."""
@@ -265,9 +265,9 @@ class Leadership:
             peer.waiting = True
             return
         peer.become_snapshot(meta.index)
-        offer = SnapshotMeta(meta.index, meta.term, meta.config, meta.handle)
+        offer = RaftSnapshot(meta.index, meta.term, meta.config, meta.handle)
         self.outbox.append(Message(SNAPSHOT, self.id, peer.peer, self.term, snapshot=offer))
-        self.events.append(Event("snapshot_offer", self.term, f"to {peer.peer} at {meta.index}"))
+        self.events.append(RaftEvent("snapshot_offer", self.term, f"to {peer.peer} at {meta.index}"))
 
     # --- answers
 
@@ -283,7 +283,7 @@ class Leadership:
             agreement, _ = self.log.agreement(m.match_index, m.prev_term)
             if peer.refused(m.prev_index, agreement):
                 self.pending = True
-                self.events.append(Event("rejected", self.term, f"by {m.src} at {m.prev_index}, next {peer.next}"))
+                self.events.append(RaftEvent("rejected", self.term, f"by {m.src} at {m.prev_index}, next {peer.next}"))
             return False
         advanced = peer.acked(m.match_index, self.log.offset, self.now)
         self.pending = True
@@ -383,7 +383,7 @@ class Leadership:
             return
         self.transferee = to
         self.transfer_began = self.now
-        self.events.append(Event("transfer", self.term, f"to {to}"))
+        self.events.append(RaftEvent("transfer", self.term, f"to {to}"))
         heir = self.by_id[to]
         # What is on its way may be lost; there is no time to wait until that shows.
         heir.nudge = heir.state == REPLICATE and heir.next > heir.match + 1
@@ -396,7 +396,7 @@ class Leadership:
 
     def end_transfer(self, why: str) -> None:
         """Give the hand-over up and take proposals again."""
-        self.events.append(Event("transfer_failed", self.term, f"to {self.transferee}: {why}"))
+        self.events.append(RaftEvent("transfer_failed", self.term, f"to {self.transferee}: {why}"))
         self.transferee = 0
 
     def best_successor(self) -> int:

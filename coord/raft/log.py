@@ -10,7 +10,7 @@ keeps none that is applied: nobody else wants it. When another member comes, a n
 
 from __future__ import annotations
 
-from coord.raft.messages import Entry, SnapshotMeta
+from coord.raft.messages import Entry, RaftSnapshot
 
 
 class RaftLog:
@@ -20,9 +20,9 @@ class RaftLog:
     offset <= snapshot.index; `reaches_snapshot` tells.
     """
 
-    def __init__(self, snapshot: SnapshotMeta, durable: list[Entry]) -> None:
+    def __init__(self, snapshot: RaftSnapshot, durable: list[Entry]) -> None:
         #: The newest snapshot that can be offered to peers.
-        self.snapshot: SnapshotMeta = snapshot
+        self.snapshot: RaftSnapshot = snapshot
         #: Position of the last entry that is no longer here; entries[0] is at offset + 1.
         self.offset: int = snapshot.index
         self.offset_term: int = snapshot.term
@@ -176,7 +176,7 @@ class RaftLog:
         self.offset = index
         self.offset_term = term
 
-    def restart(self, snapshot: SnapshotMeta) -> None:
+    def restart(self, snapshot: RaftSnapshot) -> None:
         """A leader's snapshot replaces the whole log: Raft §7."""
         assert snapshot.index > self.commit, f"snapshot at {snapshot.index} behind commit {self.commit}"
         # What was durable and committed still is; the snapshot itself is not durable yet.
@@ -187,7 +187,7 @@ class RaftLog:
         self.offset_term = self.last_term = snapshot.term
 
 
-def _usable(snapshot: SnapshotMeta, durable: list[Entry]) -> list[Entry]:
+def _usable(snapshot: RaftSnapshot, durable: list[Entry]) -> list[Entry]:
     """Those of the entries on disk that continue the snapshot or lead up to it, as a list of our own.
 
     A crash may come after a snapshot was installed and before the old log was dropped: a log that ends before the

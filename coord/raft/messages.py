@@ -111,7 +111,7 @@ class HardState:
         return hash((self.term, self.vote))
 
 
-class SnapshotMeta:
+class RaftSnapshot:
     """Which log prefix a snapshot replaces: everything up to `index`, whose entry had `term`; `config` was in force
     there.
 
@@ -126,9 +126,9 @@ class SnapshotMeta:
         self.handle: str = handle
 
 
-def bootstrap(voters: list[int], learners: list[int] | None = None, attachment: bytes = b"") -> SnapshotMeta:
+def bootstrap(voters: list[int], learners: list[int] | None = None, attachment: bytes = b"") -> RaftSnapshot:
     """The empty snapshot at index 0 that a new group starts from, alike on all its first members."""
-    return SnapshotMeta(0, 0, Configuration(voters, [], learners, attachment))
+    return RaftSnapshot(0, 0, Configuration(voters, [], learners, attachment))
 
 
 class Message:
@@ -147,7 +147,7 @@ class Message:
         granted: bool = False,
         context: int = 0,
         entries: list[Entry] | None = None,
-        snapshot: SnapshotMeta | None = None,
+        snapshot: RaftSnapshot | None = None,
         memory: int = FIRST_MEMORY,
     ) -> None:
         self.kind: int = kind
@@ -162,7 +162,7 @@ class Message:
         self.context: int = context
         #: Contiguous, ascending from prev_index + 1; None means none. Receivers keep the Entry objects, not the list.
         self.entries: list[Entry] | None = entries
-        self.snapshot: SnapshotMeta | None = snapshot
+        self.snapshot: RaftSnapshot | None = snapshot
         #: Of an answer: the memory that it is given from; 0 from a build that knows of no memories.
         self.memory: int = memory
 
@@ -175,7 +175,7 @@ class ReadState:
         self.index: int = index
 
 
-class Event:
+class RaftEvent:
     """Something rare and worth a line in a log or a count: `name` is stable (`role`, `truncate`, `config`, ...),
     `detail` is for people.
 
@@ -210,7 +210,7 @@ class Ready:
         #: close).
         self.config_changed: bool = False
         #: Install this before everything else.
-        self.snapshot: SnapshotMeta | None = None
+        self.snapshot: RaftSnapshot | None = None
         self.hard_state: HardState | None = None
         #: Append, replacing what the log holds from entries[0].index on.
         self.entries: list[Entry] = []
@@ -219,7 +219,7 @@ class Ready:
         #: Apply in this order; over all Readies each index appears exactly once, without gaps. All kinds of entries.
         self.committed: list[Entry] = []
         self.read_states: list[ReadState] = []
-        self.events: list[Event] = []
+        self.events: list[RaftEvent] = []
 
     def must_persist(self) -> bool:
         """Whether there is something to write, so that `persisted` is expected."""

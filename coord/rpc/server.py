@@ -45,11 +45,11 @@ from coord.rpc.wire import (
     PREAMBLE,
     Code,
     Failed,
-    FrameReader,
     Payload,
     Reply,
     Request,
     RpcError,
+    RpcFrameReader,
     StreamError,
     call_blocking,
     decode_reply,
@@ -109,7 +109,7 @@ class _Frames(TwistedProtocol):
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
-        self._reader = FrameReader()
+        self._reader = RpcFrameReader()
         self._outbox: list[bytes] = []
         self._is_reading = False
         self.is_open = False

@@ -143,7 +143,7 @@ def encode_frame(payload: Payload) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-class FrameReader:
+class RpcFrameReader:
     """Turns received bytes into payloads. One per connection; of no use after it has raised."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -283,7 +283,7 @@ def call_blocking(
 
 
 def _read_payload(connection: socket.socket, deadline: float) -> Payload:
-    reader = FrameReader()
+    reader = RpcFrameReader()
     while True:
         remaining_s = deadline - time.monotonic()
         if remaining_s <= 0:

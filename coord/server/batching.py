@@ -15,7 +15,7 @@ from coord.tree.machine import StateMachine
 GROUP_BYTES_MAX: Final = 1 << 20
 
 
-class Grouping:
+class Batching:
     """`commands` for the leader's next group, all taken in one term."""
 
     def __init__(self, settings: NodeSettings, clock: Clock) -> None:

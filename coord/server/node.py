@@ -47,10 +47,10 @@ from coord.raft.messages import (
     SNAPSHOT,
     Entry,
     Message,
+    RaftSnapshot,
     Ready,
-    SnapshotMeta,
 )
-from coord.server.batching import GROUP_BYTES_MAX, Grouping
+from coord.server.batching import GROUP_BYTES_MAX, Batching
 from coord.server.clients.authentication import Authenticator
 from coord.server.clients.pipeline import Pipeline
 from coord.server.clients.proposals import Forwarded, Proposals, Sent
@@ -58,14 +58,14 @@ from coord.server.clients.syncs import Syncs
 from coord.server.membership.addresses import config_text
 from coord.server.membership.joining import Joining
 from coord.server.membership.levels import Levels
-from coord.server.membership.reconfig import Membership
+from coord.server.membership.reconfig import Reconfiguration
 from coord.server.net.interfaces import PeerDoor, SnapshotJob, Tracer
 from coord.server.node_settings import NodeSettings
 from coord.server.peers import codec
 from coord.server.peers.snapshot_transfer import Arrival, Dismantling, SnapshotInbox, SnapshotOutbox
-from coord.server.recovery.divergence import Agreement
+from coord.server.recovery.divergence import DivergenceCheck
 from coord.server.sessions.liveness import Liveness
-from coord.server.snapshots.policy import Keeper
+from coord.server.snapshots.policy import SnapshotPolicy
 from coord.storage import snapshot as files
 from coord.storage.wal import Batch
 from coord.storage.writer import LogWriter
@@ -118,20 +118,20 @@ class Node:
             entropy.token, super_digest=settings.super_digest, sasl_users=settings.sasl_users
         )
         self.pipeline.is_linearizable = settings.linearizable_reads
-        self.membership = Membership(self, peers)
+        self.membership = Reconfiguration(self, peers)
         self.pipeline.on_wish = self.membership.asked
         #: None: nobody traces this node.
         self.tracer: Tracer | None = None
         #: Told when other members are in force than before: links are to be opened or closed.
         self.on_members_changed: Callable[[], None] = _nobody_cares
         self.forwarded = Forwarded()
-        self.agreement = Agreement(
+        self.agreement = DivergenceCheck(
             settings.node_id, peers.send, lambda: (self.machine.last_zxid, self.machine.digest())
         )
         self.agreement.applied(applied.index, machine.last_zxid, machine.digest())
         self.joining = joining
         core.memory = joining.memory
-        self.keeper = Keeper(settings, core, snapshots, snapshot_job, writer, clock, applied.index)
+        self.keeper = SnapshotPolicy(settings, core, snapshots, snapshot_job, writer, clock, applied.index)
         self._writer = writer
         self._peers = peers
         self._clock = clock
@@ -144,7 +144,7 @@ class Node:
         self.role = 0
         self.term = 0
         self.leader = 0
-        self.group = Grouping(settings, clock)
+        self.group = Batching(settings, clock)
         self.applied_index = applied.index
         self.levels = Levels(self, machine.supported)
         #: Peers to which the link is newer than what was last forwarded over it.
@@ -598,7 +598,7 @@ class Node:
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
-    def _install(self, meta: SnapshotMeta) -> None:
+    def _install(self, meta: RaftSnapshot) -> None:
         """Take over the state that the leader sent. Clients go: nobody can say what became of their requests."""
         arrived, self._arrived = self._arrived, None
         assert arrived is not None, f"the core wants {meta.handle}, which nobody brought"

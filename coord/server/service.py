@@ -29,7 +29,7 @@ from coord.server.admin.readiness import Readiness
 from coord.server.admin.stderr_log import StderrLog
 from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
-from coord.server.config.settings import RAFT_TICK_MS, Settings
+from coord.server.config.settings import RAFT_TICK_MS, StoreSettings
 from coord.server.membership.addresses import shown
 from coord.server.membership.joining import Joining, forget
 from coord.server.membership.removal import Leaving
@@ -65,7 +65,7 @@ OWN_DESCRIPTORS: Final = 256
 GC_THRESHOLDS: Final = (50_000, 20, 1000)
 
 
-def run(settings: Settings) -> int:
+def run(settings: StoreSettings) -> int:
     """Run a node until SIGTERM or SIGINT; returns the exit status. Says why on stderr when it cannot start."""
     if not __debug__:
         sys.stderr.write("rk coord: refuses to run with python -O: invariants are checked by assert\n")
@@ -93,7 +93,7 @@ def run(settings: Settings) -> int:
 class Service:
     """The parts of one node."""
 
-    def __init__(self, settings: Settings, reactor: TurnReactor) -> None:
+    def __init__(self, settings: StoreSettings, reactor: TurnReactor) -> None:
         self.settings = settings
         self.reactor = reactor
         self.clock = OsClock()
@@ -520,7 +520,7 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _node_settings(settings: Settings) -> NodeSettings:
+def _node_settings(settings: StoreSettings) -> NodeSettings:
     return NodeSettings(
         settings.node_id,
         tick_ms=settings.tick_ms,
@@ -562,7 +562,7 @@ def most_clients(asked: int, descriptors: int) -> int:
     return min(asked, room) if asked else room
 
 
-def _client_limits(settings: Settings) -> ClientLimits:
+def _client_limits(settings: StoreSettings) -> ClientLimits:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections_max = most_clients(settings.connections_max, descriptors)
     if settings.connections_max > connections_max:
@@ -590,4 +590,4 @@ def _one_line(error: BaseException) -> str:
     return " ".join(text.split())
 
 
-__all__ = ["Settings", "run"]
+__all__ = ["StoreSettings", "run"]

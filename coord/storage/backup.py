@@ -28,7 +28,7 @@ MANIFEST_BYTES_MAX: Final = 1 << 16
 PIECE_BYTES: Final = 256 << 10
 
 
-class Manifest:
+class BackupManifest:
     """What a backup is of. `cluster` is the id in hex, `created_ms` the wall clock of the node that wrote it."""
 
     def __init__(
@@ -88,19 +88,19 @@ def decode_head(where: str, data: bytes) -> int:
     return int(length)
 
 
-def decode_manifest(where: str, data: bytes) -> Manifest:
+def decode_manifest(where: str, data: bytes) -> BackupManifest:
     """Raises CorruptRecord."""
     try:
         found = json.loads(data)
         numbers = [int(found[name]) for name in ("node_id", "index", "term", "zxid", "snapshot_bytes", "created_ms")]
         node_id, index, term, zxid, snapshot_bytes, created_ms = numbers
         digest = int(found["digest"], 16)
-        return Manifest(str(found["cluster"]), node_id, index, term, zxid, digest, snapshot_bytes, created_ms)
+        return BackupManifest(str(found["cluster"]), node_id, index, term, zxid, digest, snapshot_bytes, created_ms)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRecord(where, HEAD.size, "a manifest", repr(error)) from error
 
 
-def backup_pieces(manifest: Manifest, snapshot: SnapshotReader) -> Iterator[bytes]:
+def backup_pieces(manifest: BackupManifest, snapshot: SnapshotReader) -> Iterator[bytes]:
     """The bytes of the file, piece by piece."""
     head = manifest.encode()
     crc = crc32c(head)

@@ -23,9 +23,9 @@ from coord.tree.node import (
     DeleteDelta,
     Delta,
     More,
-    Node,
     SetAclDelta,
     SetDataDelta,
+    Znode,
 )
 from coord.tree.paths import ROOT, parent_of
 from coord.tree.quota import QUOTA_PREFIX, QuotaBook
@@ -59,7 +59,7 @@ EMPTY_PLACES_MAX: Final = 16
 UNMARKED_MAX: Final = 2048
 
 
-class View:
+class TreeView:
     """What planning reads: the tree itself, or the tree as the earlier parts of a multi would leave it."""
 
     #: Whether hard limits of quotas refuse what would pass them.
@@ -73,20 +73,20 @@ class View:
         """Bytes of data of the znode at `path`, which exists."""
         raise NotImplementedError
 
-    def find(self, path: bytes) -> Node | None:
+    def find(self, path: bytes) -> Znode | None:
         """The znode at `path`. The caller changes nothing in it."""
         raise NotImplementedError
 
 
-class DataTree(View):
+class DataTree(TreeView):
     """All znodes. `nodes` is for reading; `apply` is the only way to change it."""
 
     def __init__(self, empty: bool = False) -> None:
-        self.nodes: dict[bytes, Node] = {}
+        self.nodes: dict[bytes, Znode] = {}
         #: Sum of the marks of all znodes but those that have changed since.
         self._marked_sum: int = 0
         #: Those, with their paths, and some that are gone.
-        self._unmarked: list[Node] = []
+        self._unmarked: list[Znode] = []
         self._unmarked_paths: list[bytes] = []
         #: Bytes of all paths and data.
         self.data_bytes: int = 0
@@ -107,14 +107,14 @@ class DataTree(View):
     def _plant_roots(self) -> None:
         """The znodes of a new tree. Their creation is not counted in their parents, as in ZooKeeper."""
         for path, children in zip(SPECIAL_PATHS, (1, 2, 0, 0), strict=True):
-            node = Node(b"", READ_ONLY if path == CONFIG else OPEN, KIND_PERSISTENT, 0, 0)
+            node = Znode(b"", READ_ONLY if path == CONFIG else OPEN, KIND_PERSISTENT, 0, 0)
             more = node.grown()
             more.num_children = children
             if path == CONFIG:
                 more.aversion = -1
             self.plant(path, node, self.nodes[parent_of(path)] if path != ROOT else None, node.stat())
 
-    def plant(self, path: bytes, node: Node, parent: Node | None, stat: bytes) -> bool:
+    def plant(self, path: bytes, node: Znode, parent: Znode | None, stat: bytes) -> bool:
         """Hang a finished znode, whose Stat is `stat`, under its parent, which is there and counts it already.
 
         For a new tree and for one that is read from a snapshot; everything else is a delta. Only the root has no
@@ -148,7 +148,7 @@ class DataTree(View):
         self._marked_sum += added
         return self._marked_sum
 
-    def _touch(self, path: bytes, node: Node) -> None:
+    def _touch(self, path: bytes, node: Znode) -> None:
         """The znode is about to change, or has just done so."""
         if not node.is_unmarked:
             node.is_unmarked = True
@@ -156,7 +156,7 @@ class DataTree(View):
             self._unmarked.append(node)
             self._unmarked_paths.append(path)
 
-    def find(self, path: bytes) -> Node | None:
+    def find(self, path: bytes) -> Znode | None:
         """The znode at `path`."""
         return self.nodes.get(path)
 
@@ -166,7 +166,7 @@ class DataTree(View):
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    def apply(self, delta: Delta, zxid: int, time_ms: int, events: list[Event] | None) -> Node | None:
+    def apply(self, delta: Delta, zxid: int, time_ms: int, events: list[Event] | None) -> Znode | None:
         """Make a planned change and append what watchers may be told of it to `events`, in ZooKeeper's order.
 
         `events` is None where nobody watches. Returns the znode as it is now, None when it is gone.
@@ -183,7 +183,7 @@ class DataTree(View):
         assert isinstance(delta, SetAclDelta), delta
         return self._set_acl(delta)
 
-    def _set_data(self, delta: SetDataDelta, zxid: int, time_ms: int, events: list[Event] | None) -> Node:
+    def _set_data(self, delta: SetDataDelta, zxid: int, time_ms: int, events: list[Event] | None) -> Znode:
         path = delta.path
         node = delta.node if delta.node is not None else self.nodes[path]
         grown = size_of(delta.data) - size_of(node.data)
@@ -199,10 +199,10 @@ class DataTree(View):
             events.append((EVENT_DATA_CHANGED, path, node.acl))
         return node
 
-    def _create(self, delta: CreateDelta, zxid: int, time_ms: int, events: list[Event] | None) -> Node:
+    def _create(self, delta: CreateDelta, zxid: int, time_ms: int, events: list[Event] | None) -> Znode:
         path = delta.path
         data = delta.data
-        node = Node(data, self.share(delta.acl), delta.kind, delta.ephemeral_owner, delta.ttl_ms)
+        node = Znode(data, self.share(delta.acl), delta.kind, delta.ephemeral_owner, delta.ttl_ms)
         node.czxid = node.mzxid = zxid
         if node.more is not None:
             node.more.pzxid = zxid
@@ -257,7 +257,7 @@ class DataTree(View):
             events.append((EVENT_DELETED, path, node.acl))
             events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
 
-    def _strike(self, family: More, node: Node) -> None:
+    def _strike(self, family: More, node: Znode) -> None:
         """Take a child off its parent's list. The ranks are closed before more than half of the places are empty."""
         children = family.children
         assert children is not None, node.slot
@@ -273,7 +273,7 @@ class DataTree(View):
                     closed.append(child)
             family.children = closed
 
-    def _set_acl(self, delta: SetAclDelta) -> Node:
+    def _set_acl(self, delta: SetAclDelta) -> Znode:
         node = self.nodes[delta.path]
         old = node.acl
         node.acl = self.share(delta.acl)
@@ -284,7 +284,7 @@ class DataTree(View):
 
     # --- indexes -----------------------------------------------------------------------------------------------------
 
-    def _index(self, path: bytes, node: Node) -> None:
+    def _index(self, path: bytes, node: Znode) -> None:
         self.data_bytes += len(path) + size_of(node.data)
         kind = node.kind
         if not kind:
@@ -300,7 +300,7 @@ class DataTree(View):
         elif kind == KIND_TTL:
             self.ttls[path] = None
 
-    def _unindex(self, path: bytes, node: Node) -> None:
+    def _unindex(self, path: bytes, node: Znode) -> None:
         self.data_bytes -= len(path) + size_of(node.data)
         self._release(node.acl)
         kind = node.kind
@@ -380,7 +380,7 @@ class DataTree(View):
                 size += size_of(self.nodes[each].data)
             self._write_stats(stats_path, stats, self.quotas.encode(count, size))
 
-    def _write_stats(self, path: bytes, stats: Node, data: bytes) -> None:
+    def _write_stats(self, path: bytes, stats: Znode, data: bytes) -> None:
         self.data_bytes += len(data) - size_of(stats.data)
         stats.data = data
         self._touch(path, stats)
@@ -400,7 +400,7 @@ class DataTree(View):
         """How many znodes are below `path`, which exists."""
         return len(self.nodes) - 1 if path == ROOT else len(self.subtree(path)) - 1
 
-    def listing(self, path: bytes, node: Node) -> bytes:
+    def listing(self, path: bytes, node: Znode) -> bytes:
         """The names of the children as a jute vector, in the order of creation."""
         known = self._listings.get(path)
         if known is not None:
@@ -439,7 +439,7 @@ class DataTree(View):
         return due
 
 
-def is_reapable(node: Node, time_ms: int) -> bool:
+def is_reapable(node: Znode, time_ms: int) -> bool:
     """Whether the store itself may delete `node`: it has no children, and
 
     a container has had some, a TTL znode has not been written for longer than its TTL.
@@ -456,7 +456,7 @@ def size_of(data: bytes | None) -> int:
     return len(data) if data is not None else 0
 
 
-def _enlist(family: More, path: bytes, node: Node) -> None:
+def _enlist(family: More, path: bytes, node: Znode) -> None:
     """Put a znode at the end of its parent's children."""
     children = family.children
     if children is None:

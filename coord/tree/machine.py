@@ -69,7 +69,7 @@ from coord.tree.plan import (
 from coord.tree.reads import Answer, answer_read, set_watches
 from coord.tree.requests import decode_create, decode_set_data
 from coord.tree.sessions import Session, SessionTable, passwords_match
-from coord.tree.snapshot import SnapshotReader, write_snapshot
+from coord.tree.snapshot import SnapshotDecoder, write_snapshot
 from coord.tree.watches import WatchTable
 from coord.wire.codec import (
     decode_multi,
@@ -119,7 +119,7 @@ _NO_EVENTS: Final[list[Event]] = []
 
 
 @mypyc_attr(acyclic=True)
-class Outcome:
+class CommandOutcome:
     """What became of one command.
 
     `err` is OK or the code of its refusal, `body` the reply record (empty when refused), `events` what watchers may
@@ -161,13 +161,13 @@ class StateMachine:
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
-    def apply_group(self, data: bytes) -> list[Outcome]:
+    def apply_group(self, data: bytes) -> list[CommandOutcome]:
         """Apply a whole entry; one outcome per command, in order.
 
         Bytes that are no group, or break off within one, become a single refused command of session 0: the log has
         checksums, so only a bug can have written them, but all replicas go on alike.
         """
-        outcomes: list[Outcome] = []
+        outcomes: list[CommandOutcome] = []
         count = 1
         size = len(data)
         at = GROUP_HEADER_BYTES
@@ -204,32 +204,32 @@ class StateMachine:
         self._advance_time(time_ms)
         return count
 
-    def _refuse_torn(self) -> Outcome:
+    def _refuse_torn(self) -> CommandOutcome:
         self.last_zxid += 1
-        torn = Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
+        torn = CommandOutcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
         torn.err = MARSHALLING_ERROR
         return torn
 
-    def apply(self, command: Command, time_ms: int) -> Outcome:
+    def apply(self, command: Command, time_ms: int) -> CommandOutcome:
         """Apply one command as if it were a group of its own."""
         self._advance_time(time_ms)
         body = command.body
         return self._apply(command.session_id, command.owner, command.cxid, command.opcode, body, 0, len(body))
 
-    def apply_membership(self, text: bytes) -> Outcome:
+    def apply_membership(self, text: bytes) -> CommandOutcome:
         """A change of the store's members is committed: `text`, their server lines, is what /zookeeper/config says now.
 
         It takes a zxid like a command, of session 0, and that is the version at the end of the text. Its data watches
         fire. The znode's own version stays -1, as in ZooKeeper.
         """
         self.last_zxid += 1
-        outcome = Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_RECONFIG)
+        outcome = CommandOutcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_RECONFIG)
         content = text + b"version=" + format(outcome.zxid, "x").encode()
         events = self._events_of(outcome)
         self.tree.apply(SetDataDelta(CONFIG, content, -1), outcome.zxid, self.applied_time_ms, events)
         return outcome
 
-    def raise_level(self, data: bytes) -> Outcome:
+    def raise_level(self, data: bytes) -> CommandOutcome:
         """Apply a LEVEL entry: commands behind it are planned by its level. A lower level than the present one changes
         nothing.
 
@@ -241,13 +241,13 @@ class StateMachine:
             raise UnsupportedLevel("the log raises the store to", level, self.supported)
         self.last_zxid += 1
         self.level = max(self.level, level)
-        return Outcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
+        return CommandOutcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
 
     def has(self, level: int) -> bool:
         """Return True if what `level` changed is in force. Ask nothing else: not what this build supports."""
         return self.level >= level
 
-    def _events_of(self, outcome: Outcome) -> list[Event] | None:
+    def _events_of(self, outcome: CommandOutcome) -> list[Event] | None:
         """Where to put the events of an outcome, None if nobody could hear of them."""
         if self.watches is not None and self.watches.is_empty():
             return None
@@ -258,9 +258,11 @@ class StateMachine:
         if time_ms > self.applied_time_ms:
             self.applied_time_ms = time_ms
 
-    def _apply(self, session_id: int, owner: int, cxid: int, opcode: int, data: bytes, at: int, end: int) -> Outcome:
+    def _apply(
+        self, session_id: int, owner: int, cxid: int, opcode: int, data: bytes, at: int, end: int
+    ) -> CommandOutcome:
         self.last_zxid += 1
-        outcome = Outcome(self.last_zxid, session_id, owner, cxid, opcode)
+        outcome = CommandOutcome(self.last_zxid, session_id, owner, cxid, opcode)
         try:
             session = self.sessions.find(session_id)
             if session is None:
@@ -283,7 +285,7 @@ class StateMachine:
             outcome.err = MARSHALLING_ERROR
         return outcome
 
-    def _command(self, outcome: Outcome, session: Session, data: bytes, at: int, end: int) -> None:
+    def _command(self, outcome: CommandOutcome, session: Session, data: bytes, at: int, end: int) -> None:
         """A command of a live session, other than setData and multi."""
         opcode = outcome.opcode
         tree = self.tree
@@ -305,7 +307,7 @@ class StateMachine:
         else:
             outcome.err = RECONFIG_DISABLED if opcode == OP_RECONFIG else UNIMPLEMENTED
 
-    def _perform(self, outcome: Outcome, planned: Planned) -> None:
+    def _perform(self, outcome: CommandOutcome, planned: Planned) -> None:
         """Make a planned change and write the reply to it."""
         if isinstance(planned, int):
             outcome.err = planned
@@ -320,7 +322,7 @@ class StateMachine:
         else:
             outcome.body = _pack_i32(len(planned.path)) + planned.path + node.stat()
 
-    def _multi(self, outcome: Outcome, session: Session, data: bytes, at: int, end: int) -> None:
+    def _multi(self, outcome: CommandOutcome, session: Session, data: bytes, at: int, end: int) -> None:
         """multi: the header of the reply says OK even if the parts were refused."""
         ops = decode_multi(data, at, end)
         for op in ops:
@@ -373,7 +375,7 @@ class StateMachine:
 
     # --- sessions ----------------------------------------------------------------------------------------------------
 
-    def _without_session(self, outcome: Outcome, data: bytes, at: int, end: int) -> int:
+    def _without_session(self, outcome: CommandOutcome, data: bytes, at: int, end: int) -> int:
         """A command whose session is not there: a new session, the leader itself, or too late."""
         opcode = outcome.opcode
         session_id = outcome.session_id
@@ -407,7 +409,7 @@ class StateMachine:
             return AUTH_FAILED
         return OK
 
-    def _end_session(self, outcome: Outcome, session: Session) -> None:
+    def _end_session(self, outcome: CommandOutcome, session: Session) -> None:
         """The session and all its ephemerals go under one zxid."""
         events = self._events_of(outcome)
         for path in self.tree.ephemerals_of(session.session_id):
@@ -443,7 +445,7 @@ class StateMachine:
         except QuotaExceeded:
             return QUOTA_EXCEEDED, []
 
-    def notify(self, outcome: Outcome, watches: WatchTable) -> list[tuple[int, bytes, list[int]]]:
+    def notify(self, outcome: CommandOutcome, watches: WatchTable) -> list[tuple[int, bytes, list[int]]]:
         """Who is to hear of an outcome's events: (event type, path, session ids) in the order to send them.
 
         One-shot watches are used up. Like ZooKeeper, a session that may not read the znode hears nothing of it.
@@ -483,13 +485,13 @@ class StateMachine:
     @classmethod
     def restore(cls, pieces: Iterable[bytes], supported: int = SUPPORTED) -> StateMachine:
         """The state machine of a snapshot, read from pieces of any size. Raises CorruptRecord, UnsupportedLevel."""
-        reader = SnapshotReader(supported=supported)
+        reader = SnapshotDecoder(supported=supported)
         for piece in pieces:
             reader.feed(piece)
         return cls.of_snapshot(reader)
 
     @classmethod
-    def of_snapshot(cls, reader: SnapshotReader) -> StateMachine:
+    def of_snapshot(cls, reader: SnapshotDecoder) -> StateMachine:
         """The state machine of a snapshot that has been fed to `reader` whole. Raises CorruptRecord."""
         reader.check_end()
         machine = cls(reader.tree, reader.sessions, reader.supported)

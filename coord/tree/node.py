@@ -55,7 +55,7 @@ class More:
 
     `creates` counts the children ever created, which is the next sequence number; it does not wrap. `children` holds
     the full paths of the children (the tree's own keys, so a name costs no memory twice) in the order of creation, each
-    at the place that its `Node.slot` says, and None where one was deleted; `DataTree` closes the ranks.
+    at the place that its `Znode.slot` says, and None where one was deleted; `DataTree` closes the ranks.
     """
 
     __slots__ = ("aversion", "children", "creates", "num_children", "pzxid", "tenure")
@@ -71,7 +71,7 @@ class More:
 
 
 @mypyc_attr(acyclic=True)
-class Node:
+class Znode:
     """A znode. Its path is its key in the tree.
 
     There may be millions, so this has the fewest bytes that will do: compiled, the numbers are native and an object is
@@ -123,13 +123,13 @@ class Node:
             more = self.more = More(self.czxid)
         return more
 
-    def if_planted(self) -> Node | None:
+    def if_planted(self) -> Znode | None:
         """This znode if it is one of the tree's, None if it is a sketch."""
         return self if self.slot >= 0 else None
 
-    def sketch(self, version: int) -> Node:
+    def sketch(self, version: int) -> Znode:
         """A znode like this one as far as planning looks at it, at that version."""
-        drawn = Node(None, self.acl, self.kind, self.ephemeral_owner, self.ttl_ms)
+        drawn = Znode(None, self.acl, self.kind, self.ephemeral_owner, self.ttl_ms)
         drawn.version = version
         more = self.more
         if more is not None:
@@ -372,7 +372,7 @@ class CreateDelta(Delta):
         kind: int,
         ephemeral_owner: int,
         ttl_ms: int,
-        parent_node: Node | None = None,
+        parent_node: Znode | None = None,
     ) -> None:
         self.path = path
         self.parent = parent
@@ -388,7 +388,7 @@ class CreateDelta(Delta):
 class DeleteDelta(Delta):
     """An existing znode without children, a child of `parent`, goes."""
 
-    def __init__(self, path: bytes, parent: bytes, node: Node | None = None, parent_node: Node | None = None) -> None:
+    def __init__(self, path: bytes, parent: bytes, node: Znode | None = None, parent_node: Znode | None = None) -> None:
         self.path = path
         self.parent = parent
         self.node = node
@@ -399,7 +399,7 @@ class DeleteDelta(Delta):
 class SetDataDelta(Delta):
     """New data; `version` is the one the znode has afterwards."""
 
-    def __init__(self, path: bytes, data: bytes | None, version: int, node: Node | None = None) -> None:
+    def __init__(self, path: bytes, data: bytes | None, version: int, node: Znode | None = None) -> None:
         self.path = path
         self.data = data
         self.version = version

@@ -22,7 +22,7 @@ from coord.errors import (
     QUOTA_EXCEEDED,
 )
 from coord.tree.acl import OPEN, Identity, resolve
-from coord.tree.datatree import SPECIAL_PATHS, DataTree, View, is_reapable, size_of
+from coord.tree.datatree import SPECIAL_PATHS, DataTree, TreeView, is_reapable, size_of
 from coord.tree.node import (
     KIND_CONTAINER,
     KIND_EPHEMERAL,
@@ -31,9 +31,9 @@ from coord.tree.node import (
     CreateDelta,
     DeleteDelta,
     Delta,
-    Node,
     SetAclDelta,
     SetDataDelta,
+    Znode,
     next_version,
 )
 from coord.tree.paths import ROOT, SLASH, is_valid_name, is_valid_path, last_slash, parent_of
@@ -90,7 +90,7 @@ def _kind_of(request: CreateRequest) -> int:
     return KIND_CONTAINER if request.opcode == OP_CREATE_CONTAINER else kind
 
 
-def plan_create(view: View, session: Session, request: CreateRequest) -> Planned:
+def plan_create(view: TreeView, session: Session, request: CreateRequest) -> Planned:
     """create, create2, createContainer, createTTL. The delta's path has the sequence number."""
     kind = _kind_of(request)
     path = request.path
@@ -122,7 +122,7 @@ def plan_create(view: View, session: Session, request: CreateRequest) -> Planned
     return CreateDelta(path, parent_path, request.data, acl, kind, owner, request.ttl_ms, parent.if_planted())
 
 
-def plan_set_data(view: View, session: Session, path: bytes, data: bytes | None, version: int) -> Planned:
+def plan_set_data(view: TreeView, session: Session, path: bytes, data: bytes | None, version: int) -> Planned:
     """setData."""
     node = view.find(path)
     if node is None:
@@ -136,7 +136,7 @@ def plan_set_data(view: View, session: Session, path: bytes, data: bytes | None,
     return SetDataDelta(path, data, next_version(node.version), node.if_planted())
 
 
-def plan_delete(view: View, session: Session, path: bytes, version: int) -> Planned:
+def plan_delete(view: TreeView, session: Session, path: bytes, version: int) -> Planned:
     """delete."""
     if not _is_deletable(path):
         return BAD_ARGUMENTS
@@ -156,7 +156,7 @@ def plan_delete(view: View, session: Session, path: bytes, version: int) -> Plan
     return DeleteDelta(path, parent_path, node.if_planted(), parent.if_planted())
 
 
-def plan_check(view: View, session: Session, path: bytes, version: int) -> Planned:
+def plan_check(view: TreeView, session: Session, path: bytes, version: int) -> Planned:
     """check, as part of a multi."""
     node = view.find(path)
     if node is None:
@@ -166,7 +166,7 @@ def plan_check(view: View, session: Session, path: bytes, version: int) -> Plann
     return OK if version in (ANY_VERSION, node.version) else BAD_VERSION
 
 
-def plan_set_acl(view: View, session: Session, path: bytes, lines: list[Acl] | None, version: int) -> Planned:
+def plan_set_acl(view: TreeView, session: Session, path: bytes, lines: list[Acl] | None, version: int) -> Planned:
     """setACL; `version` is that of the access list."""
     node = view.find(path)
     if node is None and not is_valid_path(path):
@@ -183,7 +183,7 @@ def plan_set_acl(view: View, session: Session, path: bytes, lines: list[Acl] | N
     return SetAclDelta(path, acl, next_version(node.aversion))
 
 
-def plan_delete_container(view: View, identities: list[Identity] | None, path: bytes, time_ms: int) -> Planned:
+def plan_delete_container(view: TreeView, identities: list[Identity] | None, path: bytes, time_ms: int) -> Planned:
     """deleteContainer: by the leader itself (`identities` None), or by a client.
 
     ZooKeeper lets any client delete any empty znode with this operation, whatever its access list says. Here it takes
@@ -218,10 +218,10 @@ def _missing(path: bytes) -> int:
 # --- multi -----------------------------------------------------------------------------------------------------------
 
 #: Stands in an overlay for a znode that would not be there any more.
-_GONE: Final = Node(None, OPEN, KIND_PERSISTENT, 0, 0)
+_GONE: Final = Znode(None, OPEN, KIND_PERSISTENT, 0, 0)
 
 
-class Overlay(View):
+class Overlay(TreeView):
     """The tree as some planned changes would leave it.
 
     Holds its own copy of every znode that they touch, with the fields that planning reads: version, access list and
@@ -232,13 +232,13 @@ class Overlay(View):
     def __init__(self, tree: DataTree) -> None:
         self._tree = tree
         self._nodes = tree.nodes
-        self._changed: dict[bytes, Node | SetDataDelta] = {}
+        self._changed: dict[bytes, Znode | SetDataDelta] = {}
         self.enforces_quotas = tree.enforces_quotas
         # Kept only while quotas hold: sizes of what was created or written, and what that adds below each quota.
         self._sizes: dict[bytes, int] = {}
         self._added: dict[bytes, tuple[int, int]] = {}
 
-    def find(self, path: bytes) -> Node | None:
+    def find(self, path: bytes) -> Znode | None:
         """The znode as it would be."""
         known = self._changed.get(path)
         if known is None:
@@ -294,7 +294,7 @@ class Overlay(View):
             else:
                 self._own(path).version = delta.version
         elif isinstance(delta, CreateDelta):
-            self._changed[path] = Node(None, delta.acl, delta.kind, delta.ephemeral_owner, delta.ttl_ms)
+            self._changed[path] = Znode(None, delta.acl, delta.kind, delta.ephemeral_owner, delta.ttl_ms)
             family = self._own(delta.parent).grown()
             family.num_children += 1
             family.creates += 1
@@ -306,9 +306,9 @@ class Overlay(View):
             node.acl = delta.acl
             node.grown().aversion = delta.aversion
 
-    def _own(self, path: bytes) -> Node:
+    def _own(self, path: bytes) -> Znode:
         known = self._changed.get(path)
-        if isinstance(known, Node):
+        if isinstance(known, Znode):
             return known
         node = self._nodes[path]
         own = node.sketch(known.version if known is not None else node.version)

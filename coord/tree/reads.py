@@ -23,7 +23,7 @@ from coord.errors import (
 )
 from coord.tree.acl import user_of
 from coord.tree.datatree import DataTree
-from coord.tree.node import Node
+from coord.tree.node import Znode
 from coord.tree.paths import ROOT
 from coord.tree.requests import decode_path_watch
 from coord.tree.sessions import Session
@@ -74,7 +74,7 @@ _OK_HEADER: Final = (i32(OP_GET_DATA) + b"\0" + i32(OK), i32(OP_GET_CHILDREN) + 
 _MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
 
 
-def _found(tree: DataTree, path: bytes) -> Node | None:
+def _found(tree: DataTree, path: bytes) -> Znode | None:
     """The znode; like ZooKeeper, the empty path reads as the root."""
     node = tree.nodes.get(path)
     return node if node is not None or path else tree.nodes[ROOT]

@@ -33,7 +33,7 @@ from coord.errors import CorruptRecord, RemoteProtocolError, StateDamaged, Unsup
 from coord.tree.acl import AccessList
 from coord.tree.datatree import DataTree
 from coord.tree.levels import SUPPORTED
-from coord.tree.node import KIND_TTL, STAT, Node
+from coord.tree.node import KIND_TTL, STAT, Znode
 from coord.tree.paths import ROOT, parent_of
 from coord.tree.sessions import Session, SessionTable
 from coord.wire.codec import read_acl
@@ -154,7 +154,7 @@ def _encode_session(session: Session) -> bytes:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-class SnapshotReader:
+class SnapshotDecoder:
     """Builds a state from a snapshot that comes in pieces of any size.
 
     `feed` each piece (a caller with other work to do may do so in between), then hand the reader to
@@ -179,7 +179,7 @@ class SnapshotReader:
         self._incomplete: int = 0
         #: The parent of the last znode: siblings mostly come together.
         self._parent_path: bytes = b""
-        self._parent: Node | None = None
+        self._parent: Znode | None = None
         self._digest: int = -1
 
     def feed(self, piece: bytes) -> None:
@@ -307,7 +307,7 @@ class SnapshotReader:
         if not 0 <= acl_number < len(self._lists) or kind > KIND_TTL:
             raise self._corrupt("a known access list and kind", (acl_number, kind))
         tree = self.tree
-        node = Node(data, tree.share(self._lists[acl_number]), kind, owner, ttl_ms)
+        node = Znode(data, tree.share(self._lists[acl_number]), kind, owner, ttl_ms)
         if not node.take_stat(payload, stat_at, creates) or node.ttl_ms != ttl_ms:
             raise self._corrupt(f"the Stat of {path!r}", "another")
         parent = self._parent_of(path) if path != ROOT else None
@@ -323,7 +323,7 @@ class SnapshotReader:
             if missing == 0:
                 self._incomplete -= 1
 
-    def _parent_of(self, path: bytes) -> Node:
+    def _parent_of(self, path: bytes) -> Znode:
         """The znode above `path`, which is here already."""
         parent_path = parent_of(path)
         if parent_path == self._parent_path and self._parent is not None:

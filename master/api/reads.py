@@ -1,7 +1,7 @@
 """The read-only calls: answers from a picture in memory, whoever keeps it.
 
-A picture is a `World`: the one that a reign decides by, which is never ahead of the store (MF-12), or the mirror that a
-standby keeps of the store (FW-01). Nothing here waits, writes or looks at roles: who may answer is
+A picture is a `ClusterState`: the one that a reign decides by, which is never ahead of the store (MF-12), or the
+mirror that a standby keeps of the store (FW-01). Nothing here waits, writes or looks at roles: who may answer is
 `master/api/roles.py`.
 """
 
@@ -15,7 +15,7 @@ from master.catalog.lookup import find_region, find_table, summary
 from regions import messages as ms
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import Region, Replica, Server, Table, World
+from regions.cluster.state import ClusterState, Region, Replica, Server, Table
 from regions.diagnose.explain import explain
 from regions.diagnose.explain_table import explain_table
 from regions.transitions.table_states import tablet_state
@@ -45,16 +45,16 @@ READS: Final = (
 )
 
 
-class Picture(NamedTuple):
+class ReadView(NamedTuple):
     """What is looked at: the cluster, the bounds that explanations name, the latest steps, and the time now."""
 
-    world: World
+    world: ClusterState
     config: AssignerConfig
     history: StepLog
     now_ms: int
 
 
-def read(picture: Picture, request: Read) -> ms.MasterReply:
+def read(picture: ReadView, request: Read) -> ms.MasterReply:
     """The answer. Raises RpcError(NOT_FOUND)."""
     world = picture.world
     match request:
@@ -124,11 +124,11 @@ def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
     )
 
 
-def _in_transition(replica: Replica) -> ms.TransitionSeen:
+def _in_transition(replica: Replica) -> ms.TransitionStep:
     record = replica.transition
     assert record is not None, replica.key
     server = record.destination or record.source
-    return ms.TransitionSeen(
+    return ms.TransitionStep(
         replica.seen_ms,
         record.region_id,
         record.replica,
@@ -146,14 +146,14 @@ def _in_transition(replica: Replica) -> ms.TransitionSeen:
 
 def _recent(history: StepLog, request: ms.RecentTransitions) -> ms.Transitions:
     limit = min(max(0, request.limit), RECENT_MAX)
-    found: list[ms.TransitionSeen] = []
+    found: list[ms.TransitionStep] = []
     for step in reversed(history):
         if len(found) >= limit:
             break
         region_id, _, number = step.key.rpartition("-")
         if request.region_id in ("", region_id):
             found.append(
-                ms.TransitionSeen(
+                ms.TransitionStep(
                     step.at_ms,
                     region_id,
                     int(number),

@@ -13,7 +13,7 @@ import msgspec
 
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
-from master.active import Reign
+from master.active import ActiveMaster
 from master.api.reads import READS
 from master.api.staleness import age_of, by_mirror, by_reign, stamped
 from master.assignment import fencing
@@ -23,7 +23,7 @@ from master.catalog.lookup import find_region, find_replica
 from master.leadership.election import Election
 from master.leadership.fence import Deposed
 from master.phases import Phases
-from master.standby.watcher import Feed
+from master.standby.watcher import StoreWatcher
 from regions import messages as ms
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
@@ -43,9 +43,9 @@ MOVES_PENDING_MAX: Final = 20_000
 class Master(Protocol):
     """What the API looks at in the service."""
 
-    reign: Reign | None
+    reign: ActiveMaster | None
     election: Election | None
-    feed: Feed | None
+    feed: StoreWatcher | None
     phases: Phases
     registered: list[MasterRecord]
     cluster_id: str
@@ -111,7 +111,7 @@ class MasterApi:
                 raise
             raise RpcError(ms.BUSY, f"the store did not answer, the outcome is not known: {error}") from error
 
-    async def _answer(self, reign: Reign, request: ms.MasterRequest) -> msgspec.Struct:
+    async def _answer(self, reign: ActiveMaster, request: ms.MasterRequest) -> msgspec.Struct:
         match request:
             case ms.CreateTable() | ms.AlterTable() | ms.DeleteTable() | ms.UndeleteTable() | ms.SetTableIntent():
                 return await reign.operations.perform(request)
@@ -142,7 +142,7 @@ class MasterApi:
 
     # --- who answers --------------------------------------------------------------------------------------------------
 
-    def _reign(self, request: ms.MasterRequest) -> Reign:
+    def _reign(self, request: ms.MasterRequest) -> ActiveMaster:
         reign = self._master.reign
         if reign is None:
             raise self._not_leader()
@@ -195,7 +195,7 @@ class MasterApi:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    async def _move(self, reign: Reign, request: ms.MoveRegion) -> ms.Accepted:
+    async def _move(self, reign: ActiveMaster, request: ms.MoveRegion) -> ms.Accepted:
         replica = find_replica(reign.assigner.world, request.region_id, request.replica)
         source = replica.open_on
         if not replica.wants_open:
@@ -234,7 +234,7 @@ class MasterApi:
             raise RpcError(ms.BUSY, f"the move was given up, {replica.key} is still on {where}")
         return ms.Accepted(f"{replica.key} is open on {where}" if request.wait_ms else f"{replica.key} moves")
 
-    async def _set_region_intent(self, reign: Reign, request: ms.SetRegionIntent) -> ms.Accepted:
+    async def _set_region_intent(self, reign: ActiveMaster, request: ms.SetRegionIntent) -> ms.Accepted:
         """Persisted in the region's record, so that it rides over failover as a table's does (FW-04)."""
         region = find_region(reign.assigner.world, request.region_id)
         table_id = region.record.table_id
@@ -265,7 +265,7 @@ class MasterApi:
             return ms.Accepted(f"{request.region_id} opens when table {region.table.record.name} is enabled")
         return ms.Accepted(f"{request.region_id} is {where}" if request.wait_ms else "accepted")
 
-    async def _drain(self, reign: Reign, request: ms.DrainServer) -> ms.Accepted:
+    async def _drain(self, reign: ActiveMaster, request: ms.DrainServer) -> ms.Accepted:
         path = reign.fence.layout.draining_mark(request.uuid)
         server = reign.assigner.world.servers.get(request.uuid)
         if server is None and request.uuid not in reign.registry.draining:
@@ -288,7 +288,7 @@ class MasterApi:
         await reign.wait(empty, request.wait_ms, so_far)
         return ms.Accepted(f"{request.uuid} is empty" if request.wait_ms else so_far())
 
-    def _retry(self, reign: Reign, request: ms.RetryRegion) -> ms.Accepted:
+    def _retry(self, reign: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
         replica = find_replica(reign.assigner.world, request.region_id, request.replica)
         if replica.transition is None or not replica.transition.parked:
             raise RpcError(ms.BAD_REQUEST, f"{replica.key} is not parked")
@@ -296,7 +296,7 @@ class MasterApi:
         return ms.Accepted(f"{replica.key} is tried again")
 
     @staticmethod
-    async def _balance(reign: Reign, request: ms.Balance) -> ms.BalanceReport:
+    async def _balance(reign: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
         """The switch, a round made now, or only what it would be."""
         balancing = reign.balancing
         if request.switch is not None:
@@ -310,7 +310,7 @@ class MasterApi:
             reign.observe(move)
         return balancing.report(proposal, dry_run=request.dry_run)
 
-    async def _shutdown(self, reign: Reign) -> ms.Accepted:
+    async def _shutdown(self, reign: ActiveMaster) -> ms.Accepted:
         """X7's mark: from now on dead servers are not replaced, and the next start knows that it was in order."""
         reign.assigner.suspend()
         await store.mark_run(reign.fence, clean=True, now_ms=self._master.now_ms())

@@ -16,10 +16,10 @@ import msgspec
 
 from coord.errors import CoordError
 from coord.rpc.server import RpcError
-from master.active import Reign
-from master.api.reads import Picture, Read, read
+from master.active import ActiveMaster
+from master.api.reads import Read, ReadView, read
 from master.api.roles import bound_of, is_for_standby
-from master.standby.watcher import Feed
+from master.standby.watcher import StoreWatcher
 from regions import messages as ms
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
@@ -34,8 +34,8 @@ ANY_AGE: Final = Bound(max_ms=(1 << 53) - 1)
 class Master(Protocol):
     """What is looked at in the service."""
 
-    reign: Reign | None
-    feed: Feed | None
+    reign: ActiveMaster | None
+    feed: StoreWatcher | None
 
     @property
     def address(self) -> str: ...
@@ -51,7 +51,7 @@ def stamped(reply: T, as_of: AsOf) -> T:
     return msgspec.structs.replace(reply, as_of=as_of) if "as_of" in reply.__struct_fields__ else reply
 
 
-def age_of(reign: Reign, master: Master, asked_ms: int) -> AsOf:
+def age_of(reign: ActiveMaster, master: Master, asked_ms: int) -> AsOf:
     """How old the reign's picture is at most."""
     client = reign.fence.client
     now_ms = master.now_ms()
@@ -59,7 +59,7 @@ def age_of(reign: Reign, master: Master, asked_ms: int) -> AsOf:
     return AsOf(max(0, asked_ms - heard_ms), client.last_zxid, "active", master.address)
 
 
-async def by_reign(reign: Reign, master: Master, request: Read) -> msgspec.Struct:
+async def by_reign(reign: ActiveMaster, master: Master, request: Read) -> msgspec.Struct:
     """The answer of the active master, who has been found to be it. Raises RpcError."""
     asked_ms, bound = master.now_ms(), bound_of(request)
     as_of = age_of(reign, master, asked_ms)
@@ -73,7 +73,7 @@ async def by_reign(reign: Reign, master: Master, request: Read) -> msgspec.Struc
         if not bound.allows(as_of):
             raise _too_stale(bound, as_of, "")
     assigner = reign.assigner
-    picture = Picture(assigner.world, assigner.config, assigner.history, master.now_ms())
+    picture = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms())
     return stamped(read(picture, request), as_of)
 
 
@@ -89,7 +89,7 @@ async def by_mirror(master: Master, request: Read, active: str) -> msgspec.Struc
         if bound.is_none:
             raise RpcError(ms.BUSY, "this master has not read the cluster yet")
         raise _too_stale(bound, None if feed is None else feed.as_of(asked_ms), active)
-    picture = Picture(feed.mirror.world, master.limits, StepLog(0), master.now_ms())
+    picture = ReadView(feed.mirror.world, master.limits, StepLog(0), master.now_ms())
     return stamped(read(picture, request), msgspec.structs.replace(as_of, master=master.address))
 
 

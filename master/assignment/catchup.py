@@ -5,11 +5,11 @@ from __future__ import annotations
 from coord.client.session import ZkClient
 from master.catalog import store
 from regions.cluster import events as ev
-from regions.cluster.state import World
+from regions.cluster.state import ClusterState
 from regions.records.znodes import Layout
 
 
-async def missed(client: ZkClient, layout: Layout, world: World) -> list[ev.Event]:
+async def missed(client: ZkClient, layout: Layout, world: ClusterState) -> list[ev.Event]:
     """Read what others write, and what the outcome of our own writes may be: transitions, tables, moves.
 
     Servers and marks have watches of their own that look again by themselves. Regions' records need no look: servers
@@ -28,10 +28,10 @@ async def missed(client: ZkClient, layout: Layout, world: World) -> list[ev.Even
         elif known is not None and known.version != version:
             events.append(ev.TableSeen(table, version))
     for record, version in transitions:
-        events.append(ev.TransitionSeen(record.region_id, record.replica, record, version))
+        events.append(ev.TransitionRead(record.region_id, record.replica, record, version))
     present = {record.key for record, _ in transitions}
     for replica in world.rit():
         if replica.key not in present:
-            events.append(ev.TransitionSeen(replica.region.record.region_id, replica.number, None, -1))
+            events.append(ev.TransitionRead(replica.region.record.region_id, replica.number, None, -1))
     events.extend(ev.MovesAccepted(batch) for batch in moves)
     return events

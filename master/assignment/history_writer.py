@@ -32,7 +32,7 @@ from regions.cluster.history import (
     EPOCH_BEGINS,
     FLUSH_MS,
     CorruptSegment,
-    Entry,
+    HistoryEntry,
     Segment,
     StepLog,
     entries_of_end,
@@ -55,7 +55,7 @@ TIDY_MS: Final = 5_000
 class ChroniclePage:
     """A segment that is on its way with a multi. Its methods say what became of the multi."""
 
-    def __init__(self, chronicle: Chronicle, segment: Segment, op: WriteOp, seen: list[Entry]) -> None:
+    def __init__(self, chronicle: HistoryWriter, segment: Segment, op: WriteOp, seen: list[HistoryEntry]) -> None:
         self._chronicle = chronicle
         self.segment = segment
         self._seen = seen
@@ -80,7 +80,7 @@ class ChroniclePage:
         self._chronicle.give_up(error)
 
 
-class Chronicle:
+class HistoryWriter:
     """The history during one reign."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Chronicle:
         """Take over what is there, and write down who reigns now."""
         await self._load()
         epoch, now = self._fence.epoch, self._now_ms()
-        self.note(Entry(now, "", Actor.MASTER.value, "", "", EPOCH_BEGINS, uuid, epoch, detail=address))
+        self.note(HistoryEntry(now, "", Actor.MASTER.value, "", "", EPOCH_BEGINS, uuid, epoch, detail=address))
 
     def give_up(self, error: OperationError) -> None:
         """Write nothing down any more in this reign."""
@@ -151,7 +151,7 @@ class Chronicle:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: HistoryEntry) -> None:
         """Write this down with the next page."""
         self.log.unsaved.append(entry)
 
@@ -168,10 +168,10 @@ class Chronicle:
     def membership(self, server: ServerRecord, cause: str) -> None:
         """A server has registered or is gone."""
         name = f"{server.host}:{server.port}"
-        entry = Entry(self._now_ms(), "", Actor.SERVER.value, "", "", cause, server.uuid, self._fence.epoch)
+        entry = HistoryEntry(self._now_ms(), "", Actor.SERVER.value, "", "", cause, server.uuid, self._fence.epoch)
         self.note(msgspec.structs.replace(entry, detail=name))
 
-    def _page(self, own: list[Entry]) -> ChroniclePage | None:
+    def _page(self, own: list[HistoryEntry]) -> ChroniclePage | None:
         if self._closed:
             return None
         seen = self.log.take_unsaved(max(0, ENTRIES_MAX - len(own)))
@@ -272,7 +272,7 @@ class Chronicle:
 
     async def _merge(self, run: list[Segment]) -> None:
         """Put small neighbours together: in one multi, so that a reader finds each step once."""
-        entries: list[Entry] = []
+        entries: list[HistoryEntry] = []
         paths = [self._layout.segment(one.name) for one in run]
         for path, data, _ in await store.read_all(self._fence.client, paths):
             try:

@@ -18,7 +18,7 @@ from coord.client.ops import GetData, ReadResult
 from coord.errors import NoNode, OperationError
 from master.assignment.dispatch import Dispatcher
 from master.leadership.fence import Fence
-from regions.cluster.state import World
+from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports, Ruling, Suspect, by_server, ruling
 from regions.records.znodes import CorruptZnode, decode_region, decode_transition
 
@@ -29,13 +29,13 @@ LOOK_EVERY_MS: Final = 1_000
 SHOWN_MAX: Final = 5
 
 
-class Strays:
+class MisplacedReplicas:
     """One reign's; `tick` is called twice a second."""
 
     def __init__(
         self,
         fence: Fence,
-        world: World,
+        world: ClusterState,
         reports: Reports,
         dispatcher: Dispatcher,
         now_ms: Callable[[], int],

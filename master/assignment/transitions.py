@@ -262,7 +262,7 @@ class TransitionReader:
     def __init__(
         self,
         fence: Fence,
-        seen: Callable[[ev.TransitionSeen], None],
+        seen: Callable[[ev.TransitionRead], None],
         turned: Callable[[], None],
         failed: Callable[[Failure], None],
     ) -> None:
@@ -324,7 +324,7 @@ class TransitionReader:
             return
         for (region_id, replica), result in zip(keys, results, strict=True):
             if isinstance(result, NoNode):
-                self._seen(ev.TransitionSeen(region_id, replica, None, -1))
+                self._seen(ev.TransitionRead(region_id, replica, None, -1))
             elif isinstance(result, OperationError):
                 log.error("transition {path} cannot be read: {error}", path=result.path, error=result)
             else:
@@ -338,7 +338,7 @@ class TransitionReader:
         except CorruptZnode as error:
             log.error("transition left alone: {error}", error=error)
             return
-        self._seen(ev.TransitionSeen(region_id, replica, record, stat.version))
+        self._seen(ev.TransitionRead(region_id, replica, record, stat.version))
 
     def _not_answered(self, failure: Failure, keys: list[tuple[str, int]]) -> None:
         self._in_flight -= 1

@@ -32,7 +32,7 @@ from twisted.logger import Logger
 
 from coord.errors import BadVersion, MultiFailed
 from coord.rpc.server import RpcError
-from master.assignment.history_writer import Chronicle
+from master.assignment.history_writer import HistoryWriter
 from master.catalog import store, tables
 from master.catalog.locks import Lock, LockTable, Rank
 from master.catalog.lookup import find_table, summary
@@ -40,7 +40,7 @@ from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import Table, World
+from regions.cluster.state import ClusterState, Table
 from regions.messages import ddl
 from regions.records import partitioning
 from regions.records import schema as columns
@@ -74,10 +74,10 @@ class Reign(Protocol):
     is_over: bool
 
     @property
-    def world(self) -> World: ...
+    def world(self) -> ClusterState: ...
 
     @property
-    def chronicle(self) -> Chronicle: ...
+    def chronicle(self) -> HistoryWriter: ...
 
     def observe(self, event: ev.Event) -> None: ...
 
@@ -141,7 +141,7 @@ class TableOperations:
             return done
         try:
             return await self._perform(request)
-        except (RpcError, tables.Done, MultiFailed):
+        except (RpcError, tables.AlreadyDone, MultiFailed):
             # Refused because it was done already, by a write of ours whose answer was lost?
             done = await self._found(request)
             if done is None:
@@ -414,7 +414,7 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
     return schema, specs
 
 
-def kind_for(request: ddl.CreateTable, world: World) -> str:
+def kind_for(request: ddl.CreateTable, world: ClusterState) -> str:
     """Return the kind of a table to be created.
 
     Raise RpcError(BAD_REQUEST) unless it is clear which one is meant, and for more replicas than the kind keeps copies.

@@ -40,7 +40,7 @@ def _names_a_server(region: RegionRecord) -> bool:
     return any(one.start_code is not None for one in region.replicas)
 
 
-class TableUpkeep:
+class Janitor:
     """See the module docstring. One per reign."""
 
     def __init__(
@@ -104,7 +104,7 @@ class TableUpkeep:
             if region.region_id in begun:
                 self._reign.observe(ev.RegionSeen(region, version))
         for record, version in late:
-            self._reign.observe(ev.TransitionSeen(record.region_id, record.replica, record, version))
+            self._reign.observe(ev.TransitionRead(record.region_id, record.replica, record, version))
 
     async def replace_region(self, effect: fx.ReplaceRegion) -> None:
         """DD-03: one write; DD-04: if it is refused, nothing has changed anywhere."""

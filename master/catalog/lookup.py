@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from coord.rpc.server import RpcError
 from regions import messages as ms
-from regions.cluster.state import Region, Replica, Table, World
+from regions.cluster.state import ClusterState, Region, Replica, Table
 from regions.records.model import TableState
 
 
-def find_table(world: World, name: str) -> Table:
+def find_table(world: ClusterState, name: str) -> Table:
     """The table of that name or id. Raises RpcError(NOT_FOUND)."""
     table = world.names.get(name) or world.tables.get(name)
     if table is None:
@@ -16,7 +16,7 @@ def find_table(world: World, name: str) -> Table:
     return table
 
 
-def find_region(world: World, region_id: str) -> Region:
+def find_region(world: ClusterState, region_id: str) -> Region:
     """The region of that id. Raises RpcError(NOT_FOUND)."""
     region = world.regions.get(region_id)
     if region is None:
@@ -24,7 +24,7 @@ def find_region(world: World, region_id: str) -> Region:
     return region
 
 
-def find_replica(world: World, region_id: str, number: int) -> Replica:
+def find_replica(world: ClusterState, region_id: str, number: int) -> Replica:
     """A replica of that region. Raises RpcError(NOT_FOUND)."""
     region = find_region(world, region_id)
     if not 0 <= number < len(region.replicas):

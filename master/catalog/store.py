@@ -21,7 +21,7 @@ from coord.client.session import ZkClient
 from coord.errors import BadVersion, ConfigError, MultiFailed, NodeExists, NoNode, OperationError
 from coord.wire.records import Stat
 from master.leadership.fence import Fence, in_batches
-from regions.cluster.state import World
+from regions.cluster.state import ClusterState
 from regions.records.formats import objection
 from regions.records.model import (
     BarRecord,
@@ -76,7 +76,7 @@ class Loaded:
         #: Table ids that have a name or a region directory and no table: (table id, name or "").
         self.orphans: list[tuple[str, str]] = []
         #: A mirror's picture in place of transitions, tables and regions that were read: `transitions` is of it.
-        self.world: World | None = None
+        self.world: ClusterState | None = None
 
     def region_records(self) -> Iterable[RegionRecord]:
         """The records of all regions."""
@@ -162,7 +162,7 @@ async def list_all(client: ZkClient, parents: list[str]) -> list[str]:
     return found
 
 
-async def load(client: ZkClient, layout: Layout, world: World | None = None, *, cluster_id: str = "") -> Loaded:
+async def load(client: ZkClient, layout: Layout, world: ClusterState | None = None, *, cluster_id: str = "") -> Loaded:
     """Read everything that a new reign starts from (MF-02, MF-11); what `world` holds already is taken from there."""
     loaded = Loaded()
     data, _ = await client.get(layout.cluster)

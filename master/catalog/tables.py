@@ -36,7 +36,7 @@ class AlreadyExists(Exception):  # noqa: N818 - an answer, not a fault
     """The name is taken; nothing was written."""
 
 
-class Done(Exception):  # noqa: N818 - an answer, not a fault
+class AlreadyDone(Exception):  # noqa: N818 - an answer, not a fault
     """A request of that id has been carried out already; nothing was written now."""
 
 
@@ -231,7 +231,7 @@ async def _write(fence: Fence, ops: Ops, record: Ops) -> list[WriteResult]:
     except MultiFailed as error:
         failed = ops[error.index] if 0 <= error.index < len(ops) else None
         if record and failed is record[0] and isinstance(error.error, NodeExists):
-            raise Done(failed.path) from error
+            raise AlreadyDone(failed.path) from error
         raise
 
 

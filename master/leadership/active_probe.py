@@ -24,7 +24,7 @@ RETRY_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 2.0
 
 
-class Vigil:
+class ActiveProbe:
     """Watches one process by an idle connection to its port; calls `gone` at most once."""
 
     def __init__(self, reactor: Any, host: str, port: int, gone: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class Vigil:
 class _Idle(Protocol):
     """Says nothing; whatever is said to it is ignored."""
 
-    def __init__(self, vigil: Vigil) -> None:
+    def __init__(self, vigil: ActiveProbe) -> None:
         self._vigil = vigil
 
     def connectionMade(self) -> None:
@@ -94,7 +94,7 @@ class _Idle(Protocol):
 class _Factory(ClientFactory):
     noisy = False
 
-    def __init__(self, vigil: Vigil) -> None:
+    def __init__(self, vigil: ActiveProbe) -> None:
         self._vigil = vigil
 
     def buildProtocol(self, addr: Any) -> _Idle:  # noqa: ARG002

@@ -20,9 +20,9 @@ from twisted.python.failure import Failure
 from coord.client.ops import Check, SetData, WriteOp
 from coord.client.session import ZkClient
 from coord.errors import BadVersion, MultiFailed, NodeExists, NoNode
-from master.leadership.active_probe import Vigil
-from master.leadership.identity import Identity
-from master.settings import Settings
+from master.leadership.active_probe import ActiveProbe
+from master.leadership.identity import MasterIdentity
+from master.settings import MasterSettings
 from regions.records.formats import KNOWN
 from regions.records.model import ActiveRecord, EpochRecord, MasterRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_active, decode_master, encode
@@ -33,7 +33,9 @@ log = Logger()
 class Election:
     """One master's part in it, for one session."""
 
-    def __init__(self, reactor: Any, client: ZkClient, layout: Layout, settings: Settings, identity: Identity) -> None:
+    def __init__(
+        self, reactor: Any, client: ZkClient, layout: Layout, settings: MasterSettings, identity: MasterIdentity
+    ) -> None:
         self._reactor = reactor
         self._client = client
         self._layout = layout
@@ -109,7 +111,7 @@ class Election:
         if stat is not None and stat.ephemeral_owner == self._client.session_id:
             await self._client.delete(self._layout.active, stat.version)
 
-    def _watch_over(self, active: ActiveRecord | None) -> Vigil | None:
+    def _watch_over(self, active: ActiveRecord | None) -> ActiveProbe | None:
         """Look after the active master's process, to take its place as soon as it is dead."""
         if active is None:
             return None
@@ -120,7 +122,7 @@ class Election:
         def gone() -> None:
             ensureDeferred(self._vacate(active)).addErrback(kept)
 
-        vigil = Vigil(self._reactor, active.host, active.port, gone)
+        vigil = ActiveProbe(self._reactor, active.host, active.port, gone)
         vigil.start()
         return vigil
 

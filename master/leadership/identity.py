@@ -15,14 +15,14 @@ from coord.errors import ConfigError
 INSTANCE_FILE: Final = "instance.json"
 
 
-class InstanceRecord(msgspec.Struct, frozen=True):
+class MasterInstanceRecord(msgspec.Struct, frozen=True):
     """Content of instance.json."""
 
     uuid: str
     kind: str = "master"
 
 
-class Identity:
+class MasterIdentity:
     """The directory's uuid and this process's start code; holds the directory's lock."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -39,7 +39,7 @@ class Identity:
             self.uuid = _read(disk)
         else:
             self.uuid = uuid.uuid4().hex
-            replace_file(disk, "", INSTANCE_FILE, msgspec.json.encode(InstanceRecord(self.uuid)))
+            replace_file(disk, "", INSTANCE_FILE, msgspec.json.encode(MasterInstanceRecord(self.uuid)))
         self.start_code = OsClock().wall_ms()
 
     def release(self) -> None:
@@ -49,7 +49,7 @@ class Identity:
 
 def _read(disk: OsDisk) -> str:
     try:
-        record = msgspec.json.decode(read_file(disk, INSTANCE_FILE), type=InstanceRecord)
+        record = msgspec.json.decode(read_file(disk, INSTANCE_FILE), type=MasterInstanceRecord)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{disk.where(INSTANCE_FILE)}: {error}") from error
     if record.kind != "master":

@@ -24,7 +24,7 @@ log = Logger()
 LEASE_AGAIN_S: Final = 0.5
 
 
-class Sight:
+class StoreSession:
     """Whether a reign sees the store.
 
     `resume()` finds out what was missed and calls `regained`; `end(reason)` ends the reign, which then calls `close`

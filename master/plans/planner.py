@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.errors import CoordError
-from regions.cluster.state import Replica, World
+from regions.cluster.state import ClusterState, Replica
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
 from regions.plan.artifact.files import read_plan, write_snapshot
 from regions.plan.artifact.fingerprint import fingerprint
@@ -61,7 +61,7 @@ class Made(msgspec.Struct):
     fingerprint: str = ""
 
 
-def snapshot_of(world: World, replicas: Iterable[Replica]) -> Snapshot:
+def snapshot_of(world: ClusterState, replicas: Iterable[Replica]) -> Snapshot:
     """The planner's input: regions all of whose replicas are wanted, live servers, former places."""
     wanted: dict[str, int] = {}
     for replica in replicas:

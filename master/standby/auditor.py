@@ -42,7 +42,7 @@ from regions.records.znodes import (
     decode_transition,
     encode,
 )
-from regions.transitions.observed import UNKNOWN, Sight
+from regions.transitions.observed import UNKNOWN, ObservedTransition
 
 log = Logger()
 
@@ -213,7 +213,7 @@ class Auditor:
             if sight is not None:
                 self._report(self.audit.see(sight))
 
-    def _sight(self, path: str, data: bytes, stat: Stat) -> Sight | None:
+    def _sight(self, path: str, data: bytes, stat: Stat) -> ObservedTransition | None:
         key = path.rpartition("/")[2]
         self._versions[key] = max(stat.version, self._versions.get(key, UNKNOWN))
         try:
@@ -221,12 +221,12 @@ class Auditor:
         except CorruptZnode as error:
             log.error("not audited: {error}", error=error)
             return None
-        return Sight(self._now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
+        return ObservedTransition(self._now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
 
-    def _gone(self, region_id: str, replica: int, version: int) -> Sight:
+    def _gone(self, region_id: str, replica: int, version: int) -> ObservedTransition:
         """The end of a transition, which perhaps nobody has read."""
         record = TransitionRecord(region_id, region_id.rpartition(".")[0], replica, RegionState.OPENED)
-        return Sight(self._now_ms(), f"{region_id}-{replica}", record, version, exists=False)
+        return ObservedTransition(self._now_ms(), f"{region_id}-{replica}", record, version, exists=False)
 
     # --- epoch, servers, tables ---------------------------------------------------------------------------------------
 

@@ -36,8 +36,8 @@ from coord.client.ops import GetChildren, GetData, ReadOp
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import ConnectionLoss, CoordError, NoNode, OperationError
 from coord.wire.records import EVENT_DELETED, Stat
-from regions.cluster.mirror import Batch, Mirror, Unread
-from regions.cluster.state import World
+from regions.cluster.mirror import ReadBatch, StandbyMirror, Unread
+from regions.cluster.state import ClusterState
 from regions.messages import MirrorStatus
 from regions.messages.staleness import AsOf, Bound
 from regions.records.znodes import Layout
@@ -76,7 +76,7 @@ class Listener(Protocol):
 class Warm(NamedTuple):
     """What a standby hands to its reign: the picture, and the regions' records that have changed since it was exact."""
 
-    world: World
+    world: ClusterState
     regions: list[str]
 
 
@@ -89,7 +89,7 @@ class _Waiter(NamedTuple):
     done: Deferred[None]
 
 
-class Feed:
+class StoreWatcher:
     """See the module docstring. One for each session: `start`, then `stop`."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Feed:
         self._transitions = Unread()
         self._records = Unread()
         #: What a standby keeps; None while this master reigns.
-        self.mirror: Mirror | None = None
+        self.mirror: StandbyMirror | None = None
         #: When what the mirror holds was surely all there was, by `now_ms`, -1: never; and a zxid that it holds.
         self.proven_ms = -1
         self.proven_zxid = 0
@@ -147,7 +147,7 @@ class Feed:
     def follow(self) -> None:
         """Keep a mirror from now on; it takes a while until it is warm."""
         if self.mirror is None and not self._stopped:
-            self.mirror = Mirror(self._layout)
+            self.mirror = StandbyMirror(self._layout)
             self._watch_again()
             self._prove_later()
 
@@ -182,7 +182,7 @@ class Feed:
         self.proven_ms = -1
         self._fail_waiting()
         if self.mirror is not None and self._in_force and not self._stopped:
-            self.mirror = Mirror(self._layout)
+            self.mirror = StandbyMirror(self._layout)
             self._put(self.mirror.begin())
 
     def _failed(self, failure: Failure) -> None:
@@ -277,7 +277,7 @@ class Feed:
     def _kind(self, name: str) -> tuple[Unread, int]:
         return (self._transitions, READS_MAX) if name == "transitions" else (self._records, RECORDS_MAX)
 
-    def _answered(self, results: list[Any], name: str, unread: Unread, batch: Batch) -> None:
+    def _answered(self, results: list[Any], name: str, unread: Unread, batch: ReadBatch) -> None:
         if self._stopped or unread is not self._kind(name)[0]:
             return  # from before a gap
         for path, result in zip(batch.paths, results, strict=True):

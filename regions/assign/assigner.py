@@ -28,16 +28,16 @@ from regions.assign.orders import OrderBook
 from regions.assign.replacement import Replacements
 from regions.assign.schema_rollout import AlterBook
 from regions.assign.selection import Selection
-from regions.assign.servers import Fleet
+from regions.assign.servers import ServerTracker
 from regions.assign.tables import Catalogue
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.deadlines import close_overdue, open_overdue
 from regions.cluster.history import StepLog, master_step, steps_since
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import CLOSE, OPEN, Order, Replica, World
+from regions.cluster.state import CLOSE, OPEN, ClusterState, Order, Replica
 from regions.diagnose.explain import objection_to
-from regions.messages import OrderResult, Outcome
+from regions.messages import OrderOutcome, OrderResult
 from regions.records.kinds import can_open
 from regions.records.model import (
     BarRecord,
@@ -53,7 +53,7 @@ from regions.records.model import (
     TransitionRecord,
 )
 from regions.transitions.hazards import deaths_after, hazard
-from regions.transitions.next_action import Action, Verdict, next_action
+from regions.transitions.next_action import Action, NextStep, next_action
 from regions.transitions.states import Cause
 
 
@@ -63,7 +63,7 @@ class Assigner:
     def __init__(self, epoch: int, config: AssignerConfig | None = None) -> None:
         self.epoch = epoch
         self.config = config or AssignerConfig()
-        self.world = World()
+        self.world = ClusterState()
         self.history = StepLog(self.config.history_max)
         self._orders = OrderBook(
             self.world,
@@ -96,7 +96,7 @@ class Assigner:
             self._write_offline,
             self.config.reask_ms,
         )
-        self._fleet = Fleet(
+        self._fleet = ServerTracker(
             self.world, self.config, self._orders, self._selection, self._emit, self._settle, self._catalogue.finish
         )
         self._begun = False
@@ -125,7 +125,7 @@ class Assigner:
         for region, version in regions:
             self.world.put_region(region, version)
         for record, version in transitions:
-            self._seen(ev.TransitionSeen(record.region_id, record.replica, record, version), now_ms)
+            self._seen(ev.TransitionRead(record.region_id, record.replica, record, version), now_ms)
         for batch in moves:
             self._moves.accept(batch)
         for found in self.world.tables.values():
@@ -133,7 +133,7 @@ class Assigner:
 
     def adopt(
         self,
-        world: World,
+        world: ClusterState,
         servers: Iterable[ServerRecord],
         draining: Iterable[str],
         now_ms: int,
@@ -189,7 +189,7 @@ class Assigner:
     def handle(self, event: ev.Event, now_ms: int) -> None:
         """Observe one event and decide what follows from it."""
         match event:
-            case ev.TransitionSeen():
+            case ev.TransitionRead():
                 self._seen(event, now_ms)
             case ev.WriteDone():
                 self._write_done(event, now_ms)
@@ -305,7 +305,7 @@ class Assigner:
 
     # --- observe --------------------------------------------------------------------------------------------------
 
-    def _seen(self, event: ev.TransitionSeen, now_ms: int) -> None:
+    def _seen(self, event: ev.TransitionRead, now_ms: int) -> None:
         replica = self.world.replicas.get(f"{event.region_id}-{event.replica}")
         if replica is None:
             if event.record is not None:
@@ -561,7 +561,7 @@ class Assigner:
         else:
             self._delete(replica, transition, verdict)
 
-    def _park(self, replica: Replica, transition: TransitionRecord, verdict: Verdict, why: str, now_ms: int) -> None:
+    def _park(self, replica: Replica, transition: TransitionRecord, verdict: NextStep, why: str, now_ms: int) -> None:
         """No server gets it until an operator has it tried again (`regions/transitions/hazards.py`)."""
         self._note(f"parked: {why}", replica.key)
         cause = Cause.DAMAGED if transition.state is RegionState.CLOSED else verdict.cause
@@ -620,7 +620,7 @@ class Assigner:
         kind = CLOSE if closing else OPEN
         self._orders.put(replica, kind, server, replica.version, now_ms + self.config.reask_ms, now_ms)
 
-    def _delete(self, replica: Replica, transition: TransitionRecord, verdict: Verdict) -> None:
+    def _delete(self, replica: Replica, transition: TransitionRecord, verdict: NextStep) -> None:
         effect = transition_writes.delete(replica, transition, verdict.cause)
         replica.writing = verdict.cause
         replica.proposed = None
@@ -681,7 +681,7 @@ class Assigner:
         assert order is not None, replica.key
         if replica.writing is not None:
             return
-        if result.outcome is Outcome.FAILED:
+        if result.outcome is OrderOutcome.FAILED:
             if order.kind == CLOSE:
                 replica.last_error = result.error
                 self._note(f"close failed on {order.server.uuid}: {result.error}", replica.key)
@@ -694,7 +694,7 @@ class Assigner:
                 return
             replica.failure = None
             self._attempt_failed(replica, Cause.OPEN_FAILED, result.error, now_ms)
-        elif result.outcome is Outcome.REFUSED:
+        elif result.outcome is OrderOutcome.REFUSED:
             replica.refusal = (replica.version, result.error)
             record = replica.region.record
             self._effects.append(fx.ReadTransition(record.region_id, replica.number))

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from regions.cluster import effects as fx
-from regions.cluster.state import Replica, World
+from regions.cluster.state import ClusterState, Replica
 from regions.records.model import MoveBatch
 
 
 class MoveBook:
     """The batches that are not finished, and which replicas still belong to them."""
 
-    def __init__(self, world: World, effects: Callable[[fx.Effect], None]) -> None:
+    def __init__(self, world: ClusterState, effects: Callable[[fx.Effect], None]) -> None:
         self._world = world
         self._effects = effects
         self._batches: dict[str, set[str]] = {}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import CLOSE, OPEN, Order, Replica, Server, World
-from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.cluster.state import CLOSE, OPEN, ClusterState, Order, Replica, Server
+from regions.messages import CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.kinds import KV
 from regions.records.model import Incarnation, Intent
 
@@ -22,7 +22,7 @@ class OrderBook:
 
     def __init__(
         self,
-        world: World,
+        world: ClusterState,
         move_target: Callable[[Replica], Incarnation | None],
         *,
         batch_max: int,
@@ -103,8 +103,8 @@ class OrderBook:
             result = results.get((replica.region.record.region_id, replica.number))
             if result is None:
                 continue
-            order.done = result.outcome is Outcome.DONE
-            order.heard = order.heard or result.outcome is Outcome.STARTED
+            order.done = result.outcome is OrderOutcome.DONE
+            order.heard = order.heard or result.outcome is OrderOutcome.STARTED
             yield replica, result
 
     def lost(self, batch: int, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from regions.cluster import effects as fx
-from regions.cluster.state import Region, Replica, World
+from regions.cluster.state import ClusterState, Region, Replica
 from regions.records.model import RegionRecord, RegionState, TabletState
 from regions.transitions.table_states import VISIBLE
 
@@ -30,7 +30,7 @@ class Replacements:
     """The regions that are CREATING, and what is to become of them."""
 
     def __init__(
-        self, world: World, emit: Callable[[fx.Effect], None], *, timeout_ms: int, replacements_max: int
+        self, world: ClusterState, emit: Callable[[fx.Effect], None], *, timeout_ms: int, replacements_max: int
     ) -> None:
         self._world = world
         self._emit = emit

@@ -15,7 +15,7 @@ from typing import Final
 
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import Replica, Server, Table, World
+from regions.cluster.state import ClusterState, Replica, Server, Table
 from regions.messages import AlterOrder
 from regions.messages.heartbeat import OPEN, ReplicaReport
 from regions.records.model import Incarnation, RegionState, TableState
@@ -25,7 +25,7 @@ from regions.transitions.table_states import VISIBLE
 SCAN_MS: Final = 500
 
 
-class Standing(enum.Enum):
+class RolloutState(enum.Enum):
     """How a replica of an ALTERING table fares."""
 
     FOLLOWS = "follows the latest schema, or will when it is opened"
@@ -36,7 +36,9 @@ class Standing(enum.Enum):
 class AlterBook:
     """All tables that are ALTERING, and the orders on their way."""
 
-    def __init__(self, world: World, emit: Callable[[fx.Effect], None], *, batch_max: int, pause_max_ms: int) -> None:
+    def __init__(
+        self, world: ClusterState, emit: Callable[[fx.Effect], None], *, batch_max: int, pause_max_ms: int
+    ) -> None:
         self._world = world
         self._emit = emit
         self._batch_max = batch_max
@@ -72,7 +74,7 @@ class AlterBook:
             return
         replica.schema_version = max(replica.schema_version, version)
         table = replica.region.table
-        if replica.key in table.behind and standing(replica) is Standing.FOLLOWS:
+        if replica.key in table.behind and standing(replica) is RolloutState.FOLLOWS:
             del table.behind[replica.key]
             if not table.behind:
                 self._scan_at_ms = 0
@@ -94,7 +96,7 @@ class AlterBook:
                 self.said(replica, known, report.schema_version)
             if report.schema_version < table.record.schema_version and table.record.state in VISIBLE:
                 replica.schema_version = max(replica.schema_version, report.schema_version)
-                if standing(replica) is Standing.TO_BE_TOLD:
+                if standing(replica) is RolloutState.TO_BE_TOLD:
                     table.behind[replica.key] = replica
                     self._tables[table.record.table_id] = table
 
@@ -171,16 +173,16 @@ class AlterBook:
         version = table.record.schema_version
         for key, replica in list(table.behind.items()):
             found = standing(replica)
-            if found is Standing.FOLLOWS:
+            if found is RolloutState.FOLLOWS:
                 del table.behind[key]
-            elif found is Standing.TO_BE_TOLD:
+            elif found is RolloutState.TO_BE_TOLD:
                 assert replica.open_on is not None, f"{key} is to be told and open nowhere"
                 orders = to_tell.setdefault(replica.open_on.uuid, [])
                 if len(orders) < self._batch_max:
                     orders.append(AlterOrder(replica.region.record.region_id, replica.number, version))
 
 
-def standing(replica: Replica) -> Standing:
+def standing(replica: Replica) -> RolloutState:
     """How a replica stands to the latest schema of its table.
 
     Only what a server has, or may have been, told to open under an earlier version can be behind: an order that has not
@@ -191,13 +193,13 @@ def standing(replica: Replica) -> Standing:
     if transition is None:
         server = replica.open_on
         if server is None or replica.schema_version >= version:
-            return Standing.FOLLOWS
-        return Standing.UNCERTAIN if server.fencing else Standing.TO_BE_TOLD
+            return RolloutState.FOLLOWS
+        return RolloutState.UNCERTAIN if server.fencing else RolloutState.TO_BE_TOLD
     if transition.state in (RegionState.CLOSING, RegionState.CLOSED):
-        return Standing.FOLLOWS
+        return RolloutState.FOLLOWS
     order = replica.order
     if transition.state is RegionState.OFFLINE and (order is None or not order.first_sent_ms):
-        return Standing.FOLLOWS
+        return RolloutState.FOLLOWS
     if transition.state is RegionState.OFFLINE and order is not None and order.schema_version >= version:
-        return Standing.FOLLOWS
-    return Standing.UNCERTAIN
+        return RolloutState.FOLLOWS
+    return RolloutState.UNCERTAIN

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from regions.assign.placement import choose
 from regions.cluster import effects as fx
-from regions.cluster.state import Replica, World
+from regions.cluster.state import ClusterState, Replica
 from regions.records.model import Incarnation, RegionState
 from regions.transitions.states import Cause
 
@@ -17,7 +17,7 @@ from regions.transitions.states import Cause
 class Selection:
     """The replicas that wait for a destination."""
 
-    def __init__(self, world: World, bulk_min: int) -> None:
+    def __init__(self, world: ClusterState, bulk_min: int) -> None:
         self._world = world
         self._bulk_min = bulk_min
         self._unplaced: dict[str, Replica] = {}

@@ -25,7 +25,7 @@ from regions.assign.selection import Selection
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import Replica, Server, Table, World
+from regions.cluster.state import ClusterState, Replica, Server, Table
 from regions.records.model import BarRecord, FenceRecord, ServerRecord
 
 #: Servers remembered that ended in order: their regions are settled at once, all but what a plan is made for.
@@ -35,13 +35,13 @@ Settle = Callable[[Replica, int], None]
 Closed = Callable[[Table], None]
 
 
-class Fleet:
+class ServerTracker:
     """Keeps `world.servers`; `settle` is called for every replica that a change may concern, `closed` for every table
     of which replicas were open on a server that is dead."""
 
     def __init__(
         self,
-        world: World,
+        world: ClusterState,
         config: AssignerConfig,
         orders: OrderBook,
         selection: Selection,
@@ -181,7 +181,7 @@ class Fleet:
         server.fencing = reason
         lease_ms = server.record.session_ms or self._config.lease_unknown_ms
         self._effects(fx.Note(f"server {server.incarnation} is fenced: {reason}"))
-        self._effects(fx.FenceServer(server.record, reason, lease_ms, bar_ms))
+        self._effects(fx.WriteFence(server.record, reason, lease_ms, bar_ms))
 
     def fenced(self, fence: FenceRecord, now_ms: int) -> None:
         """The mark is in the store and the registration is gone; from now on the lease runs out."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from regions.cluster import effects as fx
-from regions.cluster.state import Replica, Table, World
+from regions.cluster.state import ClusterState, Replica, Table
 
 
 class TableChecks:
@@ -21,7 +21,7 @@ class TableChecks:
 
     def __init__(
         self,
-        world: World,
+        world: ClusterState,
         emit: Callable[[fx.Effect], None],
         settle: Callable[[Replica, int], None],
         closed: Callable[[Table], None],

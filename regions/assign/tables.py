@@ -16,12 +16,12 @@ from regions.assign.schema_rollout import AlterBook
 from regions.assign.table_checks import TableChecks
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import Region, Replica, Table, World
+from regions.cluster.state import ClusterState, Region, Replica, Table
 from regions.records.model import Incarnation, Intent, RegionState
 from regions.transitions.states import Cause
 
 
-class WriteOffline(Protocol):
+class OfflineWriter(Protocol):
     """How a replica's transition is created, or forced to OFFLINE."""
 
     def __call__(
@@ -34,13 +34,13 @@ class Catalogue:
 
     def __init__(
         self,
-        world: World,
+        world: ClusterState,
         alters: AlterBook,
         replacements: Replacements,
         orders: OrderBook,
         emit: Callable[[fx.Effect], None],
         settle: Callable[[Replica, int], None],
-        write_offline: WriteOffline,
+        write_offline: OfflineWriter,
         reread_ms: int,
     ) -> None:
         """`settle` decides about a replica."""

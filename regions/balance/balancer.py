@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regions.cluster.limits import BalancerConfig
-from regions.cluster.state import Replica, Server, Table, World
+from regions.cluster.state import ClusterState, Replica, Server, Table
 from regions.plan.problem.quota import group_shares
 from regions.records.kinds import KV, can_open, pool, pool_words
 from regions.records.model import BalanceMove, GroupBalance
@@ -62,7 +62,7 @@ class Gate(msgspec.Struct, frozen=True):
     stuck: list[str]
 
 
-def gate(world: World, now_ms: int, config: BalancerConfig, limit: int = 20) -> Gate:
+def gate(world: ClusterState, now_ms: int, config: BalancerConfig, limit: int = 20) -> Gate:
     """RT-14 with X9: transitions hold balancing up only while young; a stuck one takes its servers out, no more."""
     blocking: list[str] = []
     stuck: list[str] = []
@@ -82,7 +82,7 @@ def gate(world: World, now_ms: int, config: BalancerConfig, limit: int = 20) -> 
 
 
 def propose(
-    world: World,
+    world: ClusterState,
     config: BalancerConfig | None = None,
     *,
     exclude: Collection[str] = (),
@@ -154,7 +154,7 @@ class _Sheet:
     """
 
     def __init__(
-        self, world: World, name: str, exclude: frozenset[str], loads: Mapping[str, float], budget: _Budget
+        self, world: ClusterState, name: str, exclude: frozenset[str], loads: Mapping[str, float], budget: _Budget
     ) -> None:
         self.world = world
         self.pool = name

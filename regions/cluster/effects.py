@@ -108,7 +108,7 @@ class Note(msgspec.Struct):
     region_id: str = ""
 
 
-class FenceServer(msgspec.Struct):
+class WriteFence(msgspec.Struct):
     """Delete the server's registration and leave a mark (X10); answer with `ServerFenced` or `FenceFailed`.
 
     `bar_ms`: for how long the server gets no regions when it joins again; 0: it gets some at once, BAR_FOR_EVER: until
@@ -189,7 +189,7 @@ Effect = (
     | ReadTable
     | RequestPlan
     | Note
-    | FenceServer
+    | WriteFence
     | ForgetFence
     | ForgetBar
     | FinishMoves

@@ -40,7 +40,7 @@ class RegionSeen(msgspec.Struct):
     version: int
 
 
-class TransitionSeen(msgspec.Struct):
+class TransitionRead(msgspec.Struct):
     """A transition as read: None if there is none."""
 
     region_id: str
@@ -199,7 +199,7 @@ Event = (
     TableSeen
     | FinishAnswered
     | RegionSeen
-    | TransitionSeen
+    | TransitionRead
     | ServerUp
     | ServerDown
     | ServerFenced

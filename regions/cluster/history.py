@@ -77,7 +77,7 @@ class SeenStep(msgspec.Struct, gc=False):
     reason: str = ""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
+class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
     """One line of the history as it is stored: a step, or (`key` "") something about a master or server.
 
     `before` and `after` are states, "" for no znode. `cause` is a `states.Cause`, or one of the words above. `server`
@@ -135,10 +135,10 @@ class CorruptSegment(Exception):  # noqa: N818 - named after what it reports
 
 
 _packer = msgspec.msgpack.Encoder()
-_unpacker = msgspec.msgpack.Decoder(list[Entry])
+_unpacker = msgspec.msgpack.Decoder(list[HistoryEntry])
 
 
-def pack(entries: Sequence[Entry]) -> bytes:
+def pack(entries: Sequence[HistoryEntry]) -> bytes:
     """The value of a segment's znode, at most `SEGMENT_BYTES_MAX`: if need be, errors and reasons are left out."""
     data = _MAGIC + zlib.compress(_packer.encode(entries), _LEVEL)
     if len(data) <= SEGMENT_BYTES_MAX:
@@ -147,7 +147,7 @@ def pack(entries: Sequence[Entry]) -> bytes:
     return _MAGIC + zlib.compress(_packer.encode(bare), _LEVEL)
 
 
-def unpack(data: bytes) -> list[Entry]:
+def unpack(data: bytes) -> list[HistoryEntry]:
     """The entries of a segment. Raises CorruptSegment."""
     if not data.startswith(_MAGIC):
         raise CorruptSegment("it does not begin as a segment does")
@@ -176,13 +176,13 @@ class StepLog(deque[SeenStep]):
 
     def __init__(self, maxlen: int) -> None:
         super().__init__(maxlen=maxlen)
-        self.unsaved: deque[Entry] = deque(maxlen=maxlen)
+        self.unsaved: deque[HistoryEntry] = deque(maxlen=maxlen)
 
-    def take_unsaved(self, most: int = ENTRIES_MAX) -> list[Entry]:
+    def take_unsaved(self, most: int = ENTRIES_MAX) -> list[HistoryEntry]:
         """Return the oldest entries that are not written down yet, at most `most`, and remove them."""
         return [self.unsaved.popleft() for _ in range(min(most, len(self.unsaved)))]
 
-    def put_back(self, entries: Sequence[Entry]) -> None:
+    def put_back(self, entries: Sequence[HistoryEntry]) -> None:
         """Put entries back whose write was refused."""
         self.unsaved.extendleft(reversed(entries))
 
@@ -247,9 +247,9 @@ def steps_since(
     return [master_step(before, offline, cause, record.epoch, now_ms), *found]
 
 
-def entry_of(step: SeenStep) -> Entry:
+def entry_of(step: SeenStep) -> HistoryEntry:
     """Return a step in the form in which it is kept."""
-    return Entry(
+    return HistoryEntry(
         step.at_ms,
         step.key,
         _WORDS[step.actor],
@@ -265,7 +265,7 @@ def entry_of(step: SeenStep) -> Entry:
     )
 
 
-def entries_kept(record: TransitionRecord, version: int) -> list[Entry]:
+def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
     """Return the entries for the server's steps that a znode keeps at `version`, oldest first.
 
     A start of a hundred thousand regions makes twice as many of them: built directly, without steps in between.
@@ -274,7 +274,7 @@ def entries_kept(record: TransitionRecord, version: int) -> list[Entry]:
     uuid = "" if server is None else server.uuid
     key, epoch, attempt, plan_id = record.key, record.epoch, record.attempt, record.plan_id
     return [
-        Entry(
+        HistoryEntry(
             at_ms,
             key,
             _SERVER,
@@ -294,7 +294,7 @@ def entries_kept(record: TransitionRecord, version: int) -> list[Entry]:
     ]
 
 
-def entries_of_write(write: WriteOffline | DeleteTransition, epoch: int, now_ms: int) -> list[Entry]:
+def entries_of_write(write: WriteOffline | DeleteTransition, epoch: int, now_ms: int) -> list[HistoryEntry]:
     """Return what a master's write makes true once it has committed: the server's steps before it, and its own."""
     former = write.former
     entries = [] if former is None else entries_kept(former, write.version)
@@ -307,7 +307,7 @@ def entries_of_write(write: WriteOffline | DeleteTransition, epoch: int, now_ms:
     return [*entries, entry_of(step)]
 
 
-def entries_of_end(record: TransitionRecord, version: int, cause: Cause, epoch: int, now_ms: int) -> list[Entry]:
+def entries_of_end(record: TransitionRecord, version: int, cause: Cause, epoch: int, now_ms: int) -> list[HistoryEntry]:
     """Return the entries for a transition that a master of `epoch` deletes as it was read at `version`."""
     return [*entries_kept(record, version), entry_of(master_step(record, None, cause, epoch, now_ms))]
 
@@ -345,7 +345,7 @@ def mergeable(segments: Sequence[Segment]) -> list[Segment]:
 # --- what is told ---------------------------------------------------------------------------------------------------
 
 
-def told(segments: Iterable[Entry], kept: Iterable[Entry]) -> list[Entry]:
+def told(segments: Iterable[HistoryEntry], kept: Iterable[HistoryEntry]) -> list[HistoryEntry]:
     """Return the whole history: the entries of the segments in order, and the steps that znodes keep.
 
     The znodes must have been read before the segments: steps that a master has written down meanwhile are told once.
@@ -355,9 +355,9 @@ def told(segments: Iterable[Entry], kept: Iterable[Entry]) -> list[Entry]:
     entries = [one for one in segments if one.cause != FOUND]
     known = {(one.key, one.at_ms, one.after, one.server) for one in entries if one.actor == Actor.SERVER.value}
     entries += [one for one in kept if (one.key, one.at_ms, one.after, one.server) not in known]
-    latest: dict[str, Entry] = {}
+    latest: dict[str, HistoryEntry] = {}
     time_of: dict[str, int] = {}
-    timed: list[tuple[int, Entry]] = []
+    timed: list[tuple[int, HistoryEntry]] = []
     for one in entries:
         if not one.key:
             timed.append((one.at_ms, one))
@@ -365,14 +365,14 @@ def told(segments: Iterable[Entry], kept: Iterable[Entry]) -> list[Entry]:
         at_ms = time_of[one.key] = max(one.at_ms, time_of.get(one.key, 0))
         former = latest.get(one.key)
         if former is not None and former.after != one.before:
-            timed.append((at_ms, Entry(at_ms, one.key, "", former.after, one.before, GAP)))
+            timed.append((at_ms, HistoryEntry(at_ms, one.key, "", former.after, one.before, GAP)))
         timed.append((at_ms, one))
         latest[one.key] = one
     timed.sort(key=lambda pair: pair[0])
     return [one for _, one in timed]
 
 
-def concerns(entry: Entry, *, region_id: str = "", table_id: str = "", server: str = "") -> bool:
+def concerns(entry: HistoryEntry, *, region_id: str = "", table_id: str = "", server: str = "") -> bool:
     """Whether an entry is about that region, table (by the ids of its regions) or server (uuid); "" asks for all."""
     if region_id and entry.region_id != region_id:
         return False

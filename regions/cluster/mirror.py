@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from regions.cluster.state import Region, Replica, World
+from regions.cluster.state import ClusterState, Region, Replica
 from regions.records.model import (
     FenceRecord,
     RegionRecord,
@@ -44,12 +44,12 @@ from regions.records.znodes import (
 _ENDED: Final = (TabletState.DELETED, TabletState.REPLACED)
 
 
-class Mirror:
+class StandbyMirror:
     """See the module docstring. A path that ends in a slash asks for the names below it."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self.world = World()
+        self.world = ClusterState()
         #: Everything that there was at the beginning has been read.
         self.is_complete = False
         #: Of what there was at the beginning: not read yet.
@@ -274,7 +274,7 @@ class Mirror:
         self.world.relink(replica)
 
 
-class Batch:
+class ReadBatch:
     """Paths that were taken together to be read."""
 
     __slots__ = ("oldest", "paths")
@@ -293,7 +293,7 @@ class Unread:
 
     def __init__(self) -> None:
         self._waiting: dict[str, int] = {}
-        self._asked: list[Batch] = []
+        self._asked: list[ReadBatch] = []
         self._number = 0
 
     def __len__(self) -> int:
@@ -319,7 +319,7 @@ class Unread:
         """This one is no more."""
         self._waiting.pop(path, None)
 
-    def take(self, most: int) -> Batch | None:
+    def take(self, most: int) -> ReadBatch | None:
         """The oldest, to be asked for now; None if there are none."""
         if not self._waiting:
             return None
@@ -331,11 +331,11 @@ class Unread:
                 break
         for path in paths:
             del self._waiting[path]
-        batch = Batch(paths, oldest)
+        batch = ReadBatch(paths, oldest)
         self._asked.append(batch)
         return batch
 
-    def answered(self, batch: Batch) -> None:
+    def answered(self, batch: ReadBatch) -> None:
         """The answer is here and has been taken in."""
         self._asked.remove(batch)
 

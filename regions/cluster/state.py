@@ -295,7 +295,7 @@ class Server:
         return len(self.open) + len(self.incoming)
 
 
-class World:
+class ClusterState:
     """Everything the assigner knows, indexed."""
 
     def __init__(self) -> None:
@@ -425,7 +425,7 @@ class World:
             self.relink(replica)
         return region
 
-    def adopt(self, other: World) -> None:
+    def adopt(self, other: ClusterState) -> None:
         """Be the picture that another has kept, which is of no more use to it."""
         self.tables, self.names, self.regions = other.tables, other.names, other.regions
         self.replicas, self.servers = other.replicas, other.servers

@@ -14,20 +14,20 @@ import msgspec
 
 from regions.assign.placement import objection
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import CLOSE, OPEN, Replica, Server, World
+from regions.cluster.state import CLOSE, OPEN, ClusterState, Replica, Server
 from regions.messages import Explanation, NextActor
 from regions.records.kinds import KV, kind_name
 from regions.records.model import BarRecord, RegionState, TableState, TransitionRecord
 
 
-def explain(replica: Replica, world: World, config: AssignerConfig, now_ms: int) -> Explanation:
+def explain(replica: Replica, world: ClusterState, config: AssignerConfig, now_ms: int) -> Explanation:
     """What `replica` waits for, as of `now_ms` on the clock by which the world's times were taken."""
     said = _explain(replica, world, config)
     overdue_ms = now_ms - said.deadline_ms if said.deadline_ms else 0
     return msgspec.structs.replace(said, overdue_ms=overdue_ms) if overdue_ms > 0 else said
 
 
-def _explain(replica: Replica, world: World, config: AssignerConfig) -> Explanation:
+def _explain(replica: Replica, world: ClusterState, config: AssignerConfig) -> Explanation:
     transition = replica.transition
     table = replica.region.table.record
     said = Explanation(
@@ -82,7 +82,7 @@ def _explain(replica: Replica, world: World, config: AssignerConfig) -> Explanat
 # --- without a transition -------------------------------------------------------------------------------------------
 
 
-def _resting(said: Explanation, replica: Replica, world: World, config: AssignerConfig) -> Explanation:
+def _resting(said: Explanation, replica: Replica, world: ClusterState, config: AssignerConfig) -> Explanation:
     server = replica.open_on
     if server is None:
         return _not_open(said, replica, world)
@@ -108,7 +108,7 @@ def _resting(said: Explanation, replica: Replica, world: World, config: Assigner
     return _say(said, NextActor.NOBODY, f"it is open on {server.uuid}")
 
 
-def _not_open(said: Explanation, replica: Replica, world: World) -> Explanation:
+def _not_open(said: Explanation, replica: Replica, world: ClusterState) -> Explanation:
     table = replica.region.table.record
     if replica.wants_open:
         said = msgspec.structs.replace(said, standing="NOT OPEN", reason=replica.cause.value)
@@ -152,7 +152,7 @@ def _parked(said: Explanation, replica: Replica, transition: TransitionRecord) -
 
 
 def _closing(
-    said: Explanation, replica: Replica, world: World, config: AssignerConfig, transition: TransitionRecord
+    said: Explanation, replica: Replica, world: ClusterState, config: AssignerConfig, transition: TransitionRecord
 ) -> Explanation:
     server = world.alive(transition.source)
     if server is None:
@@ -177,7 +177,7 @@ def _closing(
 
 
 def _opening(
-    said: Explanation, replica: Replica, world: World, config: AssignerConfig, transition: TransitionRecord
+    said: Explanation, replica: Replica, world: ClusterState, config: AssignerConfig, transition: TransitionRecord
 ) -> Explanation:
     server = world.alive(transition.destination)
     assert server is not None, replica.key
@@ -194,7 +194,7 @@ def _opening(
 
 
 def _offline(
-    said: Explanation, replica: Replica, world: World, config: AssignerConfig, transition: TransitionRecord
+    said: Explanation, replica: Replica, world: ClusterState, config: AssignerConfig, transition: TransitionRecord
 ) -> Explanation:
     server = world.alive(transition.destination)
     assert server is not None, replica.key
@@ -219,7 +219,7 @@ def _offline(
     return _say(said, NextActor.SERVER, f"server {server.uuid} was told to open it", "begin to open it")
 
 
-def _unplaced(said: Explanation, replica: Replica, world: World, why: str) -> Explanation:
+def _unplaced(said: Explanation, replica: Replica, world: ClusterState, why: str) -> Explanation:
     """It has no server to go to: is the master about to choose one, or is there none?"""
     said = _with_objections(said, replica, world)
     if len(said.ruled_out) < len(world.servers):
@@ -263,7 +263,7 @@ def _until_fenced(said: Explanation, config: AssignerConfig, from_ms: int, *, gi
     )
 
 
-def objections(replica: Replica, world: World, *, but: str = "") -> dict[str, str]:
+def objections(replica: Replica, world: ClusterState, *, but: str = "") -> dict[str, str]:
     """Server uuid -> why it may not have `replica`; servers that may are left out, `but` is not asked about."""
     peers, _ = world.peers(replica)
     others = (server for server in world.servers.values() if server.uuid != but)
@@ -286,12 +286,12 @@ def bar_words(bar: BarRecord) -> str:
     return f"until {datetime.fromtimestamp(bar.until_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _with_objections(said: Explanation, replica: Replica, world: World, *, but: str = "") -> Explanation:
+def _with_objections(said: Explanation, replica: Replica, world: ClusterState, *, but: str = "") -> Explanation:
     against = objections(replica, world, but=but)
     return msgspec.structs.replace(said, ruled_out=[f"{uuid}: {why}" for uuid, why in sorted(against.items())])
 
 
-def _make_room(replica: Replica, world: World) -> list[str]:
+def _make_room(replica: Replica, world: ClusterState) -> list[str]:
     """Ways out for a replica that no live server may have."""
     table = replica.region.table.record
     of_group = f" with --group {table.group}" if table.group else ""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from regions.assign.schema_rollout import Standing, standing
+from regions.assign.schema_rollout import RolloutState, standing
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import Replica, Table, World
+from regions.cluster.state import ClusterState, Replica, Table
 from regions.diagnose.explain import explain
 from regions.messages import Holdup, NextActor, TableExplanation
 from regions.records.kinds import one_copy
@@ -32,7 +32,7 @@ class _Wait(NamedTuple):
     text: str
 
 
-def explain_table(table: Table, world: World, config: AssignerConfig, now_ms: int) -> TableExplanation:
+def explain_table(table: Table, world: ClusterState, config: AssignerConfig, now_ms: int) -> TableExplanation:
     """Where the table stands, and what is in the way of its being at rest."""
     astray = list(_not_there(table))
     what = _standing_of(table, astray, world)
@@ -58,7 +58,7 @@ def _notes(record: TableRecord) -> list[str]:
     return [note] if note else []
 
 
-def _standing_of(table: Table, astray: list[Replica], world: World) -> str:
+def _standing_of(table: Table, astray: list[Replica], world: ClusterState) -> str:
     """A word for how the table is: its state, or what it is becoming. `astray` are those that are not there."""
     record = table.record
     if record.state is TableState.REMOVED:
@@ -74,7 +74,7 @@ def _standing_of(table: Table, astray: list[Replica], world: World) -> str:
     return "OPENING" if astray else record.state.value
 
 
-def late_tables(world: World, stranded: Iterable[Replica], config: AssignerConfig, now_ms: int) -> Iterator[str]:
+def late_tables(world: ClusterState, stranded: Iterable[Replica], config: AssignerConfig, now_ms: int) -> Iterator[str]:
     """A line for each table that has been ALTERING, or being made, for longer than it should: who holds it up."""
     unborn: set[str] = set()
     for replica in (*world.active.values(), *stranded):
@@ -105,7 +105,7 @@ def _behind(table: Table) -> list[Replica]:
     """Replicas that are not known to follow the latest schema, while that is waited for."""
     if table.record.state is not TableState.ALTERING:
         return []
-    return [one for one in table.behind.values() if standing(one) is not Standing.FOLLOWS]
+    return [one for one in table.behind.values() if standing(one) is not RolloutState.FOLLOWS]
 
 
 def _not_there(table: Table) -> Iterator[Replica]:
@@ -128,7 +128,7 @@ def _since_ms(table: Table, astray: Iterable[Replica]) -> int:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def _grouped(late: Iterable[Replica], world: World, config: AssignerConfig, now_ms: int) -> list[Holdup]:
+def _grouped(late: Iterable[Replica], world: ClusterState, config: AssignerConfig, now_ms: int) -> list[Holdup]:
     found: dict[_Wait, list[Replica]] = {}
     seen: set[str] = set()
     for replica in late:
@@ -141,7 +141,7 @@ def _grouped(late: Iterable[Replica], world: World, config: AssignerConfig, now_
     ]
 
 
-def _wait_of(replica: Replica, world: World, config: AssignerConfig, now_ms: int) -> _Wait:
+def _wait_of(replica: Replica, world: ClusterState, config: AssignerConfig, now_ms: int) -> _Wait:
     version = replica.region.table.record.schema_version
     server = replica.open_on
     if replica.transition is None and server is not None and replica.wants_open and not server.fencing:

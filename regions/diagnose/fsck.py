@@ -1,7 +1,7 @@
 """Is the cluster as it should be? The store's view against every server's own; what is wrong, and the legal way out.
 
-Pure: a `View` in, `Finding`s out. A view is taken while the cluster works, so one look shows contradictions that are
-only steps under way; the caller looks twice and keeps what `confirmed` both times.
+Pure: a `ClusterView` in, `Finding`s out. A view is taken while the cluster works, so one look shows contradictions
+that are only steps under way; the caller looks twice and keeps what `confirmed` both times.
 
 A finding may name a `Fix`: a step that the transition table allows, or a request to the active master that leads to
 nothing but such steps. Nothing else is ever proposed. What no legal step can mend (a hole in the key space, say) is
@@ -126,7 +126,7 @@ class FoundTransition(NamedTuple):
     version: int = 0
 
 
-class View(msgspec.Struct):
+class ClusterView(msgspec.Struct):
     """A cluster as the store and its servers describe it at one moment."""
 
     tables: list[TableRecord] = []
@@ -150,7 +150,7 @@ class View(msgspec.Struct):
     root: str = ""
 
 
-def check(view: View) -> list[Finding]:
+def check(view: ClusterView) -> list[Finding]:
     """Everything that is wrong in one view, in the order of `Problem`."""
     found = [_finding(Problem.UNREADABLE, path, f"{path}: {reason}") for path, reason in view.unreadable]
     found += _key_space(view)
@@ -182,7 +182,7 @@ def _finding(problem: Problem, subject: str, text: str, fix: Fix | None = None) 
 # --- key space --------------------------------------------------------------------------------------------------------
 
 
-def _key_space(view: View) -> Iterable[Finding]:
+def _key_space(view: ClusterView) -> Iterable[Finding]:
     for table in view.tables:
         if table.state is TableState.REMOVED:
             continue
@@ -213,7 +213,7 @@ def _key_space(view: View) -> Iterable[Finding]:
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
-def _owners(view: View) -> Iterable[Finding]:
+def _owners(view: ClusterView) -> Iterable[Finding]:
     tables = {one.table_id: one for one in view.tables}
     known = {region.region_id: region for regions in view.regions.values() for region in regions}
     alive = {one.uuid: one for one in view.servers}
@@ -253,7 +253,7 @@ def _owners(view: View) -> Iterable[Finding]:
 
 
 def _owner(
-    view: View, key: str, stored: Incarnation | None, owners: list[str], alive: Mapping[str, ServerRecord]
+    view: ClusterView, key: str, stored: Incarnation | None, owners: list[str], alive: Mapping[str, ServerRecord]
 ) -> Iterable[Finding]:
     """A replica at rest that should be open: on the server that the store names, and nowhere else."""
     if len(owners) > 1:
@@ -298,7 +298,7 @@ def _stored(stored: Incarnation | None, alive: Mapping[str, ServerRecord]) -> st
     return "nowhere" if stored is None else _names([stored.uuid], alive)
 
 
-def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: View) -> Fix | None:
+def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: ClusterView) -> Fix | None:
     """RF-01 is the legal way to have a server let go of something that it should not have, or to see what it lost."""
     server = alive.get(uuid)
     if server is None or not view.has_master:
@@ -315,7 +315,7 @@ def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: View) -> Fix | No
 # --- shared directories and files -------------------------------------------------------------------------------------
 
 
-def _directories(view: View) -> Iterable[Finding]:
+def _directories(view: ClusterView) -> Iterable[Finding]:
     """Servers whose shared directory is not the one in the store, and opens under another token than the store's."""
     ids = {record.directory_id for record in view.directories.values()}
     for server in view.servers:
@@ -343,7 +343,7 @@ def _directories(view: View) -> Iterable[Finding]:
 # --- transitions ------------------------------------------------------------------------------------------------------
 
 
-def _transitions(view: View) -> Iterable[Finding]:
+def _transitions(view: ClusterView) -> Iterable[Finding]:
     layout = Layout(view.root)
     tables = {one.table_id: one for one in view.tables}
     known = {region.region_id: region for regions in view.regions.values() for region in regions}
@@ -376,7 +376,7 @@ def _transitions(view: View) -> Iterable[Finding]:
             yield from _attended(view, record, alive)
 
 
-def _corrupt(view: View) -> set[str]:
+def _corrupt(view: ClusterView) -> set[str]:
     """Ids of tables and regions that are there, and whose records somebody has written over."""
     return {path.rpartition("/")[2] for path, _ in view.unreadable}
 
@@ -394,7 +394,7 @@ def _missing(record: TransitionRecord, region: RegionRecord | None, table: Table
     return f"all of table {table.name} has been deleted" if table.finished_ms else ""
 
 
-def _attended(view: View, record: TransitionRecord, alive: set[Incarnation]) -> Iterable[Finding]:
+def _attended(view: ClusterView, record: TransitionRecord, alive: set[Incarnation]) -> Iterable[Finding]:
     """Whether somebody who lives must act on it."""
     closing = record.state in (RegionState.CLOSING, RegionState.CLOSED)
     worker = record.source if closing else record.destination
@@ -429,7 +429,7 @@ def _away(found: FoundTransition, record: TransitionRecord, alive: set[Incarnati
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _tables(view: View) -> Iterable[Finding]:
+def _tables(view: ClusterView) -> Iterable[Finding]:
     """What a master leaves behind that dies while it creates a table; the next one to become active removes it."""
     tables = {one.table_id: one for one in view.tables}
     ids = {table_id: name for name, table_id in view.names.items()}
@@ -449,7 +449,7 @@ def _tables(view: View) -> Iterable[Finding]:
             yield from _name_of(table, view, ids)
 
 
-def _name_of(table: TableRecord, view: View, ids: Mapping[str, str]) -> Iterable[Finding]:
+def _name_of(table: TableRecord, view: ClusterView, ids: Mapping[str, str]) -> Iterable[Finding]:
     """The table's entry below /names; `ids` has the names by table id. Without the entry another table can take it."""
     path = Layout(view.root).name(table.name)
     if view.names.get(table.name) == table.table_id or path in {unreadable for unreadable, _ in view.unreadable}:
@@ -468,7 +468,7 @@ def _name_of(table: TableRecord, view: View, ids: Mapping[str, str]) -> Iterable
     yield _finding(Problem.NAMELESS, table.name, f"{text}: another table could take {table.name!r}", fix)
 
 
-def _leftovers(view: View) -> Iterable[Finding]:
+def _leftovers(view: ClusterView) -> Iterable[Finding]:
     """Directories of no table: of another cluster, say, or of a store that was set back to a backup."""
     tables = {one.table_id: one for one in view.tables}
     known = {*tables, *view.regions, *view.names.values(), *_corrupt(view)}

@@ -42,7 +42,7 @@ from regions.records.model import (
     TableState,
     TransitionRecord,
 )
-from regions.transitions.observed import NONE, UNKNOWN, Change, History, Sight, actor_of
+from regions.transitions.observed import NONE, UNKNOWN, Change, History, ObservedTransition, actor_of
 from regions.transitions.states import Actor
 
 #: A transition that has not changed for so long, and is not parked, is an alarm: longer than any deadline.
@@ -86,7 +86,7 @@ class Audit:
         self._still_ms = still_ms
         self._table_grace_ms = table_grace_ms
         self._history = History(wipe_allowed=True)
-        self._known: dict[str, Sight] = {}
+        self._known: dict[str, ObservedTransition] = {}
         #: uuid -> start code of servers that are certainly registered now.
         self._alive: dict[str, int] = {}
         self._tables: dict[str, TableRecord] = {}
@@ -103,7 +103,7 @@ class Audit:
 
     # --- facts --------------------------------------------------------------------------------------------------------
 
-    def begin(self, sights: Iterable[Sight]) -> None:
+    def begin(self, sights: Iterable[ObservedTransition]) -> None:
         """The transitions that exist when the audit begins: no steps, but known from now on."""
         found = [one for one in sights if one.exists]
         self._history.begin(found)
@@ -147,7 +147,7 @@ class Audit:
         transition that was asked for before can show it."""
         self._is_epoch_unread = True
 
-    def see(self, sight: Sight) -> list[Alarm]:
+    def see(self, sight: ObservedTransition) -> list[Alarm]:
         """A transition znode was read, or is gone."""
         known = self._known.get(sight.key)
         counted = len(self._history.breaches)
@@ -224,7 +224,9 @@ class Audit:
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
-    def _broken(self, sight: Sight, known: Sight | None, changes: list[Change]) -> Iterable[tuple[Rule, str]]:
+    def _broken(
+        self, sight: ObservedTransition, known: ObservedTransition | None, changes: list[Change]
+    ) -> Iterable[tuple[Rule, str]]:
         record = sight.record
         last = changes[-1]
         if not sight.exists:
@@ -252,7 +254,7 @@ class Audit:
         if self._alive.get(source.uuid) == source.start_code:
             yield Rule.TAKEN_FROM_THE_LIVING, f"{step.before or '(none)'} -> OFFLINE while {source} has it and lives"
 
-    def _vanished(self, known: Sight | None, changes: list[Change], now_ms: int) -> bool:
+    def _vanished(self, known: ObservedTransition | None, changes: list[Change], now_ms: int) -> bool:
         """A transition that ended other than after OPENED, for no reason that anybody can see."""
         last = changes[-1]
         count = sum(1 + change.missed for change in changes)

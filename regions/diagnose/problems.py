@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from itertools import islice
 
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import CLOSE, Replica, World
+from regions.cluster.state import CLOSE, ClusterState, Replica
 from regions.diagnose.explain import bar_words, objections
 from regions.diagnose.explain_table import late_tables
 from regions.records.model import RegionState
 
 
-def problems(world: World, stranded: Iterable[Replica], config: AssignerConfig, now_ms: int, limit: int) -> list[str]:
+def problems(
+    world: ClusterState, stranded: Iterable[Replica], config: AssignerConfig, now_ms: int, limit: int
+) -> list[str]:
     """At most `limit` lines: parked replicas, late closes, fenced and flapping servers, replicas without a server,
     tables that stay ALTERING or are not made."""
     stranded = list(stranded)
@@ -30,7 +32,7 @@ def problems(world: World, stranded: Iterable[Replica], config: AssignerConfig, 
     return found[:limit]
 
 
-def _of_servers(world: World, config: AssignerConfig, now_ms: int) -> list[str]:
+def _of_servers(world: ClusterState, config: AssignerConfig, now_ms: int) -> list[str]:
     found: list[str] = []
     for server in world.servers.values():
         if server.fenced_until_ms is not None:
@@ -54,7 +56,7 @@ def _of_servers(world: World, config: AssignerConfig, now_ms: int) -> list[str]:
     return found
 
 
-def _of_stranded(world: World, stranded: Iterable[Replica]) -> list[str]:
+def _of_stranded(world: ClusterState, stranded: Iterable[Replica]) -> list[str]:
     by_reason: dict[str, list[Replica]] = {}
     for replica in stranded:
         against = sorted(set(objections(replica, world).values()))
@@ -66,7 +68,7 @@ def _of_stranded(world: World, stranded: Iterable[Replica]) -> list[str]:
     ]
 
 
-def _of_replica(replica: Replica, world: World, config: AssignerConfig, now_ms: int) -> str:
+def _of_replica(replica: Replica, world: ClusterState, config: AssignerConfig, now_ms: int) -> str:
     transition = replica.transition
     order = replica.order
     if transition is None:

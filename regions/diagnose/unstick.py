@@ -14,7 +14,7 @@ import msgspec
 from regions.messages import Explanation, NextActor
 
 
-class Action(enum.StrEnum):
+class Remedy(enum.StrEnum):
     """What the master is asked to do."""
 
     NOTHING = "nothing"
@@ -26,7 +26,7 @@ class Action(enum.StrEnum):
 class Unstick(msgspec.Struct, frozen=True, omit_defaults=True):
     """The action, what it writes, what it costs, and how it is undone; `why` says why it is this one."""
 
-    action: Action
+    action: Remedy
     why: str
     steps: str = ""
     cost: str = ""
@@ -40,7 +40,7 @@ def unstick(said: Explanation, *, server_answers: bool | None) -> Unstick:
     """The action that helps `said`. `server_answers`: whether the server concerned does, None: it was not asked."""
     if said.standing == "PARKED":
         return Unstick(
-            Action.RETRY,
+            Remedy.RETRY,
             f"it was given up after {said.attempt} attempts: {said.last_error or 'no reason given'}",
             "OFFLINE -> OFFLINE with attempt 0 and a new destination, then as any open",
             "none: it is open nowhere",
@@ -49,14 +49,14 @@ def unstick(said: Explanation, *, server_answers: bool | None) -> Unstick:
     if said.actor is NextActor.NOBODY:
         if said.standing == "CLOSED" and any(way.startswith("rk region assign") for way in said.way_out):
             steps = "the region's mark is taken away; (none) -> OFFLINE, then as any open"
-            return Unstick(Action.ASSIGN, said.headline, steps, "none", f"rk region unassign {said.region_id}")
-        return Unstick(Action.NOTHING, said.headline)
+            return Unstick(Remedy.ASSIGN, said.headline, steps, "none", f"rk region unassign {said.region_id}")
+        return Unstick(Remedy.NOTHING, said.headline)
     if said.actor is NextActor.SERVER and said.server is not None:
         late = said.overdue_ms > 0
         if server_answers is False or late:
             why = f"{said.headline}, and {'its deadline has passed' if late else 'the server does not answer'}"
             return Unstick(
-                Action.FENCE,
+                Remedy.FENCE,
                 why,
                 "the server's registration is deleted; once its lease must have run out, each of its regions goes"
                 " -> OFFLINE (server death) and is opened elsewhere",
@@ -65,4 +65,4 @@ def unstick(said: Explanation, *, server_answers: bool | None) -> Unstick:
                 said.server.uuid,
                 said.server.start_code,
             )
-    return Unstick(Action.NOTHING, said.headline)
+    return Unstick(Remedy.NOTHING, said.headline)

@@ -23,7 +23,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from regions.cluster.state import Replica, World
+from regions.cluster.state import ClusterState, Replica
 from regions.messages.heartbeat import OPEN, ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TabletState, TransitionRecord
 
@@ -83,7 +83,7 @@ class Suspect:
 class Reports:
     """Everything that servers have reported in one reign."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ClusterState) -> None:
         self._world = world
         self._holdings: dict[str, Holding] = {}
         self._suspects: dict[tuple[str, str], Suspect] = {}

@@ -23,7 +23,7 @@ SILENT_MS: Final = 5_000
 FORGOTTEN_MS: Final = 3_600_000
 
 
-class Member:
+class RosterEntry:
     """One start of one server, as this master hears it."""
 
     __slots__ = ("beats", "figures", "heard_ms", "incarnation", "record", "sequence")
@@ -43,7 +43,7 @@ class Roster:
     """All servers that this master has heard of. Pure; times are the caller's."""
 
     def __init__(self) -> None:
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, RosterEntry] = {}
         #: Heartbeats that were believed, and that were not.
         self.beats = 0
         self.stale = 0
@@ -51,15 +51,15 @@ class Roster:
     def __len__(self) -> int:
         return len(self._members)
 
-    def find(self, uuid: str) -> Member | None:
+    def find(self, uuid: str) -> RosterEntry | None:
         """A server, if it was ever heard and not forgotten since."""
         return self._members.get(uuid)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[RosterEntry]:
         """All of them, by uuid."""
         return [self._members[uuid] for uuid in sorted(self._members)]
 
-    def hear(self, beat: Heartbeat, now_ms: int) -> Member | None:
+    def hear(self, beat: Heartbeat, now_ms: int) -> RosterEntry | None:
         """Take a heartbeat; None if it is out of date, and nothing in it may be believed."""
         server = beat.server
         member = self._members.get(server.uuid)
@@ -67,7 +67,7 @@ class Roster:
             if member is not None and member.incarnation.start_code > server.start_code:
                 self.stale += 1
                 return None
-            member = self._members[server.uuid] = Member(server)
+            member = self._members[server.uuid] = RosterEntry(server)
         if beat.sequence <= member.sequence:
             self.stale += 1
             return None

@@ -34,14 +34,14 @@ from regions.messages.cluster import ListServers as ListServers
 from regions.messages.cluster import Masters as Masters
 from regions.messages.cluster import MasterStatus as MasterStatus
 from regions.messages.cluster import MirrorStatus as MirrorStatus
-from regions.messages.cluster import Phase as Phase
 from regions.messages.cluster import Ping as Ping
 from regions.messages.cluster import RecentTransitions as RecentTransitions
 from regions.messages.cluster import ServerLoad as ServerLoad
 from regions.messages.cluster import Servers as Servers
 from regions.messages.cluster import ShutdownCluster as ShutdownCluster
+from regions.messages.cluster import StartupPhase as StartupPhase
 from regions.messages.cluster import Transitions as Transitions
-from regions.messages.cluster import TransitionSeen as TransitionSeen
+from regions.messages.cluster import TransitionStep as TransitionStep
 from regions.messages.cluster import UnfenceServer as UnfenceServer
 from regions.messages.codes import ALREADY_EXISTS as ALREADY_EXISTS
 from regions.messages.codes import BAD_REQUEST as BAD_REQUEST
@@ -95,9 +95,9 @@ from regions.messages.server import MasterReach as MasterReach
 from regions.messages.server import OpenList as OpenList
 from regions.messages.server import OpenOrder as OpenOrder
 from regions.messages.server import OpenRegions as OpenRegions
+from regions.messages.server import OrderOutcome as OrderOutcome
 from regions.messages.server import OrderResult as OrderResult
 from regions.messages.server import OrderResults as OrderResults
-from regions.messages.server import Outcome as Outcome
 from regions.messages.server import Purged as Purged
 from regions.messages.server import PurgeTable as PurgeTable
 from regions.messages.server import ReviewReplicas as ReviewReplicas

@@ -144,7 +144,7 @@ class Contacts(msgspec.Struct, frozen=True, tag=True):
     contacts: list[Contact]
 
 
-class Phase(msgspec.Struct, frozen=True, omit_defaults=True):
+class StartupPhase(msgspec.Struct, frozen=True, omit_defaults=True):
     """One phase of becoming active or of a bulk assignment; `seconds` so far if not `done`."""
 
     name: str
@@ -183,7 +183,7 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     open: int
     rit: int
     parked: int
-    phases: list[Phase]
+    phases: list[StartupPhase]
     plan: PlanProgress | None
     #: Parked replicas and what blocks them, at most 20.
     problems: list[str]
@@ -196,7 +196,7 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     cluster: str = ""
 
 
-class TransitionSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """A step of a transition as the master saw or made it; `after` "" means deleted."""
 
     at_ms: int
@@ -216,7 +216,7 @@ class TransitionSeen(msgspec.Struct, frozen=True, omit_defaults=True):
 class Transitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Answer to RecentTransitions and (with the current state as `after`) to ListRit."""
 
-    transitions: list[TransitionSeen]
+    transitions: list[TransitionStep]
     as_of: AsOf | None = None
 
 

@@ -54,7 +54,7 @@ class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     close_timeout_ms: int = 60_000
 
 
-class Outcome(enum.StrEnum):
+class OrderOutcome(enum.StrEnum):
     """What became of an order."""
 
     DONE = "done"  #: OPENED or CLOSED is in the store, at `version`
@@ -68,7 +68,7 @@ class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
     region_id: str
     replica: int
-    outcome: Outcome
+    outcome: OrderOutcome
     version: int = -1
     error: str = ""
 

@@ -11,7 +11,7 @@ distinct racks; server between floor and ceiling; (table, server) below its ceil
 """
 
 from regions.plan.artifact.digest import plan_digest
-from regions.plan.artifact.verify import Verdict, verify
+from regions.plan.artifact.verify import PlanVerdict, verify
 from regions.plan.engines.run import plan
 from regions.plan.problem.model import (
     BadInput,
@@ -41,11 +41,11 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlanRows",
+    "PlanVerdict",
     "RegionRow",
     "ServerRow",
     "Snapshot",
     "Stats",
-    "Verdict",
     "plan",
     "plan_digest",
     "verify",

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from regions.plan.artifact.files import (
-    Progress,
+    ProgressWriter,
     die_with_parent,
     prepare_output,
     progress_on_stdout,
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         return 4 if isinstance(error, NoServers) else 3
 
 
-def _run(options: argparse.Namespace, progress: Progress) -> int:
+def _run(options: argparse.Namespace, progress: ProgressWriter) -> int:
     """The four stages."""
     prepare_output(options.output)
     params = read_params(options.input)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from regions.plan.spark.target import Target, job_words, missing
+from regions.plan.spark.target import SparkTarget, job_words, missing
 
 #: Replicas up to which greedy has its plan before a process of its own has started.
 AT_ONCE_MAX: Final = 20_000
@@ -31,7 +31,7 @@ def expected_s(engine: str, replicas: int) -> float:
     return start + per_million * replicas / 1_000_000
 
 
-def choose_engine(replicas: int, target: Target, deadline_s: float) -> str:
+def choose_engine(replicas: int, target: SparkTarget, deadline_s: float) -> str:
     """What `auto` means for so many replicas on this machine: the best plan that is expected in time."""
     can_flow = importlib.util.find_spec("ortools") is not None and replicas <= FLOW_MAX
     can_spark = expected_s("spark", replicas) <= deadline_s and not missing(target)

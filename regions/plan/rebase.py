@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from regions.plan.engines.run import plan
 from regions.plan.problem.model import Last, Params, Plan, PlanRows, Snapshot, ints, texts
-from regions.plan.problem.numbered import Fleet
+from regions.plan.problem.numbered import EligibleServers
 
 
 def rebased(snapshot: Snapshot, params: Params, rows: PlanRows) -> tuple[Plan, int]:
@@ -18,7 +18,7 @@ def rebased(snapshot: Snapshot, params: Params, rows: PlanRows) -> tuple[Plan, i
     Raises: NoServers, ConflictingRegion, BadInput.
     """
     regions = set(snapshot.regions.region_id.tolist())
-    fleet = Fleet(snapshot.servers, {}).number
+    fleet = EligibleServers(snapshot.servers, {}).number
     kept = [(rid, replica, sid) for rid, replica, sid in rows if rid in regions and sid in fleet]
     known = {(rid, replica) for rid, replica, _ in kept}
     last = snapshot.last

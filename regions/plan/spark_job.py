@@ -32,7 +32,7 @@ import numpy as np
 from regions.plan.artifact.files import (
     COLUMNS,
     PARAMS,
-    Progress,
+    ProgressWriter,
     die_with_parent,
     find_table,
     prepare_output,
@@ -54,20 +54,20 @@ from regions.plan.problem.model import (
     Plan,
     PlanError,
     RegionRow,
+    ServerColumns,
     ServerRow,
-    Servers,
     Snapshot,
 )
-from regions.plan.problem.numbered import Fleet
+from regions.plan.problem.numbered import EligibleServers
 from regions.plan.spark.arguments import NoSpark, SparkFailed, first_words, told
-from regions.plan.spark.locate import Found, locate, read_paths
+from regions.plan.spark.locate import LocalBytes, locate, read_paths
 from regions.plan.spark.rows import Solved, Sources, solve_on_spark
 from regions.plan.spark.target import (
     DEFAULT,
     SUBMITTED,
     BadTarget,
-    Kind,
-    Target,
+    SparkTarget,
+    TargetKind,
     missing,
     parse_conf,
     parse_target,
@@ -145,7 +145,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(options: argparse.Namespace, progress: Progress) -> None:
+def _run(options: argparse.Namespace, progress: ProgressWriter) -> None:
     """The stages of a job. With --warm-up, or --wait-input and no input yet, a tiny plan warms Spark up."""
     target = check_target(options)
     prepare_output(options.output)
@@ -156,7 +156,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
         progress.note(f"waits for a session of {target.url}")
     with session(options, given) as spark:
         progress.stage("session")
-        if target.has_executors and target.kind is not Kind.CONNECT:
+        if target.has_executors and target.kind is not TargetKind.CONNECT:
             progress.total += 1
             _await_executor(spark, target, progress)
             progress.stage("executors")
@@ -175,7 +175,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
         _deliver(options, given, solve(spark, given, progress, options.shards), progress)
 
 
-def _locate_only(options: argparse.Namespace, progress: Progress) -> None:
+def _locate_only(options: argparse.Namespace, progress: ProgressWriter) -> None:
     """Find where blocks lie, and nothing else: the table `paths` of the input becomes a table `blocks`."""
     progress.total = 2
     paths = read_paths(options.input)
@@ -187,14 +187,14 @@ def _locate_only(options: argparse.Namespace, progress: Progress) -> None:
 
 
 def _blocks_of(
-    spark: Any, options: argparse.Namespace, target: Target, paths: list[tuple[str, str]], progress: Progress
+    spark: Any, options: argparse.Namespace, target: SparkTarget, paths: list[tuple[str, str]], progress: ProgressWriter
 ) -> Blocks:
     """Where blocks lie, as the session's Java says; as another process says where that Java cannot be asked.
 
     Another process, and not only another Java: with gRPC's threads in it, this one cannot fork safely, as starting a
     Java from here does.
     """
-    if target.kind is not Kind.CONNECT:
+    if target.kind is not TargetKind.CONNECT:
         return find_blocks(spark.sparkContext._jvm, spark.sparkContext._jsc.hadoopConfiguration(), paths, progress)
     with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as found:
         words = ["--input", str(options.input), "--output", found, "--locate", "--die-with-parent"]
@@ -243,11 +243,11 @@ def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
             gateway.proc.wait()
 
 
-def find_blocks(jvm: Any, configuration: Any, paths: list[tuple[str, str]], progress: Progress) -> Blocks:
+def find_blocks(jvm: Any, configuration: Any, paths: list[tuple[str, str]], progress: ProgressWriter) -> Blocks:
     """Where the blocks of these tables lie. Raises: BadInput naming the path."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    found = Found()
+    found = LocalBytes()
     for table_id, path in paths:
         try:
             locate(jvm, configuration, path, found, lambda files: progress.note(f"{files} files"))
@@ -274,7 +274,7 @@ def _set(spark: Any, options: argparse.Namespace, size: int) -> None:
             spark.conf.set(key, value)
 
 
-def _await_executor(spark: Any, target: Target, progress: Progress) -> None:
+def _await_executor(spark: Any, target: SparkTarget, progress: ProgressWriter) -> None:
     """Until the cluster has given the job something to run on: Spark itself would wait without a word.
 
     Raises: SparkFailed when the cluster has refused the job.
@@ -306,16 +306,16 @@ def _warm_up(spark: Any, options: argparse.Namespace, wanted: Input | None) -> N
         write_snapshot(Path(scratch), tiny, Params(), kind="parquet")
         given = read_input(Path(scratch))
         _set(spark, options, (wanted or given).size)
-        solve(spark, given, Progress(io.StringIO(), 0), shards=1)
+        solve(spark, given, ProgressWriter(io.StringIO(), 0), shards=1)
         spark.catalog.clearCache()
 
 
-def solve(spark: Any, given: Input, progress: Progress, shards: int = 0) -> Solved:
+def solve(spark: Any, given: Input, progress: ProgressWriter, shards: int = 0) -> Solved:
     """Spark's half of the work; `shards` 0: by the size."""
     return solve_on_spark(spark, given.sources, given.params, given.fleet, given.ignored, progress, shards=shards)
 
 
-def _deliver(options: argparse.Namespace, given: Input, solved: Solved, progress: Progress) -> None:
+def _deliver(options: argparse.Namespace, given: Input, solved: Solved, progress: ProgressWriter) -> None:
     """The driver's half: leftovers, repair, verdict, files."""
     plan = finished(given, solved)
     progress.stage("leftovers")
@@ -339,12 +339,12 @@ def finished(given: Input, solved: Solved) -> Plan:
 # --- before anything is started -------------------------------------------------------------------------------------
 
 
-def check_target(options: argparse.Namespace) -> Target:
+def check_target(options: argparse.Namespace) -> SparkTarget:
     """What the job is to run on, as far as that can be told without starting anything. Raises: BadTarget, NoSpark."""
     parse_conf(options.conf)
     target = target_of(options)
     lack = missing(target)
-    if not lack and target.kind is not Kind.CONNECT and SUBMITTED not in os.environ:
+    if not lack and target.kind is not TargetKind.CONNECT and SUBMITTED not in os.environ:
         lack = _unfit_java()
     if lack:
         raise NoSpark(f"Spark needs Java {JAVA_MIN} or later: {lack}" if "JAVA" in lack.upper() else lack)
@@ -358,7 +358,7 @@ def check_target(options: argparse.Namespace) -> Target:
     return target
 
 
-def target_of(options: argparse.Namespace) -> Target:
+def target_of(options: argparse.Namespace) -> SparkTarget:
     """The master that is meant; `spark-submit` has settled it already if it was given none. Raises: BadTarget."""
     if options.master or SUBMITTED not in os.environ:
         return parse_target(options.master or DEFAULT)
@@ -385,7 +385,7 @@ def _unfit_java() -> str:
 class Input:
     """An input directory: parameters, the servers (few, read here), and where the large tables lie."""
 
-    def __init__(self, params: Params, fleet: Fleet, sources: Sources, ignored: dict[str, int]) -> None:
+    def __init__(self, params: Params, fleet: EligibleServers, sources: Sources, ignored: dict[str, int]) -> None:
         self.params = params
         self.fleet = fleet
         self.sources = sources
@@ -409,7 +409,7 @@ def read_input(directory: Path) -> Input:
     ignored: dict[str, int] = {}
     kind, paths = find_table(directory, "servers")
     parts = [read_file(path, kind, COLUMNS["servers"]) for path in paths]
-    fleet = Fleet(Servers(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), ignored)
+    fleet = EligibleServers(ServerColumns(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), ignored)
     if not len(fleet):
         raise NoServers(f"none of {fleet.live} live servers may take regions")
     sources = {name: find_table(directory, name) for name in ("regions", "blocks", "last")}
@@ -440,7 +440,7 @@ def session(options: argparse.Namespace, given: Input | None) -> Iterator[Any]:
     target, asked = target_of(options), parse_conf(options.conf)
     _choose_python(asked)
     with tempfile.TemporaryDirectory(prefix="regionkeeper-plan-") as scratch:
-        if target.kind is Kind.CONNECT:
+        if target.kind is TargetKind.CONNECT:
             builder = SparkSession.builder.remote(target.url)
             asked = {key: value for key, value in asked.items() if not key.startswith("spark.driver.")}
             settings = {f"spark.sql.execution.{key[6:]}": asked.pop(key) for key in _PYTHONS if key in asked}
@@ -496,7 +496,7 @@ def _joined(ours: dict[str, str], asked: dict[str, str]) -> dict[str, str]:
     return both
 
 
-def _settings(options: argparse.Namespace, target: Target, given: Input | None, scratch: str) -> dict[str, str]:
+def _settings(options: argparse.Namespace, target: SparkTarget, given: Input | None, scratch: str) -> dict[str, str]:
     """Spark's configuration that is fixed when it starts; without an input yet, for one of any size."""
     small = given is not None and given.size <= SMALL_INPUT_BYTES
     log = Path(scratch, "log4j2.properties")

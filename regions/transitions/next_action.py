@@ -36,7 +36,7 @@ class Action(enum.IntEnum):
     DELETE = 6  #: delete the znode together with a check of the table's intent
 
 
-class Verdict(NamedTuple):
+class NextStep(NamedTuple):
     """A row of the table: the action, the cause under which the step is legal, and the rows it implements."""
 
     action: Action
@@ -58,37 +58,37 @@ _GONE: Final = (_NONE, _DEAD)
 # state, sources, destinations, verdict. Every combination is covered exactly once (a test counts them).
 # fmt: off
 _REOPEN: Final = (
-    (_OFFLINE, _ANY,     (_ALIVE,), Verdict(Action.ORDER_OPEN,  Cause.OPEN_ORDER,     "MF-04 RT-17")),
-    (_OFFLINE, _ANY,     (_DEAD,),  Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-04 MF-04")),
-    (_OFFLINE, _ANY,     (_NONE,),  Verdict(Action.REASSIGN,    Cause.REPLAN,         "MF-04")),
-    (_OPENING, _ANY,     (_ALIVE,), Verdict(Action.WAIT,        Cause.PROGRESS,       "RT-18 RF-07 MF-07")),
-    (_OPENING, _ANY,     _GONE,     Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-07")),
-    (_OPENED,  _ANY,     (_ALIVE,), Verdict(Action.ACKNOWLEDGE, Cause.DONE,           "RT-19 RF-08 MF-08")),
-    (_OPENED,  _ANY,     _GONE,     Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-08 X5")),
-    (_CLOSING, (_ALIVE,), _ANY,     Verdict(Action.WAIT,        Cause.CLOSE_DONE,     "RT-16 RF-05 MF-05 X1")),
-    (_CLOSING, _GONE,    (_ALIVE,), Verdict(Action.KEEP_PLAN,   Cause.SERVER_DEATH,   "RF-05 X1")),
-    (_CLOSING, _GONE,    _GONE,     Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-05")),
-    (_CLOSED,  _ANY,     (_ALIVE,), Verdict(Action.KEEP_PLAN,   Cause.MOVE_CONTINUES, "RT-17 RF-06 X2")),
-    (_CLOSED,  _ANY,     (_DEAD,),  Verdict(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-06")),
-    (_CLOSED,  _ANY,     (_NONE,),  Verdict(Action.REASSIGN,    Cause.MOVE_CONTINUES, "MF-06")),
+    (_OFFLINE, _ANY,     (_ALIVE,), NextStep(Action.ORDER_OPEN,  Cause.OPEN_ORDER,     "MF-04 RT-17")),
+    (_OFFLINE, _ANY,     (_DEAD,),  NextStep(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-04 MF-04")),
+    (_OFFLINE, _ANY,     (_NONE,),  NextStep(Action.REASSIGN,    Cause.REPLAN,         "MF-04")),
+    (_OPENING, _ANY,     (_ALIVE,), NextStep(Action.WAIT,        Cause.PROGRESS,       "RT-18 RF-07 MF-07")),
+    (_OPENING, _ANY,     _GONE,     NextStep(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-07")),
+    (_OPENED,  _ANY,     (_ALIVE,), NextStep(Action.ACKNOWLEDGE, Cause.DONE,           "RT-19 RF-08 MF-08")),
+    (_OPENED,  _ANY,     _GONE,     NextStep(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-08 X5")),
+    (_CLOSING, (_ALIVE,), _ANY,     NextStep(Action.WAIT,        Cause.CLOSE_DONE,     "RT-16 RF-05 MF-05 X1")),
+    (_CLOSING, _GONE,    (_ALIVE,), NextStep(Action.KEEP_PLAN,   Cause.SERVER_DEATH,   "RF-05 X1")),
+    (_CLOSING, _GONE,    _GONE,     NextStep(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-05")),
+    (_CLOSED,  _ANY,     (_ALIVE,), NextStep(Action.KEEP_PLAN,   Cause.MOVE_CONTINUES, "RT-17 RF-06 X2")),
+    (_CLOSED,  _ANY,     (_DEAD,),  NextStep(Action.REASSIGN,    Cause.SERVER_DEATH,   "RF-06")),
+    (_CLOSED,  _ANY,     (_NONE,),  NextStep(Action.REASSIGN,    Cause.MOVE_CONTINUES, "MF-06")),
 )
 _STAY_CLOSED: Final = (
-    (_OFFLINE, _ANY,     _ANY,      Verdict(Action.DELETE,      Cause.DO_NOT_REOPEN,  "X3 X6")),
-    (_OPENING, _ANY,     (_ALIVE,), Verdict(Action.WAIT,        Cause.PROGRESS,       "closed once it is open")),
-    (_OPENING, _ANY,     _GONE,     Verdict(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-07 X6")),
-    (_OPENED,  _ANY,     (_ALIVE,), Verdict(Action.ACKNOWLEDGE, Cause.DONE,           "RT-19 MF-08, closed next")),
-    (_OPENED,  _ANY,     _GONE,     Verdict(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-08 X5 X6")),
-    (_CLOSING, (_ALIVE,), _ANY,     Verdict(Action.WAIT,        Cause.CLOSE_DONE,     "RT-16 MF-05 X1")),
-    (_CLOSING, _GONE,    _ANY,      Verdict(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-05 X6")),
-    (_CLOSED,  _ANY,     _ANY,      Verdict(Action.DELETE,      Cause.DO_NOT_REOPEN,  "ED-01 X3 X6")),
+    (_OFFLINE, _ANY,     _ANY,      NextStep(Action.DELETE,      Cause.DO_NOT_REOPEN,  "X3 X6")),
+    (_OPENING, _ANY,     (_ALIVE,), NextStep(Action.WAIT,        Cause.PROGRESS,       "closed once it is open")),
+    (_OPENING, _ANY,     _GONE,     NextStep(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-07 X6")),
+    (_OPENED,  _ANY,     (_ALIVE,), NextStep(Action.ACKNOWLEDGE, Cause.DONE,           "RT-19 MF-08, closed next")),
+    (_OPENED,  _ANY,     _GONE,     NextStep(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-08 X5 X6")),
+    (_CLOSING, (_ALIVE,), _ANY,     NextStep(Action.WAIT,        Cause.CLOSE_DONE,     "RT-16 MF-05 X1")),
+    (_CLOSING, _GONE,    _ANY,      NextStep(Action.PUT_DOWN,    Cause.SERVER_DEATH,   "RF-05 X6")),
+    (_CLOSED,  _ANY,     _ANY,      NextStep(Action.DELETE,      Cause.DO_NOT_REOPEN,  "ED-01 X3 X6")),
 )
 # fmt: on
 
-Row = tuple[RegionState, tuple[Party, ...], tuple[Party, ...], Verdict]
+Row = tuple[RegionState, tuple[Party, ...], tuple[Party, ...], NextStep]
 
 
-def _expand(rows: tuple[Row, ...]) -> dict[tuple[RegionState, Party, Party], Verdict]:
-    table: dict[tuple[RegionState, Party, Party], Verdict] = {}
+def _expand(rows: tuple[Row, ...]) -> dict[tuple[RegionState, Party, Party], NextStep]:
+    table: dict[tuple[RegionState, Party, Party], NextStep] = {}
     for state, sources, destinations, verdict in rows:
         for source in sources:
             for destination in destinations:
@@ -101,7 +101,7 @@ _REOPEN_TABLE: Final = _expand(_REOPEN)
 _STAY_CLOSED_TABLE: Final = _expand(_STAY_CLOSED)
 
 
-def next_action(state: RegionState, source: Party, destination: Party, *, reopen: bool) -> Verdict:
+def next_action(state: RegionState, source: Party, destination: Party, *, reopen: bool) -> NextStep:
     """The table's row. `reopen`: the table's persisted intent wants its regions open (X6)."""
     table = _REOPEN_TABLE if reopen else _STAY_CLOSED_TABLE
     return table[state, source, destination]

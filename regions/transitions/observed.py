@@ -38,7 +38,7 @@ _USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN, Ca
 _ANSWERS_MAX: Final = 4_096
 
 
-class Sight(NamedTuple):
+class ObservedTransition(NamedTuple):
     """A transition's znode as it was at one moment.
 
     `exists` False: it is gone; then `version` is the last one it had, UNKNOWN after a gap in the events, and `record`
@@ -99,13 +99,13 @@ class History:
         """Whether a region that is to be open has a legal way of that many steps, outside of a cluster startup."""
         return bool(_ways(_USUAL, before, after, steps))
 
-    def begin(self, sights: Iterable[Sight]) -> None:
+    def begin(self, sights: Iterable[ObservedTransition]) -> None:
         """Take note of the transitions that exist before watching begins; they are no changes."""
         for sight in sights:
             if sight.exists:
                 self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
 
-    def see(self, sight: Sight) -> list[Change]:
+    def see(self, sight: ObservedTransition) -> list[Change]:
         """Add one sight; returns the changes it shows (none for a second look at the same version)."""
         known = self._known.get(sight.key)
         if not sight.exists:
@@ -121,20 +121,22 @@ class History:
         # The transition that was known ended unseen, and this is the next one of the same replica.
         return [*self._ended(sight._replace(version=UNKNOWN), known), *self._changed(sight, None)]
 
-    def _changed(self, sight: Sight, known: _Known | None) -> list[Change]:
+    def _changed(self, sight: ObservedTransition, known: _Known | None) -> list[Change]:
         self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
         before = NONE if known is None else known.record.state.value
         steps = sight.version + 1 if known is None else sight.version - known.version
         return self._steps(sight, before, sight.record.state.value, steps, sight.record)
 
-    def _ended(self, sight: Sight, known: _Known | None) -> list[Change]:
+    def _ended(self, sight: ObservedTransition, known: _Known | None) -> list[Change]:
         """Its znode is gone; `known` is how it was seen last, None if it was never seen."""
         self._known.pop(sight.key, None)
         before, version = (NONE, UNKNOWN) if known is None else (known.record.state.value, known.version)
         steps = _fewest_to_end(self._unlikely, before) if sight.version == UNKNOWN else sight.version - version + 1
         return self._steps(sight, before, NONE, steps, sight.record if known is None else known.record)
 
-    def _steps(self, sight: Sight, before: str, after: str, count: int, record: TransitionRecord) -> list[Change]:
+    def _steps(
+        self, sight: ObservedTransition, before: str, after: str, count: int, record: TransitionRecord
+    ) -> list[Change]:
         """`count` steps lead from `before` to `after`: tell them one by one where only one legal way is that long."""
         self.steps_missed += count - 1
         ways = _ways(self._unlikely, before, after, count)

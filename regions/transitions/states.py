@@ -103,7 +103,7 @@ _LEGAL: Final = frozenset((step.actor, step.before, step.after) for step in STEP
 _LEGAL_BECAUSE: Final = frozenset((step.actor, step.before, step.after, step.cause) for step in STEPS)
 
 
-class InvalidTransition(errors.InvalidTransition):
+class IllegalStep(errors.InvalidTransition):
     """A step that the table does not allow; nothing has been written."""
 
     def __init__(
@@ -143,7 +143,7 @@ def check(
         InvalidTransition: the table has no such row; `subject` (a region) goes into the message.
     """
     if not is_legal(actor, before, after, cause):
-        raise InvalidTransition(actor, before, after, cause, subject)
+        raise IllegalStep(actor, before, after, cause, subject)
 
 
 def legal_successors(before: RegionState | None) -> list[RegionState | None]:

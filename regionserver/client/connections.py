@@ -14,10 +14,10 @@ import msgspec
 from coord.rpc.wire import (
     PREAMBLE,
     Code,
-    FrameReader,
     Payload,
     Request,
     RpcError,
+    RpcFrameReader,
     StreamError,
     decode_reply,
     encode_body,
@@ -42,7 +42,7 @@ class _Connection:
             where = f"{address[0]}:{address[1]}"
             raise RpcError(Code.UNREACHABLE, f"{where} does not answer: {error.strerror or error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reader = FrameReader()
+        self._reader = RpcFrameReader()
         self._ids = itertools.count(1)
         self._greeting = PREAMBLE
 

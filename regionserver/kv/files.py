@@ -23,7 +23,8 @@ not. Only when a former owner's process still *exists* (its mark is locked: it i
 session is over) does the new owner copy the rows into a file of its own, named by its token, and durable before the
 region is announced. Whatever the old owner still does to its own file, nobody will read it.
 
-Nothing acknowledged can be missing from the copy. The old owner acknowledges only what `Hold.is_newest` was true for
+Nothing acknowledged can be missing from the copy. The old owner acknowledges only what `DirectoryLock.is_newest` was
+true for
 *after* the commit; our mark was placed after that, and the copy was begun after our mark. And the copy is sound
 although the old owner might commit meanwhile: it asks `is_newest` before each commit as well, so at most one can be
 under way, and one commit never touches a page that the state before it needs.
@@ -50,11 +51,11 @@ from coord.rpc.wire import RpcError
 from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE
 from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import is_whole, seal, seal_all, shown
-from regionserver.kv.snapshot import DAMAGE, Snapshot
+from regionserver.kv.snapshot import DAMAGE, RowSnapshot
 from regionserver.replica.opener import RegionError
 from regionserver.request_gate import FENCED, NOT_SERVING
 from regionserver.storage.directory import sync_folder
-from regionserver.storage.ownership import Hold
+from regionserver.storage.ownership import DirectoryLock
 
 log = Logger()
 
@@ -93,7 +94,7 @@ class RegionFile:
 
     def __init__(
         self,
-        hold: Hold,
+        hold: DirectoryLock,
         environments: Environments,
         *,
         map_bytes: int = MAP_BYTES,
@@ -246,15 +247,15 @@ class RegionFile:
     # --- requests ---
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Snapshot]:
+    def reading(self) -> Iterator[RowSnapshot]:
         """The rows as of now. Raises RpcError."""
         with self._using(create=False) as env:
             if env is None:
-                yield Snapshot(None)
+                yield RowSnapshot(None)
                 return
             try:
                 with _storage_errors("read"), env.begin() as transaction:
-                    yield Snapshot(transaction, is_checked=self.is_checked)
+                    yield RowSnapshot(transaction, is_checked=self.is_checked)
             except RpcError as error:
                 self._note_damage(error)
                 raise

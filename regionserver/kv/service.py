@@ -39,7 +39,7 @@ from regionserver.kv.messages import (
     KvWritten,
     check_request,
 )
-from regionserver.kv.snapshot import Snapshot
+from regionserver.kv.snapshot import RowSnapshot
 from regionserver.replica.opener import Opening
 from regionserver.request_gate import FENCED, NOT_SERVING, Serving
 from regionserver.storage.directory import DirectoryOpener
@@ -212,7 +212,7 @@ class _Region:
         self.writes: Lane[KvWrite] = Lane(regions.submit, lambda some: regions.write_together(file, some))
 
 
-def _read(snapshot: Snapshot, request: Reading) -> msgspec.Struct:
+def _read(snapshot: RowSnapshot, request: Reading) -> msgspec.Struct:
     if isinstance(request, KvRead):
         return KvValues(snapshot.values(key.encode() for key in request.keys))
     if isinstance(request, KvVerify):

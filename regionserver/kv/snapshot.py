@@ -28,7 +28,7 @@ DAMAGE: Final = (
 )
 
 
-class Snapshot:
+class RowSnapshot:
     """A region's rows as of one moment."""
 
     def __init__(self, transaction: Any, *, is_checked: bool = True) -> None:
@@ -104,7 +104,7 @@ class Snapshot:
 
 @dataclass
 class Verified:
-    """What `Snapshot.verify` has found in one page."""
+    """What `RowSnapshot.verify` has found in one page."""
 
     is_checked: bool = True
     rows: int = 0

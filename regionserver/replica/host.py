@@ -28,9 +28,9 @@ from regions.messages import (
     CloseOrder,
     HostedReplica,
     OpenOrder,
+    OrderOutcome,
     OrderResult,
     OrderResults,
-    Outcome,
 )
 from regions.records import znodes
 from regions.records.kinds import KV, can_open
@@ -105,7 +105,7 @@ class _Batch:
 
 
 def _started(region_id: str, replica: int) -> OrderResult:
-    return OrderResult(region_id, replica, Outcome.STARTED)
+    return OrderResult(region_id, replica, OrderOutcome.STARTED)
 
 
 class Host:
@@ -197,7 +197,7 @@ class Host:
         if not order.kind or can_open(kind, order.kind):
             return None
         record, why = order.transition, f"the server is of kind {kind or KV}, the table of kind {order.kind}"
-        return OrderResult(record.region_id, record.replica, Outcome.FAILED, error=why)
+        return OrderResult(record.region_id, record.replica, OrderOutcome.FAILED, error=why)
 
     def close_regions(self, orders: list[CloseOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
         """Take CLOSE orders; fires as `open_regions`."""

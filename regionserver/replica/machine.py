@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from coord.errors import InvalidTransition
-from regions.messages import AlterOrder, AlterResult, CloseOrder, HostedReplica, OpenOrder, OrderResult, Outcome
+from regions.messages import AlterOrder, AlterResult, CloseOrder, HostedReplica, OpenOrder, OrderOutcome, OrderResult
 from regions.messages.heartbeat import ReplicaReport
 from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.transitions import states, trail
@@ -38,8 +38,8 @@ from regionserver.replica.effects import (
     Stop,
     WriteStep,
 )
-from regionserver.replica.readback import Verdict, is_disowned, judge
-from regionserver.replica.states import LEGAL, SHOWN, Mark, Phase, Replica, Waiting, mark_of
+from regionserver.replica.readback import Readback, is_disowned, judge
+from regionserver.replica.states import LEGAL, SHOWN, LocalReplica, Mark, Phase, Waiting, mark_of
 
 #: How often the store may refuse a step whose znode looks as it should, before the order is given up.
 REFUSALS_MAX: Final = 5
@@ -56,7 +56,7 @@ _ALTERED: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING, Phase.OPEN, 
 PROGRESS_PER_TIMEOUT: Final = 4
 
 
-class Past(NamedTuple):
+class FinishedOrder(NamedTuple):
     """The end of an order, for a master that asks again."""
 
     mark: Mark | None
@@ -69,8 +69,8 @@ class Replicas:
 
     def __init__(self, me: Incarnation) -> None:
         self.me = me
-        self._replicas: dict[Key, Replica] = {}
-        self._past: dict[Key, Past] = {}
+        self._replicas: dict[Key, LocalReplica] = {}
+        self._past: dict[Key, FinishedOrder] = {}
         self._effects: list[Effect] = []
         self._story: deque[tuple[int, Key, str, str, str]] = deque(maxlen=STORY_MAX)
         self._last_number = 0
@@ -159,21 +159,23 @@ class Replicas:
         if record.state is RegionState.OPENING and record.destination == self.me:
             return self._asked_again(key)
         if record.state is not RegionState.OFFLINE or record.destination != self.me:
-            return _result(key, Outcome.REFUSED, error=f"the order's record is {record.state} for {record.destination}")
+            return _result(
+                key, OrderOutcome.REFUSED, error=f"the order's record is {record.state} for {record.destination}"
+            )
         mark = mark_of(order)
         replica = self._replicas.get(key)
         if replica is None:
             past = self._past.get(key)
             if past is not None and past.mark == mark:
                 return past.result
-            replica = Replica(key, order.region, now_ms)
+            replica = LocalReplica(key, order.region, now_ms)
             return self._claim(replica, order, epoch, self._number(), now_ms)
         if replica.mark == mark:
             if replica.phase is Phase.OPEN:
-                return _result(key, Outcome.DONE, replica.version)
+                return _result(key, OrderOutcome.DONE, replica.version)
             if replica.phase in (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING):
                 return replica.ticket
-            return _result(key, Outcome.REFUSED, replica.version, f"that order is over, it is {replica.phase} now")
+            return _result(key, OrderOutcome.REFUSED, replica.version, f"that order is over, it is {replica.phase} now")
         if replica.phase is Phase.OPEN:
             return self._claim(replica, order, epoch, self._number(), now_ms)
         return self._wait(replica, order, epoch)
@@ -188,12 +190,12 @@ class Replicas:
             past = self._past.get(key)
             if past is not None and past.mark is not None:
                 return past.result
-            return _result(key, Outcome.REFUSED, error="it is not being opened here")
+            return _result(key, OrderOutcome.REFUSED, error="it is not being opened here")
         if replica.phase is Phase.OPEN:
-            return _result(key, Outcome.DONE, replica.version)
+            return _result(key, OrderOutcome.DONE, replica.version)
         if replica.phase in (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING):
             return replica.ticket
-        return _result(key, Outcome.REFUSED, replica.version, f"it is {replica.phase}")
+        return _result(key, OrderOutcome.REFUSED, replica.version, f"it is {replica.phase}")
 
     def order_close(self, order: CloseOrder, epoch: int, now_ms: int) -> OrderResult | int:
         """Take a CLOSE order; answers as `order_open`."""
@@ -203,7 +205,7 @@ class Replicas:
             past = self._past.get(key)
             if past is not None and past.mark is None:
                 return past.result
-            return _result(key, Outcome.REFUSED, error="it is not open here")
+            return _result(key, OrderOutcome.REFUSED, error="it is not open here")
         if replica.phase is Phase.OPEN:
             return self._mark_closing(replica, order, epoch, self._number(), now_ms)
         if replica.phase is Phase.STUCK:
@@ -218,7 +220,7 @@ class Replicas:
             return replica.ticket
         if replica.phase is Phase.ANNOUNCING:
             return self._wait(replica, order, epoch)
-        return _result(key, Outcome.REFUSED, replica.version, f"it is {replica.phase}")
+        return _result(key, OrderOutcome.REFUSED, replica.version, f"it is {replica.phase}")
 
     def alter(self, order: AlterOrder) -> AlterResult:
         """Tell a replica of its table's schema version (DD-07); one that is not here, or leaves, gets none.
@@ -244,11 +246,11 @@ class Replicas:
         """A master doubts that an open replica is ours: the store's word decides, not the master's (FN-03)."""
         replica = self._replicas.get(key)
         if replica is None:
-            return _result(key, Outcome.DONE)
+            return _result(key, OrderOutcome.DONE)
         if replica.phase is Phase.OPEN and not replica.review_number:
             replica.review_number = self._number()
             self._effects.append(ReadOwner(key, replica.review_number, replica.region.table_id))
-        return _result(key, Outcome.STARTED)
+        return _result(key, OrderOutcome.STARTED)
 
     # --- answers of the store ---
 
@@ -292,14 +294,14 @@ class Replicas:
                 self._announce(replica, now_ms)
         elif step.cause is Cause.OPEN_DONE:
             self._move(replica, "step taken", Phase.OPEN, now_ms)
-            self._decide(replica, Outcome.DONE)
+            self._decide(replica, OrderOutcome.DONE)
             self._next_order(replica, now_ms)
         elif step.cause is Cause.CLOSE_ORDER:
             self._move(replica, "step taken", Phase.CLOSING, now_ms)
             self._close(replica)
         else:
-            result = self._decide(replica, Outcome.DONE)
-            self._forget(replica, "step taken", Past(None, result, None), now_ms)
+            result = self._decide(replica, OrderOutcome.DONE)
+            self._forget(replica, "step taken", FinishedOrder(None, result, None), now_ms)
 
     def step_failed(self, key: Key, number: int, error: str, is_refused: bool) -> None:
         """The step was refused by the store, or (not `is_refused`) nobody knows: read the znode back."""
@@ -335,16 +337,16 @@ class Replicas:
             region=region,
             location=replica.location,
         )
-        if verdict is Verdict.AGAIN and replica.refusals >= REFUSALS_MAX:
-            verdict = Verdict.LOST
-        if verdict is Verdict.LOST:
+        if verdict is Readback.AGAIN and replica.refusals >= REFUSALS_MAX:
+            verdict = Readback.LOST
+        if verdict is Readback.LOST:
             replica.step = None
             self._step_lost(replica, step.cause, found, version, now_ms)
             return
         if region is not None:
             # Whatever else the record says by now stands; the step adds the location to it.
             replica.region, replica.region_version = region, region_version
-        if verdict is Verdict.TAKEN:
+        if verdict is Readback.TAKEN:
             step.record, step.region = found if found is not None else step.record, None
             replica.step_number = number
             self.step_done(key, number, version, region_version, now_ms, zxid)
@@ -429,7 +431,7 @@ class Replicas:
         replica.error = error
         if replica.phase is not Phase.DROPPING:
             self._move(replica, "close failed", Phase.STUCK, now_ms)
-            self._decide(replica, Outcome.FAILED, error)
+            self._decide(replica, OrderOutcome.FAILED, error)
             return
         self._move(replica, "close failed", Phase.DROPPING, now_ms)
         replica.drops += 1
@@ -460,7 +462,7 @@ class Replicas:
         for replica in list(self._replicas.values()):
             replica.step, replica.step_number = None, 0
             if replica.phase is not Phase.DROPPING:
-                self._decide(replica, Outcome.FAILED, "this server has lost its session")
+                self._decide(replica, OrderOutcome.FAILED, "this server has lost its session")
             self._supersede(replica, "this server has lost its session")
             if not replica.is_open and replica.job_number == 0:
                 self._forget(replica, "session lost", None, now_ms)
@@ -486,21 +488,21 @@ class Replicas:
         self._last_number += 1
         return self._last_number
 
-    def _awaiting_step(self, key: Key, number: int) -> Replica | None:
+    def _awaiting_step(self, key: Key, number: int) -> LocalReplica | None:
         replica = self._replicas.get(key)
         if replica is None or replica.step_number != number:
             return None
         replica.step_number = 0
         return replica
 
-    def _awaiting_job(self, key: Key, number: int) -> Replica | None:
+    def _awaiting_job(self, key: Key, number: int) -> LocalReplica | None:
         replica = self._replicas.get(key)
         if replica is None or replica.job_number != number:
             return None
         replica.job_number = 0
         return replica
 
-    def _move(self, replica: Replica, event: str, after: Phase | None, now_ms: int) -> None:
+    def _move(self, replica: LocalReplica, event: str, after: Phase | None, now_ms: int) -> None:
         before = replica.phase
         self._story.append((now_ms, replica.key, before or "none", event, after or "none"))
         if (before, event, after) not in LEGAL:
@@ -514,7 +516,7 @@ class Replicas:
         replica.since_ms = now_ms
         self._changed[replica.key] = None
 
-    def _claim(self, replica: Replica, order: OpenOrder, epoch: int, ticket: int, now_ms: int) -> int:
+    def _claim(self, replica: LocalReplica, order: OpenOrder, epoch: int, ticket: int, now_ms: int) -> int:
         self._move(replica, "open ordered", Phase.CLAIMING, now_ms)
         self._replicas[replica.key] = replica
         self._past.pop(replica.key, None)
@@ -535,7 +537,7 @@ class Replicas:
         self._write(replica, Cause.OPEN_ORDER, RegionState.OFFLINE, record)
         return ticket
 
-    def _mark_closing(self, replica: Replica, order: CloseOrder, epoch: int, ticket: int, now_ms: int) -> int:
+    def _mark_closing(self, replica: LocalReplica, order: CloseOrder, epoch: int, ticket: int, now_ms: int) -> int:
         self._move(replica, "close ordered", Phase.MARKING, now_ms)
         replica.epoch, replica.ticket, replica.error = epoch, ticket, ""
         record = TransitionRecord(
@@ -559,7 +561,7 @@ class Replicas:
         self._write(replica, Cause.CLOSE_ORDER, None, record)
         return ticket
 
-    def _announce(self, replica: Replica, now_ms: int) -> None:
+    def _announce(self, replica: LocalReplica, now_ms: int) -> None:
         assert replica.record is not None, f"{replica.key} is announced without a transition"
         token = replica.opened_token
         replica.location = ReplicaLocation(replica.key[1], self.me.uuid, self.me.start_code, now_ms, token)
@@ -569,7 +571,7 @@ class Replicas:
         )
         self._write(replica, Cause.OPEN_DONE, RegionState.OPENING, record)
 
-    def _write(self, replica: Replica, cause: Cause, before: RegionState | None, record: TransitionRecord) -> None:
+    def _write(self, replica: LocalReplica, cause: Cause, before: RegionState | None, record: TransitionRecord) -> None:
         states.check(Actor.SERVER, before, record.state, cause, subject=record.key)
         replica.step_number = self._number()
         step = WriteStep(replica.key, replica.step_number, cause, before, record, replica.version)
@@ -584,7 +586,7 @@ class Replicas:
         replica.step = step
         self._effects.append(step)
 
-    def _open(self, replica: Replica, evict: Incarnation | None = None) -> None:
+    def _open(self, replica: LocalReplica, evict: Incarnation | None = None) -> None:
         replica.job_number = self._number()
         replica.opened_token = replica.token
         self._effects.append(
@@ -600,7 +602,7 @@ class Replicas:
         )
         replica.schema_told = replica.schema_version
 
-    def _learn_schema(self, replica: Replica, version: int) -> None:
+    def _learn_schema(self, replica: LocalReplica, version: int) -> None:
         """Versions only grow; the handler hears of those that come while it has the replica open."""
         if version > replica.schema_version:
             replica.schema_version = version
@@ -609,52 +611,52 @@ class Replicas:
             replica.schema_told = replica.schema_version
             self._effects.append(SchemaChanged(replica.key, replica.region, replica.schema_version))
 
-    def _close(self, replica: Replica) -> None:
+    def _close(self, replica: LocalReplica) -> None:
         replica.job_number = self._number()
         self._effects.append(CloseRegion(replica.key, replica.job_number, replica.region))
 
-    def _open_failed(self, replica: Replica, error: str, now_ms: int) -> None:
+    def _open_failed(self, replica: LocalReplica, error: str, now_ms: int) -> None:
         if replica.phase is Phase.DROPPING:
             self._forget(replica, "open failed", None, now_ms)
             return
         replica.error = error
-        result = self._decide(replica, Outcome.FAILED, error)
+        result = self._decide(replica, OrderOutcome.FAILED, error)
         region_id, number = replica.key
         hosted = HostedReplica(region_id, replica.region.table_id, number, "FAILED", now_ms, error, schema_version=-1)
-        self._forget(replica, "open failed", Past(replica.mark, result, hosted), now_ms)
+        self._forget(replica, "open failed", FinishedOrder(replica.mark, result, hosted), now_ms)
 
     def _step_lost(
-        self, replica: Replica, cause: Cause, found: TransitionRecord | None, version: int, now_ms: int
+        self, replica: LocalReplica, cause: Cause, found: TransitionRecord | None, version: int, now_ms: int
     ) -> None:
         """The transition is somebody else's: undo what was done for it, write nothing more."""
         there = "gone" if found is None else f"{found.state} of epoch {found.epoch} at version {version}"
         error = f"the transition is {there} ({replica.error})"
         if cause is Cause.OPEN_ORDER and not replica.is_open:
-            self._decide(replica, Outcome.REFUSED, error)
+            self._decide(replica, OrderOutcome.REFUSED, error)
             self._forget(replica, "step lost", None, now_ms)
         elif cause in (Cause.OPEN_ORDER, Cause.CLOSE_ORDER):
             self._move(replica, "step lost", Phase.OPEN, now_ms)
             if cause is Cause.OPEN_ORDER:
                 replica.mark = None  # that order was not carried out: asked again it must not hear DONE
-            self._decide(replica, Outcome.REFUSED, error)
+            self._decide(replica, OrderOutcome.REFUSED, error)
             self._next_order(replica, now_ms)
         elif cause is Cause.CLOSE_DONE:
-            self._decide(replica, Outcome.REFUSED, error)
+            self._decide(replica, OrderOutcome.REFUSED, error)
             self._forget(replica, "step lost", None, now_ms)
         else:
             self._move(replica, "step lost", Phase.DROPPING, now_ms)
-            self._decide(replica, Outcome.REFUSED, error)
+            self._decide(replica, OrderOutcome.REFUSED, error)
             if replica.job_number == 0:
                 self._close(replica)
 
-    def _decide(self, replica: Replica, outcome: Outcome, error: str = "") -> OrderResult:
+    def _decide(self, replica: LocalReplica, outcome: OrderOutcome, error: str = "") -> OrderResult:
         result = _result(replica.key, outcome, replica.version, error)
         if replica.ticket:
             self._effects.append(Decided(replica.ticket, result))
         replica.ticket = 0
         return result
 
-    def _wait(self, replica: Replica, order: OpenOrder | CloseOrder, epoch: int) -> int:
+    def _wait(self, replica: LocalReplica, order: OpenOrder | CloseOrder, epoch: int) -> int:
         """Let `order` wait for the end of the present one; the latest order waits, an earlier one is superseded."""
         waiting = replica.waiting
         if waiting is not None and waiting.order == order:
@@ -663,12 +665,12 @@ class Replicas:
         replica.waiting = Waiting(order, epoch, self._number())
         return replica.waiting.ticket
 
-    def _supersede(self, replica: Replica, why: str) -> None:
+    def _supersede(self, replica: LocalReplica, why: str) -> None:
         waiting, replica.waiting = replica.waiting, None
         if waiting is not None:
-            self._effects.append(Decided(waiting.ticket, _result(replica.key, Outcome.REFUSED, error=why)))
+            self._effects.append(Decided(waiting.ticket, _result(replica.key, OrderOutcome.REFUSED, error=why)))
 
-    def _next_order(self, replica: Replica, now_ms: int) -> None:
+    def _next_order(self, replica: LocalReplica, now_ms: int) -> None:
         """Begin the order that has waited, now that the replica is open or gone."""
         waiting, replica.waiting = replica.waiting, None
         if waiting is None:
@@ -678,10 +680,10 @@ class Replicas:
         elif replica.phase is Phase.OPEN:
             self._mark_closing(replica, waiting.order, waiting.epoch, waiting.ticket, now_ms)
         else:
-            result = _result(replica.key, Outcome.REFUSED, error="it is not open here")
+            result = _result(replica.key, OrderOutcome.REFUSED, error="it is not open here")
             self._effects.append(Decided(waiting.ticket, result))
 
-    def _forget(self, replica: Replica, event: str, past: Past | None, now_ms: int) -> None:
+    def _forget(self, replica: LocalReplica, event: str, past: FinishedOrder | None, now_ms: int) -> None:
         """The replica is no longer on this server."""
         self._move(replica, event, None, now_ms)
         del self._replicas[replica.key]
@@ -691,10 +693,10 @@ class Replicas:
                 del self._past[next(iter(self._past))]
         if replica.waiting is not None:
             waiting = replica.waiting
-            fresh = Replica(replica.key, replica.region, now_ms)
+            fresh = LocalReplica(replica.key, replica.region, now_ms)
             fresh.waiting = waiting
             self._next_order(fresh, now_ms)
 
 
-def _result(key: Key, outcome: Outcome, version: int = -1, error: str = "") -> OrderResult:
+def _result(key: Key, outcome: OrderOutcome, version: int = -1, error: str = "") -> OrderResult:
     return OrderResult(key[0], key[1], outcome, version, error)

@@ -13,7 +13,7 @@ from regions.records.model import Incarnation, RegionRecord, RegionState, Replic
 from regions.transitions.states import Cause
 
 
-class Verdict(enum.Enum):
+class Readback(enum.Enum):
     """What a read-back says about a step."""
 
     TAKEN = "taken"  #: it is in the store
@@ -29,7 +29,7 @@ def judge(
     same_version: bool,
     region: RegionRecord | None = None,
     location: ReplicaLocation | None = None,
-) -> Verdict:
+) -> Readback:
     """Compare what the step for `cause` wanted with `found`.
 
     `same_version`: `found` is still at the version that the step named. `region` is the region's record as read,
@@ -40,29 +40,29 @@ def judge(
     from_me = found is not None and found.source == me
     if cause is Cause.OPEN_ORDER:
         if state is RegionState.OPENING and to_me:
-            return Verdict.TAKEN
+            return Readback.TAKEN
         # At another version it is another order, even if it is for us again: that order will come, or has come.
-        return Verdict.AGAIN if state is RegionState.OFFLINE and to_me and same_version else Verdict.LOST
+        return Readback.AGAIN if state is RegionState.OFFLINE and to_me and same_version else Readback.LOST
     if cause is Cause.PROGRESS:
-        return Verdict.TAKEN if state is RegionState.OPENING and to_me else Verdict.LOST
+        return Readback.TAKEN if state is RegionState.OPENING and to_me else Readback.LOST
     if cause is Cause.OPEN_DONE:
         if state is RegionState.OPENED and to_me:
-            return Verdict.TAKEN
+            return Readback.TAKEN
         if found is None and region is not None and location is not None and location in region.replicas:
             # The master has seen OPENED, deleted it, and only our answer was lost. The location carries the time of
             # this very open, so one of an earlier open does not deceive us.
-            return Verdict.TAKEN
-        return Verdict.AGAIN if state is RegionState.OPENING and to_me else Verdict.LOST
+            return Readback.TAKEN
+        return Readback.AGAIN if state is RegionState.OPENING and to_me else Readback.LOST
     if cause is Cause.CLOSE_ORDER:
         if state is RegionState.CLOSING and from_me:
-            return Verdict.TAKEN
+            return Readback.TAKEN
         # Only what the store, too, says is open here may be closed: a region that went elsewhere is not ours to mark.
         is_here = region is None or location is None or region.location(location.replica).incarnation == me
-        return Verdict.AGAIN if found is None and is_here else Verdict.LOST
+        return Readback.AGAIN if found is None and is_here else Readback.LOST
     assert cause is Cause.CLOSE_DONE, f"a region server takes no step for {cause}"
     if state is RegionState.CLOSED and from_me:
-        return Verdict.TAKEN
-    return Verdict.AGAIN if state is RegionState.CLOSING and from_me else Verdict.LOST
+        return Readback.TAKEN
+    return Readback.AGAIN if state is RegionState.CLOSING and from_me else Readback.LOST
 
 
 def is_disowned(me: Incarnation, replica: int, found: TransitionRecord | None, region: RegionRecord | None) -> bool:

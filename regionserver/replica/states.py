@@ -111,7 +111,7 @@ class Waiting:
         self.ticket = ticket
 
 
-class Replica:
+class LocalReplica:
     """One replica on this server. Changed by `Replicas` alone."""
 
     def __init__(self, key: Key, region: RegionRecord, now_ms: int) -> None:

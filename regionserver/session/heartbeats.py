@@ -24,7 +24,7 @@ from regions.messages import WRONG_CLUSTER, WRONG_MASTER, MasterReach
 from regions.messages.heartbeat import HeartbeatReply
 from regions.records.znodes import CorruptZnode, Layout, decode_master
 from regionserver.replica.effects import Key
-from regionserver.session.master_link import Role, Tie, Us
+from regionserver.session.master_link import MasterLink, Role, Us
 
 log = Logger()
 
@@ -44,7 +44,7 @@ LOAD_CHANGE_MIN: Final = 1.0
 LOOK_AGAIN_S: Final = 0.5
 
 
-class Host(Protocol):
+class HeartbeatSource(Protocol):
     """What heartbeats look at: the server, as it is now."""
 
     def us(self) -> Us: ...
@@ -58,7 +58,7 @@ class _Peer:
     """One master: what it is owed, and the connection."""
 
     def __init__(self, reactor: Any, address: Address, sent: int) -> None:
-        self.tie = Tie(address, sent=sent)
+        self.tie = MasterLink(address, sent=sent)
         self.client = RpcClient(reactor, *address)
         #: When it last answered, by the reactor's clock; None: never.
         self.heard_s: float | None = None
@@ -66,7 +66,7 @@ class _Peer:
         self.said = ""
 
 
-class Heartbeats:
+class HeartbeatSender:
     """One incarnation's heartbeats: `start`, then `stop`."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Heartbeats:
         reactor: Any,
         client: ZkClient,
         paths: Layout,
-        host: Host,
+        host: HeartbeatSource,
         *,
         period_s: float,
         static: Sequence[Address] = (),

@@ -1,6 +1,6 @@
 """What this server owes one master, and what it knows of it (HB-03 to HB-07, HB-09, HB-10). Pure: no clock, no socket.
 
-Heartbeats go to every master, and each master has a `Tie` of its own. It is in one of three roles:
+Heartbeats go to every master, and each master has a `MasterLink` of its own. It is in one of three roles:
 
     UNKNOWN   nothing has been heard of this start of it
     STANDBY   it said that it does not lead, or its claim is older than an epoch that we know
@@ -85,7 +85,7 @@ _STEPS: Final[dict[tuple[bool, bool, bool], tuple[Role, bool]]] = {
 }
 
 
-class Tie:
+class MasterLink:
     """This server and one master, for one start of this server; see the module docstring."""
 
     def __init__(self, address: tuple[str, int], report_max: int = REPORT_MAX, sent: int = 0) -> None:

@@ -2,7 +2,7 @@
 
     /servers/<uuid>    ephemeral, a ServerRecord with the start code of this incarnation
 
-One `Membership` is one session and one incarnation. It ends when the session has expired, or when the registration is
+One `Registration` is one session and one incarnation. It ends when the session has expired, or when the registration is
 gone although the session lives (an operator or a master has fenced this server by deleting it). In both cases the
 masters have given, or are giving, the regions away.
 
@@ -57,7 +57,7 @@ LOOK_S: Final = 0.5
 LOOKS_PER_LINE: Final = 10
 
 
-class Membership:
+class Registration:
     """One incarnation's session, registration and lease.
 
     `changed` is called whenever the lease begins or ends. `over` fires, once, with the reason.

@@ -44,7 +44,7 @@ from coord.errors import ConfigError
 from regions.records.kinds import DIRECTORIES
 from regions.records.model import RegionRecord
 from regionserver.replica.opener import Opening, RegionError, RegionOpener
-from regionserver.storage.ownership import Hold, Owner, holder_of, take
+from regionserver.storage.ownership import DirectoryLock, Owner, holder_of, take
 from regionserver.storage.shared import SharedDirectory
 
 _RECORD: Final = "region.json"
@@ -73,7 +73,7 @@ class DirectoryOpener(RegionOpener):
         except OSError as error:
             raise ConfigError(f"shared directory {shared_dir} is not writable: {error.strerror}") from error
         self._lock = threading.Lock()
-        self._held: dict[str, Hold] = {}
+        self._held: dict[str, DirectoryLock] = {}
 
     def path(self, region: RegionRecord, replica: int) -> str:
         """Directory of a replica. Raises RegionError for ids that are no plain names."""
@@ -116,7 +116,7 @@ class DirectoryOpener(RegionOpener):
         """Put this server's mark into the directory. Raises OwnerHeld, RegionError or OSError."""
         self.hold(opening)
 
-    def hold(self, opening: Opening) -> Hold:
+    def hold(self, opening: Opening) -> DirectoryLock:
         """As `open`; the hold that was taken, which `close` releases."""
         path = self.path(opening.region, opening.replica)
         _check(path, opening)

@@ -58,7 +58,7 @@ class Superseded(RegionError):  # noqa: N818 - a finding, not a fault
     """A later opening of the region has left its mark."""
 
 
-class Hold:
+class DirectoryLock:
     """One server's hold of a region's directory. Any thread."""
 
     def __init__(self, folder: str, owner: Owner, fd: int) -> None:
@@ -90,7 +90,7 @@ class Hold:
         self.release()
 
 
-def take(folder: str, owner: Owner, evict: Incarnation | None) -> Hold:
+def take(folder: str, owner: Owner, evict: Incarnation | None) -> DirectoryLock:
     """Make `owner` the owner of the region in `folder`; earlier marks are cleared away.
 
     `evict`: a holder whose session is certainly over; its lock does not count.
@@ -173,7 +173,7 @@ def _holder(name: str) -> Incarnation | None:
     return None
 
 
-def _place(folder: str, owner: Owner) -> Hold:
+def _place(folder: str, owner: Owner) -> DirectoryLock:
     """Signed and locked before it has its name."""
     temporary = f"{folder}/.owner-{owner.token}.{owner.uuid}.{owner.start_code}"
     fd = os.open(temporary, _READ_FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -184,4 +184,4 @@ def _place(folder: str, owner: Owner) -> Hold:
     except BaseException:
         os.close(fd)
         raise
-    return Hold(folder, owner, fd)
+    return DirectoryLock(folder, owner, fd)

@@ -45,7 +45,7 @@ _NO_KIND: Final = "regions"
 _FILE_BYTES_MAX: Final = 4096
 
 
-class Identity(msgspec.Struct):
+class DirectoryIdentity(msgspec.Struct):
     """Content of directory.json."""
 
     format: int
@@ -65,11 +65,11 @@ class SharedDirectory:
         self.directory_id = ""
         self._file = os.fspath(self.path / FILE)
 
-    def read(self) -> Identity | None:
+    def read(self) -> DirectoryIdentity | None:
         """Return the directory's identity, or None when it has none. Raises ConfigError if the file is unreadable."""
         try:
             with open(self._file, "rb") as file:
-                found = msgspec.json.decode(file.read(_FILE_BYTES_MAX), type=Identity)
+                found = msgspec.json.decode(file.read(_FILE_BYTES_MAX), type=DirectoryIdentity)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -82,21 +82,21 @@ class SharedDirectory:
             raise ConfigError(f"{self._file} has format {found.format}, this program knows format {FORMAT}")
         return found
 
-    def create(self, cluster_id: str) -> Identity:
+    def create(self, cluster_id: str) -> DirectoryIdentity:
         """Give the directory an identity, durably; return the one that another server gave it first, if one did.
 
         Raises:
             ConfigError: the file cannot be written.
         """
-        self._write(Identity(FORMAT, uuid.uuid4().hex, cluster_id), replace=False)
+        self._write(DirectoryIdentity(FORMAT, uuid.uuid4().hex, cluster_id), replace=False)
         found = self.read()
         if found is None:
             raise ConfigError(f"{self._file} was removed while this server started")
         return found
 
-    def name_cluster(self, found: Identity, cluster_id: str) -> None:
+    def name_cluster(self, found: DirectoryIdentity, cluster_id: str) -> None:
         """Complete an identity that was written before the cluster had an id. Raises ConfigError."""
-        self._write(Identity(FORMAT, found.directory_id, cluster_id), replace=True)
+        self._write(DirectoryIdentity(FORMAT, found.directory_id, cluster_id), replace=True)
 
     def check(self) -> None:
         """Raise RegionError unless this is still the directory that was compared with the store's record."""
@@ -117,7 +117,7 @@ class SharedDirectory:
                 " this server started: mount the former one there"
             )
 
-    def _write(self, identity: Identity, *, replace: bool) -> None:
+    def _write(self, identity: DirectoryIdentity, *, replace: bool) -> None:
         temporary = f"{self._file}.{uuid.uuid4().hex}"
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -200,7 +200,7 @@ class Admission:
                 f"the store does not say which shared directory the servers use ({error}); nothing was registered"
             ) from error
 
-    async def _record(self, client: ZkClient, found: Identity) -> None:
+    async def _record(self, client: ZkClient, found: DirectoryIdentity) -> None:
         record = DirectoryRecord(found.directory_id, str(self._shared.path), self._server, self._now_ms())
         value = znodes.encode(record)
         try:
@@ -213,7 +213,7 @@ class Admission:
             # Another server was first, or our own answer was lost: the next round compares with what is there.
             raise ConnectionLoss(self._path, "another server recorded its directory meanwhile; once more") from None
 
-    def _compare(self, recorded: DirectoryRecord, found: Identity | None) -> None:
+    def _compare(self, recorded: DirectoryRecord, found: DirectoryIdentity | None) -> None:
         where = f"{recorded.directory_id} (recorded by {recorded.server} as {recorded.path})"
         if found is None:
             raise ConfigError(

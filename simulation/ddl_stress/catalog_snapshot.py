@@ -1,7 +1,7 @@
 """The catalogue after a storm, held against the model of what was acknowledged (TS-04): the same, to the last tablet.
 
-A `Picture` is taken when everything is at rest: what the store holds, what the active master answers, what every server
-says that it has. Tables that were there before the storm are left out of it.
+A `RestingCluster` is taken when everything is at rest: what the store holds, what the active master answers, what
+every server says that it has. Tables that were there before the storm are left out of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FAILED = "FAILED"
 _ENDED = frozenset((TabletState.REPLACED, TabletState.DELETED))
 
 
-class Picture(msgspec.Struct):
+class RestingCluster(msgspec.Struct):
     """A cluster at rest."""
 
     #: Values of /tables, /names and /regions.
@@ -45,14 +45,14 @@ class Picture(msgspec.Struct):
     #: What each live server has, by incarnation; None for one that did not answer.
     hosted: dict[str, list[HostedReplica] | None]
 
-    def without(self, table_ids: set[str]) -> Picture:
+    def without(self, table_ids: set[str]) -> RestingCluster:
         """Apart from some tables, which have nothing to do with the storm."""
         lists = {
             server: None if found is None else [one for one in found if one.table_id not in table_ids]
             for server, found in self.hosted.items()
         }
         gone = {region.region_id for region in self.regions if region.table_id in table_ids}
-        return Picture(
+        return RestingCluster(
             [one for one in self.tables if one.table_id not in table_ids],
             {name: table_id for name, table_id in self.names.items() if table_id not in table_ids},
             [one for one in self.regions if one.table_id not in table_ids],
@@ -62,7 +62,7 @@ class Picture(msgspec.Struct):
         )
 
 
-class Finding(msgspec.Struct):
+class CatalogCheck(msgspec.Struct):
     """One thing that must hold, what speaks against it, and what was looked at."""
 
     what: str
@@ -96,27 +96,29 @@ def _model(ledger: Ledger) -> _Model:
     return _Model(lives, live, gone, doubt)
 
 
-def judge(ledger: Ledger, picture: Picture) -> list[Finding]:
+def judge(ledger: Ledger, picture: RestingCluster) -> list[CatalogCheck]:
     """Everything that must hold after a storm; tables of which nobody knows what became are left out."""
     model = _model(ledger)
     records = {one.table_id: one for one in picture.tables}
     answered = {one.table_id: one for one in picture.answered}
     return [
-        Finding("every operation had a definite result", ledger.unanswered(), f"{len(ledger.deeds)} operations"),
-        Finding("no two results contradict each other", ledger.contradictions(), f"{len(model.lives)} tables in all"),
-        Finding("every refusal was right", ledger.wrong_refusals(), f"{_refusals(ledger)} refusals"),
-        Finding(
+        CatalogCheck("every operation had a definite result", ledger.unanswered(), f"{len(ledger.deeds)} operations"),
+        CatalogCheck(
+            "no two results contradict each other", ledger.contradictions(), f"{len(model.lives)} tables in all"
+        ),
+        CatalogCheck("every refusal was right", ledger.wrong_refusals(), f"{_refusals(ledger)} refusals"),
+        CatalogCheck(
             "the store's tables are those of the model",
             [*_tables(model, records), *_left_over(model, records), *_names(model, picture.names)],
             f"{len(model.live)} tables and {len(model.gone)} deleted ones",
         ),
-        Finding("the master answers the same", list(_answers(model, answered)), f"{len(answered)} tables"),
-        Finding(
+        CatalogCheck("the master answers the same", list(_answers(model, answered)), f"{len(answered)} tables"),
+        CatalogCheck(
             "no tablet left over, missing or in the wrong state",
             list(_regions(model, records, picture)),
             f"{len(picture.regions)} tablets",
         ),
-        Finding(
+        CatalogCheck(
             "each tablet open on one server, under its table's latest schema",
             list(_hosting(model, records, picture)),
             f"{sum(len(found or ()) for found in picture.hosted.values())} replicas on {len(picture.hosted)} servers",
@@ -188,7 +190,7 @@ def _answers(model: _Model, answered: Mapping[str, TableRecord]) -> Iterator[str
             yield f"the master lists table {table_id} ({record.name}, {record.state.value})"
 
 
-def _regions(model: _Model, records: Mapping[str, TableRecord], picture: Picture) -> Iterator[str]:
+def _regions(model: _Model, records: Mapping[str, TableRecord], picture: RestingCluster) -> Iterator[str]:
     by_table: dict[str, list[RegionRecord]] = {}
     for region in picture.regions:
         by_table.setdefault(region.table_id, []).append(region)
@@ -227,7 +229,7 @@ def _coverage(table_id: str, record: TableRecord | None, regions: list[RegionRec
         yield f"table {table_id} has {len(counting)} tablets, which must be {record.regions}"
 
 
-def _hosting(model: _Model, records: Mapping[str, TableRecord], picture: Picture) -> Iterator[str]:
+def _hosting(model: _Model, records: Mapping[str, TableRecord], picture: RestingCluster) -> Iterator[str]:
     places: dict[str, list[tuple[str, HostedReplica]]] = {}
     for server, found in picture.hosted.items():
         if found is None:
@@ -268,4 +270,4 @@ def _place(
         yield f"{key} follows schema version {replica.schema_version}, its table has {record.schema_version}"
 
 
-__all__ = ["Finding", "Picture", "judge"]
+__all__ = ["CatalogCheck", "RestingCluster", "judge"]

@@ -25,7 +25,7 @@ from regions import messages as ms
 from regions.messages.ddl import AlterTable, CreateTable, DeleteTable
 from regions.records.model import TableRecord, TableState
 from regions.records.schema import AddColumn, DropColumn
-from simulation.ddl_stress.operations import Operation, Outcome, columns_of
+from simulation.ddl_stress.operations import Operation, OperationOutcome, columns_of
 
 FOREVER: Final = float("inf")
 
@@ -39,7 +39,7 @@ class Deed(msgspec.Struct):
     operation: Operation
     asked: float
     ended: float = FOREVER
-    outcome: Outcome = Outcome()
+    outcome: OperationOutcome = OperationOutcome()
 
     @property
     def request(self) -> CreateTable | AlterTable | DeleteTable:
@@ -56,7 +56,7 @@ class Deed(msgspec.Struct):
         return f"{self.operation.kind.value} {target} ({self.request.request_id}: {self.outcome.word})"
 
 
-class Hold(msgspec.Struct, frozen=True):
+class NameHolding(msgspec.Struct, frozen=True):
     """A table had a name: at the latest from `sure_from` to `sure_until`, at the most from `perhaps_from` on."""
 
     table_id: str
@@ -122,7 +122,7 @@ class Ledger:
         self.deeds.append(deed)
         self._open[operation.number] = deed
 
-    def ended(self, operation: Operation, outcome: Outcome, now: float) -> None:
+    def ended(self, operation: Operation, outcome: OperationOutcome, now: float) -> None:
         """It has its result, or has given up."""
         deed = self._open.pop(operation.number)
         deed.outcome = outcome
@@ -195,9 +195,9 @@ class Ledger:
                     found.append(f"{deed}: {why}; it was told: {deed.outcome.error}")
         return found
 
-    def _holds(self) -> dict[str, list[Hold]]:
+    def _holds(self) -> dict[str, list[NameHolding]]:
         """Who had which name when."""
-        found: dict[str, list[Hold]] = {}
+        found: dict[str, list[NameHolding]] = {}
         for life in self.lives().values():
             for name, hold in _holds_of(life):
                 found.setdefault(name, []).append(hold)
@@ -267,7 +267,7 @@ def _misread(life: Life, forms: list[Form]) -> Iterator[str]:
             yield f"{deed} shows the table as {record.state.value}"
 
 
-def _holds_of(life: Life) -> Iterator[tuple[str, Hold]]:
+def _holds_of(life: Life) -> Iterator[tuple[str, NameHolding]]:
     if life.created is None:
         return
     forms = life.forms()
@@ -278,14 +278,14 @@ def _holds_of(life: Life) -> Iterator[tuple[str, Hold]]:
         if not is_last and forms[at + 1][0] == name:
             continue
         until = (FOREVER, FOREVER) if deed is None else (deed.asked, deed.ended)
-        yield name, Hold(life.table_id, taking.asked, taking.ended, *until)
+        yield name, NameHolding(life.table_id, taking.asked, taking.ended, *until)
         if deed is not None:
             taking = deed
 
 
 def _names_shared(lives: Iterable[Life]) -> Iterator[str]:
     """Two tables that had one name at the same time."""
-    by_name: dict[str, list[Hold]] = {}
+    by_name: dict[str, list[NameHolding]] = {}
     for life in lives:
         for name, hold in _holds_of(life):
             if hold.sure_from < hold.sure_until:
@@ -299,7 +299,7 @@ def _names_shared(lives: Iterable[Life]) -> Iterator[str]:
             latest = max(latest, hold, key=lambda one: one.sure_until)
 
 
-def _wrong(deed: Deed, holds: dict[str, list[Hold]], lives: dict[str, Life]) -> str:
+def _wrong(deed: Deed, holds: dict[str, list[NameHolding]], lives: dict[str, Life]) -> str:
     """Why a refusal is not right; empty if it is."""
     request, code = deed.request, deed.outcome.code
     if code == ms.ALREADY_EXISTS and not isinstance(request, DeleteTable):
@@ -321,7 +321,7 @@ def _wrong(deed: Deed, holds: dict[str, list[Hold]], lives: dict[str, Life]) -> 
     return "nothing stood against it"
 
 
-def _sure(deed: Deed, reference: str, holds: dict[str, list[Hold]], lives: dict[str, Life]) -> Life | None:
+def _sure(deed: Deed, reference: str, holds: dict[str, list[NameHolding]], lives: dict[str, Life]) -> Life | None:
     """The table that `reference` meant from question to answer without a doubt."""
     life = lives.get(reference)
     if life is not None:

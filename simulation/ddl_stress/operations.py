@@ -41,7 +41,7 @@ class Dice(Protocol):
         ...
 
 
-class Kind(enum.StrEnum):
+class OperationKind(enum.StrEnum):
     """What an operation does."""
 
     CREATE = "create"
@@ -57,11 +57,11 @@ class Operation(msgspec.Struct, frozen=True):
 
     number: int
     client: int
-    kind: Kind
+    kind: OperationKind
     request: CreateTable | AlterTable | DeleteTable
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class OperationOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a client was told: the table as it became, or a refusal; neither: it was told nothing in time."""
 
     table: TableRecord | None = None
@@ -117,7 +117,7 @@ class Storm:
             if found is not None:
                 return found
 
-    def told(self, operation: Operation, outcome: Outcome) -> None:
+    def told(self, operation: Operation, outcome: OperationOutcome) -> None:
         """The client has its result."""
         record = outcome.table
         if record is None:
@@ -126,7 +126,7 @@ class Storm:
         for known in (own, self._shared):
             for name in [name for name, one in known.items() if one.table_id == record.table_id]:
                 del known[name]
-        if operation.kind is Kind.DELETE:
+        if operation.kind is OperationKind.DELETE:
             return
         if self._is_shared(record.name):
             self._shared[record.name] = record
@@ -153,11 +153,11 @@ class Storm:
             name = self._free_name(client)
         if name is None:
             return None
-        return self._made(client, Kind.RENAME, AlterTable(self._reference(table), name=name))
+        return self._made(client, OperationKind.RENAME, AlterTable(self._reference(table), name=name))
 
     def _delete_own(self, client: int) -> Operation | None:
         table = self._pick_own(client)
-        return None if table is None else self._made(client, Kind.DELETE, DeleteTable(self._reference(table)))
+        return None if table is None else self._made(client, OperationKind.DELETE, DeleteTable(self._reference(table)))
 
     def _pick_own(self, client: int) -> TableRecord | None:
         own = self._own.get(client)
@@ -185,10 +185,10 @@ class Storm:
         name = self._free_name(client)
         if name is None or len(self._own.get(client, {})) >= OWN_TABLES_MAX:
             return None
-        return self._made(client, Kind.RENAME, AlterTable(self._shared_name(), name=name))
+        return self._made(client, OperationKind.RENAME, AlterTable(self._shared_name(), name=name))
 
     def _delete_shared(self, client: int) -> Operation | None:
-        return self._made(client, Kind.DELETE, DeleteTable(self._shared_name()))
+        return self._made(client, OperationKind.DELETE, DeleteTable(self._shared_name()))
 
     def _shared_name(self) -> str:
         return f"{self._prefix}-all-{self._dice.below(SHARED_NAMES)}"
@@ -201,24 +201,24 @@ class Storm:
     def _create(self, client: int, name: str, *, has_columns: bool) -> Operation:
         splits = [f"{number:04d}" for number in range(1, 1 + self._dice.below(self._regions_max))]
         columns = [ColumnSpec(KEY_COLUMN, ColumnType.INT64, key=True)] if has_columns else []
-        return self._made(client, Kind.CREATE, CreateTable(name, splits, columns=columns, kind=self._kind))
+        return self._made(client, OperationKind.CREATE, CreateTable(name, splits, columns=columns, kind=self._kind))
 
     def _alter(self, client: int, table: TableRecord, reference: str) -> Operation:
         columns = columns_of(table)
         if columns is None:
             text = f"text {self._number}"
-            return self._made(client, Kind.SET_TEXT, AlterTable(reference, schema=text))
+            return self._made(client, OperationKind.SET_TEXT, AlterTable(reference, schema=text))
         if columns and self._dice.below(5) < 2:
             drop = DropColumn(self._pick(columns))
-            return self._made(client, Kind.DROP_COLUMN, AlterTable(reference, steps=[drop]))
+            return self._made(client, OperationKind.DROP_COLUMN, AlterTable(reference, steps=[drop]))
         return self._add(client, reference)
 
     def _add(self, client: int, reference: str) -> Operation:
         # A name that no other operation adds: so whoever is told that it is there already was done twice.
         spec = ColumnSpec(f"c{self._number}", ColumnType.STRING, nullable=True)
-        return self._made(client, Kind.ADD_COLUMN, AlterTable(reference, steps=[AddColumn(spec)]))
+        return self._made(client, OperationKind.ADD_COLUMN, AlterTable(reference, steps=[AddColumn(spec)]))
 
-    def _made(self, client: int, kind: Kind, request: CreateTable | AlterTable | DeleteTable) -> Operation:
+    def _made(self, client: int, kind: OperationKind, request: CreateTable | AlterTable | DeleteTable) -> Operation:
         number = self._number
         self._number += 1
         wait_ms = self._wait_ms if self._dice.below(4) == 0 else 0
@@ -241,4 +241,4 @@ class Storm:
         raise AssertionError("the weights' sum is beyond the last of them")
 
 
-__all__ = ["AGAIN", "Dice", "Kind", "Operation", "Outcome", "Storm", "columns_of"]
+__all__ = ["AGAIN", "Dice", "Operation", "OperationKind", "OperationOutcome", "Storm", "columns_of"]

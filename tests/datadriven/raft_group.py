@@ -31,7 +31,7 @@ from coord.errors import RetryableError
 from coord.raft import describe
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import FIRST_MEMORY, Configuration
-from coord.raft.messages import Entry, HardState, Message, Ready, SnapshotMeta, bootstrap
+from coord.raft.messages import Entry, HardState, Message, RaftSnapshot, Ready, bootstrap
 
 
 class _Order:
@@ -46,7 +46,7 @@ class _Order:
 
 
 class _Node:
-    def __init__(self, node_id: int, settings: RaftConfig, first: SnapshotMeta) -> None:
+    def __init__(self, node_id: int, settings: RaftConfig, first: RaftSnapshot) -> None:
         self.id = node_id
         self.settings = settings
         self.snapshot = first
@@ -270,7 +270,7 @@ class RaftGroup:
         node = self.nodes[int(node_id)]
         node.memory = int(memory, 16) if memory else node.memory
         node.hard_state = HardState(0, 0)
-        node.snapshot = SnapshotMeta(0, 0, node.snapshot.config)
+        node.snapshot = RaftSnapshot(0, 0, node.snapshot.config)
         node.log = []
 
     def do_snapshot(self, node_id: str) -> None:

@@ -15,7 +15,7 @@ from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.membership.addresses import config_text
 from coord.storage.wal import LogItem
 from coord.tree.command import decode_group
-from coord.tree.machine import Outcome, StateMachine
+from coord.tree.machine import CommandOutcome, StateMachine
 from regions import messages as ms
 from regions.records.znodes import Layout, decode_master, decode_server, decode_transition
 from tests.e2e.clusters import run_rk
@@ -57,7 +57,7 @@ class Log:
             latest |= {item.index: item for item in record.items if isinstance(item, LogItem)}
         return [latest[index] for index in sorted(latest)]
 
-    def _performed(self, machine: StateMachine, outcome: Outcome) -> None:
+    def _performed(self, machine: StateMachine, outcome: CommandOutcome) -> None:
         for path in dict.fromkeys(path.decode() for _, path, _ in outcome.events):
             node = machine.tree.nodes.get(path.encode())
             data = b"" if node is None else node.data or b""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regions.plan import BlockRow, ConflictingRegion, LastRow, Params, RegionRow, ServerRow, Snapshot, plan, verify
-from regions.plan.artifact.files import Progress, read_manifest, read_plan, write_snapshot
+from regions.plan.artifact.files import ProgressWriter, read_manifest, read_plan, write_snapshot
 from regions.plan.problem.model import Plan
 from regions.plan.problem.scenarios import scenario, shuffled
 
@@ -82,7 +82,7 @@ def _planned(spark: object, directory: Path, shards: int) -> Plan:
     from regions.plan import spark_job
 
     given = spark_job.read_input(directory)
-    return spark_job.finished(given, spark_job.solve(spark, given, Progress(io.StringIO(), 1), shards))
+    return spark_job.finished(given, spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1), shards))
 
 
 def _run(module: str, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, list[dict[str, object]], str]:

@@ -18,10 +18,10 @@ from cli.drill.load import Load
 from coord.rpc.wire import (
     PREAMBLE,
     Failed,
-    FrameReader,
     Payload,
     Request,
     RpcError,
+    RpcFrameReader,
     call_blocking,
     encode_body,
     encode_frame,
@@ -124,7 +124,7 @@ class _Socket:
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, timeout=60)
         self.socket.sendall(PREAMBLE)
-        self.reader = FrameReader()
+        self.reader = RpcFrameReader()
         self.received: list[Payload] = []
 
     def send(self, number: int, message: object) -> None:

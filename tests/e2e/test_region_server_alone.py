@@ -18,7 +18,16 @@ from kazoo.client import KazooClient
 
 from coord.rpc.wire import RpcError, call_blocking
 from regions import messages
-from regions.messages import CloseOrder, CloseRegions, ListOpen, OpenList, OpenOrder, OpenRegions, OrderResults, Outcome
+from regions.messages import (
+    CloseOrder,
+    CloseRegions,
+    ListOpen,
+    OpenList,
+    OpenOrder,
+    OpenRegions,
+    OrderOutcome,
+    OrderResults,
+)
 from regions.records import znodes
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
 from tests.e2e.masters import SESSION_MS, UpToDate
@@ -166,7 +175,7 @@ def test_a_batch_goes_from_offline_to_opened_and_back_to_closed(server: Server, 
     me = server.record.incarnation
     orders = offline(server.master, 250, me)
     results = server.order(OpenRegions, orders)
-    assert {result.outcome for result in results} == {Outcome.DONE}
+    assert {result.outcome for result in results} == {OrderOutcome.DONE}
     assert [result.region_id for result in results] == [order.region.region_id for order in orders]
     record = transition(server.master, "r0007")
     assert (record.state, record.destination) == (RegionState.OPENED, me)
@@ -181,7 +190,7 @@ def test_a_batch_goes_from_offline_to_opened_and_back_to_closed(server: Server, 
     closes = [CloseOrder(order.region.region_id, "t", 0, reason="test") for order in orders]
     raise_epoch(server.master, 3)
     results = server.order(CloseRegions, closes, epoch=3)
-    assert {result.outcome for result in results} == {Outcome.DONE}
+    assert {result.outcome for result in results} == {OrderOutcome.DONE}
     record = transition(server.master, "r0007")
     assert (record.state, record.source, record.epoch) == (RegionState.CLOSED, me, 3)
 
@@ -191,8 +200,8 @@ def test_one_bad_region_does_not_hold_the_others(server: Server) -> None:
     orders = offline(server.master, 20, server.record.incarnation)
     server.master.delete(PATHS.transition("r0003", 0))
     outcomes = [result.outcome for result in server.order(OpenRegions, orders)]
-    assert outcomes.pop(3) is Outcome.REFUSED
-    assert set(outcomes) == {Outcome.DONE}
+    assert outcomes.pop(3) is OrderOutcome.REFUSED
+    assert set(outcomes) == {OrderOutcome.DONE}
 
 
 def test_commands_of_the_past_and_for_others_are_refused(server: Server) -> None:
@@ -244,7 +253,7 @@ def test_a_failed_open_is_told_and_remembered(server: Server, tmp_path: Path) ->
     (tmp_path / "shared" / "regions" / "t").write_text("a file where a directory should be")
     for _ in range(2):
         (result,) = server.order(OpenRegions, orders)
-        assert result.outcome is Outcome.FAILED
+        assert result.outcome is OrderOutcome.FAILED
         assert "directory" in result.error.lower()
     assert transition(server.master, "r0000").state is RegionState.OPENING
     reply: OpenList = server.call(ListOpen())
@@ -304,12 +313,12 @@ def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, 
             return reply.results[0]
 
         result = open_at_second(2, 1)
-        assert result.outcome is Outcome.FAILED
+        assert result.outcome is OrderOutcome.FAILED
         assert str(first.incarnation) in result.error
 
         server.process.send_signal(signal.SIGSTOP)
         eventually(lambda: server.master.get_children(PATHS.servers) == [second.uuid], what="the first one expired")
-        assert open_at_second(4, 2).outcome is Outcome.DONE
+        assert open_at_second(4, 2).outcome is OrderOutcome.DONE
         server.process.send_signal(signal.SIGCONT)
         eventually(lambda: len(server.master.get_children(PATHS.servers)) == 2, what="the first one is back")
         assert owner(tmp_path / "shared" / "regions" / "t" / "r0000")["uuid"] == second.uuid
@@ -360,13 +369,13 @@ def test_opens_survive_the_death_of_the_stores_leader(tmp_path: Path) -> None:
             before = server.record
             orders = offline(client, 400, before.incarnation)
             started = server.order(OpenRegions, orders, wait_ms=1)
-            assert any(result.outcome is Outcome.STARTED for result in started)
+            assert any(result.outcome is OrderOutcome.STARTED for result in started)
             store.kill(store.wait_leader())
 
             def all_open() -> bool:
                 results = server.order(OpenRegions, orders)
-                assert {result.outcome for result in results} <= {Outcome.DONE, Outcome.STARTED}
-                return {result.outcome for result in results} == {Outcome.DONE}
+                assert {result.outcome for result in results} <= {OrderOutcome.DONE, OrderOutcome.STARTED}
+                return {result.outcome for result in results} == {OrderOutcome.DONE}
 
             eventually(all_open, what="all opened")
             assert server.record == before

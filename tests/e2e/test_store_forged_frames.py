@@ -25,9 +25,9 @@ from coord.raft.messages import (
     VOTE,
     Entry,
     Message,
-    SnapshotMeta,
+    RaftSnapshot,
 )
-from coord.server.config.settings import Settings
+from coord.server.config.settings import StoreSettings
 from coord.server.peers import codec
 from coord.storage.wal import Batch, open_wal
 from coord.tree.levels import SUPPORTED
@@ -74,12 +74,12 @@ def send(cluster: Cluster, node: int, hello: codec.Hello, frames: bytes) -> None
 
 def identity() -> bytes:
     """The id of the cluster, which every peer port tells."""
-    return Settings(1, Path(), ("", 1), cluster=NAME).cluster_id()
+    return StoreSettings(1, Path(), ("", 1), cluster=NAME).cluster_id()
 
 
 def forged(src: int, dst: int, term: int) -> Iterator[Message]:
     """Messages that no node sends, in a term that the receiver leads or follows, and far beyond."""
-    meta = SnapshotMeta(1, 1, Configuration([1, 2, 3]), "0000000000000009-0000000000000002.snap")
+    meta = RaftSnapshot(1, 1, Configuration([1, 2, 3]), "0000000000000009-0000000000000002.snap")
     for high in ((1 << 63) - 2, 1 << 62, (1 << 62) - 1, (1 << 32) + 100):
         for kind in range(PRE_VOTE, READ_INDEX_RESP + 1):
             snapshot = meta if kind == SNAPSHOT else None

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 from coord.raft.membership import Configuration
-from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, SnapshotMeta
+from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, RaftSnapshot
 from coord.rpc import wire
 from coord.server.peers import codec
 from coord.storage.wal import Batch
@@ -148,7 +148,7 @@ def _apply() -> list[bytes]:
 
 def _peer() -> list[bytes]:
     hello = codec.encode_hello(codec.Hello(bytes(16), 1, 2, 3, True))
-    snapshot = SnapshotMeta(9, 2, Configuration([1, 2, 3]), _SNAPSHOT)
+    snapshot = RaftSnapshot(9, 2, Configuration([1, 2, 3]), _SNAPSHOT)
     entries = [Entry(1, 5, 0, encode_group(7, [encode_command(1, 2, 3, 4, b"b")])), Entry(1, 6, 1, b"")]
     frames = [
         codec.encode_raft(Message(5, 1, 2, 3, 4, 1, 4, entries=entries)),
@@ -205,7 +205,7 @@ _EXTREMES = [
 def _raft(kind: int, term: int, index: int) -> Message:
     """A message of the kind as a member could send it, with these numbers wherever the kind has one."""
     entries = [Entry(term, index + 1, 1, b"")] if kind == APPEND else None
-    meta = SnapshotMeta(index, 1, Configuration([1, 2, 3]), _SNAPSHOT) if kind == SNAPSHOT else None
+    meta = RaftSnapshot(index, 1, Configuration([1, 2, 3]), _SNAPSHOT) if kind == SNAPSHOT else None
     return Message(kind, 1, 2, term, index, 1, index, index, True, index, entries=entries, snapshot=meta)
 
 

@@ -30,7 +30,7 @@ from coord.server.node import Node
 from coord.server.peers import codec
 from coord.storage.wal import MAGIC, Recovered, SegmentReader
 from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
-from coord.tree.machine import Outcome, StateMachine
+from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.watches import WatchTable
 from coord.wire import records as r
 from coord.wire.client_conn import MAX_FRAME_BYTES, PHASE_CLOSED, PHASE_OPEN, ClientConnection
@@ -191,7 +191,7 @@ def _apply(machine: StateMachine, watches: WatchTable, command: Command) -> None
         assert not outcome.events, "a refused command has events"
 
 
-def is_refused(outcome: Outcome) -> bool:
+def is_refused(outcome: CommandOutcome) -> bool:
     """Whether the command was to change nothing; of a multi, its first part tells."""
     if outcome.err:
         return True
@@ -313,7 +313,7 @@ _REGION = RegionRecord("t", "r", start_key="b", end_key="y")
 
 def fuzz_rpc(data: bytes) -> None:
     """A stream of RPC is read or refused, and so is every body in it."""
-    reader = rpc_wire.FrameReader()
+    reader = rpc_wire.RpcFrameReader()
     try:
         for piece in pieces(data):
             for payload in reader.feed(piece):

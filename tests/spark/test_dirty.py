@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regions.plan import Params, Plan, PlanError, spark_job
-from regions.plan.artifact.files import Progress, write_snapshot
+from regions.plan.artifact.files import ProgressWriter, write_snapshot
 from regions.plan.artifact.verify import judge
 from tests.spark.standalone import spark_missing
 from tests.support.malformed import DIRTY
@@ -40,7 +40,7 @@ def test_every_case_from_both_kinds_of_files(tmp_path: Path) -> None:
 def _planned(spark: object, directory: Path) -> Plan:
     """The plan of one input directory, with what the job adds from the verdict."""
     given = spark_job.read_input(directory)
-    solved = spark_job.solve(spark, given, Progress(io.StringIO(), 1))
+    solved = spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1))
     made = spark_job.finished(given, solved)
     made.stats.racks_shared = judge(solved.problem, made.rows).racks_shared
     return made

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from regions.plan import PlanError, ServerRow, Snapshot, plan, spark_job
-from regions.plan.artifact.files import Progress, read_snapshot, write_snapshot
+from regions.plan.artifact.files import ProgressWriter, read_snapshot, write_snapshot
 from regions.plan.spark.arguments import told
 from tests.spark.standalone import spark_missing
 from tests.support.hostile import nasty, write_nasty
@@ -77,7 +77,7 @@ def _by_spark(spark: object, directory: Path) -> object:
 
     try:
         given = spark_job.read_input(directory)
-        solved = spark_job.solve(spark, given, Progress(io.StringIO(), 1))
+        solved = spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1))
         made = spark_job.finished(given, solved)
     except PlanError as error:
         return type(error).__name__

@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from coord.env import Clock, Disk, Entropy, read_file, replace_file
 from coord.errors import StorageError
 from coord.server.node import Node
-from coord.storage.backup import Manifest, backup_pieces
+from coord.storage.backup import BackupManifest, backup_pieces
 from coord.storage.snapshot import SnapshotMeta, SnapshotReader
 
 log = Logger()
@@ -136,7 +136,7 @@ class Backups:
         size = reader.size()
         now_ms = self._clock.wall_ms()
         node_id = self._node.settings.node_id
-        manifest = Manifest(self._cluster, node_id, meta.index, meta.term, meta.zxid, meta.digest, size, now_ms)
+        manifest = BackupManifest(self._cluster, node_id, meta.index, meta.term, meta.zxid, meta.digest, size, now_ms)
         request.setHeader(b"content-type", b"application/octet-stream")
         request.setHeader(b"content-length", str(manifest.file_bytes()).encode())
         self._sending += 1

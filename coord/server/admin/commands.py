@@ -10,8 +10,8 @@ from typing import Final
 
 from coord.server.admin.four_letter import VERSION, Words, began_ms, operation_of
 from coord.server.clients.connection import Connection
-from coord.server.config.settings import Settings
-from coord.server.membership.addresses import Member, config_text, decode_members, role_of, shown
+from coord.server.config.settings import StoreSettings
+from coord.server.membership.addresses import MemberAddress, config_text, decode_members, role_of, shown
 from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 
@@ -32,7 +32,7 @@ _ALSO: Final = {
 Answer = Callable[[], Mapping[str, object]]
 
 
-def command_pages(settings: Settings, node: Node, words: Words) -> dict[bytes, Callable[[], object]]:
+def command_pages(settings: StoreSettings, node: Node, words: Words) -> dict[bytes, Callable[[], object]]:
     """By path: what to ask for its content."""
 
     def leader() -> Mapping[str, object]:
@@ -71,7 +71,7 @@ def _page(name: str, answer: Answer) -> Callable[[], object]:
     return lambda: {**answer(), "command": name, "error": None}
 
 
-def _configuration(settings: Settings, node: Node) -> Mapping[str, object]:
+def _configuration(settings: StoreSettings, node: Node) -> Mapping[str, object]:
     secure = settings.secure_client_address
     return {
         "client_port": settings.client_address[1],
@@ -104,7 +104,7 @@ def _voting_view(node: Node) -> Mapping[str, object]:
     }
 
 
-def _client_address(member: Member) -> str:
+def _client_address(member: MemberAddress) -> str:
     return shown(member.client) if member.client is not None else ""
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from coord.server.clients.connection import Connection
-from coord.server.config.settings import Settings
+from coord.server.config.settings import StoreSettings
 from coord.server.membership.addresses import config_text
 from coord.server.node import Node
 from coord.wire import opcodes as op
@@ -60,7 +60,7 @@ _ALWAYS: Final = frozenset({"ruok", "conf", "envi", "isro", "crst", "srst"})
 class Words:
     """The words of one node."""
 
-    def __init__(self, settings: Settings, node: Node) -> None:
+    def __init__(self, settings: StoreSettings, node: Node) -> None:
         self._settings = settings
         self._node = node
         self._answers: dict[str, Callable[[], str]] = {

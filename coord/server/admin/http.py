@@ -15,13 +15,13 @@ from coord.server.admin.backup import Backups
 from coord.server.admin.commands import command_pages
 from coord.server.admin.four_letter import Words
 from coord.server.admin.readiness import Readiness
-from coord.server.config.settings import Settings
+from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
 from coord.server.peers.link import PeerLinks
 
 
 def admin_site(
-    settings: Settings, node: Node, links: PeerLinks, words: Words, backups: Backups, readiness: Readiness
+    settings: StoreSettings, node: Node, links: PeerLinks, words: Words, backups: Backups, readiness: Readiness
 ) -> AdminHttp:
     """The admin pages of one node."""
     registry = CollectorRegistry()

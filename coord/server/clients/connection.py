@@ -1,7 +1,7 @@
 """One client's connection as the node sees it: what it asked, what waits, what is on its way out, and its bounds.
 
-A connection here knows no socket: `output` is a list of bytes, `Transport` what the node asks of whoever sends them.
-What is done with it is `pipeline`'s.
+A connection here knows no socket: `output` is a list of bytes, `ClientTransport` what the node asks of whoever sends
+them. What is done with it is `pipeline`'s.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Limits:
         self.watches_max = watches_max
 
 
-class Transport(Protocol):
+class ClientTransport(Protocol):
     """What sends a connection's output and reads its input."""
 
     def wake(self) -> None:
@@ -88,7 +88,7 @@ class Pending:
 class Connection:
     """One client's connection, before and after it has a session."""
 
-    def __init__(self, number: int, transport: Transport, address: str, port: int, now_ms: int) -> None:
+    def __init__(self, number: int, transport: ClientTransport, address: str, port: int, now_ms: int) -> None:
         #: Unique in this process; also the watcher's id in the watch table.
         self.number = number
         self.transport = transport

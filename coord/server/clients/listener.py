@@ -15,7 +15,7 @@ from functools import partial
 from twisted.logger import Logger
 
 from coord.env import Clock
-from coord.server.clients.connection import Connection, Transport
+from coord.server.clients.connection import ClientTransport, Connection
 from coord.server.net.reactor import TurnReactor
 from coord.server.net.stream import Stream, tune
 from coord.server.node import Node
@@ -66,7 +66,7 @@ class ClientLimits:
         self.sends_per_turn = sends_per_turn
 
 
-class ClientStream(Stream, Transport):
+class ClientStream(Stream, ClientTransport):
     """One client's socket."""
 
     #: Each item of the output is one whole reply or event (see `Engine.seal`).
@@ -141,18 +141,18 @@ class ClientStream(Stream, Transport):
     # --- what the pipeline asks ---------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """See `Transport.wake`."""
+        """See `ClientTransport.wake`."""
         if not self.is_dirty:
             self.is_dirty = True
             self._listener.dirty.append(self)
 
     def set_reading(self, is_reading: bool) -> None:
-        """See `Transport.set_reading`."""
+        """See `ClientTransport.set_reading`."""
         self._wants_reading = is_reading
         super().set_reading(is_reading and self.backlog() <= self._listener.limits.pause_bytes)
 
     def close(self, *, flush: bool = False) -> None:
-        """See `Transport.close`."""
+        """See `ClientTransport.close`."""
         if flush and not self.is_closed:
             self.wake()
             self.close_when_sent()

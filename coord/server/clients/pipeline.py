@@ -31,12 +31,12 @@ from coord.errors import (
     RemoteProtocolError,
 )
 from coord.server.clients.authentication import Authenticator
-from coord.server.clients.connection import Connection, Latency, Limits, Pending, Transport
+from coord.server.clients.connection import ClientTransport, Connection, Latency, Limits, Pending
 from coord.server.clients.proposals import Proposals, Sent
 from coord.server.clients.read_only import ReadOnly
 from coord.tree.acl import Identity
 from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_identities
-from coord.tree.machine import Outcome, StateMachine
+from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.sessions import Session
 from coord.tree.watches import WatchTable
 from coord.wire import opcodes as op
@@ -140,7 +140,7 @@ class Pipeline:
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def connect(self, transport: Transport, address: str, port: int, now_ms: int) -> Connection:
+    def connect(self, transport: ClientTransport, address: str, port: int, now_ms: int) -> Connection:
         """A client has connected."""
         self._connection_count += 1
         connection = Connection(self._connection_count, transport, address, port, now_ms)
@@ -235,7 +235,7 @@ class Pipeline:
         connection.pending.append(pending)
         self._propose(connection, pending, session_id, self._origin, 0, opcode, body)
 
-    def _session_opened(self, connection: Connection, outcome: Outcome) -> None:
+    def _session_opened(self, connection: Connection, outcome: CommandOutcome) -> None:
         connection.pending.clear()
         session = self.machine.sessions.find(outcome.session_id)
         if outcome.err != OK or session is None:
@@ -493,7 +493,7 @@ class Pipeline:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def applied(self, outcomes: list[Outcome]) -> None:
+    def applied(self, outcomes: list[CommandOutcome]) -> None:
         """Commands have been performed: give events to the watchers here, then answer those that came from here."""
         proposals = self._proposals
         watches = self.watches
@@ -508,7 +508,7 @@ class Pipeline:
         if self._opened:
             self._serve_early()
 
-    def _session_changed(self, outcome: Outcome) -> None:
+    def _session_changed(self, outcome: CommandOutcome) -> None:
         """A session was opened, moved or ended: a connection of it that is here under an older owner is history."""
         if outcome.opcode == op.OP_CREATE_SESSION or outcome.opcode == op.OP_ATTACH:
             self.on_session_opened(outcome.session_id, outcome.owner >> 48)
@@ -518,7 +518,7 @@ class Pipeline:
         if connection is not None:
             self.close(connection, flush=True)
 
-    def _answer(self, sent: Sent, outcome: Outcome) -> None:
+    def _answer(self, sent: Sent, outcome: CommandOutcome) -> None:
         connection = sent.connection
         if outcome.opcode < 0 and outcome.opcode in _OPENING:
             self._session_opened(connection, outcome)
@@ -624,7 +624,7 @@ class Pipeline:
         if connection.output_bytes > self.limits.output_bytes_max:
             self._choke(connection)
 
-    def _send_events(self, outcome: Outcome) -> None:
+    def _send_events(self, outcome: CommandOutcome) -> None:
         for event_type, path, session_ids in self.machine.notify(outcome, self.watches):
             frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, outcome.zxid)
             for session_id in session_ids:

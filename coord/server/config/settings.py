@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
-from coord.server.membership.addresses import NODE_ID_MAX, Address, Member, Members
+from coord.server.membership.addresses import NODE_ID_MAX, Address, MemberAddress, Members
 from coord.tls.context import NEED, TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 
@@ -21,7 +21,7 @@ RAFT_TICK_MS: Final = 50
 
 
 @dataclass(frozen=True)
-class Settings:
+class StoreSettings:
     """Everything one node is told. Times in ms, sizes in bytes, 0 connections: no bound."""
 
     node_id: int
@@ -184,13 +184,13 @@ class Settings:
         if self.members:
             known = dict(self.members)
             if own in known and known[own].client is None:
-                known[own] = Member(own, known[own].peer, known[own].election_port, self.client_address)
+                known[own] = MemberAddress(own, known[own].peer, known[own].election_port, self.client_address)
             return known
         peers = self.peers
         if not peers and self.peer_address is not None and self.peer_address[0] not in ("", "0.0.0.0", "::"):
             peers = {own: self.peer_address}
         client = {own: self.client_address}
-        return {i: Member(i, address, client=client.get(i)) for i, address in peers.items()}
+        return {i: MemberAddress(i, address, client=client.get(i)) for i, address in peers.items()}
 
 
 def is_digest(text: str) -> bool:

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from coord.errors import ConfigError
 from coord.server.config.secrets import read_jaas, read_peer_secret, read_secret, warn_if_open
-from coord.server.config.settings import Settings, parse_words
-from coord.server.membership.addresses import OBSERVER, Address, Member, Members, parse_member
+from coord.server.config.settings import StoreSettings, parse_words
+from coord.server.membership.addresses import OBSERVER, Address, MemberAddress, Members, parse_member
 from coord.tls.context import NEED, NONE, TlsFiles
 
 #: Where ZooKeeper keeps its log and snapshots below dataDir.
@@ -85,12 +85,12 @@ _SILENT: Final = frozenset(
 _Values = dict[str, tuple[str, str]]
 
 
-def read_zoo_cfg(path: Path) -> Settings:
+def read_zoo_cfg(path: Path) -> StoreSettings:
     """The settings of the file. Raises ConfigError with file and line."""
     return parse_zoo_cfg(path, _read(path))
 
 
-def parse_zoo_cfg(path: Path, content: str) -> Settings:
+def parse_zoo_cfg(path: Path, content: str) -> StoreSettings:
     """The settings of a file's content; names of other files are relative to `path`. Raises ConfigError."""
     values = _parse_lines(path, content)
     if _DYNAMIC in values:
@@ -138,7 +138,7 @@ class _Reader:
         self._values = values
         self._used: set[str] = set()
 
-    def settings(self) -> Settings:
+    def settings(self) -> StoreSettings:
         data_text = self._get("dataDir", "", str)
         if not data_text:
             raise ConfigError(f"{self._path}: dataDir is missing")
@@ -214,7 +214,7 @@ class _Reader:
         warnings += tuple(f"{self._values[_WORDS][1]}: there is no word {word!r} here" for word in sorted(strange))
         warnings += opened
         try:
-            return Settings(**options, warnings=warnings)
+            return StoreSettings(**options, warnings=warnings)
         except ConfigError as error:
             raise ConfigError(f"{self._path}: {error}") from error
 
@@ -236,7 +236,7 @@ class _Reader:
             if text.lower().replace("-", "") != harmless:
                 raise ConfigError(f"{place}: {key}={text}: there is nothing like it here, and nobody would be kept out")
 
-    def _client_addresses(self, server: Member | None) -> dict[str, Any]:
+    def _client_addresses(self, server: MemberAddress | None) -> dict[str, Any]:
         """The plain address, the one with TLS and its files, whichever there are."""
         port = self._get("secureClientPort", 0, int)
         host = self._get("secureClientPortAddress", "0.0.0.0", str)
@@ -299,7 +299,7 @@ class _Reader:
                 )
         return servers, frozenset(observers)
 
-    def _peer_address(self, own: Member | None) -> Address | None:
+    def _peer_address(self, own: MemberAddress | None) -> Address | None:
         """Where to listen for peers: their name for this node may be that of a NAT, which is no address of its own."""
         if own is None:
             return None
@@ -319,7 +319,7 @@ class _Reader:
             raise ConfigError(f"{path}: there is no line server.{text} in {self._path}")
         return int(text)
 
-    def _client_address(self, own: Member | None) -> Address:
+    def _client_address(self, own: MemberAddress | None) -> Address:
         if own is not None and own.client is not None:
             return own.client
         port = self._get("clientPort", 0, int)

@@ -27,7 +27,7 @@ NODE_ID_MAX: Final = 127
 _ANYWHERE: Final = "0.0.0.0"
 
 
-class Member:
+class MemberAddress:
     """The addresses of one node. `client` is None while nobody has told it."""
 
     def __init__(self, node_id: int, peer: Address, election_port: int = 0, client: Address | None = None) -> None:
@@ -48,7 +48,7 @@ class Member:
 
     def __eq__(self, other: object) -> bool:
         """Same node at the same addresses."""
-        return isinstance(other, Member) and self.node_id == other.node_id and self.line() == other.line()
+        return isinstance(other, MemberAddress) and self.node_id == other.node_id and self.line() == other.line()
 
     def __hash__(self) -> int:
         """Consistent with equality."""
@@ -59,7 +59,7 @@ class Member:
         return f"{self.node_id}={self.line()}"
 
 
-Members = dict[int, Member]
+Members = dict[int, MemberAddress]
 
 
 def shown(address: Address) -> str:
@@ -79,7 +79,7 @@ def parse_host_port(text: str) -> Address:
     return host, int(port)
 
 
-def parse_member(node_id: int, text: str) -> tuple[Member, str]:
+def parse_member(node_id: int, text: str) -> tuple[MemberAddress, str]:
     """What follows `server.N=`: the member and its role. Raises ValueError that says what is wrong."""
     if not 0 < node_id <= MEMBER_ID_MAX:
         raise ValueError(f"{node_id} is no server id")
@@ -95,10 +95,10 @@ def parse_member(node_id: int, text: str) -> tuple[Member, str]:
     if semicolon:
         client_text = client_text.strip()
         client = parse_host_port(client_text if ":" in client_text else f"{_ANYWHERE}:{client_text}")
-    return Member(node_id, peer, int(parts[1]), client), role
+    return MemberAddress(node_id, peer, int(parts[1]), client), role
 
 
-def parse_server(text: str) -> tuple[Member, str]:
+def parse_server(text: str) -> tuple[MemberAddress, str]:
     """`server.N=…`: the member and its role. Raises ValueError."""
     name, equals, rest = text.strip().partition("=")
     prefix, dot, digits = name.strip().partition(".")
@@ -162,9 +162,9 @@ def config_text(config: Configuration) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def parse_config_text(data: bytes) -> tuple[dict[int, tuple[Member, str]], int]:
+def parse_config_text(data: bytes) -> tuple[dict[int, tuple[MemberAddress, str]], int]:
     """The content of /zookeeper/config: (node -> (member, role), version). Raises ValueError."""
-    found: dict[int, tuple[Member, str]] = {}
+    found: dict[int, tuple[MemberAddress, str]] = {}
     version = 0
     for line in data.decode().splitlines():
         if line.startswith("version="):

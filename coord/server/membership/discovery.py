@@ -30,7 +30,7 @@ PAUSE_S: Final = 0.3
 _FRAME_BYTES_MAX: Final = 1 << 20
 
 
-class Found:
+class DiscoveredStore:
     """What a member said of its store."""
 
     def __init__(self, cluster: bytes, index: int, config: Configuration, address: Address) -> None:
@@ -40,7 +40,9 @@ class Found:
         self.address = address
 
 
-def find_store(addresses: tuple[Address, ...], *, search_s: float = SEARCH_S, guard: PeerGuard | None = None) -> Found:
+def find_store(
+    addresses: tuple[Address, ...], *, search_s: float = SEARCH_S, guard: PeerGuard | None = None
+) -> DiscoveredStore:
     """Ask these addresses, again and again for `search_s`, which store they belong to.
 
     Raises CoordError that says why each of them is of no use.
@@ -48,7 +50,7 @@ def find_store(addresses: tuple[Address, ...], *, search_s: float = SEARCH_S, gu
     deadline = time.monotonic() + search_s
     while True:
         reasons: list[str] = []
-        best: Found | None = None
+        best: DiscoveredStore | None = None
         for address in addresses:
             try:
                 found = _ask(address, guard)
@@ -64,7 +66,7 @@ def find_store(addresses: tuple[Address, ...], *, search_s: float = SEARCH_S, gu
         time.sleep(PAUSE_S)
 
 
-def _ask(address: Address, guard: PeerGuard | None) -> Found:
+def _ask(address: Address, guard: PeerGuard | None) -> DiscoveredStore:
     """Ask one address: as a peer, and if it does not speak as one, as a client for the peers. Raises OSError."""
     try:
         return ask_peer(address, guard)
@@ -82,7 +84,7 @@ def _ask(address: Address, guard: PeerGuard | None) -> Found:
     raise reason
 
 
-def ask_peer(address: Address, guard: PeerGuard | None = None) -> Found:
+def ask_peer(address: Address, guard: PeerGuard | None = None) -> DiscoveredStore:
     """Ask a member at its peer address. Raises OSError, RemoteProtocolError."""
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.create_connection(address, ANSWER_S))
@@ -97,7 +99,7 @@ def ask_peer(address: Address, guard: PeerGuard | None = None) -> Found:
     if body[:1] != bytes([codec.CLUSTER]):
         raise RemoteProtocolError("is no peer address of a store")
     cluster, index, config = codec.decode_cluster(body[1:])
-    return Found(cluster, index, config, address)
+    return DiscoveredStore(cluster, index, config, address)
 
 
 def _prove(sock: socket.socket, guard: PeerGuard) -> None:

@@ -37,7 +37,7 @@ from coord.server.clients.connection import Connection, Pending
 from coord.server.membership import steps as changes
 from coord.server.membership.addresses import (
     PARTICIPANT,
-    Member,
+    MemberAddress,
     decode_members,
     parse_config_text,
     parse_host_port,
@@ -45,7 +45,7 @@ from coord.server.membership.addresses import (
     shown,
     with_members,
 )
-from coord.server.membership.steps import RefusedError, Step
+from coord.server.membership.steps import MembershipStep, RefusedError
 from coord.server.peers import codec
 from coord.tree.datatree import CONFIG
 from coord.tree.node import I32_MAX
@@ -93,7 +93,7 @@ class _Wish:
 class _Work:
     """A wish that this node, as the leader, is fulfilling."""
 
-    def __init__(self, origin: int, token: int, wish: dict[str, Any], steps: list[Step]) -> None:
+    def __init__(self, origin: int, token: int, wish: dict[str, Any], steps: list[MembershipStep]) -> None:
         self.origin = origin
         self.token = token
         self.wish = wish
@@ -113,7 +113,7 @@ class _Work:
         return bool(self.wish["do"] == "reconfig")
 
 
-class Membership:
+class Reconfiguration:
     """One node's part in it: its clients' wishes, and as the leader everybody's."""
 
     def __init__(self, node: Node, peers: PeerDoor) -> None:
@@ -371,14 +371,14 @@ class Membership:
             raise RefusedError(NEW_CONFIG_NO_QUORUM, "of the participants that stay none answers: nobody could lead")
         return max(heirs)[1]
 
-    def _transfer_steps(self, heir: int, config: Configuration) -> list[Step]:
+    def _transfer_steps(self, heir: int, config: Configuration) -> list[MembershipStep]:
         if heir == self._node.core.id:
             return []
         if not config.is_voter(heir):
             raise RefusedError(BAD_ARGUMENTS, f"node {heir} is no participant; they are {config.voters}")
         if heir not in self._counting():
             raise RefusedError(NEW_CONFIG_NO_QUORUM, f"node {heir} does not answer")
-        return [Step(changes.TRANSFER, heir)]
+        return [MembershipStep(changes.TRANSFER, heir)]
 
     def _advance(self, work: _Work) -> bool:
         """One step further; False when there is something to wait for, or the work is done."""
@@ -433,7 +433,7 @@ class Membership:
             work.ticks = 0
         if work.ticks > STALL_TICKS_MAX or not config.is_member(joiner):
             work.joiner = 0
-            work.steps = [Step(changes.REMOVE, joiner)] if config.is_member(joiner) else []
+            work.steps = [MembershipStep(changes.REMOVE, joiner)] if config.is_member(joiner) else []
             work.refusal = RefusedError(NEW_CONFIG_NO_QUORUM, f"node {joiner} does not catch up: is it running?")
             return True
         return False
@@ -492,7 +492,7 @@ class Membership:
             member = members.get(peer)
             if member is not None and member.client is None:
                 try:
-                    members[peer] = Member(peer, member.peer, member.election_port, parse_host_port(text))
+                    members[peer] = MemberAddress(peer, member.peer, member.election_port, parse_host_port(text))
                 except ValueError:
                     log.warn("node {peer} announces the client address {text!r}", peer=peer, text=text)
         wanted = with_members(config, members)

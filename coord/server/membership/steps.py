@@ -20,7 +20,7 @@ from coord.server.membership.addresses import (
     NODE_ID_MAX,
     OBSERVER,
     PARTICIPANT,
-    Member,
+    MemberAddress,
     Members,
     decode_members,
     parse_member,
@@ -37,7 +37,7 @@ RENEW: Final = "renew"
 TRANSFER: Final = "transfer"
 
 #: node -> (where it is, its role)
-Target = dict[int, tuple[Member, str]]
+Target = dict[int, tuple[MemberAddress, str]]
 
 
 class RefusedError(Exception):
@@ -49,10 +49,10 @@ class RefusedError(Exception):
         self.text = text
 
 
-class Step:
+class MembershipStep:
     """One change of the Raft configuration, or the hand-over before it."""
 
-    def __init__(self, kind: str, node_id: int, member: Member | None = None, role: str = PARTICIPANT) -> None:
+    def __init__(self, kind: str, node_id: int, member: MemberAddress | None = None, role: str = PARTICIPANT) -> None:
         self.kind = kind
         self.node_id = node_id
         self.member = member
@@ -170,39 +170,39 @@ def named(wish: dict[str, Any]) -> list[int]:
 
 def steps_to(
     target: Target, config: Configuration, leader: int, *, renews: bool, awaited: list[int] | None = None
-) -> list[Step]:
+) -> list[MembershipStep]:
     """The steps from `config` to `target`; with `renews` at least one, as each reconfig has a version of its own.
 
     Who is on its way to vote and one of `awaited` is added once more: that step is over when it votes.
     """
     present = target_of(config)
     gone = [i for i in config.members() if i not in target]
-    steps: list[Step] = []
+    steps: list[MembershipStep] = []
     for i in sorted(target):
         member, role = target[i]
         is_awaited = awaited is not None and i in awaited and i in config.pre_voters
         if not config.is_member(i) or (role == PARTICIPANT and (i in config.learners or is_awaited)):
-            steps.append(Step(ADD, i, member, role))
+            steps.append(MembershipStep(ADD, i, member, role))
         elif role == OBSERVER and i not in config.learners:
             gone.append(i)
         elif i not in present or present[i][0] != member:
-            steps.append(Step(MOVE, i, member, role))
+            steps.append(MembershipStep(MOVE, i, member, role))
     if leader in gone and leader in config.voters:
         # The hand-over comes first, and the heir does all the rest: it is still there at the end.
-        return [Step(TRANSFER, 0)]
+        return [MembershipStep(TRANSFER, 0)]
     # Who does not vote leaves first.
     gone.sort(key=lambda i: (i in config.voters, i))
     for i in gone:
         if i in target:
-            steps.append(Step(DEMOTE, i, target[i][0], OBSERVER))
+            steps.append(MembershipStep(DEMOTE, i, target[i][0], OBSERVER))
         else:
-            steps.append(Step(REMOVE, i))
+            steps.append(MembershipStep(REMOVE, i))
     if not steps and renews:
-        steps.append(Step(RENEW, 0))
+        steps.append(MembershipStep(RENEW, 0))
     return steps
 
 
-def check_majority(step: Step, config: Configuration, alive: list[int]) -> None:
+def check_majority(step: MembershipStep, config: Configuration, alive: list[int]) -> None:
     """Whether those who can answer (`alive`) are a majority of the voters after a step that takes one away.
 
     Raises RefusedError: the change itself might commit, and nothing after it.

@@ -58,7 +58,7 @@ from coord.raft.messages import (
     VOTE_RESP,
     Entry,
     Message,
-    SnapshotMeta,
+    RaftSnapshot,
 )
 from coord.server.membership.addresses import check_configuration, parse_host_port
 from coord.tree.command import COMMAND_HEADER_BYTES
@@ -398,7 +398,7 @@ def decode_raft(data: bytes, at: int, end: int) -> Message:
     if numbers < 0 or numbers >= NUMBER_MAX:
         raise RemoteProtocolError("a number of a Raft message is out of range")
     at += _RAFT_BYTES
-    snapshot: SnapshotMeta | None = None
+    snapshot: RaftSnapshot | None = None
     if flags & _FLAG_SNAPSHOT:
         snapshot, at = _decode_snapshot(data, at, end)
     entries = _decode_entries(data, at, end, count)
@@ -412,7 +412,7 @@ def decode_raft(data: bytes, at: int, end: int) -> Message:
     return message
 
 
-def _decode_snapshot(data: bytes, at: int, end: int) -> tuple[SnapshotMeta, int]:
+def _decode_snapshot(data: bytes, at: int, end: int) -> tuple[RaftSnapshot, int]:
     """Return the snapshot that is offered at `at`, and where it ends. Raises RemoteProtocolError."""
     try:
         index, term, name_length, config_length = _SNAPSHOT.unpack_from(data, at)
@@ -424,7 +424,7 @@ def _decode_snapshot(data: bytes, at: int, end: int) -> tuple[SnapshotMeta, int]
         raise RemoteProtocolError(f"unreadable snapshot: {error}") from error
     if at + config_length > end or index >= NUMBER_MAX or term >= NUMBER_MAX:
         raise RemoteProtocolError(f"snapshot at {index} of term {term}, or longer than its message")
-    return SnapshotMeta(index, term, config, name), at + config_length
+    return RaftSnapshot(index, term, config, name), at + config_length
 
 
 def _decode_entries(data: bytes, at: int, end: int, count: int) -> list[Entry]:

@@ -19,8 +19,8 @@ from coord.server.peers import codec
 from coord.storage.snapshot import SnapshotDraft, SnapshotReader, Snapshots
 from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
-from coord.tree.node import Node as ZNode
-from coord.tree.snapshot import SnapshotReader as StateReader
+from coord.tree.node import Znode as ZNode
+from coord.tree.snapshot import SnapshotDecoder as StateReader
 
 log = Logger(__name__)
 

@@ -51,7 +51,7 @@ class _Round:
         self.is_answered = False
 
 
-class Agreement:
+class DivergenceCheck:
     """One node's part in the comparison."""
 
     def __init__(

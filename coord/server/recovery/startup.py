@@ -18,7 +18,7 @@ from coord.raft.bounds import TERM_MAX
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import LEVEL, Entry, HardState, bootstrap
-from coord.raft.messages import SnapshotMeta as RaftSnapshot
+from coord.raft.messages import RaftSnapshot as RaftSnapshot
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import SEGMENT_BYTES, Batch, Recovered, Wal, open_wal
 from coord.tree.levels import SUPPORTED, decode_level

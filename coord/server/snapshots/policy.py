@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from coord.env import Clock
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
-from coord.raft.messages import SnapshotMeta as RaftSnapshot
+from coord.raft.messages import RaftSnapshot as RaftSnapshot
 from coord.server.net.interfaces import SnapshotJob
 from coord.server.node_settings import NodeSettings
 from coord.storage.snapshot import SnapshotMeta, Snapshots
@@ -24,7 +24,7 @@ AGAIN_MS: Final = 30_000
 APART: Final = 4
 
 
-class Keeper:
+class SnapshotPolicy:
     """Keeps snapshots coming and the log short. `index` is that of the newest snapshot."""
 
     def __init__(

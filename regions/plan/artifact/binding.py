@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from regions.plan.problem.model import BadInput, PlanRows
-from regions.plan.problem.numbered import UNIT, Problem
+from regions.plan.problem.numbered import UNIT, NumberedProblem
 
 
-class Rule(enum.StrEnum):
+class PlanRule(enum.StrEnum):
     """What stands against an alternative."""
 
     HERE = "here"  #: it is the place that the plan chose
@@ -34,27 +34,35 @@ class Rule(enum.StrEnum):
 
 
 #: The same in sentences.
-WORDS: Final[Mapping[Rule, str]] = {
-    Rule.HERE: "it has the place of its greatest benefit",
-    Rule.GROUP: "the better server takes no regions of this group",
-    Rule.SERVER: "the better server has another replica of the region",
-    Rule.RACK: "the better server's rack has another replica of the region",
-    Rule.CEILING: "the better server is at the ceiling of its quota",
-    Rule.TABLE: "the better server is at the limit of its share of the table",
-    Rule.FLOOR: "the chosen server would fall below the floor of its quota",
-    Rule.WORSE: "every other place is worth less",
-    Rule.EQUAL: "every other place is worth no more",
-    Rule.OTHERS: "another choice is worth more for the plan as a whole",
+WORDS: Final[Mapping[PlanRule, str]] = {
+    PlanRule.HERE: "it has the place of its greatest benefit",
+    PlanRule.GROUP: "the better server takes no regions of this group",
+    PlanRule.SERVER: "the better server has another replica of the region",
+    PlanRule.RACK: "the better server's rack has another replica of the region",
+    PlanRule.CEILING: "the better server is at the ceiling of its quota",
+    PlanRule.TABLE: "the better server is at the limit of its share of the table",
+    PlanRule.FLOOR: "the chosen server would fall below the floor of its quota",
+    PlanRule.WORSE: "every other place is worth less",
+    PlanRule.EQUAL: "every other place is worth no more",
+    PlanRule.OTHERS: "another choice is worth more for the plan as a whole",
 }
 #: Rules that can keep a replica from a better place.
-BINDING = (Rule.GROUP, Rule.SERVER, Rule.RACK, Rule.CEILING, Rule.TABLE, Rule.FLOOR, Rule.OTHERS)
+BINDING = (
+    PlanRule.GROUP,
+    PlanRule.SERVER,
+    PlanRule.RACK,
+    PlanRule.CEILING,
+    PlanRule.TABLE,
+    PlanRule.FLOOR,
+    PlanRule.OTHERS,
+)
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     """A server that could have had the replica. Bytes; counts as the plan leaves them."""
 
     server_id: str
-    rule: Rule
+    rule: PlanRule
     local_bytes: int
     #: The server held a replica of the region: nothing had to move.
     held: bool
@@ -76,7 +84,7 @@ class ReplicaReason(msgspec.Struct, frozen=True, kw_only=True):
     held: bool
     benefit: float
     #: The rule that kept it from the best place that no other replica of the region has; HERE if it has that.
-    bound: Rule
+    bound: PlanRule
     #: All other servers of its group, the best first.
     alternatives: list[Alternative]
 
@@ -93,10 +101,10 @@ class RegionReason(msgspec.Struct, frozen=True, kw_only=True):
     table_raised: bool = False
 
 
-class Standing:
+class Occupancy:
     """A plan's rows counted against the bounds of its problem. Rows that the problem does not know are left out."""
 
-    def __init__(self, problem: Problem, rows: PlanRows) -> None:
+    def __init__(self, problem: NumberedProblem, rows: PlanRows) -> None:
         self.problem = problem
         number = {region_id: at for at, region_id in enumerate(problem.region_ids.tolist())}
         fleet = problem.fleet.number
@@ -125,38 +133,38 @@ class Standing:
             return int(problem.cand_local[at]), bool(problem.cand_held[at] >= 0), int(problem.cand_benefit[at])
         return 0, False, 0
 
-    def against(self, region: int, chosen: int, other: int) -> Rule | None:
+    def against(self, region: int, chosen: int, other: int) -> PlanRule | None:
         """The first hard rule that would break if the replica on `chosen` stood on `other`; None if none would."""
         problem, quotas = self.problem, self.problem.quotas
         rack = problem.fleet.rack
         table = int(problem.table[region])
         if problem.fleet.group[other] != problem.tables.group[table]:
-            return Rule.GROUP
+            return PlanRule.GROUP
         peers = [server for server in self._peers.get(region, ()) if server != chosen]
         if other in peers:
-            return Rule.SERVER
+            return PlanRule.SERVER
         if any(rack[one] == rack[other] for one in peers) and all(rack[one] != rack[chosen] for one in peers):
-            return Rule.RACK
+            return PlanRule.RACK
         if self.held[other] >= quotas.ceil[other]:
-            return Rule.CEILING
+            return PlanRule.CEILING
         if self.cells[table, other] >= self.limits[table, other]:
-            return Rule.TABLE
+            return PlanRule.TABLE
         if self.held[chosen] <= quotas.floor[chosen]:
-            return Rule.FLOOR
+            return PlanRule.FLOOR
         return None
 
-    def rule(self, region: int, chosen: int, other: int, benefit: int) -> Rule:
+    def rule(self, region: int, chosen: int, other: int, benefit: int) -> PlanRule:
         """What stands against `other`, given the benefit that the replica has where it is."""
         broken = self.against(region, chosen, other)
         theirs = self.worth(region, other)[2]
         if broken is not None:
             return broken
         if theirs == benefit:
-            return Rule.EQUAL
-        return Rule.WORSE if theirs < benefit else Rule.OTHERS
+            return PlanRule.EQUAL
+        return PlanRule.WORSE if theirs < benefit else PlanRule.OTHERS
 
 
-def explain_region(standing: Standing, region_id: str, *, limit: int = 0) -> RegionReason:
+def explain_region(standing: Occupancy, region_id: str, *, limit: int = 0) -> RegionReason:
     """Why each replica of a region is where it is; `limit` alternatives at most, 0: all.
 
     Raises: BadInput for a region that the input does not have.
@@ -180,25 +188,25 @@ def explain_region(standing: Standing, region_id: str, *, limit: int = 0) -> Reg
     )
 
 
-def _explain(standing: Standing, region: int, replica: int, chosen: int, limit: int) -> ReplicaReason:
+def _explain(standing: Occupancy, region: int, replica: int, chosen: int, limit: int) -> ReplicaReason:
     problem = standing.problem
     local, held, benefit = standing.worth(region, chosen)
     members = problem.fleet.members(int(problem.tables.group[int(problem.table[region])])).tolist()
     others = [_alternative(standing, region, chosen, other, benefit) for other in members if other != chosen]
     others.sort(key=lambda one: (-one.benefit, one.server_id))
-    better = [one for one in others if round(one.benefit * UNIT) > benefit and one.rule is not Rule.SERVER]
+    better = [one for one in others if round(one.benefit * UNIT) > benefit and one.rule is not PlanRule.SERVER]
     return ReplicaReason(
         replica=replica,
         server_id=problem.fleet.ids[chosen],
         local_bytes=local,
         held=held,
         benefit=benefit / UNIT,
-        bound=better[0].rule if better else Rule.HERE,
+        bound=better[0].rule if better else PlanRule.HERE,
         alternatives=others[:limit] if limit else others,
     )
 
 
-def _alternative(standing: Standing, region: int, chosen: int, other: int, benefit: int) -> Alternative:
+def _alternative(standing: Occupancy, region: int, chosen: int, other: int, benefit: int) -> Alternative:
     problem = standing.problem
     table = int(problem.table[region])
     local, held, theirs = standing.worth(region, other)
@@ -216,7 +224,7 @@ def _alternative(standing: Standing, region: int, chosen: int, other: int, benef
     )
 
 
-def count_bound(standing: Standing) -> dict[str, int]:
+def count_bound(standing: Occupancy) -> dict[str, int]:
     """Replicas that are not on their region's best free place, by the rule that kept them from it."""
     problem = standing.problem
     taken = set(zip(standing.region.tolist(), standing.server.tolist(), strict=True))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from regions.plan.artifact.binding import Standing, count_bound
+from regions.plan.artifact.binding import Occupancy, count_bound
 from regions.plan.artifact.compare import Difference, compare, former_places, places_of
 from regions.plan.problem.model import PlanRows, Snapshot
-from regions.plan.problem.numbered import Problem
+from regions.plan.problem.numbered import NumberedProblem
 
 
-class ServerFigures(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
     """One server. Its quota is `floor` to `ceil` replicas; both 0 where it may take none."""
 
     server_id: str
@@ -52,15 +52,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     local_after: int
     #: Whether the input says anything about blocks.
     knows_blocks: bool
-    servers: list[ServerFigures]
+    servers: list[PlannedServer]
     racks: list[RackMoves]
     #: Replicas not at their best place, by the rule that kept them from it (`binding.Rule`).
     bound: dict[str, int]
 
 
-def figures(snapshot: Snapshot, problem: Problem, rows: PlanRows) -> Figures:
+def figures(snapshot: Snapshot, problem: NumberedProblem, rows: PlanRows) -> Figures:
     """Count everything; `problem` is the snapshot, encoded."""
-    standing = Standing(problem, rows)
+    standing = Occupancy(problem, rows)
     before, after = former_places(snapshot), places_of(rows)
     size = dict(zip(problem.region_ids.tolist(), problem.size.tolist(), strict=True))
     before = {region_id: places for region_id, places in before.items() if region_id in size}
@@ -73,7 +73,7 @@ def figures(snapshot: Snapshot, problem: Problem, rows: PlanRows) -> Figures:
     for server_id, (_, host, rack, group) in sorted(servers.items()):
         at = problem.fleet.number.get(server_id, -1)
         old, new = counts["before"].get(server_id, (0, 0)), counts["after"].get(server_id, (0, 0))
-        figure = ServerFigures(
+        figure = PlannedServer(
             server_id=server_id,
             host=host,
             rack=rack,
@@ -115,7 +115,7 @@ def _per_server(places: dict[str, dict[int, str]], size: dict[str, int]) -> dict
     return counts
 
 
-def _local(standing: Standing, places: dict[str, dict[int, str]]) -> int:
+def _local(standing: Occupancy, places: dict[str, dict[int, str]]) -> int:
     """Bytes that are read locally. Places on servers that take no regions are not known to be, and count for none."""
     fleet = standing.problem.fleet.number
     return sum(

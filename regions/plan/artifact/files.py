@@ -36,8 +36,8 @@ from regions.plan.problem.model import (
     Params,
     Plan,
     PlanRows,
-    Regions,
-    Servers,
+    RegionColumns,
+    ServerColumns,
     Snapshot,
     Stats,
     bools,
@@ -104,7 +104,7 @@ class Part(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, kw_only=True):
+class PlanManifest(msgspec.Struct, kw_only=True):
     """What a plan directory holds; `manifest.json`."""
 
     plan_id: str
@@ -144,7 +144,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     names: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Progress:
+class ProgressWriter:
     """One JSON object per line for whoever started the process."""
 
     def __init__(self, out: TextIO, total: int) -> None:
@@ -167,7 +167,7 @@ class Progress:
         """The stage under way takes its time, for this reason."""
         self._line({"stage": text, "done": self.done, "total": self.total})
 
-    def finished(self, manifest: Manifest) -> None:
+    def finished(self, manifest: PlanManifest) -> None:
         """The manifest is in place."""
         self._line(
             {
@@ -232,7 +232,10 @@ def read_snapshot(directory: Path) -> Snapshot:
         raise BadInput(f"{directory} is no directory")
     tables = {name: _read_table(directory, name) for name in COLUMNS}
     return Snapshot(
-        Regions(*tables["regions"]), Servers(*tables["servers"]), Blocks(*tables["blocks"]), Last(*tables["last"])
+        RegionColumns(*tables["regions"]),
+        ServerColumns(*tables["servers"]),
+        Blocks(*tables["blocks"]),
+        Last(*tables["last"]),
     )
 
 
@@ -440,7 +443,7 @@ def write_plan(
     seconds: dict[str, float],
     rows_per_part: int = 500_000,
     origin: Origin | None = None,
-) -> Manifest:
+) -> PlanManifest:
     """Parts, then the manifest; everything on disk when it returns. Raises: BadInput."""
     prepare_output(directory)
     origin = origin or Origin()
@@ -452,7 +455,7 @@ def write_plan(
         _write_table(path, PLAN_COLUMNS, columns, "parquet")
         _sync(path)
         parts.append(Part(path.name, len(columns[0]), hashlib.sha256(path.read_bytes()).hexdigest()))
-    manifest = Manifest(
+    manifest = PlanManifest(
         plan_id=plan_id,
         engine=plan.stats.engine,
         snapshot_id=params.snapshot_id,
@@ -487,17 +490,17 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path) -> PlanManifest:
     """The manifest of a plan directory. Raises: BadPlan."""
     try:
-        return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Manifest)
+        return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=PlanManifest)
     except OSError as error:
         raise BadPlan(f"{directory} holds no plan: {error}") from error
     except msgspec.MsgspecError as error:
         raise BadPlan(f"{directory / MANIFEST}: {error}") from error
 
 
-def read_plan(directory: Path) -> tuple[Plan, Manifest]:
+def read_plan(directory: Path) -> tuple[Plan, PlanManifest]:
     """A complete plan whose parts and digest are what the manifest says. Raises: BadPlan, BadInput (no pyarrow)."""
     manifest = read_manifest(directory)
     columns: list[list[Any]] = []
@@ -535,7 +538,7 @@ def keep_input(directory: Path, snapshot: Snapshot, params: Params) -> list[Part
     ]
 
 
-def read_input(directory: Path, manifest: Manifest) -> tuple[Snapshot, Params]:
+def read_input(directory: Path, manifest: PlanManifest) -> tuple[Snapshot, Params]:
     """The input that a plan was made from. Raises: BadPlan when its copy is not there, or not what it was."""
     if not manifest.inputs:
         raise BadPlan(f"{directory} keeps no copy of its input: `rk plan create` makes plans that do")
@@ -566,8 +569,8 @@ def die_with_parent() -> None:
         raise SystemExit(1)
 
 
-def progress_on_stdout(total: int) -> Progress:
+def progress_on_stdout(total: int) -> ProgressWriter:
     """Progress lines on standard output; whatever else prints there goes to standard error from now on."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return Progress(out, total)
+    return ProgressWriter(out, total)

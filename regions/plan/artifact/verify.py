@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 
 from regions.plan.problem.model import Bools, Ints, Params, PlanRows, Snapshot
-from regions.plan.problem.numbered import Problem, encode
+from regions.plan.problem.numbered import NumberedProblem, encode
 
 #: Examples of broken rules that a verdict names.
 NOTES_MAX: Final = 20
 
 
-class Verdict(msgspec.Struct, kw_only=True):
+class PlanVerdict(msgspec.Struct, kw_only=True):
     """Replicas or cells that break each hard rule, in the order of the rules; then measures of balance."""
 
     #: Replicas without a row; rows of unknown regions, repeated rows, wrong replica numbers.
@@ -61,21 +61,21 @@ class Verdict(msgspec.Struct, kw_only=True):
         return self.violations == 0
 
 
-def verify(snapshot: Snapshot, params: Params, rows: PlanRows) -> Verdict:
+def verify(snapshot: Snapshot, params: Params, rows: PlanRows) -> PlanVerdict:
     """Every hard rule on any rows, in any order. Raises as `encode` does."""
     return judge(encode(snapshot, params, {}), rows)
 
 
-def judge(problem: Problem, rows: PlanRows) -> Verdict:
+def judge(problem: NumberedProblem, rows: PlanRows) -> PlanVerdict:
     """`verify` on a snapshot that is encoded already."""
-    verdict = Verdict()
+    verdict = PlanVerdict()
     region, server = _known_rows(problem, rows, verdict)
     _count_racks(problem, region, server, verdict)
     _count_bounds(problem, region, server, verdict)
     return verdict
 
 
-def _known_rows(problem: Problem, rows: PlanRows, verdict: Verdict) -> tuple[Ints, Ints]:
+def _known_rows(problem: NumberedProblem, rows: PlanRows, verdict: PlanVerdict) -> tuple[Ints, Ints]:
     """Count rows that cannot stand; returns (region, server) of the others, servers distinct per region."""
     number = {rid: i for i, rid in enumerate(problem.region_ids.tolist())}
     region = np.array([number.get(rid, -1) for rid in rows.region_id.tolist()], dtype=np.int64)
@@ -107,7 +107,7 @@ def _first_of_each(keys: Ints, rows: Bools) -> Bools:
     return chosen
 
 
-def _count_racks(problem: Problem, region: Ints, server: Ints, verdict: Verdict) -> None:
+def _count_racks(problem: NumberedProblem, region: Ints, server: Ints, verdict: PlanVerdict) -> None:
     """Racks used twice by a region, and how many of these could have been avoided."""
     racks = int(problem.fleet.rack.max(initial=0)) + 1
     distinct = np.bincount(np.unique(region * racks + problem.fleet.rack[server]) // racks, minlength=len(problem))
@@ -118,7 +118,7 @@ def _count_racks(problem: Problem, region: Ints, server: Ints, verdict: Verdict)
     verdict.same_rack = int((shared - np.maximum(placed - of_group, 0)).sum())
 
 
-def _count_bounds(problem: Problem, region: Ints, server: Ints, verdict: Verdict) -> None:
+def _count_bounds(problem: NumberedProblem, region: Ints, server: Ints, verdict: PlanVerdict) -> None:
     """Servers outside their bounds, cells above theirs, and how even it is."""
     quotas, servers = problem.quotas, len(problem.fleet)
     held = np.bincount(server, minlength=servers)
@@ -142,7 +142,7 @@ def _count_bounds(problem: Problem, region: Ints, server: Ints, verdict: Verdict
         verdict.table_skew = max(verdict.table_skew, float(skew.max(initial=0)))
 
 
-def _note(verdict: Verdict, text: str) -> None:
+def _note(verdict: PlanVerdict, text: str) -> None:
     """Keep the first few examples."""
     if len(verdict.notes) < NOTES_MAX:
         verdict.notes.append(text)

@@ -22,7 +22,7 @@ import numpy as np
 
 from regions.plan.engines.alike import Alike
 from regions.plan.problem.model import BadInput, Bools, Ints
-from regions.plan.problem.numbered import Problem
+from regions.plan.problem.numbered import NumberedProblem
 from regions.plan.problem.room import Room
 
 #: Costs are scaled to this, so that the solver's own scaling by the number of nodes stays within 64 bits.
@@ -155,6 +155,6 @@ def _direct(table: Ints, want: Ints, group: Ints, room: Room, arcs: int) -> tupl
     return tables, demand, cells[room.cell[cells] > 0]
 
 
-def flow_value(problem: Problem, taken: Ints) -> float:
+def flow_value(problem: NumberedProblem, taken: Ints) -> float:
     """The benefit of candidates, in bytes: J* for those of an exact flow over the whole problem."""
     return float(problem.cand_benefit[taken].astype(np.float64).sum()) / 1000

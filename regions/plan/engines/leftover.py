@@ -23,7 +23,7 @@ import numpy as np
 
 from regions.plan.engines.maxflow import FlowNet
 from regions.plan.problem.model import Ints
-from regions.plan.problem.numbered import Fleet
+from regions.plan.problem.numbered import EligibleServers
 from regions.plan.problem.quota import Quotas
 from regions.plan.problem.room import Room
 
@@ -52,7 +52,9 @@ class LeftoverClass:
         return (self.table, self.need, self.used_racks)
 
 
-def spread(classes: Sequence[LeftoverClass], fleet: Fleet, quotas: Quotas, table_group: Ints, room: Room) -> list[Ints]:
+def spread(
+    classes: Sequence[LeftoverClass], fleet: EligibleServers, quotas: Quotas, table_group: Ints, room: Room
+) -> list[Ints]:
     """Servers for the units of each class, sorted by (rack, server); lowers `room`.
 
     Unit j belongs to member j mod members. A class may get fewer than need * members units when its bounds clash with
@@ -74,7 +76,7 @@ class _Network:
     """The flow network of one call of `spread`."""
 
     def __init__(
-        self, classes: Sequence[LeftoverClass], fleet: Fleet, quotas: Quotas, table_group: Ints, room: Room
+        self, classes: Sequence[LeftoverClass], fleet: EligibleServers, quotas: Quotas, table_group: Ints, room: Room
     ) -> None:
         self.classes = classes
         self.fleet = fleet

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from regions.plan.problem.model import Bools, Deadline, Ints
-from regions.plan.problem.numbered import Problem
+from regions.plan.problem.numbered import NumberedProblem
 from regions.plan.problem.room import Room
 
 #: A server in a chain: (server, table whose replica has to make way, or ANY).
@@ -31,7 +31,9 @@ class Repair:
     `placed` are pairs (region, server), each once; `room` is what they leave free. Every method keeps both in step.
     """
 
-    def __init__(self, problem: Problem, region: Ints, server: Ints, room: Room, deadline: Deadline | None) -> None:
+    def __init__(
+        self, problem: NumberedProblem, region: Ints, server: Ints, room: Room, deadline: Deadline | None
+    ) -> None:
         self.problem = problem
         self.deadline = deadline
         self.servers = len(problem.fleet)

@@ -20,7 +20,7 @@ from regions.plan.engines.leftover import LeftoverClass, spread
 from regions.plan.engines.repair import Repair
 from regions.plan.engines.shards import ROUNDS, Held, Shards, shard_count
 from regions.plan.problem.model import BadInput, Bools, Deadline, Ints, Params, Plan, PlanRows, Snapshot, Stats, Texts
-from regions.plan.problem.numbered import Problem, encode, is_degraded
+from regions.plan.problem.numbered import NumberedProblem, encode, is_degraded
 from regions.plan.problem.room import Room
 
 #: `greedy.take_best` or `flow.solve_exact`: which candidates become replicas.
@@ -52,7 +52,7 @@ def plan_encoded(
     *,
     engine: str = "greedy",
     shards: int | None = None,
-) -> tuple[Plan, Problem]:
+) -> tuple[Plan, NumberedProblem]:
     """`plan`, and the snapshot in numbers, for whoever judges the plan next: at a million regions that takes long."""
     ignored: dict[str, int] = {}
     problem = encode(snapshot, params or Params(), ignored)
@@ -71,7 +71,7 @@ def plan_encoded(
     return finish(problem, taken, deadline, stats), problem
 
 
-def first_stats(problem: Problem, ignored: dict[str, int], *, blocks: int) -> Stats:
+def first_stats(problem: NumberedProblem, ignored: dict[str, int], *, blocks: int) -> Stats:
     """What the input alone tells."""
     return Stats(
         regions=len(problem),
@@ -89,14 +89,14 @@ def first_stats(problem: Problem, ignored: dict[str, int], *, blocks: int) -> St
     )
 
 
-def per_rack(problem: Problem) -> Ints:
+def per_rack(problem: NumberedProblem) -> Ints:
     """Replicas of each region that may share a rack before any rack must take more: 1 wherever racks suffice."""
     racks = np.append(problem.fleet.group_racks, 1)[problem.tables.group][problem.table]
     allowance: Ints = np.maximum(problem.want // np.maximum(racks, 1), 1)
     return allowance
 
 
-def solve_whole(problem: Problem, choose: Choose) -> Ints:
+def solve_whole(problem: NumberedProblem, choose: Choose) -> Ints:
     """Candidates (their numbers, ascending) that `choose` takes, looking at everything at once."""
     room = Room.whole(problem.quotas, problem.tables.group, problem.fleet.group)
     taken = choose(
@@ -113,7 +113,7 @@ def solve_whole(problem: Problem, choose: Choose) -> Ints:
     return np.flatnonzero(taken)
 
 
-def solve_shards(problem: Problem, shards: int, rounds: int = ROUNDS) -> Ints:
+def solve_shards(problem: NumberedProblem, shards: int, rounds: int = ROUNDS) -> Ints:
     """Candidates (their numbers, ascending) of exact flows over shards, cut anew and solved again `rounds` times."""
     taken = np.zeros(len(problem.cand_region), dtype=np.bool_)
     for nth_round in range(rounds + 1 if shards > 1 else 1):
@@ -126,7 +126,7 @@ def solve_shards(problem: Problem, shards: int, rounds: int = ROUNDS) -> Ints:
     return np.flatnonzero(taken)
 
 
-def _held_by_shard(problem: Problem, taken: Bools, shard_of: Ints) -> Held:
+def _held_by_shard(problem: NumberedProblem, taken: Bools, shard_of: Ints) -> Held:
     """Replicas taken so far, by the shard that their regions are in now."""
     servers, cells = len(problem.fleet), len(problem.tables) * len(problem.fleet)
     region = problem.cand_region[taken]
@@ -134,7 +134,7 @@ def _held_by_shard(problem: Problem, taken: Bools, shard_of: Ints) -> Held:
     return Held(servers, cells, keys, np.ones(len(keys), dtype=np.int64))
 
 
-def _solve_shard(problem: Problem, cut: Shards, shard: int, shard_of: Ints, rows: Ints, held: Held) -> Bools:
+def _solve_shard(problem: NumberedProblem, cut: Shards, shard: int, shard_of: Ints, rows: Ints, held: Held) -> Bools:
     """Which of the candidates `rows`, all of one shard, it takes."""
     regions = np.flatnonzero(shard_of == shard)
     number = np.full(len(problem), -1)
@@ -152,7 +152,7 @@ def _solve_shard(problem: Problem, cut: Shards, shard: int, shard_of: Ints, rows
     )
 
 
-def finish(problem: Problem, taken: Ints, deadline: Deadline | None, stats: Stats) -> Plan:
+def finish(problem: NumberedProblem, taken: Ints, deadline: Deadline | None, stats: Stats) -> Plan:
     """The plan from the candidates taken so far: leftovers, repair, replica numbers, digest, worth."""
     region, server = problem.cand_region[taken], problem.cand_server[taken]
     stats.placed_by_benefit = len(taken)
@@ -172,7 +172,9 @@ def finish(problem: Problem, taken: Ints, deadline: Deadline | None, stats: Stat
     return Plan(rows, plan_digest(rows), stats)
 
 
-def _spread(problem: Problem, region: Ints, server: Ints, need: Ints, room: Room) -> tuple[Ints, Ints, list[int]]:
+def _spread(
+    problem: NumberedProblem, region: Ints, server: Ints, need: Ints, room: Room
+) -> tuple[Ints, Ints, list[int]]:
     """Place leftovers by classes; returns (region, server) pairs and the regions that need repair, once per replica."""
     racks = np.append(problem.fleet.group_racks, 0)[problem.tables.group][problem.table]
     waiting = np.flatnonzero((need > 0) & (racks >= problem.want))
@@ -196,7 +198,7 @@ def _spread(problem: Problem, region: Ints, server: Ints, need: Ints, room: Room
     return np.concatenate(regions), np.concatenate(dealt), sorted(hard)
 
 
-def _used_racks(problem: Problem, region: Ints, server: Ints, need: Ints) -> dict[int, tuple[int, ...]]:
+def _used_racks(problem: NumberedProblem, region: Ints, server: Ints, need: Ints) -> dict[int, tuple[int, ...]]:
     """Racks, ascending, of regions that have some replicas and need more."""
     some = need[region] > 0
     racks: dict[int, list[int]] = {}
@@ -205,7 +207,7 @@ def _used_racks(problem: Problem, region: Ints, server: Ints, need: Ints) -> dic
     return {r: tuple(sorted(ks)) for r, ks in racks.items()}
 
 
-def numbered(problem: Problem, region: Ints, server: Ints, stats: Stats) -> PlanRows:
+def numbered(problem: NumberedProblem, region: Ints, server: Ints, stats: Stats) -> PlanRows:
     """Rows in order. A replica that stays keeps its number; the others are numbered by benefit, the best first.
 
     Fills in what the plan is worth.

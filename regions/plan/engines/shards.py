@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from regions.plan.problem.model import Floats, Ints
-from regions.plan.problem.numbered import Fleet, Tables
+from regions.plan.problem.numbered import EligibleServers, TableGroups
 from regions.plan.problem.quota import Quotas
 from regions.plan.problem.room import Room
 
@@ -82,7 +82,9 @@ class Shards:
     Every round cuts otherwise: regions of a cut table go to other pieces, and tables meet other tables.
     """
 
-    def __init__(self, fleet: Fleet, tables: Tables, quotas: Quotas, shards: int, nth_round: int = 0) -> None:
+    def __init__(
+        self, fleet: EligibleServers, tables: TableGroups, quotas: Quotas, shards: int, nth_round: int = 0
+    ) -> None:
         self.fleet = fleet
         self.quotas = quotas
         self.table_group = tables.group

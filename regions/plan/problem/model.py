@@ -152,7 +152,7 @@ class LastRow(msgspec.Struct, frozen=True):
     server_id: str
 
 
-class Regions:
+class RegionColumns:
     """The `regions` table; columns of equal length."""
 
     def __init__(
@@ -177,7 +177,7 @@ class Regions:
         return len(self.region_id)
 
 
-class Servers:
+class ServerColumns:
     """The `servers` table; columns of equal length."""
 
     def __init__(self, server_id: Texts, host: Texts, rack: Texts, weight: Floats, grp: Texts, draining: Bools) -> None:
@@ -219,7 +219,7 @@ class Last:
 class Snapshot:
     """Everything that a plan depends on, unchecked, in any row order."""
 
-    def __init__(self, regions: Regions, servers: Servers, blocks: Blocks, last: Last) -> None:
+    def __init__(self, regions: RegionColumns, servers: ServerColumns, blocks: Blocks, last: Last) -> None:
         self.regions = regions
         self.servers = servers
         self.blocks = blocks
@@ -240,7 +240,7 @@ class Snapshot:
         """A snapshot from rows: for the master's records, and for tests."""
         rs, ss, bs, ls = list(regions), list(servers), list(blocks), list(last)
         return cls(
-            Regions(
+            RegionColumns(
                 texts(r.region_id for r in rs),
                 texts(r.table_id for r in rs),
                 texts(r.start_key for r in rs),
@@ -249,7 +249,7 @@ class Snapshot:
                 ints(r.replicas for r in rs),
                 texts(r.grp for r in rs),
             ),
-            Servers(
+            ServerColumns(
                 texts(s.server_id for s in ss),
                 texts(s.host for s in ss),
                 texts(s.rack for s in ss),

@@ -1,6 +1,7 @@
 """A snapshot checked and turned into numbers: what every engine works on.
 
-Regions are numbered in the order of their ids, servers that may take regions (`Fleet`) in the order of theirs, and
+Regions are numbered in the order of their ids, servers that may take regions (`EligibleServers`) in the order of
+theirs, and
 (group, table) pairs in theirs, so nothing depends on the order in which rows came. A server is a *candidate* of a
 region when a replica there has a benefit > 0: `local + lambda * size * [the server held a replica of it]`, in
 thousandths of a byte, whole numbers throughout. A region without bytes counts as one byte for staying: a move costs
@@ -27,8 +28,8 @@ from regions.plan.problem.model import (
     Ints,
     NoServers,
     Params,
-    Regions,
-    Servers,
+    RegionColumns,
+    ServerColumns,
     Snapshot,
     Texts,
 )
@@ -64,10 +65,10 @@ UNIT: Final = 1000
 DEGRADED_ABOVE: Final = 0.05
 
 
-class Fleet:
+class EligibleServers:
     """The servers that may take regions, in the order of their ids; groups and racks as numbers."""
 
-    def __init__(self, servers: Servers, ignored: dict[str, int]) -> None:
+    def __init__(self, servers: ServerColumns, ignored: dict[str, int]) -> None:
         rows: dict[str, tuple[str, str, str, float, str, bool]] = {}
         columns = (servers.server_id, servers.host, servers.rack, servers.weight, servers.grp, servers.draining)
         for sid, host, rack, weight, grp, draining in zip(*(c.tolist() for c in columns), strict=True):
@@ -121,10 +122,10 @@ class Fleet:
         return np.flatnonzero(self.group == group)
 
 
-class Tables:
+class TableGroups:
     """The (group, table) pairs of the regions, sorted; `demands` counts their regions by replicas that can exist."""
 
-    def __init__(self, pairs: Sequence[tuple[str, str]], demands: Sequence[Demand], fleet: Fleet) -> None:
+    def __init__(self, pairs: Sequence[tuple[str, str]], demands: Sequence[Demand], fleet: EligibleServers) -> None:
         self.pairs = list(pairs)
         self.demands = list(demands)
         group_number = {name: i for i, name in enumerate(fleet.groups)}
@@ -135,7 +136,7 @@ class Tables:
         return len(self.pairs)
 
 
-class Problem:
+class NumberedProblem:
     """One instance, in numbers. Candidates are in rows `cand_start[r] : cand_start[r + 1]`, ascending by server.
 
     `table[r]`, `want[r]` (replicas that can exist; 0 in a group without servers), `size[r]`; per candidate
@@ -145,8 +146,8 @@ class Problem:
     def __init__(
         self,
         params: Params,
-        fleet: Fleet,
-        tables: Tables,
+        fleet: EligibleServers,
+        tables: TableGroups,
         region_ids: Texts,
         table: Ints,
         want: Ints,
@@ -176,7 +177,7 @@ class Problem:
 
 
 class Candidates:
-    """Pairs (region, server) with a benefit > 0, sorted; see `Problem`."""
+    """Pairs (region, server) with a benefit > 0, sorted; see `NumberedProblem`."""
 
     def __init__(self, params: Params, size: Ints, region: Ints, server: Ints, local: Ints, held: Ints) -> None:
         """From sorted pairs, each once; those without a benefit are left out."""
@@ -229,7 +230,7 @@ def _numbers(names: Sequence[str], ordered: Sequence[str]) -> Ints:
     return np.array([place.get(name, -1) for name in names], dtype=np.int64)
 
 
-def make_quotas(params: Params, fleet: Fleet, tables: Tables) -> Quotas:
+def make_quotas(params: Params, fleet: EligibleServers, tables: TableGroups) -> Quotas:
     """Bounds of all servers and tables; tables of groups without servers count for nothing. Raises: BadInput."""
     if len(tables) * len(fleet) > CELLS_MAX:
         raise BadInput(
@@ -239,13 +240,13 @@ def make_quotas(params: Params, fleet: Fleet, tables: Tables) -> Quotas:
     return Quotas(params, fleet.weight, fleet.rack, fleet.group, tables.group, tables.demands)
 
 
-def encode(snapshot: Snapshot, params: Params, ignored: dict[str, int]) -> Problem:
+def encode(snapshot: Snapshot, params: Params, ignored: dict[str, int]) -> NumberedProblem:
     """Check a snapshot and number it; adds to `ignored` what was set aside.
 
     Raises: NoServers, ConflictingRegion, BadInput (parameters).
     """
     params.checked()
-    fleet = Fleet(snapshot.servers, ignored)
+    fleet = EligibleServers(snapshot.servers, ignored)
     if not len(fleet):
         raise NoServers(f"none of {fleet.live} live servers may take regions")
     regions = snapshot.regions
@@ -260,10 +261,10 @@ def encode(snapshot: Snapshot, params: Params, ignored: dict[str, int]) -> Probl
     limit = {g: int(n) for g, n in zip(fleet.groups, fleet.group_servers, strict=True)}
     table_limit = np.array([limit.get(grp, 0) for grp, _ in pairs], dtype=np.int64)
     want = np.minimum(replicas, table_limit[table]) if len(rows) else replicas
-    tables = Tables(pairs, _demands(table, want, len(pairs)), fleet)
+    tables = TableGroups(pairs, _demands(table, want, len(pairs)), fleet)
     number = {rid: i for i, rid in enumerate(region_ids.tolist())}
     candidates = _candidates(snapshot, params, fleet, number, size, ignored)
-    problem = Problem(params, fleet, tables, region_ids, table, want, size, candidates)
+    problem = NumberedProblem(params, fleet, tables, region_ids, table, want, size, candidates)
     problem.under_replicated = int((replicas - want)[want > 0].sum())
     for grp, regions_without in zip(*np.unique(regions.grp[rows][want == 0], return_counts=True), strict=True):
         problem.unassignable[grp] = int(regions_without)
@@ -295,7 +296,7 @@ def _demands(table: Ints, want: Ints, tables: int) -> list[Demand]:
     return list(demands)
 
 
-def _distinct_regions(regions: Regions, ignored: dict[str, int]) -> Ints:
+def _distinct_regions(regions: RegionColumns, ignored: dict[str, int]) -> Ints:
     """One row number per region id, in the order of the ids."""
     ids = regions.region_id.tolist()
     first: dict[str, int] = {}
@@ -326,7 +327,7 @@ def _distinct_regions(regions: Regions, ignored: dict[str, int]) -> Ints:
 def _candidates(
     snapshot: Snapshot,
     params: Params,
-    fleet: Fleet,
+    fleet: EligibleServers,
     number: dict[str, int],
     size: Ints,
     ignored: dict[str, int],
@@ -348,7 +349,7 @@ def _candidates(
 
 
 def _local_pairs(
-    snapshot: Snapshot, fleet: Fleet, number: dict[str, int], ignored: dict[str, int]
+    snapshot: Snapshot, fleet: EligibleServers, number: dict[str, int], ignored: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
     """(region, server, bytes) of every usable block row, once per server of its host."""
     blocks = snapshot.blocks
@@ -366,7 +367,7 @@ def _local_pairs(
     return on_servers(fleet, region[good], host[good], size[good])
 
 
-def on_servers(fleet: Fleet, region: Ints, host: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
+def on_servers(fleet: EligibleServers, region: Ints, host: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
     """(region, server, bytes) for each server of each row's host; hosts as numbers in `sorted(fleet.live_hosts)`."""
     hosts = sorted(fleet.live_hosts)
     per_host = [fleet.by_host.get(name, []) for name in hosts]
@@ -381,7 +382,7 @@ def on_servers(fleet: Fleet, region: Ints, host: Ints, size: Ints) -> tuple[Ints
 
 
 def _held_pairs(
-    snapshot: Snapshot, fleet: Fleet, number: dict[str, int], ignored: dict[str, int]
+    snapshot: Snapshot, fleet: EligibleServers, number: dict[str, int], ignored: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
     """(region, server, replica) of former places that still may take regions."""
     last = snapshot.last
@@ -412,4 +413,15 @@ def is_degraded(block_rows: int, ignored: dict[str, int]) -> bool:
     return bad > DEGRADED_ABOVE * block_rows
 
 
-__all__ = ["MISSING", "REASONS", "SIZE_MAX", "UNIT", "Candidates", "Fleet", "Floats", "Problem", "Tables", "encode"]
+__all__ = [
+    "MISSING",
+    "REASONS",
+    "SIZE_MAX",
+    "UNIT",
+    "Candidates",
+    "EligibleServers",
+    "Floats",
+    "NumberedProblem",
+    "TableGroups",
+    "encode",
+]

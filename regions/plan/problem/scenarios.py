@@ -19,7 +19,18 @@ from typing import Final
 
 import numpy as np
 
-from regions.plan.problem.model import MISSING, Blocks, Floats, Ints, Last, Regions, Servers, Snapshot, Texts, texts
+from regions.plan.problem.model import (
+    MISSING,
+    Blocks,
+    Floats,
+    Ints,
+    Last,
+    RegionColumns,
+    ServerColumns,
+    Snapshot,
+    Texts,
+    texts,
+)
 
 SCENARIOS: Final = (
     "uniform",
@@ -102,7 +113,7 @@ def scenario(name: str, *, regions: int, servers: int, seed: int, tables: int = 
     live = ~lost
     block_row = np.repeat(np.arange(regions), places.shape[1])
     made = Snapshot(
-        Regions(
+        RegionColumns(
             region_id,
             texts(f"table{t:04d}" for t in table.tolist()),
             texts(f"{i:012d}" for i in range(regions)),
@@ -111,7 +122,7 @@ def scenario(name: str, *, regions: int, servers: int, seed: int, tables: int = 
             want,
             texts(f"g{g}" if g else "" for g in region_group.tolist()),
         ),
-        Servers(
+        ServerColumns(
             server_id[live],
             host[live],
             texts(f"rack{k:03d}" for k in rack[live].tolist()),
@@ -142,8 +153,8 @@ def _soiled(clean: Snapshot, chance: _Chance) -> Snapshot:
     was = p.server_id[k]
     was[len(p) :: 2] = "server-gone"
     return Snapshot(
-        Regions(r.region_id[i], r.table_id[i], r.start_key[i], size[i], r.load[i], replicas[i], r.grp[i]),
-        Servers(s.server_id[j], s.host[j], s.rack[j], weight[j], s.grp[j], s.draining[j]),
+        RegionColumns(r.region_id[i], r.table_id[i], r.start_key[i], size[i], r.load[i], replicas[i], r.grp[i]),
+        ServerColumns(s.server_id[j], s.host[j], s.rack[j], weight[j], s.grp[j], s.draining[j]),
         Blocks(rid, host, amount),
         Last(p.region_id[k], p.replica[k], was),
     )
@@ -179,8 +190,10 @@ def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
     r, s, b, p = snapshot.regions, snapshot.servers, snapshot.blocks, snapshot.last
     i, j, k, m = (np.argsort(chance.floats(len(t)), kind="stable") for t in (r, s, b, p))
     return Snapshot(
-        Regions(r.region_id[i], r.table_id[i], r.start_key[i], r.size_bytes[i], r.load[i], r.replicas[i], r.grp[i]),
-        Servers(s.server_id[j], s.host[j], s.rack[j], s.weight[j], s.grp[j], s.draining[j]),
+        RegionColumns(
+            r.region_id[i], r.table_id[i], r.start_key[i], r.size_bytes[i], r.load[i], r.replicas[i], r.grp[i]
+        ),
+        ServerColumns(s.server_id[j], s.host[j], s.rack[j], s.weight[j], s.grp[j], s.draining[j]),
         Blocks(b.region_id[k], b.host[k], b.bytes[k]),
         Last(p.region_id[m], p.replica[m], p.server_id[m]),
     )

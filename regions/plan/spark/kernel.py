@@ -29,8 +29,8 @@ from regions.plan.problem.numbered import (
     REASONS,
     SIZE_MAX,
     Candidates,
-    Fleet,
-    Tables,
+    EligibleServers,
+    TableGroups,
     clean_replicas,
     clean_sizes,
     count,
@@ -100,7 +100,7 @@ def packer(kind: int, buckets: int, names: list[str]) -> Callable[[Batches], Ite
     return run
 
 
-def gatherer(params: Params, fleet: Fleet) -> Callable[[Any], Any]:
+def gatherer(params: Params, fleet: EligibleServers) -> Callable[[Any], Any]:
     """The function for `applyInArrow` over buckets."""
 
     def run(rows: Any) -> Any:
@@ -109,7 +109,7 @@ def gatherer(params: Params, fleet: Fleet) -> Callable[[Any], Any]:
     return run
 
 
-def dealer(tables: Tables, cut: Shards) -> Callable[[Batches], Iterator[Any]]:
+def dealer(tables: TableGroups, cut: Shards) -> Callable[[Batches], Iterator[Any]]:
     """The function for `mapInArrow` over gathered buckets."""
 
     def run(batches: Batches) -> Iterator[Any]:
@@ -120,7 +120,9 @@ def dealer(tables: Tables, cut: Shards) -> Callable[[Batches], Iterator[Any]]:
     return run
 
 
-def chooser(params: Params, fleet: Fleet, tables: Tables, cut: Shards, after: Shards | None, held: Held | None) -> Any:
+def chooser(
+    params: Params, fleet: EligibleServers, tables: TableGroups, cut: Shards, after: Shards | None, held: Held | None
+) -> Any:
     """The function for `applyInArrow` over shards; `after` is the next round's cut."""
 
     def run(key: tuple[Any, ...], rows: Any) -> Any:
@@ -176,7 +178,7 @@ def _number_servers(rows: Any, servers: list[str]) -> Any:
 # --- gather ---------------------------------------------------------------------------------------------------------
 
 
-def gather(pieces: Any, params: Params, fleet: Fleet) -> Any:
+def gather(pieces: Any, params: Params, fleet: EligibleServers) -> Any:
     """The regions of a bucket with their candidates, and its counts: one row of `BUCKET`."""
     kind = numbers(pieces, "kind")
     rows = {
@@ -276,7 +278,7 @@ class _Regions:
         return np.where(self.keys[at] == rkey, at, -1)
 
 
-def _local(rows: Any, regions: _Regions, fleet: Fleet, tally: dict[str, int]) -> tuple[Ints, Ints, Ints]:
+def _local(rows: Any, regions: _Regions, fleet: EligibleServers, tally: dict[str, int]) -> tuple[Ints, Ints, Ints]:
     """(region, server, bytes) of the usable block rows."""
     region, host, times = regions.find(numbers(rows, "rkey")), numbers(rows, "host"), numbers(rows, "rows")
     known = region >= 0
@@ -286,7 +288,7 @@ def _local(rows: Any, regions: _Regions, fleet: Fleet, tally: dict[str, int]) ->
     return on_servers(fleet, region[usable], host[usable], numbers(rows, "bytes")[usable])
 
 
-def _held(rows: Any, regions: _Regions, fleet: Fleet, tally: dict[str, int]) -> tuple[Ints, Ints, Ints]:
+def _held(rows: Any, regions: _Regions, fleet: EligibleServers, tally: dict[str, int]) -> tuple[Ints, Ints, Ints]:
     """(region, server, replica) of former places that still may take regions."""
     region, replica = regions.find(numbers(rows, "rkey")), numbers(rows, "replica", MISSING)
     server = numbers(rows, "server")
@@ -324,7 +326,7 @@ def _candidate_lists(found: Candidates) -> dict[str, Any]:
 # --- shards ---------------------------------------------------------------------------------------------------------
 
 
-def deal_out(bucket: dict[str, Any], tables: Tables, cut: Shards) -> Iterator[Any]:
+def deal_out(bucket: dict[str, Any], tables: TableGroups, cut: Shards) -> Iterator[Any]:
     """The regions of a bucket by their shard, tables numbered as in the plan."""
     cards = unpack([bucket["data"]], CARDS)
     number = {pair: i for i, pair in enumerate(tables.pairs)}
@@ -358,8 +360,8 @@ def choose(
     shard: int,
     rows: Any,
     params: Params,
-    fleet: Fleet,
-    tables: Tables,
+    fleet: EligibleServers,
+    tables: TableGroups,
     cut: Shards,
     after: Shards | None,
     held: Held | None,

@@ -31,7 +31,7 @@ _FILE: Final = re.compile(r"\[([^\[\]]*)\]|null")
 _BLOCK: Final = re.compile(r"\d+,(\d+)(?:\(corrupt\))?((?:,[^,\s]+)*)")
 
 
-class Found:
+class LocalBytes:
     """Bytes per (region, host), and the files that they are in."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def read_paths(directory: Path) -> list[tuple[str, str]]:
     return sorted(rows)
 
 
-def locate(jvm: Any, configuration: Any, path: str, found: Found, heard: Callable[[int], None]) -> None:
+def locate(jvm: Any, configuration: Any, path: str, found: LocalBytes, heard: Callable[[int], None]) -> None:
     """Add what lies below `path`; `heard` is told of the files so far. Raises: BadInput; whatever Java raises."""
     root = jvm.org.apache.hadoop.fs.Path(path)
     system = root.getFileSystem(configuration)

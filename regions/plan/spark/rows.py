@@ -1,4 +1,4 @@
-"""The rows of a bulk plan on Spark: from files to a `Problem` and the candidates that are taken.
+"""The rows of a bulk plan on Spark: from files to a `NumberedProblem` and the candidates that are taken.
 
     region, block and last rows -> numbers and hashes, packed (`kernel.pack_input`)
     -> one bucket per some hundred thousand regions                                   (one shuffle, by hash of the id)
@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regions.plan.artifact.files import COLUMNS, DEFAULTS, Progress, check_columns, check_types
+from regions.plan.artifact.files import COLUMNS, DEFAULTS, ProgressWriter, check_columns, check_types
 from regions.plan.engines.shards import ROUNDS, Held, Shards, shard_count
 from regions.plan.problem.model import MISSING, BadInput, ConflictingRegion, Ints, Params, PlanError
-from regions.plan.problem.numbered import REASONS, Fleet, Problem, Tables, count, make_quotas
+from regions.plan.problem.numbered import REASONS, EligibleServers, NumberedProblem, TableGroups, count, make_quotas
 
 #: Bytes of input that a bucket should hold; its rows are in one worker's memory at once, several times over.
 BUCKET_BYTES: Final = 8 * 2**20
@@ -43,7 +43,7 @@ class HashClash(PlanError):  # noqa: N818 - an answer about the input
 class Solved:
     """What Spark found: the problem with all candidates, the numbers of those taken, and the input's block rows."""
 
-    def __init__(self, problem: Problem, taken: Ints, block_rows: int, shards: int) -> None:
+    def __init__(self, problem: NumberedProblem, taken: Ints, block_rows: int, shards: int) -> None:
         self.problem = problem
         self.taken = taken
         self.block_rows = block_rows
@@ -54,9 +54,9 @@ def solve_on_spark(
     spark: Any,
     sources: Sources,
     params: Params,
-    fleet: Fleet,
+    fleet: EligibleServers,
     ignored: dict[str, int],
-    progress: Progress,
+    progress: ProgressWriter,
     *,
     shards: int = 0,
     rounds: int = ROUNDS,
@@ -79,7 +79,7 @@ def solve_on_spark(
 # --- gather ---------------------------------------------------------------------------------------------------------
 
 
-def _gather(spark: Any, sources: Sources, params: Params, fleet: Fleet) -> tuple[Any, list[Any]]:
+def _gather(spark: Any, sources: Sources, params: Params, fleet: EligibleServers) -> tuple[Any, list[Any]]:
     """The gathered buckets, kept, and their counts; under another salt if hashes clash."""
     from regions.plan.spark.kernel import BUCKET, TALLY, gatherer
 
@@ -103,7 +103,7 @@ def _dealt(rows: Any, key: str, values: int) -> Any:
     return rows.repartition(max(partitions, SPREAD * values if values > 1 else 1), key)
 
 
-def _all_rows(spark: Any, sources: Sources, fleet: Fleet, salt: int, buckets: int) -> Any:
+def _all_rows(spark: Any, sources: Sources, fleet: EligibleServers, salt: int, buckets: int) -> Any:
     """Region, block and last rows, packed by bucket."""
     from regions.plan.spark.kernel import BLOCK, PIECE, PLACE, REGION, packer
 
@@ -211,7 +211,9 @@ def _columns_of(path: Path, kind: str, columns: dict[str, str]) -> list[str]:
 # --- count ----------------------------------------------------------------------------------------------------------
 
 
-def _count(counts: list[Any], fleet: Fleet, ignored: dict[str, int]) -> tuple[Tables, int, dict[str, int], int]:
+def _count(
+    counts: list[Any], fleet: EligibleServers, ignored: dict[str, int]
+) -> tuple[TableGroups, int, dict[str, int], int]:
     """Tables with their demands, all replicas that can exist, those asked for per group, and the block rows.
 
     Raises: ConflictingRegion.
@@ -237,7 +239,7 @@ def _count(counts: list[Any], fleet: Fleet, ignored: dict[str, int]) -> tuple[Ta
     for reason in REASONS:
         count(ignored, reason, tally[reason])
     pairs = sorted(demands)
-    tables = Tables(pairs, [demands[pair] for pair in pairs], fleet)
+    tables = TableGroups(pairs, [demands[pair] for pair in pairs], fleet)
     total = sum(want * number for demand in demands.values() for want, number in demand.items())
     return tables, total, asked, tally["block_rows"]
 
@@ -245,7 +247,9 @@ def _count(counts: list[Any], fleet: Fleet, ignored: dict[str, int]) -> tuple[Ta
 # --- choose ---------------------------------------------------------------------------------------------------------
 
 
-def _choose(gathered: Any, params: Params, fleet: Fleet, tables: Tables, shards: int, rounds: int) -> Any:
+def _choose(
+    gathered: Any, params: Params, fleet: EligibleServers, tables: TableGroups, shards: int, rounds: int
+) -> Any:
     """The regions with their candidates and what is taken of them (`kernel.DONE`), in the order of their ids."""
     from regions.plan.spark.kernel import DONE, SHARD, chooser, dealer, in_order
     from regions.plan.spark.packed import blobs_of, unpack
@@ -267,13 +271,13 @@ def _choose(gathered: Any, params: Params, fleet: Fleet, tables: Tables, shards:
     raise AssertionError("the last round returns")
 
 
-def held_of(begun: list[Any], tables: Tables, fleet: Fleet) -> Held:
+def held_of(begun: list[Any], tables: TableGroups, fleet: EligibleServers) -> Held:
     """What the shards of a round begin with, from the rows of `kernel.choose` that say it."""
     cell, own = (np.array([n for row in begun for n in row[name]], dtype=np.int64) for name in ("cell", "own"))
     return Held(len(fleet), len(tables) * len(fleet), cell, own)
 
 
-def problem_of(cards: Any, params: Params, fleet: Fleet, tables: Tables) -> tuple[Problem, Ints]:
+def problem_of(cards: Any, params: Params, fleet: EligibleServers, tables: TableGroups) -> tuple[NumberedProblem, Ints]:
     """The problem as `encode` would have made it, and the candidates that the shards took."""
     import pyarrow.compute as pc
 
@@ -284,7 +288,7 @@ def problem_of(cards: Any, params: Params, fleet: Fleet, tables: Tables) -> tupl
     limit = np.append(fleet.group_servers, 0)[tables.group]
     want = np.minimum(cards.column("replicas").to_numpy(), limit[table])
     ids = cards.column("region_id").to_numpy(zero_copy_only=False).astype(object)
-    problem = Problem(params, fleet, tables, ids, table, want, size, candidates_of(cards, params))
+    problem = NumberedProblem(params, fleet, tables, ids, table, want, size, candidates_of(cards, params))
     grp_of = np.array([grp for grp, _ in tables.pairs], dtype=object)[problem.table[problem.want == 0]]
     for grp in sorted(set(grp_of.tolist())):
         problem.unassignable[grp] = int((grp_of == grp).sum())

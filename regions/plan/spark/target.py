@@ -41,7 +41,7 @@ class BadTarget(PlanError):  # noqa: N818 - an answer to what somebody typed
     """What was given is no Spark master URL, or no setting of Spark."""
 
 
-class Kind(enum.Enum):
+class TargetKind(enum.Enum):
     """What runs the job's tasks."""
 
     LOCAL = "local"
@@ -51,38 +51,40 @@ class Kind(enum.Enum):
     CONNECT = "connect"
 
 
-class Target(NamedTuple):
+class SparkTarget(NamedTuple):
     """A Spark master URL, understood; `hosts`: where something must answer, any one of them."""
 
     url: str
-    kind: Kind
+    kind: TargetKind
     hosts: tuple[tuple[str, int], ...] = ()
 
     @property
     def has_executors(self) -> bool:
         """The tasks run in other processes, on this or other machines, that the job's own code must be sent to."""
-        return self.kind is not Kind.LOCAL
+        return self.kind is not TargetKind.LOCAL
 
     @property
     def is_here(self) -> bool:
         """Everything that the URL names is this very machine."""
-        return self.kind is Kind.LOCAL or (bool(self.hosts) and all(_is_loopback(host) for host, _ in self.hosts))
+        return self.kind is TargetKind.LOCAL or (bool(self.hosts) and all(_is_loopback(host) for host, _ in self.hosts))
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> SparkTarget:
     """Understand a master URL. Raises: BadTarget."""
     if _LOCAL.fullmatch(url):
-        return Target(url, Kind.LOCAL)
+        return SparkTarget(url, TargetKind.LOCAL)
     if url == "yarn":
-        return Target(url, Kind.YARN)
+        return SparkTarget(url, TargetKind.YARN)
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "spark":
-        return Target(url, Kind.STANDALONE, tuple(_address(url, one) for one in rest.split(",")))
+        return SparkTarget(url, TargetKind.STANDALONE, tuple(_address(url, one) for one in rest.split(",")))
     if separator and scheme == "k8s":
         api = urlsplit(rest if "://" in rest else f"https://{rest}")
-        return Target(url, Kind.KUBERNETES, (_address(url, api.netloc, 80 if api.scheme == "http" else 443),))
+        return SparkTarget(
+            url, TargetKind.KUBERNETES, (_address(url, api.netloc, 80 if api.scheme == "http" else 443),)
+        )
     if separator and scheme == "sc":
-        return Target(url, Kind.CONNECT, (_address(url, rest.partition("/")[0], CONNECT_PORT),))
+        return SparkTarget(url, TargetKind.CONNECT, (_address(url, rest.partition("/")[0], CONNECT_PORT),))
     raise BadTarget(
         f"{url!r} is no Spark master: local[*], spark://HOST:PORT, yarn, k8s://https://HOST:PORT or sc://HOST:PORT"
     )
@@ -115,11 +117,11 @@ def parse_conf(settings: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def missing(target: Target) -> str:
+def missing(target: SparkTarget) -> str:
     """What using this Spark lacks here, as far as can be told without starting anything; empty if nothing."""
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is not installed"
-    if target.kind is Kind.CONNECT:
+    if target.kind is TargetKind.CONNECT:
         absent = [package for module, package in _NEEDED_BY_CONNECT if importlib.util.find_spec(module) is None]
         return f"Spark Connect needs {', '.join(absent)}, not installed here (extra 'connect')" if absent else ""
     if SUBMITTED in os.environ:
@@ -129,12 +131,14 @@ def missing(target: Target) -> str:
         return f"there is no Java: JAVA_HOME is {home} but has no bin/java"
     if not home and shutil.which("java") is None:
         return "Java is not installed: there is no java on PATH and no JAVA_HOME"
-    if target.kind is Kind.YARN and not any(os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")):
+    if target.kind is TargetKind.YARN and not any(
+        os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+    ):
         return "yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR, the directory with the cluster's configuration"
     return ""
 
 
-def unreachable(target: Target, timeout_s: float = REACH_S) -> str:
+def unreachable(target: SparkTarget, timeout_s: float = REACH_S) -> str:
     """Why nothing answers at the target's addresses; empty if something does, or there is nothing to ask."""
     reasons = []
     for host, port in target.hosts:

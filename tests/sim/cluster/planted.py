@@ -21,12 +21,12 @@ from master.catalog.purging import Purging
 from master.leadership.election import Election
 from master.leadership.fence import Fence
 from master.plans.bulk import Bulks
-from master.standby.watcher import Feed, Warm
+from master.standby.watcher import StoreWatcher, Warm
 from regions.assign import transition_writes
 from regions.assign.selection import Selection
-from regions.assign.servers import Fleet
-from regions.cluster.mirror import Mirror
-from regions.cluster.state import World as Picture
+from regions.assign.servers import ServerTracker
+from regions.cluster.mirror import StandbyMirror
+from regions.cluster.state import ClusterState as Picture
 from regions.liveness.reports import Reports
 from regions.records.model import RegionState
 from regions.transitions import next_action
@@ -37,12 +37,12 @@ from regionserver.replica.step_writer import StepWriter
 from regionserver.service import RegionServer
 from regionserver.session import master_link as tie_module
 from regionserver.session.lease import Lease
-from regionserver.session.master_link import Tie
+from regionserver.session.master_link import MasterLink
 from regionserver.storage import purging as server_purging
 from simulation.drills import DRILLS, come_up, operate
-from simulation.run import Options, Verdict, run
+from simulation.run import Options, RunVerdict, run
 from simulation.timeline import SECOND
-from simulation.world import World
+from simulation.world import SimulatedCluster
 
 Patch = AbstractContextManager[Any]
 
@@ -57,11 +57,11 @@ class Bug:
     def patches(self) -> list[Patch]:
         raise NotImplementedError
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         """What the cluster is put through."""
         DRILLS["random"](world)
 
-    def hunt(self) -> tuple[int, Verdict] | None:
+    def hunt(self) -> tuple[int, RunVerdict] | None:
         """The first seed that finds it, with its verdict."""
         for seed in range(1, self.seeds + 1):
             with ExitStack() as stack:
@@ -78,7 +78,9 @@ def instead(owner: Any, name: str, function: Any) -> Patch:
     return mock.patch.object(owner, name, function)
 
 
-def trouble(world: World, kinds: list[str], pause_s: float, prepare: Callable[[World], None] | None = None) -> None:
+def trouble(
+    world: SimulatedCluster, kinds: list[str], pause_s: float, prepare: Callable[[SimulatedCluster], None] | None = None
+) -> None:
     """A run with these faults alone, and the operator at work."""
     come_up(world)
     world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
@@ -109,7 +111,7 @@ class NoEpochCheck(Bug):
 
         return [instead(Fence, "send", send)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         come_up(world)
         world.setting.work.until = world.timeline.now + 15 * SECOND
         chance = world.timeline.chance
@@ -153,7 +155,7 @@ class LowerEpochsObeyed(Bug):
         real = RegionServer._admit
         return [instead(RegionServer, "_admit", admit)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         trouble(world, ["freeze-active", "master-session-ends", "slow-network", "cut-one-way"], 0.4)
 
 
@@ -191,8 +193,8 @@ class NoVersionByMasters(Bug):
         real = TransitionWriter._ops
         return [instead(TransitionWriter, "_ops", operations)]
 
-    def script(self, world: World) -> None:
-        def slow(world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
+        def slow(world: SimulatedCluster) -> None:
             world.setting.work.slow_open = world.setting.work.hanging_open = 0.3
 
         trouble(world, ["slow-network", "freeze-active", "kill-server", "store-pause"], 0.5, slow)
@@ -223,7 +225,7 @@ class X1Literally(Bug):
 
     def patches(self) -> list[Patch]:
         row = (RegionState.CLOSING, Party.ALIVE, Party.DEAD)
-        literal = next_action.Verdict(Action.REASSIGN, Cause.SERVER_DEATH, "RF-05")
+        literal = next_action.NextStep(Action.REASSIGN, Cause.SERVER_DEATH, "RF-05")
 
         def wants(self: Selection, replica: Any) -> bool:
             transition = replica.transition
@@ -234,8 +236,8 @@ class X1Literally(Bug):
         real = Selection.wants
         return [mock.patch.dict(next_action._REOPEN_TABLE, {row: literal}), instead(Selection, "wants", wants)]
 
-    def script(self, world: World) -> None:
-        def slow(world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
+        def slow(world: SimulatedCluster) -> None:
             world.setting.work.slow_close = 0.7
 
         trouble(world, ["kill-server"], 1.0, slow)
@@ -249,7 +251,7 @@ class WipeOnFailover(Bug):
     def patches(self) -> list[Patch]:
         return [instead(reign_module, "is_cluster_startup", lambda *_: True)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         trouble(world, ["kill-active"], 1.0)
 
 
@@ -267,7 +269,7 @@ class ClosedWithoutIntent(Bug):
         real = transition_writes.delete
         return [instead(transition_writes, "delete", delete)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         come_up(world)
         world.setting.work.until = world.timeline.now + 15 * SECOND
         chance, network = world.timeline.chance, world.network
@@ -285,7 +287,7 @@ class PlanForgotten(Bug):
     def patches(self) -> list[Patch]:
         return [instead(Bulks, "load", lambda *_: None)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         DRILLS["master-during-bulk"](world)
 
 
@@ -296,24 +298,24 @@ class MirrorMissesAnEvent(Bug):
     """A standby takes no notice of regions that change: it takes them for being where they were."""
 
     def patches(self) -> list[Patch]:
-        def event(self: Feed, event_type: int, path: str, zxid: int) -> None:
+        def event(self: StoreWatcher, event_type: int, path: str, zxid: int) -> None:
             if event_type != EVENT_DATA_CHANGED or not path.startswith(f"{self._layout.regions}/"):
                 real(self, event_type, path, zxid)
 
-        real = Feed._record_event
-        return [instead(Feed, "_record_event", event)]
+        real = StoreWatcher._record_event
+        return [instead(StoreWatcher, "_record_event", event)]
 
 
 class MirrorKeepsWhatIsGone(Bug):
     """A standby takes no notice of transitions that end."""
 
     def patches(self) -> list[Patch]:
-        def gone(self: Mirror, path: str) -> None:
+        def gone(self: StandbyMirror, path: str) -> None:
             if self._layout.parse_transition(path) is None:
                 real(self, path)
 
-        real = Mirror.gone
-        return [instead(Mirror, "gone", gone)]
+        real = StandbyMirror.gone
+        return [instead(StandbyMirror, "gone", gone)]
 
 
 class HandedOverUnread(Bug):
@@ -323,14 +325,14 @@ class HandedOverUnread(Bug):
     masters = 3
 
     def patches(self) -> list[Patch]:
-        async def hand_over(self: Feed) -> Warm | None:
+        async def hand_over(self: StoreWatcher) -> Warm | None:
             mirror = self.mirror
             self._release()
             return None if mirror is None or not mirror.is_complete else Warm(mirror.world, [])
 
-        return [instead(Feed, "hand_over", hand_over)]
+        return [instead(StoreWatcher, "hand_over", hand_over)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         """Masters die while servers open regions one after the other, so that something was not read yet."""
         come_up(world)
         chance = world.timeline.chance
@@ -351,13 +353,13 @@ class ProvedByWordAlone(Bug):
     """A standby that has word of all changes counts as up to date before it has read them."""
 
     def patches(self) -> list[Patch]:
-        async def prove(self: Feed) -> None:
+        async def prove(self: StoreWatcher) -> None:
             sent_ms = self._now_ms()
             await self._client.sync("/")
             if self.mirror is not None and self.mirror.is_complete:
                 self.proven_ms, self.proven_zxid = sent_ms, self._client.last_zxid
 
-        return [instead(Feed, "_prove_once", prove)]
+        return [instead(StoreWatcher, "_prove_once", prove)]
 
 
 class ProvedByAPing(Bug):
@@ -366,7 +368,7 @@ class ProvedByAPing(Bug):
     seeds = 30
 
     def patches(self) -> list[Patch]:
-        async def prove(self: Feed) -> None:
+        async def prove(self: StoreWatcher) -> None:
             sent_ms = self._now_ms()
             await self._client.get(self._layout.cluster)
             zxid = self._client.last_zxid
@@ -374,9 +376,9 @@ class ProvedByAPing(Bug):
             if self.mirror is not None and self.mirror.is_complete:
                 self.proven_ms, self.proven_zxid = sent_ms, zxid
 
-        return [instead(Feed, "_prove_once", prove)]
+        return [instead(StoreWatcher, "_prove_once", prove)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         trouble(world, ["store-node-alone"], 0.5)
 
 
@@ -386,14 +388,14 @@ class GapIgnored(Bug):
     seeds = 30
 
     def patches(self) -> list[Patch]:
-        def event(self: Feed, event_type: int, path: str, zxid: int) -> None:
+        def event(self: StoreWatcher, event_type: int, path: str, zxid: int) -> None:
             if event_type != EVENT_GAP:
                 real(self, event_type, path, zxid)
 
-        real = Feed._transition_event
-        return [instead(Feed, "_transition_event", event)]
+        real = StoreWatcher._transition_event
+        return [instead(StoreWatcher, "_transition_event", event)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         trouble(world, ["store-node-restart", "cut-from-store", "break-connection"], 0.3)
 
 
@@ -411,7 +413,7 @@ class LeaseIgnored(Bug):
 
         return [instead(Lease, "holds", holds)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         world.setting.work.locks = False
         trouble(world, ["freeze-server", "cut-from-store"], 1.0)
 
@@ -430,14 +432,14 @@ class BarOfOneStart(Bug):
             only_that_start(self)
             return changed
 
-        def up(self: Fleet, event: Any, now_ms: int) -> None:
+        def up(self: ServerTracker, event: Any, now_ms: int) -> None:
             real_up(self, event, now_ms)
             only_that_start(self._world)
 
-        real_set, real_up = Picture.set_bars, Fleet.up
-        return [instead(Picture, "set_bars", set_bars), instead(Fleet, "up", up)]
+        real_set, real_up = Picture.set_bars, ServerTracker.up
+        return [instead(Picture, "set_bars", set_bars), instead(ServerTracker, "up", up)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         DRILLS["fencing"](world)
 
 
@@ -454,7 +456,7 @@ class PurgedUnclaimed(Bug):
             instead(server_purging, "objection_to_purge", lambda _: ""),
         ]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         DRILLS["purging"](world)
 
 
@@ -467,7 +469,7 @@ class KeepsRegionsOfLostSession(Bug):
 
         return [instead(Replicas, "session_lost", keep)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         trouble(world, ["freeze-server"], 1.0)
 
 
@@ -478,17 +480,17 @@ class LostReports(Bug):
     """What a heartbeat that was not answered told of is taken for told (HB-01)."""
 
     def patches(self) -> list[Patch]:
-        def failed(self: Tie, why: str, **more: Any) -> None:
+        def failed(self: MasterLink, why: str, **more: Any) -> None:
             flight = self._flight
             if flight is not None and not flight.begins and not more.get("is_stranger"):
                 self._flight, self.trouble = None, why
             else:
                 real(self, why, **more)
 
-        real = Tie.failed
-        return [instead(Tie, "failed", failed)]
+        real = MasterLink.failed
+        return [instead(MasterLink, "failed", failed)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         """Regions come and go, and the connections that servers report over break again and again."""
         come_up(world)
         world.setting.work.until = world.timeline.now + 12 * SECOND
@@ -512,7 +514,7 @@ class NewLeaderNotTold(Bug):
         edges = {key: (role, False) for key, (role, _) in real.items()}
         return [mock.patch.object(tie_module, "_STEPS", edges), instead(Reports, "wants_full", lambda *_: False)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         trouble(world, ["kill-active", "master-session-ends"], 1.0)
 
 

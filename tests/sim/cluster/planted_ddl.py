@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from master.active import Reign
+from master.active import ActiveMaster
 from master.catalog import tables
-from master.heartbeats import Heartbeats
+from master.heartbeats import HeartbeatReceiver
 from regions import messages as ms
 from regions.assign import transition_writes
 from regions.assign.assigner import Assigner
@@ -23,10 +23,10 @@ from regions.assign.selection import Selection
 from regions.records.model import Incarnation, TableIntent, TableState
 from simulation.drills import come_up
 from simulation.region_work import SIMULATED
-from simulation.run import Options, Verdict, run
+from simulation.run import Options, RunVerdict, run
 from simulation.storm import DdlStorm
 from simulation.timeline import SECOND
-from simulation.world import World
+from simulation.world import SimulatedCluster
 from tests.sim.cluster.planted import Bug, Patch, instead
 
 
@@ -47,7 +47,7 @@ class DdlBug(Bug):
             seed, "ddl-storm", servers=4, masters=3, store_nodes=self.store_nodes, duration_s=self.duration_s
         )
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         """Four busy clients, and an election every second or so."""
         world.setting.limits = msgspec.structs.replace(world.setting.limits, bulk_min=1_000)
         come_up(world)
@@ -62,14 +62,14 @@ class DdlBug(Bug):
         clients.stop()
         world.at_rest.append(clients.check)
 
-    def try_seed(self, seed: int, *, planted: bool) -> Verdict:
+    def try_seed(self, seed: int, *, planted: bool) -> RunVerdict:
         """One run, with the bug or without it."""
         with ExitStack() as stack:
             for patch in self.patches() if planted else []:
                 stack.enter_context(patch)
             return run(self.options(seed), script=self.script)
 
-    def hunt(self) -> tuple[int, Verdict] | None:
+    def hunt(self) -> tuple[int, RunVerdict] | None:
         """See Bug.hunt."""
         for seed in range(1, self.seeds + 1):
             verdict = self.try_seed(seed, planted=True)
@@ -82,7 +82,7 @@ class ColdServerList(DdlBug):
     """KUDU-1358: a new leader places regions on servers that have sent it a heartbeat since it leads, and no others."""
 
     def patches(self) -> list[Patch]:
-        def answer(self: Heartbeats, beat: Any) -> Any:
+        def answer(self: HeartbeatReceiver, beat: Any) -> Any:
             reply = real_answer(self, beat)
             reign = self._master.reign
             if reign is not None and reign.is_open:
@@ -101,8 +101,8 @@ class ColdServerList(DdlBug):
             finally:
                 self._world.servers = everybody
 
-        real_answer, real_choose = Heartbeats.answer, Selection.choose
-        return [instead(Heartbeats, "answer", answer), instead(Selection, "choose", choose)]
+        real_answer, real_choose = HeartbeatReceiver.answer, Selection.choose
+        return [instead(HeartbeatReceiver, "answer", answer), instead(Selection, "choose", choose)]
 
 
 class StaleReplicas(DdlBug):
@@ -160,13 +160,13 @@ class RefusedWriteAborts(DdlBug):
     """KUDU-495: a master whose write is refused, because another one leads, ends its process."""
 
     def patches(self) -> list[Patch]:
-        def end(self: Reign, reason: str) -> None:
+        def end(self: ActiveMaster, reason: str) -> None:
             if not self.is_over and reason == "another master is active":
                 self._reactor.stop()
             real(self, reason)
 
-        real = Reign.end
-        return [instead(Reign, "end", end)]
+        real = ActiveMaster.end
+        return [instead(ActiveMaster, "end", end)]
 
 
 class RetryIsNew(DdlBug):
@@ -194,7 +194,7 @@ class AssignsUnchecked(DdlBug):
         real = transition_writes.offline
         return [instead(transition_writes, "offline", offline)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         """Tables are deleted or disabled while their regions are being assigned."""
         world.setting.limits = msgspec.structs.replace(world.setting.limits, bulk_min=1_000)
         come_up(world)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from master.active import Reign
+from master.active import ActiveMaster
 from master.assignment import history_writer as module
-from master.assignment.history_writer import Chronicle, ChroniclePage
+from master.assignment.history_writer import ChroniclePage, HistoryWriter
 from regions.cluster import history
-from regions.cluster.history import Entry, Segment, unpack
+from regions.cluster.history import HistoryEntry, Segment, unpack
 from regions.transitions import trail
 from regions.transitions.states import Actor
 from regionserver.replica.machine import Replicas
 from simulation.drills import come_up, operate
 from simulation.timeline import SECOND
-from simulation.world import World
+from simulation.world import SimulatedCluster
 from tests.sim.cluster.planted import Bug, Patch, instead, trouble
 
 
@@ -24,7 +24,7 @@ def quick_merges() -> list[Patch]:
     return [mock.patch.object(history, "MERGE_AT", 2), mock.patch.object(module, "TIDY_MS", 0)]
 
 
-def lost_answers(world: World) -> None:
+def lost_answers(world: SimulatedCluster) -> None:
     """The active master's connection to the store breaks again and again while it has multis on their way."""
     come_up(world)
     world.setting.work.until = world.timeline.now + 12 * SECOND
@@ -45,17 +45,19 @@ class FoundStatesTold(Bug):
     """A new master writes down the states that it finds as if they were steps."""
 
     def patches(self) -> list[Patch]:
-        def take_in(self: Reign, loaded: Any, transitions: Any) -> None:
+        def take_in(self: ActiveMaster, loaded: Any, transitions: Any) -> None:
             for record, _ in transitions:
                 state = record.state.value
-                self.chronicle.note(Entry(0, record.key, Actor.MASTER.value, state, state, "found", "", record.epoch))
+                self.chronicle.note(
+                    HistoryEntry(0, record.key, Actor.MASTER.value, state, state, "found", "", record.epoch)
+                )
             real(self, loaded, transitions)
 
-        real = Reign._take_in
-        return [instead(Reign, "_take_in", take_in)]
+        real = ActiveMaster._take_in
+        return [instead(ActiveMaster, "_take_in", take_in)]
 
-    def script(self, world: World) -> None:
-        def slow(world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
+        def slow(world: SimulatedCluster) -> None:
             world.setting.work.slow_open = 0.5
 
         trouble(world, ["kill-active"], 0.5, slow)
@@ -71,7 +73,7 @@ class LostAnswerToldTwice(Bug):
 
         return [instead(ChroniclePage, "lost", lost)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         lost_answers(world)
 
 
@@ -81,12 +83,12 @@ class MergedOutOfOrder(Bug):
     seeds = 30
 
     def patches(self) -> list[Patch]:
-        def in_order(self: Chronicle) -> list[Segment]:
+        def in_order(self: HistoryWriter) -> list[Segment]:
             return sorted(self._segments)
 
-        return [*quick_merges(), instead(Chronicle, "_in_order", in_order)]
+        return [*quick_merges(), instead(HistoryWriter, "_in_order", in_order)]
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         lost_answers(world)
 
 
@@ -108,7 +110,7 @@ class Sound(Bug):
     def patches(self) -> list[Patch]:
         return quick_merges()
 
-    def script(self, world: World) -> None:
+    def script(self, world: SimulatedCluster) -> None:
         if world.options.seed % 2:
             world.network.heavy = 0.3
         lost_answers(world)

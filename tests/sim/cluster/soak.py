@@ -17,12 +17,12 @@ from pathlib import Path
 from twisted.logger import globalLogBeginner
 
 from simulation.drills import DRILLS
-from simulation.run import Options, Verdict, record, run
+from simulation.run import Options, RunVerdict, record, run
 
 FOLDER = Path("rk-simulations")
 
 
-def simulate(seed: int, drill: str, trouble_s: float) -> Verdict:
+def simulate(seed: int, drill: str, trouble_s: float) -> RunVerdict:
     """One run."""
     drills = list(DRILLS)
     drill = drill or ("random" if seed % 4 else drills[seed // 4 % len(drills)])

@@ -8,7 +8,7 @@ from regions.transitions import hazards
 from simulation.drills import come_up
 from simulation.run import Options, run
 from simulation.timeline import SECOND
-from simulation.world import World
+from simulation.world import SimulatedCluster
 
 #: Long enough for two deaths, each with a session's timeout, and a failover in between.
 SPAN_S = 60
@@ -16,7 +16,7 @@ SPAN_S = 60
 DEATHS_MAX = hazards.DEATHS_MAX
 
 
-def deadly(world: World) -> None:
+def deadly(world: SimulatedCluster) -> None:
     """One region ends whoever opens it; masters are killed besides, in every second run. Then it is mended."""
     come_up(world)
     work = world.setting.work

@@ -19,7 +19,7 @@ from regions.records.model import PlanState
 from simulation.drills import come_up
 from simulation.run import Options, run
 from simulation.timeline import SECOND
-from simulation.world import World
+from simulation.world import SimulatedCluster
 
 REGIONS = 20
 #: A strike at 0 meets the plan when its record has just been written; at 10, when its last replica has arrived.
@@ -32,20 +32,20 @@ class Road(NamedTuple):
     """A way on which plans are carried out: what is there before, and what begins it."""
 
     name: str
-    before: Callable[[World], None]
-    begin: Callable[[World], None]
+    before: Callable[[SimulatedCluster], None]
+    begin: Callable[[SimulatedCluster], None]
 
 
-def _nothing(_: World) -> None:
+def _nothing(_: SimulatedCluster) -> None:
     pass
 
 
-def _a_table(world: World) -> None:
+def _a_table(world: SimulatedCluster) -> None:
     world.operator.create(REGIONS)
     world.run_for(8)
 
 
-def _die_and_start(world: World) -> None:
+def _die_and_start(world: SimulatedCluster) -> None:
     for machine in world.machines:
         if machine.process is not None:
             machine.process.kill()
@@ -64,19 +64,19 @@ ROADS = (
 )
 
 
-def kill(world: World) -> None:
+def kill(world: SimulatedCluster) -> None:
     """kill -9; it starts again some time later."""
     world.faults.kill(world.faults.active() or world.masters[0])
 
 
-def freeze(world: World) -> None:
+def freeze(world: SimulatedCluster) -> None:
     """It stands still until its session is over, wakes, and goes on."""
     active = world.faults.active()
     if active is not None and active.process is not None:
         active.process.freeze(int(2.5 * world.setting.master_timeout_ms * 1000))
 
 
-def depose(world: World) -> None:
+def depose(world: SimulatedCluster) -> None:
     """The store ends its session: the epoch is raised while it writes."""
     world.store.end_session(world.observer.reigning)
 
@@ -87,7 +87,7 @@ STRIKES = (kill, freeze, depose)
 class Striker:
     """Strikes once, at the commit by which the plan under way has come far enough."""
 
-    def __init__(self, world: World, tenth: int, strike: Callable[[World], None]) -> None:
+    def __init__(self, world: SimulatedCluster, tenth: int, strike: Callable[[SimulatedCluster], None]) -> None:
         self._world = world
         self._strike = strike
         self._steps_before = self._steps()
@@ -107,11 +107,11 @@ class Striker:
             self._world.timeline.later(0, self._strike, self._world)
 
 
-def _struck(road: Road, strike: Callable[[World], None], tenth: int) -> World:
+def _struck(road: Road, strike: Callable[[SimulatedCluster], None], tenth: int) -> SimulatedCluster:
     """A run in which the strike comes at that tenth; whatever the observer has against it fails the test."""
-    lived: list[tuple[World, Striker]] = []
+    lived: list[tuple[SimulatedCluster, Striker]] = []
 
-    def script(world: World) -> None:
+    def script(world: SimulatedCluster) -> None:
         world.setting.limits = AssignerConfig(bulk_min=REGIONS, open_timeout_ms=8_000, reask_ms=1_500)
         come_up(world)
         road.before(world)
@@ -131,7 +131,7 @@ def _struck(road: Road, strike: Callable[[World], None], tenth: int) -> World:
 @pytest.mark.parametrize("strike", STRIKES, ids=lambda strike: str(strike.__name__))
 @pytest.mark.parametrize("road", ROADS, ids=lambda road: str(road.name))
 def test_a_plan_survives_its_master(
-    road: Road, strike: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+    road: Road, strike: Callable[[SimulatedCluster], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No region lost, doubled or without an owner, and an operator's plan ends where it wanted everything."""
     monkeypatch.setattr("master.assignment.transitions.OPS_MAX", 4)

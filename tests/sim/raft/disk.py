@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coord.raft.messages import CONFIG, Entry, HardState, Message, SnapshotMeta
+from coord.raft.messages import CONFIG, Entry, HardState, Message, RaftSnapshot
 from tests.sim.raft.chance import Chance
 
 
@@ -10,7 +10,7 @@ class Record:
     """The writes of one Ready, and the messages that wait for them."""
 
     def __init__(
-        self, number: int, snapshot: SnapshotMeta | None, hard_state: HardState | None, entries: list[Entry]
+        self, number: int, snapshot: RaftSnapshot | None, hard_state: HardState | None, entries: list[Entry]
     ) -> None:
         self.number = number
         self.snapshot = snapshot
@@ -22,7 +22,7 @@ class Record:
 class SimDisk:
     """Durable state and the queue of writes in front of it, in order."""
 
-    def __init__(self, snapshot: SnapshotMeta) -> None:
+    def __init__(self, snapshot: RaftSnapshot) -> None:
         self.hard_state = HardState(0, 0)
         self.snapshot = snapshot
         self.log: list[Entry] = []
@@ -40,7 +40,7 @@ class SimDisk:
             self._perform(record, len(record.entries))
         return done
 
-    def save_snapshot(self, meta: SnapshotMeta, keep: int) -> None:
+    def save_snapshot(self, meta: RaftSnapshot, keep: int) -> None:
         """A snapshot of the node's own, in a file of its own; the log up to index `keep` may go."""
         if meta.index <= self.snapshot.index:
             return

@@ -23,8 +23,8 @@ from coord.raft.messages import (
     VOTE_RESP,
     HardState,
     Message,
+    RaftSnapshot,
     Ready,
-    SnapshotMeta,
     bootstrap,
 )
 from tests.sim.raft.chance import Chance
@@ -59,7 +59,7 @@ class Bug:
 class SimNode:
     """One process and its disk. `core` is None while it is down."""
 
-    def __init__(self, node_id: int, first: SnapshotMeta) -> None:
+    def __init__(self, node_id: int, first: RaftSnapshot) -> None:
         self.id = node_id
         self.first = first
         self.disk = SimDisk(first)
@@ -337,7 +337,7 @@ class Simulation:
         node.snapshotting = True
         self.at(self.now + self.chance.below(200_000), self._snapshot_done, node, (node.life, meta))
 
-    def _snapshot_done(self, node: SimNode, what: tuple[int, SnapshotMeta]) -> None:
+    def _snapshot_done(self, node: SimNode, what: tuple[int, RaftSnapshot]) -> None:
         life, meta = what
         if node.life != life or node.core is None:
             return

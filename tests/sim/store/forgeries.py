@@ -25,7 +25,7 @@ from coord.raft.messages import (
     SNAPSHOT,
     Entry,
     Message,
-    SnapshotMeta,
+    RaftSnapshot,
 )
 from coord.server.peers import codec
 from tests.sim.raft.chance import Chance
@@ -45,7 +45,7 @@ def _leap(core: RaftCore, src: int, chance: Chance) -> Message | None:
         return None
     kind = PRE_VOTE + chance.below(READ_INDEX_RESP)
     term = chance.pick([core.term + TERM_LEAP_MAX + 1, TERM_MAX - 1, TERM_MAX, (1 << 63) - 2])
-    meta = SnapshotMeta(1, 1, Configuration([1, 2, 3])) if kind == SNAPSHOT else None
+    meta = RaftSnapshot(1, 1, Configuration([1, 2, 3])) if kind == SNAPSHOT else None
     return Message(kind, src, core.id, term, granted=chance.happens(0.5), snapshot=meta)
 
 

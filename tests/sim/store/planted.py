@@ -149,7 +149,7 @@ class AttachedLocally(Bug):
                 real(self, connection, request)
                 return
             connection.session_id = session.session_id
-            outcome = machine_module.Outcome(session.owner, session.session_id, 0, 0, pipeline.op.OP_ATTACH)
+            outcome = machine_module.CommandOutcome(session.owner, session.session_id, 0, 0, pipeline.op.OP_ATTACH)
             self._session_opened(connection, outcome)
             self._serve_early()
 
@@ -304,7 +304,7 @@ class PartialSnapshot(Bug):
 
     def patches(self) -> list[Patch]:
         def restore(cls: Any, pieces: Any) -> StateMachine:
-            reader = tree_snapshot.SnapshotReader()
+            reader = tree_snapshot.SnapshotDecoder()
             try:
                 for piece in pieces:
                     reader.feed(piece)
@@ -660,7 +660,7 @@ class RemoverDeaf(Bug):
     favours = ("_isolate_at_change", "_heal")
 
     def patches(self) -> list[Patch]:
-        return [instead(reconfig.Membership, "may_return", lambda *_: False)]
+        return [instead(reconfig.Reconfiguration, "may_return", lambda *_: False)]
 
 
 class JoinerNotAwaited(Bug):

@@ -22,7 +22,7 @@ from coord.errors import CoordError, CorruptRecord, StateDiverged, UnsupportedLe
 from coord.raft.membership import FIRST_MEMORY, Configuration, decode_configuration
 from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
-from coord.server.membership.addresses import Member
+from coord.server.membership.addresses import MemberAddress
 from coord.server.membership.joining import Joining, forget
 from coord.server.membership.removal import Leaving
 from coord.server.membership.steps import addresses_of
@@ -296,9 +296,9 @@ class _Door:
         self._listening.close()
 
 
-def member_of(node_id: int) -> Member:
+def member_of(node_id: int) -> MemberAddress:
     """The addresses of a machine."""
-    return Member(node_id, (f"10.0.0.{node_id}", 1), client=(f"10.0.0.{node_id}", 2))
+    return MemberAddress(node_id, (f"10.0.0.{node_id}", 1), client=(f"10.0.0.{node_id}", 2))
 
 
 class Host:
@@ -571,7 +571,7 @@ class World:
             read_only_mode=self.read_only_mode,
         )
 
-    def first_members(self) -> dict[int, Member]:
+    def first_members(self) -> dict[int, MemberAddress]:
         """Where the first members are."""
         return {i: member_of(i) for i in range(1, self.size + 1)}
 

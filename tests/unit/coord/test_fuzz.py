@@ -10,7 +10,7 @@ import pytest
 
 from coord.errors import RemoteProtocolError
 from coord.raft.membership import decode_configuration
-from coord.rpc.wire import PREAMBLE, FrameReader
+from coord.rpc.wire import PREAMBLE, RpcFrameReader
 from coord.server.peers import codec
 from coord.server.peers.codec import HELLO_BYTES_MAX, PeerFrames
 from coord.wire.client_conn import MAX_FRAME_BYTES, ClientConnection
@@ -57,7 +57,7 @@ def test_announced_lengths_allocate_nothing() -> None:
             except Exception as error:
                 assert type(error).__name__ == "RemoteProtocolError"  # noqa: PT017
             try:
-                list(FrameReader().feed(PREAMBLE + struct.pack("!I", length) + b"x"))
+                list(RpcFrameReader().feed(PREAMBLE + struct.pack("!I", length) + b"x"))
             except Exception as error:
                 assert type(error).__name__ == "StreamError"  # noqa: PT017
         assert tracemalloc.get_traced_memory()[1] - before < 64 << 10

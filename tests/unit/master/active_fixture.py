@@ -13,12 +13,12 @@ from twisted.python.failure import Failure
 from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import ConnectionLoss, OperationError
 from coord.rpc.server import RpcError
-from master.active import Reign
+from master.active import ActiveMaster
 from master.api.requests import MasterApi
 from master.leadership.fence import Fence
 from master.phases import Phases
 from master.plans.planner import Planner
-from master.settings import Settings
+from master.settings import MasterSettings
 from regions import messages as ms
 from regions.cluster.limits import AssignerConfig
 from regions.records.model import ClusterRecord, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
@@ -72,12 +72,12 @@ class Bench:
             self.store = store
         self.clock = MemoryReactorClock()
         self.ended: list[str] = []
-        settings = Settings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy")
+        settings = MasterSettings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy")
         planner = Planner(self.clock, folder, engine="greedy", deadline_s=1, spark_master="", spark_min=1)
         self.phases = Phases(self.clock.seconds)
         fence = Fence(self.store, LAYOUT, epoch)  # type: ignore[arg-type]
         self.tokens = 0
-        self.reign: Reign | None = Reign(
+        self.reign: ActiveMaster | None = ActiveMaster(
             self.clock, fence, settings, planner, self.phases, self.now_ms, self.ended.append, self.token
         )
         self.api = MasterApi(self)  # type: ignore[arg-type]

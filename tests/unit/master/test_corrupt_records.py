@@ -16,9 +16,9 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from coord.rpc.server import RpcError
-from master.leadership.identity import Identity
+from master.leadership.identity import MasterIdentity
 from master.service import MasterService
-from master.settings import Settings
+from master.settings import MasterSettings
 from regions import messages as ms
 from regions.cluster.history import Segment, pack
 from regions.records.alarms import Alarm
@@ -135,10 +135,10 @@ class Cluster:
         """A master starts; it has time enough to become active, if nobody else is."""
         self.clock = MemoryReactorClock()
         self.clock.connectTCP = lambda *_args, **_kwargs: None  # type: ignore[method-assign, assignment]
-        settings = Settings(
+        settings = MasterSettings(
             store="x:1", data_dir=self.folder / name, host="h", port=1, root="/rk", plan_engine="greedy"
         )
-        self.master = MasterService(self.clock, settings, Identity(settings.data_dir))
+        self.master = MasterService(self.clock, settings, MasterIdentity(settings.data_dir))
         self.master.now_ms = lambda: int(self.clock.seconds() * 1000) + 1_000
         self.master.cluster_id = cluster_id
         self.master.client = self.store  # type: ignore[assignment]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from coord.rpc.wire import RpcError
-from master.heartbeats import Heartbeats
+from master.heartbeats import HeartbeatReceiver
 from regions import messages as ms
 from regions.liveness.reports import PATIENCE_MS
 from regions.liveness.roster import SILENT_MS
@@ -62,7 +62,7 @@ class Master(Bench):
 
     def __init__(self, folder: Path, servers: int = 1) -> None:
         super().__init__(folder, servers=servers)
-        self.ear = Heartbeats(cast(Any, self), self.now_ms)
+        self.ear = HeartbeatReceiver(cast(Any, self), self.now_ms)
         self.reviews = Reviews()
         assert self.reign is not None
         self.reign.strays._dispatcher = cast(Any, self.reviews)
@@ -98,7 +98,7 @@ def full(*keys: str, state: str = "OPEN", version: int = 0) -> Report:
 
 def test_a_standby_keeps_liveness_registration_and_load_and_nothing_of_the_content() -> None:
     """HB-08, X14, HB-09: it says that it does not lead and who does; a report to it is ignored."""
-    ear = Heartbeats(cast(Any, Standby()), lambda: 10_000)
+    ear = HeartbeatReceiver(cast(Any, Standby()), lambda: 10_000)
     record = ServerRecord("s1", "h", 2, 7)
     reply = ear.answer(Heartbeat("c", S1, 1, registration=record, report=full("t.0-0"), figures=ServerFigures(4)))
     assert (reply.is_leader, reply.leader, reply.epoch, reply.wants_full) == (False, "other:9", 6, False)

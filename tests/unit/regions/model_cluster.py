@@ -15,7 +15,7 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.problems import problems
-from regions.messages import AlterResult, CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.messages import AlterResult, CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.model import (
     BarRecord,
     FenceRecord,
@@ -211,7 +211,7 @@ class ModelCluster:
                 self.plans.append(effect)
             case fx.Note():
                 self.notes.append(effect.text)
-            case fx.FenceServer():
+            case fx.WriteFence():
                 self._fence(effect)
             case fx.ForgetFence():
                 del self.fences[effect.uuid]
@@ -235,7 +235,7 @@ class ModelCluster:
                 self.tables[table.table_id] = (finished, effect.version + 1)
                 self.assigner.handle(ev.FinishAnswered(table.table_id, True), self.now)
 
-    def _fence(self, effect: fx.FenceServer) -> None:
+    def _fence(self, effect: fx.WriteFence) -> None:
         """One multi: the registration is deleted and the mark is there; the server goes on for a while."""
         uuid = effect.server.uuid
         if self.servers.get(uuid) != effect.server:
@@ -313,7 +313,7 @@ class ModelCluster:
 
     def see(self, name: str = "r1", replica: int = 0) -> None:
         record, version = self.unassigned.get(f"{name}-{replica}", (None, -1))
-        self.assigner.handle(ev.TransitionSeen(name, replica, record, version), self.now)
+        self.assigner.handle(ev.TransitionRead(name, replica, record, version), self.now)
 
     def _write_answer(self, effect: fx.WriteOffline | fx.DeleteTransition) -> ev.WriteDone | ev.WriteFailed:
         """Write, unless the table's record is not the one that the write names."""
@@ -368,11 +368,11 @@ class ModelCluster:
         given = order.transition
         assert given.destination == record.incarnation
         if self.unassigned.get(given.key) != (given, order.version):
-            return OrderResult(given.region_id, given.replica, Outcome.REFUSED, error="the znode has moved on")
+            return OrderResult(given.region_id, given.replica, OrderOutcome.REFUSED, error="the znode has moved on")
         opening = msgspec.structs.replace(given, state=RegionState.OPENING)
         version = self.step(Actor.SERVER, opening, order.version, Cause.OPEN_ORDER)
         if record.uuid in self.failing:
-            return OrderResult(given.region_id, given.replica, Outcome.FAILED, version, self.failing[record.uuid])
+            return OrderResult(given.region_id, given.replica, OrderOutcome.FAILED, version, self.failing[record.uuid])
         assert given.key not in self.open, f"{given.key} would be open twice"
         opened = msgspec.structs.replace(opening, state=RegionState.OPENED)
         version = self.step(Actor.SERVER, opened, version, Cause.OPEN_DONE)
@@ -382,12 +382,12 @@ class ModelCluster:
         assert region_version == order.region_version, "the master lost count of the region's version"
         location = ReplicaLocation(given.replica, record.uuid, record.start_code, self.now)
         self.regions[given.region_id] = (region_record.with_location(location), region_version + 1)
-        return OrderResult(given.region_id, given.replica, Outcome.DONE, version)
+        return OrderResult(given.region_id, given.replica, OrderOutcome.DONE, version)
 
     def _close(self, record: ServerRecord, order: CloseOrder) -> OrderResult:
         key = f"{order.region_id}-{order.replica}"
         if self.open.get(key) != record.incarnation:
-            return OrderResult(order.region_id, order.replica, Outcome.REFUSED, error="not open here")
+            return OrderResult(order.region_id, order.replica, OrderOutcome.REFUSED, error="not open here")
         closing = TransitionRecord(
             order.region_id,
             order.table_id,
@@ -402,11 +402,11 @@ class ModelCluster:
         found = self.unassigned.get(key)
         version = found[1] if found else self.step(Actor.SERVER, closing, -1, Cause.CLOSE_ORDER)
         if record.uuid in self.hanging:
-            return OrderResult(order.region_id, order.replica, Outcome.FAILED, version, "the disk hangs")
+            return OrderResult(order.region_id, order.replica, OrderOutcome.FAILED, version, "the disk hangs")
         closed = msgspec.structs.replace(closing, state=RegionState.CLOSED)
         version = self.step(Actor.SERVER, closed, version, Cause.CLOSE_DONE)
         del self.open[key]
-        return OrderResult(order.region_id, order.replica, Outcome.DONE, version)
+        return OrderResult(order.region_id, order.replica, OrderOutcome.DONE, version)
 
 
 __all__ = ["Intent", "ModelCluster", "at", "region", "server", "transition"]

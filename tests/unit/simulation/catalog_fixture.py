@@ -19,9 +19,9 @@ from regions.records.model import (
     split_ranges,
 )
 from regions.records.schema import Schema, create, evolve
-from simulation.ddl_stress.catalog_snapshot import Picture
+from simulation.ddl_stress.catalog_snapshot import RestingCluster
 from simulation.ddl_stress.model import Ledger
-from simulation.ddl_stress.operations import Operation, Outcome, Storm
+from simulation.ddl_stress.operations import Operation, OperationOutcome, Storm
 
 SERVERS = [Incarnation(f"s{number}", 1) for number in range(3)]
 
@@ -44,23 +44,23 @@ class Catalogue:
         self.names: dict[str, str] = {}
         self.regions: dict[str, list[RegionRecord]] = {}
 
-    def do(self, operation: Operation) -> Outcome:
+    def do(self, operation: Operation) -> OperationOutcome:
         """Carry out one operation."""
         request = operation.request
         try:
             if isinstance(request, CreateTable):
-                return Outcome(self._create(request))
+                return OperationOutcome(self._create(request))
             table_id = request.table if request.table in self.tables else self.names.get(request.table, "")
             table = self.tables.get(table_id)
             if table is None or table.state is TableState.REMOVED:
-                return Outcome(code=ms.NOT_FOUND, error=request.table)
+                return OperationOutcome(code=ms.NOT_FOUND, error=request.table)
             if isinstance(request, DeleteTable):
-                return Outcome(self._delete(table))
-            return Outcome(self._alter(table, request))
+                return OperationOutcome(self._delete(table))
+            return OperationOutcome(self._alter(table, request))
         except FileExistsError:
-            return Outcome(code=ms.ALREADY_EXISTS)
+            return OperationOutcome(code=ms.ALREADY_EXISTS)
         except ValueError as error:
-            return Outcome(code=ms.BAD_REQUEST, error=str(error))
+            return OperationOutcome(code=ms.BAD_REQUEST, error=str(error))
 
     def _create(self, request: CreateTable) -> TableRecord:
         if request.name in self.names:
@@ -110,7 +110,7 @@ class Catalogue:
         ]
         return removed
 
-    def picture(self) -> Picture:
+    def picture(self) -> RestingCluster:
         """As a cluster at rest would be described."""
         regions = [one for found in self.regions.values() for one in found]
         hosted: dict[str, list[HostedReplica] | None] = {str(server): [] for server in SERVERS}
@@ -123,7 +123,7 @@ class Catalogue:
                 held.append(HostedReplica(region.region_id, region.table_id, 0, "OPEN", schema_version=version))
         tables = list(self.tables.values())
         answered = [one for one in tables if one.state is not TableState.REMOVED]
-        return Picture(tables, dict(self.names), regions, [], answered, hosted)
+        return RestingCluster(tables, dict(self.names), regions, [], answered, hosted)
 
 
 def storm(seed: int, count: int, clients: int = 3) -> tuple[Ledger, Catalogue]:
@@ -131,7 +131,7 @@ def storm(seed: int, count: int, clients: int = 3) -> tuple[Ledger, Catalogue]:
     chance = Chance(seed)
     ledger, catalogue, made = Ledger(), Catalogue(), Storm(chance, "x")
     now = 0.0
-    under_way: dict[int, tuple[Operation, Outcome | None]] = {}
+    under_way: dict[int, tuple[Operation, OperationOutcome | None]] = {}
     while len(ledger.deeds) < count or under_way:
         now += 1
         client = chance.below(clients)

@@ -13,13 +13,13 @@ from regions.messages import HostedReplica
 from regions.messages.ddl import AlterTable, CreateTable, DeleteTable
 from regions.records.model import RegionRecord, TableRecord, TableState, TabletState
 from regions.records.schema import Schema
-from simulation.ddl_stress.catalog_snapshot import Picture, judge
+from simulation.ddl_stress.catalog_snapshot import RestingCluster, judge
 from simulation.ddl_stress.model import Deed, Ledger
-from simulation.ddl_stress.operations import Kind, Operation, Outcome, Storm
+from simulation.ddl_stress.operations import Operation, OperationKind, OperationOutcome, Storm
 from tests.unit.simulation.catalog_fixture import Catalogue, Chance, storm
 
 
-def breaches(ledger: Ledger, picture: Picture) -> list[str]:
+def breaches(ledger: Ledger, picture: RestingCluster) -> list[str]:
     """All of them."""
     return [one for finding in judge(ledger, picture) for one in finding.breaches]
 
@@ -35,7 +35,7 @@ def test_a_storm_does_everything_and_is_refused_at_times() -> None:
     """The clients are no idle ones: each kind of operation is done often, and each refusal happens."""
     ledger, _ = storm(1, 1000)
     done = Counter((deed.operation.kind, deed.outcome.word) for deed in ledger.deeds)
-    for kind in Kind:
+    for kind in OperationKind:
         assert done[kind, "ok"] >= 20, kind
     refusals = {deed.outcome.code for deed in ledger.deeds if deed.outcome.code}
     assert refusals == {ms.ALREADY_EXISTS, ms.NOT_FOUND, ms.BAD_REQUEST}
@@ -52,26 +52,26 @@ def test_every_request_has_an_id_of_its_own_and_a_seed_is_a_storm() -> None:
 # --- planted: the catalogue is not the model's ---
 
 
-def _live(picture: Picture) -> TableRecord:
+def _live(picture: RestingCluster) -> TableRecord:
     return next(one for one in picture.tables if one.state is TableState.RUNNING and isinstance(one.schema, Schema))
 
 
-def _removed(picture: Picture) -> TableRecord:
+def _removed(picture: RestingCluster) -> TableRecord:
     return next(one for one in picture.tables if one.state is TableState.REMOVED)
 
 
-def _put(picture: Picture, record: TableRecord) -> None:
+def _put(picture: RestingCluster, record: TableRecord) -> None:
     for tables in (picture.tables, picture.answered):
         for at, one in enumerate(tables):
             if one.table_id == record.table_id:
                 tables[at] = record
 
 
-def _region_of(picture: Picture, table: TableRecord) -> int:
+def _region_of(picture: RestingCluster, table: TableRecord) -> int:
     return next(at for at, one in enumerate(picture.regions) if one.table_id == table.table_id)
 
 
-def _hosted(picture: Picture, table: TableRecord) -> tuple[list[HostedReplica], int]:
+def _hosted(picture: RestingCluster, table: TableRecord) -> tuple[list[HostedReplica], int]:
     for held in picture.hosted.values():
         for at, one in enumerate(held or ()):
             if one.table_id == table.table_id:
@@ -80,32 +80,32 @@ def _hosted(picture: Picture, table: TableRecord) -> tuple[list[HostedReplica], 
     raise AssertionError(table)
 
 
-def table_lost(picture: Picture) -> None:
+def table_lost(picture: RestingCluster) -> None:
     picture.tables.remove(_live(picture))
 
 
-def table_left_over(picture: Picture) -> None:
+def table_left_over(picture: RestingCluster) -> None:
     picture.tables.append(TableRecord("t999", "ghost"))
 
 
-def table_not_deleted(picture: Picture) -> None:
+def table_not_deleted(picture: RestingCluster) -> None:
     _put(picture, msgspec.structs.replace(_removed(picture), state=TableState.RUNNING))
 
 
-def table_record_gone(picture: Picture) -> None:
+def table_record_gone(picture: RestingCluster) -> None:
     picture.tables.remove(_removed(picture))
 
 
-def still_altering(picture: Picture) -> None:
+def still_altering(picture: RestingCluster) -> None:
     _put(picture, msgspec.structs.replace(_live(picture), state=TableState.ALTERING))
 
 
-def altered_twice(picture: Picture) -> None:
+def altered_twice(picture: RestingCluster) -> None:
     live = _live(picture)
     _put(picture, msgspec.structs.replace(live, schema_version=live.schema_version + 1))
 
 
-def column_lost(picture: Picture) -> None:
+def column_lost(picture: RestingCluster) -> None:
     live = next(
         one
         for one in picture.tables
@@ -115,103 +115,103 @@ def column_lost(picture: Picture) -> None:
     _put(picture, msgspec.structs.replace(live, schema=Schema(live.schema.columns[:-1], live.schema.next_column_id)))
 
 
-def column_id_again(picture: Picture) -> None:
+def column_id_again(picture: RestingCluster) -> None:
     live = _live(picture)
     assert isinstance(live.schema, Schema)
     _put(picture, msgspec.structs.replace(live, schema=Schema(live.schema.columns, 0)))
 
 
-def renamed(picture: Picture) -> None:
+def renamed(picture: RestingCluster) -> None:
     _put(picture, msgspec.structs.replace(_live(picture), name="another"))
 
 
-def name_lost(picture: Picture) -> None:
+def name_lost(picture: RestingCluster) -> None:
     del picture.names[_live(picture).name]
 
 
-def name_left_over(picture: Picture) -> None:
+def name_left_over(picture: RestingCluster) -> None:
     picture.names["x-free"] = _removed(picture).table_id
 
 
-def name_of_another(picture: Picture) -> None:
+def name_of_another(picture: RestingCluster) -> None:
     picture.names[_live(picture).name] = _removed(picture).table_id
 
 
-def master_does_not_know(picture: Picture) -> None:
+def master_does_not_know(picture: RestingCluster) -> None:
     picture.answered.remove(_live(picture))
 
 
-def master_lists_the_deleted(picture: Picture) -> None:
+def master_lists_the_deleted(picture: RestingCluster) -> None:
     picture.answered.append(msgspec.structs.replace(_removed(picture), state=TableState.RUNNING))
 
 
-def master_is_behind(picture: Picture) -> None:
+def master_is_behind(picture: RestingCluster) -> None:
     live = _live(picture)
     picture.answered[picture.answered.index(live)] = msgspec.structs.replace(live, schema_version=999)
 
 
-def tablet_lost(picture: Picture) -> None:
+def tablet_lost(picture: RestingCluster) -> None:
     del picture.regions[_region_of(picture, _live(picture))]
 
 
-def tablet_left_over(picture: Picture) -> None:
+def tablet_left_over(picture: RestingCluster) -> None:
     picture.regions.append(RegionRecord("t999", "t999.0"))
 
 
-def tablet_doubled(picture: Picture) -> None:
+def tablet_doubled(picture: RestingCluster) -> None:
     region = picture.regions[_region_of(picture, _live(picture))]
     picture.regions.append(msgspec.structs.replace(region, region_id=f"{region.region_id}b"))
 
 
-def tablet_preparing(picture: Picture) -> None:
+def tablet_preparing(picture: RestingCluster) -> None:
     at = _region_of(picture, _live(picture))
     picture.regions[at] = msgspec.structs.replace(picture.regions[at], state=TabletState.PREPARING)
 
 
-def tablet_not_deleted(picture: Picture) -> None:
+def tablet_not_deleted(picture: RestingCluster) -> None:
     at = _region_of(picture, _removed(picture))
     picture.regions[at] = msgspec.structs.replace(picture.regions[at], state=TabletState.RUNNING)
 
 
-def tablet_closed(picture: Picture) -> None:
+def tablet_closed(picture: RestingCluster) -> None:
     at = _region_of(picture, _live(picture))
     picture.regions[at] = msgspec.structs.replace(picture.regions[at], replicas=())
 
 
-def in_transition(picture: Picture) -> None:
+def in_transition(picture: RestingCluster) -> None:
     picture.transitions.append(f"{picture.regions[0].region_id}-0")
 
 
-def hosted_nowhere(picture: Picture) -> None:
+def hosted_nowhere(picture: RestingCluster) -> None:
     held, at = _hosted(picture, _live(picture))
     del held[at]
 
 
-def hosted_twice(picture: Picture) -> None:
+def hosted_twice(picture: RestingCluster) -> None:
     held, at = _hosted(picture, _live(picture))
     other = next(found for found in picture.hosted.values() if found is not held)
     assert other is not None
     other.append(held[at])
 
 
-def hosted_though_deleted(picture: Picture) -> None:
+def hosted_though_deleted(picture: RestingCluster) -> None:
     region = picture.regions[_region_of(picture, _removed(picture))]
     held = next(iter(picture.hosted.values()))
     assert held is not None
     held.append(HostedReplica(region.region_id, region.table_id, 0, "OPEN"))
 
 
-def old_schema(picture: Picture) -> None:
+def old_schema(picture: RestingCluster) -> None:
     altered = (one for one in picture.tables if one.state is TableState.RUNNING and one.schema_version > 0)
     held, at = _hosted(picture, next(altered))
     held[at] = msgspec.structs.replace(held[at], schema_version=0)
 
 
-def server_silent(picture: Picture) -> None:
+def server_silent(picture: RestingCluster) -> None:
     picture.hosted["s0@1"] = None
 
 
-PLANTED: list[tuple[Callable[[Picture], None], str]] = [
+PLANTED: list[tuple[Callable[[RestingCluster], None], str]] = [
     (table_lost, "is not in the store"),
     (table_left_over, "nobody was told that it was created"),
     (table_not_deleted, "was deleted and is RUNNING"),
@@ -243,7 +243,7 @@ PLANTED: list[tuple[Callable[[Picture], None], str]] = [
 
 
 @pytest.mark.parametrize(("plant", "words"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
-def test_a_planted_discrepancy_is_named(plant: Callable[[Picture], None], words: str) -> None:
+def test_a_planted_discrepancy_is_named(plant: Callable[[RestingCluster], None], words: str) -> None:
     """TS-04: a model that would not notice proves nothing."""
     ledger, catalogue = storm(3, 120)
     picture = catalogue.picture()
@@ -268,25 +268,25 @@ def test_tables_from_before_are_left_out() -> None:
 def created(number: int, name: str, table_id: str, asked: float, ended: float) -> Deed:
     """A create that was told to have succeeded."""
     request = CreateTable(name, request_id=str(number))
-    operation = Operation(number, 0, Kind.CREATE, request)
-    return Deed(operation, asked, ended, Outcome(TableRecord(table_id, name, regions=1)))
+    operation = Operation(number, 0, OperationKind.CREATE, request)
+    return Deed(operation, asked, ended, OperationOutcome(TableRecord(table_id, name, regions=1)))
 
 
 def altered(number: int, table: TableRecord, asked: float, ended: float) -> Deed:
     """A schema text that was replaced."""
     request = AlterTable(table.name, schema=table.schema if isinstance(table.schema, str) else None)
-    return Deed(Operation(number, 0, Kind.SET_TEXT, request), asked, ended, Outcome(table))
+    return Deed(Operation(number, 0, OperationKind.SET_TEXT, request), asked, ended, OperationOutcome(table))
 
 
 def deleted(number: int, name: str, table_id: str, asked: float, ended: float) -> Deed:
     """A delete that was told to have succeeded."""
-    operation = Operation(number, 0, Kind.DELETE, DeleteTable(name, request_id=str(number)))
-    return Deed(operation, asked, ended, Outcome(TableRecord(table_id, name, state=TableState.REMOVED)))
+    operation = Operation(number, 0, OperationKind.DELETE, DeleteTable(name, request_id=str(number)))
+    return Deed(operation, asked, ended, OperationOutcome(TableRecord(table_id, name, state=TableState.REMOVED)))
 
 
 def refused(request: CreateTable | AlterTable | DeleteTable, code: str, asked: float, ended: float) -> Deed:
     """An operation that was refused."""
-    return Deed(Operation(99, 0, Kind.CREATE, request), asked, ended, Outcome(code=code))
+    return Deed(Operation(99, 0, OperationKind.CREATE, request), asked, ended, OperationOutcome(code=code))
 
 
 A1 = TableRecord("a", "x", "text", 1, regions=1)
@@ -308,7 +308,7 @@ IMPOSSIBLE: list[tuple[str, list[Deed], str]] = [
         [created(1, "x", "a", 0, 1), deleted(2, "x", "a", 2, 3), altered(3, A1, 4, 5)],
         "had been deleted before it was asked",
     ),
-    ("no result", [Deed(Operation(1, 0, Kind.CREATE, CreateTable("x")), 0)], "no result"),
+    ("no result", [Deed(Operation(1, 0, OperationKind.CREATE, CreateTable("x")), 0)], "no result"),
     ("name was free", [refused(CreateTable("x"), ms.ALREADY_EXISTS, 2, 3)], "nobody had that name"),
     (
         "refused because of itself",
@@ -343,7 +343,7 @@ def test_what_is_in_doubt_is_not_judged_twice() -> None:
     catalogue = Catalogue()
     made = Storm(Chance(1), "x")
     ledger = Ledger()
-    operation = next(one for one in iter(lambda: made.next(0), None) if one.kind is Kind.CREATE)
+    operation = next(one for one in iter(lambda: made.next(0), None) if one.kind is OperationKind.CREATE)
     ledger.asked(operation, 0.0)
     assert len(breaches(ledger, catalogue.picture())) == 1
     catalogue.do(operation)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cli.common.names import Names
-from cli.diagnose.history import Past, lines, read_past
-from regions.cluster.history import Entry, Segment, pack, told
+from cli.diagnose.history import HistoryView, lines, read_past
+from regions.cluster.history import HistoryEntry, Segment, pack, told
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.records.znodes import Layout, encode
 
@@ -39,14 +39,14 @@ class Cluster:
         return [(path, *self.transitions[path]) for path in paths]
 
 
-def past_of(cluster: Cluster) -> Past:
+def past_of(cluster: Cluster) -> HistoryView:
     found: Any = cluster
     return read_past(found, Names([], None))
 
 
 def test_steps_that_no_master_has_written_down_are_read_from_their_znodes() -> None:
     """The znodes first: a step that is written down in between is then found twice, and not left out."""
-    assigned = pack([Entry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3)])
+    assigned = pack([HistoryEntry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3)])
     here = Incarnation("s1", 1)
     opened = TransitionRecord("t1.0001", "t1", 0, RegionState.OPENED, None, here, epoch=3, took=(5, 6))
     segments = {Segment(3, 0, 1, len(assigned)).name: assigned}
@@ -70,10 +70,10 @@ def test_a_znode_that_makes_no_sense_is_told_and_hides_nothing() -> None:
 def test_a_gap_and_steps_without_a_time_are_said_in_words() -> None:
     """Nothing is guessed: a reader sees where the history does not join."""
     entries = [
-        Entry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3),
-        Entry(9, KEY, "server", "OPENING", "OPENING", "progress", "s1", 3, missed=2),
+        HistoryEntry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3),
+        HistoryEntry(9, KEY, "server", "OPENING", "OPENING", "progress", "s1", 3, missed=2),
     ]
-    past = Past(told(entries, []), Names([], None), [])
+    past = HistoryView(told(entries, []), Names([], None), [])
     said = [line.plain for line in lines(past.step(one, {"t1": "orders"}) for one in past.entries)]
     assert "the steps between OFFLINE and OPENING were not written down" in said[-2]
     assert "OPENING -> OPENING (and 2 steps before, of unknown time)" in said[-1]

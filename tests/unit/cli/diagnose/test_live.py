@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common.names import Names
-from cli.diagnose.follow import Line, Membership
+from cli.diagnose.follow import Line, MembershipChange
 from cli.diagnose.live import Board
 from cli.diagnose.watch import Wanted
 
@@ -70,7 +70,7 @@ def test_masters_and_servers_come_and_go() -> None:
     assert "active master: none" in drawn(screen)
     screen.active = "master-1"
     screen.server("s1", "server-1", is_up=False)
-    screen.membership(Membership(NOW, "server-down", "s1", "h:1"), "server-1 is gone")
+    screen.membership(MembershipChange(NOW, "server-down", "s1", "h:1"), "server-1 is gone")
     text = drawn(screen)
     assert "active master: master-1" in text
     assert "server-1 (gone)" in text

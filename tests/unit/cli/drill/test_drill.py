@@ -8,11 +8,11 @@ import itertools
 from rich.console import Console
 
 from cli.drill.invariants import Observation, judge, judge_history
-from cli.drill.load import Operation, Outage
+from cli.drill.load import LoadOperation, Outage
 from cli.drill.report import (
     EXAMPLES_MAX,
+    DrillReport,
     Figure,
-    Report,
     check,
     percentile,
     show,
@@ -25,7 +25,7 @@ from cli.drill.traffic import refused_at_rest, unavailability
 from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
 from regions.records.model import RegionRecord, RegionState, ReplicaLocation, TransitionRecord
-from regions.transitions.observed import Change, History, Sight
+from regions.transitions.observed import Change, History, ObservedTransition
 
 
 def region(name: str, uuid: str | None = "s1") -> RegionRecord:
@@ -85,7 +85,7 @@ def test_history_must_be_legal_and_the_epoch_must_rise() -> None:
     """A failover without a new epoch is one that did not fence."""
     record = TransitionRecord("r1", "t", 0, RegionState.CLOSED, epoch=1)
     history = History()
-    history.see(Sight(0, "r1-0", record, 0, 5, 5))
+    history.see(ObservedTransition(0, "r1-0", record, 0, 5, 5))
     names = [one.name for one in judge_history(history, [(1, 2)], new_epoch_after=1) if not one.held]
     assert names == ["epochs strictly increasing, no write of a deposed master", "only legal transitions"]
     assert all(one.held for one in judge_history(History(), [(1, 2), (2, 9)], new_epoch_after=1))
@@ -118,7 +118,7 @@ def test_percentiles_are_values_that_occurred() -> None:
 def test_report_names_what_was_broken() -> None:
     """With a bounded number of examples, and the verdict last."""
     checks = [check("fine", [], "all of them"), check("bad", [f"v{n}" for n in range(9)], "")]
-    report = Report("store-leader", "store-1", [Figure("gap", 0.25, "s", "why")], checks, 10, 2, ["a note"])
+    report = DrillReport("store-leader", "store-1", [Figure("gap", 0.25, "s", "why")], checks, 10, 2, ["a note"])
     text = io.StringIO()
     show(report, Console(file=text, width=150))
     assert not report.held
@@ -141,12 +141,12 @@ def test_unavailability_is_over_the_affected_and_over_all() -> None:
 
 def test_refusals_are_excused_by_a_move_since_the_last_good_answer_only() -> None:
     """A client that asks at the old place later is refused once; a region that stayed has no excuse."""
-    stale = Operation("r1", "read", 5.0, 5.1, "ok", 2, "", ("not_serving",))
-    good = Operation("r1", "write", 1.0, 1.1, "ok", 1)
+    stale = LoadOperation("r1", "read", 5.0, 5.1, "ok", 2, "", ("not_serving",))
+    good = LoadOperation("r1", "write", 1.0, 1.1, "ok", 1)
     moved = {"r1": [(102.0, 103.0)]}
     assert refused_at_rest([stale, good], moved, 100.0) == ([], 0)
     assert len(refused_at_rest([stale, good], {"r2": [(102.0, 103.0)]}, 100.0)[0]) == 1
-    again = Operation("r1", "read", 6.0, 6.1, "ok", 2, "", ("not_serving",))
+    again = LoadOperation("r1", "read", 6.0, 6.1, "ok", 2, "", ("not_serving",))
     assert len(refused_at_rest([good, stale, again], moved, 100.0)[0]) == 1
 
 
@@ -166,7 +166,7 @@ def test_a_move_whose_steps_were_all_seen_at_its_end_began_before_it() -> None:
         for before, after in itertools.pairwise(["", *way])
     ]
     assert moves_of(changes) == {"r1": [(4.0, 5.0)]}
-    met = Operation("r1", "write", 4.7, 4.75, "ok", 2, "", ("not_serving",))
+    met = LoadOperation("r1", "write", 4.7, 4.75, "ok", 2, "", ("not_serving",))
     assert refused_at_rest([met], moves_of(changes), 0.0) == ([], 0)
 
 
@@ -174,17 +174,17 @@ def test_a_move_first_seen_when_it_opens_again_is_a_move() -> None:
     """Several legal ways lead from nothing to OPENING in so many steps, so what was not seen is not told."""
     opening, opened = (TransitionRecord("r1", "t", 0, state) for state in (RegionState.OPENING, RegionState.OPENED))
     history = History()
-    history.see(Sight(5000, "r1-0", opening, 3, czxid=1, mzxid=4))
-    history.see(Sight(5200, "r1-0", opened, 4, czxid=1, mzxid=5))
+    history.see(ObservedTransition(5000, "r1-0", opening, 3, czxid=1, mzxid=4))
+    history.see(ObservedTransition(5200, "r1-0", opened, 4, czxid=1, mzxid=5))
     assert [(one.after, one.missed) for one in history.changes] == [("OPENING", 3), ("OPENED", 0)]
     assert moves_of(history.changes) == {"r1": [(4.0, 5.2)]}
 
 
 def test_slowness_is_no_refusal() -> None:
     """A machine that does other things makes requests slow, and no region unavailable."""
-    slow = Operation("r1", "read", 5.0, 5.9, "ok", 1)
-    late = Operation("r1", "read", 6.0, 7.9, "ok", 2, "", ("timeout",))
-    failed = Operation("r1", "read", 8.0, 8.9, "failed", 2, "no answer", ("timeout",))
+    slow = LoadOperation("r1", "read", 5.0, 5.9, "ok", 1)
+    late = LoadOperation("r1", "read", 6.0, 7.9, "ok", 2, "", ("timeout",))
+    failed = LoadOperation("r1", "read", 8.0, 8.9, "failed", 2, "no answer", ("timeout",))
     refused, count = refused_at_rest([slow, late, failed], {}, 0.0)
     assert count == 2
     assert len(refused) == 1
@@ -203,7 +203,7 @@ def test_summary_spreads_each_figure_over_the_runs_and_names_the_broken() -> Non
     """A run that was not carried out is no success."""
     bad = check("no store write lost", ["w"], "")
     runs = [
-        Report("store-leader", "store-1", [Figure("gap", value, "s", "why")], checks, 1, 0, seed=seed)
+        DrillReport("store-leader", "store-1", [Figure("gap", value, "s", "why")], checks, 1, 0, seed=seed)
         for seed, (value, checks) in enumerate([(0.5, []), (0.1, [bad]), (0.3, [])])
     ]
     found = summary(runs)[0]

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 import cli.drill.load as load_module
-from cli.drill.load import KEYS, Load, Operation, key_in, outages_of
-from cli.drill.probes import Target
+from cli.drill.load import KEYS, Load, LoadOperation, key_in, outages_of
+from cli.drill.probes import ProbeTarget
 from regions.records import partitioning
 from regions.records.model import RegionRecord
 from regionserver.client import DataError, NoSuchTable, RegionClient, Unavailable
@@ -17,8 +17,10 @@ from regionserver.request_gate import Place
 from tests.support.helpers import eventually
 
 
-def operation(region_id: str, began_s: float, ended_s: float, *, outcome: str = "ok", attempts: int = 1) -> Operation:
-    return Operation(region_id, "write", began_s, ended_s, outcome, attempts)
+def operation(
+    region_id: str, began_s: float, ended_s: float, *, outcome: str = "ok", attempts: int = 1
+) -> LoadOperation:
+    return LoadOperation(region_id, "write", began_s, ended_s, outcome, attempts)
 
 
 def test_outages_are_runs_of_disturbed_operations() -> None:
@@ -173,5 +175,5 @@ def test_keys_of_a_load_are_in_their_region_whatever_its_bucket(buckets: int) ->
         keys = [key_in(region, one) for one in range(KEYS + 1)]
         assert len(set(keys)) == KEYS + 1
         assert all(region.contains(partitioning.place(key, buckets)) for key in keys)
-        target = Target("rows", region, Place(region.region_id, "s", 1, 1))
+        target = ProbeTarget("rows", region, Place(region.region_id, "s", 1, 1))
         assert (target.key, target.placed) == (keys[KEYS], partitioning.place(keys[KEYS], buckets))

@@ -10,7 +10,7 @@ import pytest
 from cli.common.errors import EXIT_REFUSED
 from cli.main import run
 from master.plans.planner import snapshot_of
-from regions.cluster.state import Server, World
+from regions.cluster.state import ClusterState, Server
 from regions.plan import Params, plan
 from regions.plan.artifact.files import MANIFEST, write_snapshot
 from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord
@@ -51,7 +51,7 @@ def test_from_files(case: Dirty, kind: str, engine: str, tmp_path: Path, capsys:
 
 def test_from_the_store() -> None:
     """What a cluster's own records can hold of it: servers gone, emptied, weightless or of another group."""
-    world = World()
+    world = ClusterState()
     for number, (weight, group, draining) in enumerate([(1.0, "", False), (0.0, "", False), (1.0, "", True)], 1):
         record = ServerRecord(f"s{number}", f"h{number}", 1, 1, weight=weight, group=group)
         world.servers[record.uuid] = Server(record, draining)

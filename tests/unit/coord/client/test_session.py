@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from coord.client import EVENT_GAP, Create, Delete, SessionState, ZkClient
 from coord.client import connection as connection_module
-from coord.client.connection import Connection
+from coord.client.connection import StoreConnection
 from coord.errors import (
     AuthFailed,
     BadArguments,
@@ -75,7 +75,7 @@ class Server:
         self.client = ZkClient(self.reactor, hosts, timeout_ms, clock=self.clock, rng=LowestRng())
         self.states: list[SessionState] = []
         self.client.on_state(self.states.append)
-        self.connection: Connection
+        self.connection: StoreConnection
         self.transport: CountingTransport
         self._seen = 0
         self._reader = FrameReader(1 << 20, 1)

@@ -14,11 +14,11 @@ from coord.errors import ConfigError, CorruptRecord, ForeignDirectory
 from coord.offline.backup import ZXID_STEP, BackupReader, NewNode, is_backup, make_directories, renewed
 from coord.offline.describe import command_line, entry_fields, entry_line
 from coord.offline.directory import StoppedDirectory
-from coord.offline.verify import Comparison, Report, check, compare
+from coord.offline.verify import Comparison, DirectoryReport, check, compare
 from coord.raft.membership import Configuration
 from coord.server.recovery.startup import recover
 from coord.server.service import encode_meta
-from coord.storage.backup import Manifest, backup_pieces
+from coord.storage.backup import BackupManifest, backup_pieces
 from coord.storage.extent import NAME as EXTENT
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import SEAL_MAGIC, Batch, LogItem, open_wal
@@ -70,7 +70,7 @@ def make(path: Path, entries: list[LogItem], snapshots_at: tuple[int, ...] = (),
     return path
 
 
-def report_of(path: Path) -> Report:
+def report_of(path: Path) -> DirectoryReport:
     """What `check` says of it."""
     with StoppedDirectory(path) as directory:
         return check(directory)
@@ -273,7 +273,7 @@ def backed_up(tmp_path: Path, entries: list[LogItem]) -> Path:
     snapshots = Snapshots(OsDisk(path), "snap")
     reader = snapshots.open_named(snapshots.names()[0])
     meta = reader.meta
-    manifest = Manifest(CLUSTER.hex(), 1, meta.index, meta.term, meta.zxid, meta.digest, reader.size(), TIME_MS)
+    manifest = BackupManifest(CLUSTER.hex(), 1, meta.index, meta.term, meta.zxid, meta.digest, reader.size(), TIME_MS)
     file = tmp_path / "backup"
     file.write_bytes(b"".join(backup_pieces(manifest, reader)))
     assert file.stat().st_size == manifest.file_bytes()

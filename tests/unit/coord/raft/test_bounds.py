@@ -26,7 +26,7 @@ from coord.raft.messages import (
     Entry,
     HardState,
     Message,
-    SnapshotMeta,
+    RaftSnapshot,
     bootstrap,
 )
 from tests.datadriven.raft_group import RaftGroup
@@ -86,7 +86,7 @@ def refuses(core: RaftCore, message: Message) -> None:
 @pytest.mark.parametrize("kind", range(PRE_VOTE, READ_INDEX_RESP + 1))
 def test_a_term_that_leaps_is_refused_in_every_message(kind: int) -> None:
     """One frame would otherwise take the node to the last terms there are, on disk and for good."""
-    meta = SnapshotMeta(1, 1, VOTERS) if kind == SNAPSHOT else None
+    meta = RaftSnapshot(1, 1, VOTERS) if kind == SNAPSHOT else None
     for term in (TERM + TERM_LEAP_MAX + 1, TERM_MAX - 1, TERM_MAX, (1 << 63) - 2):
         refuses(member(), Message(kind, 2, 1, term, snapshot=meta))
         refuses(member(), Message(kind, 2, 1, term, granted=True, snapshot=meta))
@@ -124,7 +124,7 @@ def test_nobody_stands_for_election_in_a_term_that_others_refuse() -> None:
 def test_nobody_else_leads_the_leaders_own_term(kind: int) -> None:
     """One such frame stopped the leader."""
     core = leader()
-    meta = SnapshotMeta(9, core.term, VOTERS) if kind == SNAPSHOT else None
+    meta = RaftSnapshot(9, core.term, VOTERS) if kind == SNAPSHOT else None
     refuses(core, Message(kind, 2, 1, core.term, snapshot=meta))
 
 
@@ -181,7 +181,7 @@ def test_entries_that_are_no_log_are_refused(entries: list[Entry]) -> None:
 def test_messages_that_contradict_themselves_are_refused() -> None:
     """Whatever the receiver knows."""
     some = [Entry(1, 1, NORMAL, b"")]
-    meta = SnapshotMeta(1, 1, VOTERS)
+    meta = RaftSnapshot(1, 1, VOTERS)
     for message in (
         Message(0, 2, 1, TERM),
         Message(READ_INDEX_RESP + 1, 2, 1, TERM),
@@ -189,9 +189,9 @@ def test_messages_that_contradict_themselves_are_refused() -> None:
         Message(HEARTBEAT, 2, 1, TERM, entries=some),
         Message(HEARTBEAT, 2, 1, TERM, snapshot=meta),
         Message(SNAPSHOT, 2, 1, TERM),
-        Message(SNAPSHOT, 2, 1, TERM, snapshot=SnapshotMeta(1, TERM + 1, VOTERS)),
-        Message(SNAPSHOT, 2, 1, TERM, snapshot=SnapshotMeta(INDEX_MAX, 1, VOTERS)),
-        Message(SNAPSHOT, 2, 1, TERM, snapshot=SnapshotMeta(1, 1, Configuration([], [2]))),
+        Message(SNAPSHOT, 2, 1, TERM, snapshot=RaftSnapshot(1, TERM + 1, VOTERS)),
+        Message(SNAPSHOT, 2, 1, TERM, snapshot=RaftSnapshot(INDEX_MAX, 1, VOTERS)),
+        Message(SNAPSHOT, 2, 1, TERM, snapshot=RaftSnapshot(1, 1, Configuration([], [2]))),
         Message(APPEND, 2, 1, TERM, INDEX_MAX - 1, 1, entries=[Entry(1, INDEX_MAX, NORMAL, b"")]),
     ):
         refuses(member(), message)

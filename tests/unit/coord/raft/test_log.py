@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coord.raft.log import RaftLog
 from coord.raft.membership import Configuration
-from coord.raft.messages import NORMAL, Entry, SnapshotMeta, bootstrap
+from coord.raft.messages import NORMAL, Entry, RaftSnapshot, bootstrap
 
 START = bootstrap([1, 2, 3])
 
@@ -18,9 +18,9 @@ def some_log(terms: list[int], first: int = 1) -> list[Entry]:
     return [Entry(term, first + i, NORMAL, b"%d" % (first + i)) for i, term in enumerate(terms)]
 
 
-def meta(index: int, term: int) -> SnapshotMeta:
+def meta(index: int, term: int) -> RaftSnapshot:
     """A snapshot there."""
-    return SnapshotMeta(index, term, Configuration([1, 2, 3]))
+    return RaftSnapshot(index, term, Configuration([1, 2, 3]))
 
 
 TERMS = st.lists(st.integers(1, 4), min_size=0, max_size=10).map(sorted)
@@ -113,7 +113,7 @@ def test_commit_beyond_the_log_stops_the_node() -> None:
     ],
 )
 def test_what_a_restart_makes_of_snapshot_and_log(
-    snapshot: SnapshotMeta, terms: list[int], first: int, expected: tuple[int, int, int]
+    snapshot: RaftSnapshot, terms: list[int], first: int, expected: tuple[int, int, int]
 ) -> None:
     """(offset, its term, last) after a crash at any point of installing or saving a snapshot."""
     log = RaftLog(snapshot, some_log(terms, first))

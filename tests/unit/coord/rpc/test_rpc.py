@@ -23,10 +23,10 @@ from coord.rpc.wire import (
     PREAMBLE,
     Code,
     Failed,
-    FrameReader,
     Reply,
     Request,
     RpcError,
+    RpcFrameReader,
     StreamError,
     call_blocking,
     encode_body,
@@ -61,7 +61,7 @@ class TestFrames:
     def test_any_cut_of_the_stream_yields_the_same_payloads(self, numbers: list[int], piece: int) -> None:
         """However the network cuts the bytes, the frames come out whole and in order."""
         stream = PREAMBLE + b"".join(encode_frame(Request(n, encode_body(Ask(n)))) for n in numbers)
-        reader = FrameReader()
+        reader = RpcFrameReader()
         got = []
         for start in range(0, len(stream), piece):
             got += list(reader.feed(stream[start : start + piece]))
@@ -81,7 +81,7 @@ class TestFrames:
     def test_foreign_bytes_are_refused(self, data: bytes) -> None:
         """What is not this protocol ends the connection at the first byte that shows it."""
         with pytest.raises(StreamError):
-            list(FrameReader().feed(data))
+            list(RpcFrameReader().feed(data))
 
     def test_a_message_beyond_the_limit_is_refused_before_it_is_sent(self) -> None:
         """FRAME_BYTES_MAX holds on the sending side too."""
@@ -100,7 +100,7 @@ class ServerSide(SynchronousTestCase):
         self.connection = server.factory(self.reactor).buildProtocol(None)
         self.transport = StringTransport()
         self.connection.makeConnection(self.transport)
-        self.reader = FrameReader()
+        self.reader = RpcFrameReader()
         self.connection.dataReceived(PREAMBLE)
 
     def dispatch(self, request: Any) -> Any:
@@ -253,7 +253,7 @@ class ClientSide(SynchronousTestCase):
         return str(self.failureResultOf(deferred, RpcError).value.code)
 
     def sent(self, transport: StringTransport) -> list[int]:
-        return [payload.id for payload in FrameReader().feed(transport.value())]
+        return [payload.id for payload in RpcFrameReader().feed(transport.value())]
 
     def test_calls_made_before_the_connection_stands_are_sent_together(self) -> None:
         """One attempt, one write, all requests."""
@@ -394,7 +394,7 @@ class TestCallBlocking:
         """A request, its reply, one connection."""
 
         def behave(connection: socket.socket) -> None:
-            (request,) = FrameReader().feed(connection.recv(65536))
+            (request,) = RpcFrameReader().feed(connection.recv(65536))
             assert isinstance(request, Request)
             connection.sendall(PREAMBLE + encode_frame(Reply(request.id, encode_body(Answer(7)))))
 

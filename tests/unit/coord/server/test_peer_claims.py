@@ -10,8 +10,8 @@ import pytest
 from coord.errors import RemoteProtocolError
 from coord.raft.bounds import TERM_LEAP_MAX
 from coord.raft.membership import Configuration
-from coord.raft.messages import APPEND, APPEND_RESP, CONFIG, HEARTBEAT, SNAPSHOT, VOTE, Entry, Message, SnapshotMeta
-from coord.server.membership.addresses import Member
+from coord.raft.messages import APPEND, APPEND_RESP, CONFIG, HEARTBEAT, SNAPSHOT, VOTE, Entry, Message, RaftSnapshot
+from coord.server.membership.addresses import MemberAddress
 from coord.server.membership.reconfig import ADDRESS_CHARS_MAX, WISHES_MAX
 from coord.server.node import Node
 from coord.server.peers import codec
@@ -71,7 +71,7 @@ def test_no_forged_term_reaches_the_disk(kind: int) -> None:
     [
         lambda term: Message(APPEND, 0, 0, term),
         lambda term: Message(APPEND_RESP, 0, 0, term, match_index=1 << 40, granted=True),
-        lambda term: Message(SNAPSHOT, 0, 0, term, snapshot=SnapshotMeta(9, term, Configuration([1, 2, 3]), "x")),
+        lambda term: Message(SNAPSHOT, 0, 0, term, snapshot=RaftSnapshot(9, term, Configuration([1, 2, 3]), "x")),
         lambda term: Message(APPEND, 0, 0, term + 1, entries=[Entry(term, 1, CONFIG, b"rubbish")]),
         lambda term: Message(
             APPEND, 0, 0, term + 1, entries=[Entry(term, 1, CONFIG, Configuration([1], attachment=b"x").encode())]
@@ -124,7 +124,7 @@ def test_announcements_that_cannot_be_written_down_are_not() -> None:
     peer = next(i for i in nodes.ids() if i != node.settings.node_id)
     for address in (5, None, "x" * (ADDRESS_CHARS_MAX + 1)):
         refused(node, peer, numbered(codec.ASK, {"do": "announce", "client": address}))
-    nodes = StoreNodes(3, members={i: Member(i, (f"10.0.0.{i}", 2281)) for i in (1, 2, 3)})
+    nodes = StoreNodes(3, members={i: MemberAddress(i, (f"10.0.0.{i}", 2281)) for i in (1, 2, 3)})
     nodes.leader()
     nodes.run(3)
     node = nodes.leader()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coord.errors import ConfigError
-from coord.server.config.settings import Settings
+from coord.server.config.settings import StoreSettings
 from coord.server.config.zoo_cfg import read_zoo_cfg
 from coord.tls.context import Engine, TlsError, TlsFiles, _is_for, client_context, server_context
 from coord.tls.der import oid, subject_of
@@ -282,7 +282,7 @@ def test_stores_that_cannot_work_are_named(ours: Authority, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="none, want or need"):
         TlsFiles(cert, client_auth="maybe")
     with pytest.raises(ConfigError, match="needs a certificate"):
-        Settings(1, tmp_path, ("h", 1), secure_client_address=("h", 2))
+        StoreSettings(1, tmp_path, ("h", 1), secure_client_address=("h", 2))
 
 
 def test_encrypted_keys_need_their_password(ours: Authority, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_encrypted_keys_need_their_password(ours: Authority, tmp_path: Path) -> 
         server_context(TlsFiles(ours.folder / "server.pem", secret))
 
 
-def zoo_cfg(folder: Path, *lines: str) -> Settings:
+def zoo_cfg(folder: Path, *lines: str) -> StoreSettings:
     """Settings of a file with these lines."""
     path = folder / "zoo.cfg"
     path.write_text("\n".join(["dataDir=d", *lines]))

@@ -15,7 +15,7 @@ from coord.tree import command
 from coord.tree.acl import OPEN, READ_ONLY
 from coord.tree.datatree import UNMARKED_MAX, DataTree
 from coord.tree.machine import StateMachine
-from coord.tree.node import KIND_TTL, Node
+from coord.tree.node import KIND_TTL, Znode
 from coord.wire import records as r
 from coord.wire.values import OPEN_ACL, Acl, CreateRequest, MultiOp
 from tests.unit.coord.tree.tree_store import PASSWD, Store, check_op, create_op, delete_op, set_op
@@ -232,7 +232,7 @@ def test_checksum_made_in_one_step_is_the_checksum() -> None:
     for data in (None, b"", b"abc", b"abcd", bytes(range(256)) * 4, bytes(1025)):
         for kind, acl in ((0, OPEN), (1, OPEN), (2, READ_ONLY), (KIND_TTL, READ_ONLY)):
             for creates, children in ((0, 0), (3, 2), ((1 << 30) - 1, 0), (1 << 30, 0), (1 << 30, 7), (1 << 40, 1)):
-                node = Node(data, acl, kind, 7 if kind == 1 else 0, 1000)
+                node = Znode(data, acl, kind, 7 if kind == 1 else 0, 1000)
                 node.czxid = node.mzxid = 1 << 40
                 if creates:
                     more = node.grown()

@@ -8,7 +8,7 @@ from coord import errors as e
 from coord.errors import CorruptRecord, UnsupportedLevel
 from coord.tree.levels import LEVELS, SUPPORTED, decode_level, encode_level
 from coord.tree.machine import StateMachine
-from coord.tree.snapshot import SnapshotReader
+from coord.tree.snapshot import SnapshotDecoder
 from coord.wire import records as r
 from tests.unit.coord.tree.tree_store import Client, Store, create_op
 
@@ -115,7 +115,7 @@ def test_a_second_level_in_a_snapshot_is_damage() -> None:
     """Nor may the level come behind what it says how to read."""
     chunks = list(client_at(1).store.machine.snapshot_chunks())
     for before in ([0, 1], [0, 2]):
-        reader = SnapshotReader()
+        reader = SnapshotDecoder()
         for place in before:
             reader.feed(chunks[place])
         with pytest.raises(CorruptRecord, match="the level once"):

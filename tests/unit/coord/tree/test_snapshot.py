@@ -7,7 +7,7 @@ import pytest
 from coord.errors import CorruptRecord
 from coord.tree import snapshot
 from coord.tree.machine import StateMachine
-from coord.tree.snapshot import CHUNK_BYTES, SnapshotReader
+from coord.tree.snapshot import CHUNK_BYTES, SnapshotDecoder
 from coord.wire import records as r
 from tests.unit.coord.tree.tree_store import Store
 
@@ -147,6 +147,6 @@ def test_chunk_out_of_place_is_refused() -> None:
 
 
 def test_unreasonable_length_is_refused_before_it_is_waited_for() -> None:
-    reader = SnapshotReader("file")
+    reader = SnapshotDecoder("file")
     with pytest.raises(CorruptRecord, match="file"):
         reader.feed(b"H\xff\xff\xff\xff\0\0\0\0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coord.tree.command import Command, encode_attach, encode_create_session, encode_identities
-from coord.tree.machine import Outcome, StateMachine
+from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.watches import WatchTable
 from coord.wire import records as r
 from coord.wire.values import OPEN_ACL, Acl, CreateRequest, MultiOp, MultiResult, Stat
@@ -22,7 +22,7 @@ class Client:
         self.created = store.apply(Command(session_id, 99, 0, r.OP_CREATE_SESSION, body))
         self.owner = self.created.zxid
 
-    def write(self, opcode: int, body: bytes) -> Outcome:
+    def write(self, opcode: int, body: bytes) -> CommandOutcome:
         return self.store.apply(Command(self.id, self.owner, 5, opcode, body))
 
     def create(
@@ -33,29 +33,29 @@ class Client:
         acl: list[Acl] | None = OPEN_ACL,
         opcode: int = r.OP_CREATE,
         ttl_ms: int = 0,
-    ) -> Outcome:
+    ) -> CommandOutcome:
         return self.write(opcode, r.encode_create(CreateRequest(opcode, path, data, acl, flags, ttl_ms)))
 
-    def set(self, path: bytes, data: bytes | None, version: int = -1) -> Outcome:
+    def set(self, path: bytes, data: bytes | None, version: int = -1) -> CommandOutcome:
         return self.write(r.OP_SET_DATA, r.encode_set_data(path, data, version))
 
-    def delete(self, path: bytes, version: int = -1) -> Outcome:
+    def delete(self, path: bytes, version: int = -1) -> CommandOutcome:
         return self.write(r.OP_DELETE, r.encode_path_version(path, version))
 
-    def set_acl(self, path: bytes, acl: list[Acl] | None, version: int = -1) -> Outcome:
+    def set_acl(self, path: bytes, acl: list[Acl] | None, version: int = -1) -> CommandOutcome:
         return self.write(r.OP_SET_ACL, r.encode_set_acl(path, acl, version))
 
-    def auth(self, scheme: bytes, identity: bytes) -> Outcome:
+    def auth(self, scheme: bytes, identity: bytes) -> CommandOutcome:
         return self.write(r.OP_AUTH, encode_identities([(scheme, identity)]))
 
-    def attach(self, passwd: bytes = PASSWD, timeout_ms: int = 10_000, address: bytes = b"10.0.0.1") -> Outcome:
+    def attach(self, passwd: bytes = PASSWD, timeout_ms: int = 10_000, address: bytes = b"10.0.0.1") -> CommandOutcome:
         body = encode_attach(timeout_ms, passwd, address)
         outcome = self.store.apply(Command(self.id, 77, 0, r.OP_ATTACH, body))
         if not outcome.err:
             self.owner = outcome.zxid
         return outcome
 
-    def close(self) -> Outcome:
+    def close(self) -> CommandOutcome:
         return self.write(r.OP_CLOSE_SESSION, b"")
 
     def multi(self, *ops: MultiOp) -> list[MultiResult]:
@@ -98,7 +98,7 @@ class Store:
     def client(self, session_id: int, address: bytes = b"10.0.0.1") -> Client:
         return Client(self, session_id, address)
 
-    def apply(self, command: Command) -> Outcome:
+    def apply(self, command: Command) -> CommandOutcome:
         outcome = self.machine.apply(command, self.now_ms)
         for event_type, path, heard in self.machine.notify(outcome, self.watches):
             self.fired += [(session_id, event_type, path) for session_id in heard]
@@ -108,11 +108,11 @@ class Store:
         fired, self.fired = self.fired, []
         return fired
 
-    def internal(self, opcode: int, body: bytes) -> Outcome:
+    def internal(self, opcode: int, body: bytes) -> CommandOutcome:
         return self.apply(Command(0, 0, 0, opcode, body))
 
 
-def path_of(outcome: Outcome) -> bytes:
+def path_of(outcome: CommandOutcome) -> bytes:
     assert outcome.err == 0, outcome.err
     return r.decode_path(outcome.body, 0, len(outcome.body))
 

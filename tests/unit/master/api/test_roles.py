@@ -17,8 +17,8 @@ from twisted.python.failure import Failure
 from coord.rpc.server import RpcError
 from master.api.roles import WHO, Who
 from master.service import MasterService
-from master.settings import Settings
-from master.standby.watcher import Feed
+from master.settings import MasterSettings
+from master.standby.watcher import StoreWatcher
 from regions import messages as ms
 from regions.messages.staleness import Bound
 from regions.records.model import ActiveRecord
@@ -75,14 +75,14 @@ class Asked:
     def __init__(self, folder: Path, role: str) -> None:
         self.bench = Bench(folder)
         identity: Any = SimpleNamespace(uuid="m1", start_code=1, release=lambda: None)
-        settings = Settings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy")
+        settings = MasterSettings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy")
         self.master = MasterService(MemoryReactorClock(), settings, identity)
         client: Any = self.bench.store
         self.master.client = client
         self.master.cluster_id = "c"
         election: Any = SimpleNamespace(active=None)
         self.master.election = election
-        feed = Feed(self.bench.clock, client, LAYOUT, self.bench.now_ms, Heard())
+        feed = StoreWatcher(self.bench.clock, client, LAYOUT, self.bench.now_ms, Heard())
         self.master.feed = feed
         self.master.now_ms = self.bench.now_ms
         if role == "active":

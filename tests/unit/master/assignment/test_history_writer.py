@@ -9,14 +9,14 @@ from twisted.python.failure import Failure
 from coord.client.ops import Delete
 from coord.errors import ConnectionLoss
 from master.assignment import history_writer as module
-from master.assignment.history_writer import Chronicle
+from master.assignment.history_writer import HistoryWriter
 from master.assignment.transitions import TransitionWriter
 from master.leadership.fence import Fence
 from master.runs import RUNS_KEPT, Runs
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster import history
-from regions.cluster.history import EPOCH_BEGINS, FLUSH_MS, Entry, StepLog, parse_segment, unpack
+from regions.cluster.history import EPOCH_BEGINS, FLUSH_MS, HistoryEntry, StepLog, parse_segment, unpack
 from regions.records.model import Incarnation, RegionState, RunRecord, ServerRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_run
 from regions.transitions.states import Cause
@@ -39,7 +39,7 @@ class Bench:
         self.failures: list[Failure] = []
         fence = Fence(self.store, LAYOUT, 4)  # type: ignore[arg-type]
         self.fence = fence
-        self.chronicle = Chronicle(fence, self.log, lambda: self.now, self.failures.append)
+        self.chronicle = HistoryWriter(fence, self.log, lambda: self.now, self.failures.append)
         self.done: list[object] = []
         self.writer = TransitionWriter(
             fence, lambda _, event: self.done.append(event), lambda: None, self.failures.append, self.chronicle
@@ -79,7 +79,7 @@ class Bench:
         self.chronicle.tick()
         self.store.answer()
 
-    def segments(self) -> list[list[Entry]]:
+    def segments(self) -> list[list[HistoryEntry]]:
         """What the store holds, in order."""
         names = sorted(path for path in self.store.nodes if path.startswith(f"{LAYOUT.history}/"))
         for path in names:
@@ -297,9 +297,9 @@ class _Phases:
 
     @staticmethod
     def report() -> list[object]:
-        from regions.messages import Phase
+        from regions.messages import StartupPhase
 
-        return [Phase("election", 0.5), Phase("load", 0.25), Phase("open", 9.0, done=False)]
+        return [StartupPhase("election", 0.5), StartupPhase("load", 0.25), StartupPhase("open", 9.0, done=False)]
 
 
 def test_runs_are_kept_and_the_oldest_go() -> None:

@@ -13,7 +13,7 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
 from regions.records.znodes import Layout, encode
-from regions.transitions.states import Cause, InvalidTransition
+from regions.transitions.states import Cause, IllegalStep
 from tests.unit.master.fake_store import FakeStore
 
 LAYOUT = Layout("/rk")
@@ -33,7 +33,7 @@ class Bench:
         self.failures: list[BaseException] = []
         self.turns = 0
         self.writer = TransitionWriter(self.fence, lambda _, event: self.done.append(event), self._turned, self._failed)
-        self.seen: list[ev.TransitionSeen] = []
+        self.seen: list[ev.TransitionRead] = []
         self.reader = TransitionReader(self.fence, self.seen.append, self._turned, self._failed)
 
     def _turned(self) -> None:
@@ -179,7 +179,7 @@ def test_checks_count_towards_the_limit_of_a_multi(regions: int) -> None:
 
 def test_illegal_step_never_reaches_the_store() -> None:
     bench = Bench()
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(IllegalStep):
         bench.writer.put(fx.DeleteTransition("r1-0", "r1", 0, RegionState.OPENING, 1, Cause.DONE))
 
 
@@ -202,7 +202,7 @@ def test_reads_are_gathered() -> None:
         bench.reader.put(name, 0)
     bench.reader.flush()
     bench.store.answer()
-    assert bench.seen == [ev.TransitionSeen("r1", 0, record, 2), ev.TransitionSeen("r2", 0, None, -1)]
+    assert bench.seen == [ev.TransitionRead("r1", 0, record, 2), ev.TransitionRead("r2", 0, None, -1)]
     assert bench.reader.reads == 1
 
 

@@ -94,7 +94,7 @@ def test_a_taken_name_and_a_known_request_are_told_apart() -> None:
     with pytest.raises(tables.AlreadyExists, match="orders"):
         run(store, tables.create(fence, other, others, entry_of(fence, other, "id-2")))
     fresh, more = table_of(2, "fresh", "t3")
-    with pytest.raises(tables.Done):
+    with pytest.raises(tables.AlreadyDone):
         run(store, tables.create(fence, fresh, more, entry_of(fence, fresh)))
     assert store.nodes == before
 

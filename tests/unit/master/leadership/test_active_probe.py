@@ -9,7 +9,7 @@ from twisted.internet.error import TimeoutError as Late
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 
-from master.leadership.active_probe import REFUSED_PAUSE_S, RETRY_S, Vigil
+from master.leadership.active_probe import REFUSED_PAUSE_S, RETRY_S, ActiveProbe
 
 
 class Port:
@@ -18,7 +18,7 @@ class Port:
     def __init__(self) -> None:
         self.reactor: Any = MemoryReactorClock()
         self.gone = 0
-        self.vigil = Vigil(self.reactor, "h", 1, self._gone)
+        self.vigil = ActiveProbe(self.reactor, "h", 1, self._gone)
         self.vigil.start()
 
     def _gone(self) -> None:

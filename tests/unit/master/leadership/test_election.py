@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from master.leadership.active_probe import REFUSED_PAUSE_S
 from master.leadership.election import Election
-from master.settings import Settings
+from master.settings import MasterSettings
 from regions.records.model import ActiveRecord
 from regions.records.znodes import Layout, decode_active, encode
 from tests.unit.master.fake_store import FakeStore
@@ -37,7 +37,7 @@ class ElectionTest(SynchronousTestCase):
         for path in LAYOUT.parents():
             self.store.put(path)
         self.store.put(LAYOUT.epoch, b"", 3)
-        settings = Settings(store="s:1", data_dir=Path("unused"), host="h", port=9)
+        settings = MasterSettings(store="s:1", data_dir=Path("unused"), host="h", port=9)
         store: Any = self.store
         myself: Any = Myself()
         self.reactor: Any = MemoryReactorClock()

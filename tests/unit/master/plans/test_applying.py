@@ -102,7 +102,7 @@ class Ruler:
         key = f"r{number}"
         replica = self.assigner.world.replicas[f"{key}-0"]
         assert replica.move is not None
-        self.observe(ev.TransitionSeen(key, 0, _closing(number, self.applying.running()), 0))
+        self.observe(ev.TransitionRead(key, 0, _closing(number, self.applying.running()), 0))
 
 
 def _closing(number: int, plan_id: str) -> TransitionRecord:
@@ -156,7 +156,7 @@ def test_parts_are_durable_counted_once_and_end(store: FakeStore) -> None:
     ruler.later(100)
     assert ruler.applying.running() == PLAN, "they are under way"
     for number in range(3):
-        ruler.observe(ev.TransitionSeen(f"r{number}", 0, None, -1))
+        ruler.observe(ev.TransitionRead(f"r{number}", 0, None, -1))
     ruler.later(100)
     assert (ruler.record().state, ruler.record().assigned, ruler.applying.running()) == (PlanState.DONE, 3, "")
     assert ruler.batches() == []

@@ -12,15 +12,15 @@ from twisted.python.failure import Failure
 from master.phases import BulkPlan, Phases
 from master.plans import planner as planning
 from master.plans.planner import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
-from regions.cluster.state import Server, World
+from regions.cluster.state import ClusterState, Server
 from regions.plan import Params, Snapshot, choice, plan
 from regions.plan.artifact.files import write_plan
 from regions.records.model import PlanRecord, PlanState, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
 
 
-def world(replication: int = 1) -> World:
+def world(replication: int = 1) -> ClusterState:
     """Four regions, two servers; r0 was on b."""
-    made = World()
+    made = ClusterState()
     for uuid in ("a", "b"):
         made.servers[uuid] = Server(ServerRecord(uuid, uuid, 1, 1), False)
     made.put_table(TableRecord("t", "orders", replication=replication), 0)

@@ -13,7 +13,7 @@ from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import ConnectionLoss
 from coord.wire.records import Stat
 from master.standby import watcher as module
-from master.standby.watcher import Feed
+from master.standby.watcher import StoreWatcher
 from regions.messages.staleness import AsOf, Bound
 from regions.records.model import (
     RegionRecord,
@@ -62,7 +62,7 @@ class Bench:
         self.clock = Clock()
         self.heard = Heard()
         client: Any = store
-        self.feed = Feed(self.clock, client, LAYOUT, lambda: int(self.clock.seconds() * 1000), self.heard)
+        self.feed = StoreWatcher(self.clock, client, LAYOUT, lambda: int(self.clock.seconds() * 1000), self.heard)
         self.feed.start()
         self.feed.follow()
 

@@ -8,7 +8,7 @@ import pytest
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
-from regions.messages import OrderResult, Outcome
+from regions.messages import OrderOutcome, OrderResult
 from regions.records.model import (
     Intent,
     RegionState,
@@ -380,7 +380,7 @@ def test_refused_open_that_the_store_does_not_explain_counts_as_failed() -> None
     cluster.put(region())
     cluster.silent = {"a"}
     cluster.start(A, B)
-    refused = OrderResult("r1", 0, Outcome.REFUSED, error="no lease")
+    refused = OrderResult("r1", 0, OrderOutcome.REFUSED, error="no lease")
     cluster.handle(ev.OrdersAnswered(cluster.sent[0].batch, [refused]))
     cluster.pass_time(2_000)
     assert cluster.where() == "b"
@@ -486,6 +486,6 @@ def test_a_refused_write_is_not_repeated_before_the_transition_was_read() -> Non
     opened = cluster.regions["r1"][0].with_location(ReplicaLocation(0, "a", 1))
     cluster.regions["r1"] = (opened, cluster.regions["r1"][1] + 1)
     cluster.tables["t1"] = (removed, 1)
-    cluster.handle(ev.TransitionSeen("r1", 0, *cluster.unassigned["r1-0"]))
+    cluster.handle(ev.TransitionRead("r1", 0, *cluster.unassigned["r1-0"]))
     assert cluster.unassigned == {}
     assert cluster.open == {}

@@ -18,7 +18,7 @@ from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
-from regions.messages import CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.messages import CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.kinds import can_open
 from regions.records.model import (
     Incarnation,
@@ -86,7 +86,7 @@ class Chaos(ModelCluster):
                 self.pending_writes.append(effect)
             elif isinstance(effect, fx.ReadTransition):
                 self.dirty.add(effect.region_id)
-            elif isinstance(effect, fx.FenceServer):
+            elif isinstance(effect, fx.WriteFence):
                 self._fence(effect)
             elif isinstance(effect, fx.ForgetFence):
                 self.fences.pop(effect.uuid, None)
@@ -154,7 +154,7 @@ class Chaos(ModelCluster):
         else:
             self.fail_over()
 
-    def _fence(self, effect: fx.FenceServer) -> None:
+    def _fence(self, effect: fx.WriteFence) -> None:
         """The server's session lives on: it goes on with what it does until its lease must have run out."""
         if self.servers.get(effect.server.uuid) == effect.server:
             self.outlaws[effect.server.uuid] = (effect.server.incarnation, self.now + effect.lease_ms)
@@ -239,31 +239,31 @@ class Chaos(ModelCluster):
     def begin_open(self, me: Incarnation, order: OpenOrder) -> OrderResult:
         given = order.transition
         found = self.unassigned.get(given.key)
-        started = OrderResult(given.region_id, 0, Outcome.STARTED)
+        started = OrderResult(given.region_id, 0, OrderOutcome.STARTED)
         if any(owner == me and one.key == given.key for owner, _, one, _ in self.tasks):
             return started
         if found is not None and found[0].destination == me and found[0].state is RegionState.OPENED:
-            return OrderResult(given.region_id, 0, Outcome.DONE, found[1])
+            return OrderResult(given.region_id, 0, OrderOutcome.DONE, found[1])
         if found != (given, order.version) or given.state is not RegionState.OFFLINE:
-            return OrderResult(given.region_id, 0, Outcome.REFUSED, error="moved on")
+            return OrderResult(given.region_id, 0, OrderOutcome.REFUSED, error="moved on")
         opening = msgspec.structs.replace(given, state=RegionState.OPENING)
         version = self.step(Actor.SERVER, opening, order.version, Cause.OPEN_ORDER)
         self.dirty.add(given.region_id)
         if self.rng.random() < self.opens_fail:
-            return OrderResult(given.region_id, 0, Outcome.FAILED, version, "chance")
+            return OrderResult(given.region_id, 0, OrderOutcome.FAILED, version, "chance")
         self.tasks.append((me, "open", opening, version))
         return started
 
     def begin_close(self, me: Incarnation, order: CloseOrder) -> OrderResult:
         key = f"{order.region_id}-{order.replica}"
-        started = OrderResult(order.region_id, 0, Outcome.STARTED)
+        started = OrderResult(order.region_id, 0, OrderOutcome.STARTED)
         if any(owner == me and one.key == key for owner, _, one, _ in self.tasks):
             return started
         found = self.unassigned.get(key)
         if found is not None and found[0].state is RegionState.CLOSED and found[0].source == me:
-            return OrderResult(order.region_id, 0, Outcome.DONE, found[1])
+            return OrderResult(order.region_id, 0, OrderOutcome.DONE, found[1])
         if self.open.get(key) != me or found is not None:
-            return OrderResult(order.region_id, 0, Outcome.REFUSED, error="not open here")
+            return OrderResult(order.region_id, 0, OrderOutcome.REFUSED, error="not open here")
         closing = TransitionRecord(
             order.region_id, "t1", 0, RegionState.CLOSING, me, order.destination, order.intent, self.assigner.epoch
         )

@@ -6,7 +6,7 @@ from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.explain import explain
 from regions.diagnose.problems import problems as problems_of
-from regions.messages import NextActor, OpenOrder, OrderResult, Outcome
+from regions.messages import NextActor, OpenOrder, OrderOutcome, OrderResult
 from regions.records.model import RegionState, ServerRecord, TableIntent, TableRecord
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
@@ -185,7 +185,7 @@ def test_a_server_that_refuses_everything_does_not_get_everything() -> None:
 
     def refusing(record: ServerRecord, order: OpenOrder) -> OrderResult:
         if record.uuid == "a":
-            return OrderResult(order.transition.region_id, 0, Outcome.REFUSED, error="no")
+            return OrderResult(order.transition.region_id, 0, OrderOutcome.REFUSED, error="no")
         return obey(record, order)
 
     cluster._open = refusing  # type: ignore[method-assign]
@@ -207,7 +207,7 @@ def test_a_server_that_takes_orders_and_does_not_begin_is_given_up() -> None:
     def answer_started() -> None:
         for sent in cluster.sent:
             if sent.server.uuid == "a":
-                cluster.handle(ev.OrdersAnswered(sent.batch, [OrderResult("r1", 0, Outcome.STARTED)]))
+                cluster.handle(ev.OrdersAnswered(sent.batch, [OrderResult("r1", 0, OrderOutcome.STARTED)]))
 
     for _ in range(30):
         answer_started()

@@ -45,7 +45,7 @@ def test_the_bar_is_asked_for_with_the_fence() -> None:
     cluster.put(region("r1", on=at("a")))
     cluster.start(A, B)
     cluster.assigner.handle(ev.FenceRequested("a", "it hangs", 600_000), cluster.now)
-    asked = [one for one in cluster.assigner.take(cluster.now) if isinstance(one, fx.FenceServer)]
+    asked = [one for one in cluster.assigner.take(cluster.now) if isinstance(one, fx.WriteFence)]
     assert [(one.server.uuid, one.bar_ms) for one in asked] == [("a", 600_000)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from regions.assign.schema_rollout import Standing, standing
+from regions.assign.schema_rollout import RolloutState, standing
 from regions.cluster import events as ev
 from regions.cluster.state import OPEN, Order, Replica, Server
 from regions.messages.heartbeat import ReplicaReport
@@ -194,20 +194,20 @@ def _ordered(version: int) -> Callable[[Replica, Server], None]:
 @pytest.mark.parametrize(
     ("transition_state", "change", "found"),
     [
-        (None, _nothing, Standing.TO_BE_TOLD),
-        (None, _told, Standing.FOLLOWS),
-        (None, _fenced, Standing.UNCERTAIN),
-        (RegionState.CLOSING, _nothing, Standing.FOLLOWS),
-        (RegionState.CLOSED, _nothing, Standing.FOLLOWS),
-        (RegionState.OFFLINE, _nothing, Standing.FOLLOWS),
-        (RegionState.OFFLINE, _ordered(1), Standing.FOLLOWS),
-        (RegionState.OFFLINE, _ordered(0), Standing.UNCERTAIN),
-        (RegionState.OPENING, _nothing, Standing.UNCERTAIN),
-        (RegionState.OPENED, _nothing, Standing.UNCERTAIN),
+        (None, _nothing, RolloutState.TO_BE_TOLD),
+        (None, _told, RolloutState.FOLLOWS),
+        (None, _fenced, RolloutState.UNCERTAIN),
+        (RegionState.CLOSING, _nothing, RolloutState.FOLLOWS),
+        (RegionState.CLOSED, _nothing, RolloutState.FOLLOWS),
+        (RegionState.OFFLINE, _nothing, RolloutState.FOLLOWS),
+        (RegionState.OFFLINE, _ordered(1), RolloutState.FOLLOWS),
+        (RegionState.OFFLINE, _ordered(0), RolloutState.UNCERTAIN),
+        (RegionState.OPENING, _nothing, RolloutState.UNCERTAIN),
+        (RegionState.OPENED, _nothing, RolloutState.UNCERTAIN),
     ],
 )
 def test_standing(
-    transition_state: RegionState | None, change: Callable[[Replica, Server], None], found: Standing
+    transition_state: RegionState | None, change: Callable[[Replica, Server], None], found: RolloutState
 ) -> None:
     """Behind is only what a server has, or may have been told to open, under an earlier version."""
     cluster = resting()

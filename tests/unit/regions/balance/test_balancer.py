@@ -10,7 +10,7 @@ import pytest
 
 from regions.balance.balancer import Proposal, gate, propose
 from regions.cluster.limits import BalancerConfig
-from regions.cluster.state import Server, World
+from regions.cluster.state import ClusterState, Server
 from regions.records.model import (
     Incarnation,
     RegionRecord,
@@ -24,8 +24,8 @@ from regions.records.model import (
 WIDE = BalancerConfig(moves_max=10_000, per_server_max=10_000)
 
 
-def cluster(*servers: ServerRecord, draining: Sequence[str] = ()) -> World:
-    world = World()
+def cluster(*servers: ServerRecord, draining: Sequence[str] = ()) -> ClusterState:
+    world = ClusterState()
     for record in servers:
         world.servers[record.uuid] = Server(record, record.uuid in draining)
     return world
@@ -35,14 +35,14 @@ def server(uuid: str, *, rack: str = "r", weight: float = 1.0, group: str = "") 
     return ServerRecord(uuid, uuid, 1, 1, rack=rack, weight=weight, group=group)
 
 
-def put(world: World, table: str, region: str, *where: str, size: int = 1, group: str = "") -> None:
+def put(world: ClusterState, table: str, region: str, *where: str, size: int = 1, group: str = "") -> None:
     if table not in world.tables:
         world.put_table(TableRecord(table, f"name-{table}", replication=len(where), group=group), 0)
     places = tuple(ReplicaLocation(number, uuid, 1) for number, uuid in enumerate(where))
     assert world.put_region(RegionRecord(table, region, size_bytes=size, replicas=places), 0) is not None
 
 
-def fill(world: World, table: str, counts: dict[str, int], *, size: int = 1, group: str = "") -> None:
+def fill(world: ClusterState, table: str, counts: dict[str, int], *, size: int = 1, group: str = "") -> None:
     number = 0
     for uuid, count in counts.items():
         for _ in range(count):
@@ -50,7 +50,7 @@ def fill(world: World, table: str, counts: dict[str, int], *, size: int = 1, gro
             number += 1
 
 
-def carry_out(world: World, proposal: Proposal) -> None:
+def carry_out(world: ClusterState, proposal: Proposal) -> None:
     """Every move as if done: the replica is open at its destination."""
     for move in proposal.moves:
         replica = world.replicas[move.key]
@@ -61,7 +61,7 @@ def carry_out(world: World, proposal: Proposal) -> None:
         world.relink(replica)
 
 
-def counts(world: World, table: str = "") -> dict[str, int]:
+def counts(world: ClusterState, table: str = "") -> dict[str, int]:
     return {
         uuid: sum(1 for one in server.open.values() if table in ("", one.region.record.table_id))
         for uuid, server in sorted(world.servers.items())
@@ -218,7 +218,7 @@ def test_load_is_evened_out_without_spoiling_the_sizes() -> None:
 
 
 def test_the_same_world_gives_the_same_moves_in_any_order_of_arrival() -> None:
-    def build(seed: int) -> World:
+    def build(seed: int) -> ClusterState:
         chance = random.Random(seed)
         names = [f"s{n}" for n in range(6)]
         chance.shuffle(names)
@@ -269,7 +269,7 @@ def test_random_clusters_come_to_rest_within_bounds(seed: int) -> None:
             assert balance.skew < 2 + 1e-6
 
 
-def in_transition(world: World, key: str, since_ms: int) -> None:
+def in_transition(world: ClusterState, key: str, since_ms: int) -> None:
     replica = world.replicas[key]
     record = replica.region.record
     replica.transition = TransitionRecord(

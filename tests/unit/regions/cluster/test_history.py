@@ -20,7 +20,7 @@ from regions.cluster.history import (
     SEGMENT_BYTES_MAX,
     SMALL,
     CorruptSegment,
-    Entry,
+    HistoryEntry,
     SeenStep,
     Segment,
     StepLog,
@@ -43,11 +43,11 @@ from regions.transitions.states import Actor, Cause
 KEY = "t1.0001-0"
 
 
-def step(after: str, before: str = "", *, cause: str = "", key: str = KEY, actor: str = "master") -> Entry:
-    return Entry(1, key, actor, before, after, cause, "s1", 3)
+def step(after: str, before: str = "", *, cause: str = "", key: str = KEY, actor: str = "master") -> HistoryEntry:
+    return HistoryEntry(1, key, actor, before, after, cause, "s1", 3)
 
 
-def words(entries: list[Entry], kept: list[Entry] | None = None) -> list[str]:
+def words(entries: list[HistoryEntry], kept: list[HistoryEntry] | None = None) -> list[str]:
     return [
         f"{one.before or '-'}>{one.after or '-'}{' gap' if one.cause == GAP else ''}"
         for one in told(entries, kept or [])
@@ -56,7 +56,10 @@ def words(entries: list[Entry], kept: list[Entry] | None = None) -> list[str]:
 
 def test_a_segment_survives_its_znode() -> None:
     """`rk history`: what is packed is what is unpacked."""
-    entries = [step("OFFLINE", cause="assign"), Entry(2, "", "master", "", "", EPOCH_BEGINS, "m", 4, detail="h:1")]
+    entries = [
+        step("OFFLINE", cause="assign"),
+        HistoryEntry(2, "", "master", "", "", EPOCH_BEGINS, "m", 4, detail="h:1"),
+    ]
     assert unpack(pack(entries)) == entries
 
 
@@ -76,7 +79,7 @@ def test_the_largest_segment_fits_into_a_frame_beside_a_full_multi() -> None:
     chance = random.Random(1)
     error = [chance.randbytes(module.DETAIL_MAX // 2).hex() for _ in range(ENTRIES_MAX)]
     entries = [
-        Entry(
+        HistoryEntry(
             10**12 + n, f"{n:08x}.{n:04x}-0", "server", "OPENING", "OPENED", "open done", f"{n:032x}", 7, 1, "", "x", e
         )
         for n, e in enumerate(error)
@@ -210,7 +213,7 @@ def test_nothing_is_made_up() -> None:
     assert words(life) == ["->OFFLINE", "OFFLINE>OPENING", "OPENING>OPENED", "OPENED>-"]
     assert words([step("OFFLINE"), step("", "OPENED")]) == ["->OFFLINE", "OFFLINE>OPENED gap", "OPENED>-"]
     assert words([step("", "OPENED")]) == ["OPENED>-"], "the oldest entries are deleted in time"
-    found = Entry(5, KEY, "master", "OPENED", "OPENED", FOUND, "s1", 4)
+    found = HistoryEntry(5, KEY, "master", "OPENED", "OPENED", FOUND, "s1", 4)
     assert words([step("OFFLINE"), found]) == ["->OFFLINE"], "an earlier build's: no step"
 
 
@@ -226,10 +229,10 @@ def test_order_is_that_of_time_and_of_each_replica() -> None:
     """Servers' clocks differ: a replica's steps stay in their order."""
     other = "t1.0002-0"
     entries = [
-        Entry(10, KEY, "master", "", "OFFLINE", "assign"),
-        Entry(2, KEY, "server", "OFFLINE", "OPENING", "open order"),
-        Entry(5, other, "master", "", "OFFLINE", "assign"),
-        Entry(4, "", "master", "", "", EPOCH_BEGINS, "m", 4),
+        HistoryEntry(10, KEY, "master", "", "OFFLINE", "assign"),
+        HistoryEntry(2, KEY, "server", "OFFLINE", "OPENING", "open order"),
+        HistoryEntry(5, other, "master", "", "OFFLINE", "assign"),
+        HistoryEntry(4, "", "master", "", "", EPOCH_BEGINS, "m", 4),
     ]
     assert [(one.key, one.after) for one in told(entries, [])] == [
         ("", ""),

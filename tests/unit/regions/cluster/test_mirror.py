@@ -11,8 +11,8 @@ import pytest
 
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
-from regions.cluster.mirror import Mirror, Unread
-from regions.cluster.state import World
+from regions.cluster.mirror import StandbyMirror, Unread
+from regions.cluster.state import ClusterState
 from regions.records.model import (
     FenceRecord,
     Incarnation,
@@ -77,7 +77,7 @@ class Standby:
     def begin(self) -> None:
         """Watch from now on, and read everything."""
         self.store.channel.clear()
-        self.mirror = Mirror(LAYOUT)
+        self.mirror = StandbyMirror(LAYOUT)
         self.unread = Unread()
         self.asked: deque[Any] = deque()
         self._ask(self.mirror.begin())
@@ -122,7 +122,7 @@ class Standby:
                 self.hear()
 
 
-def loaded(store: Store) -> World:
+def loaded(store: Store) -> ClusterState:
     """What a reign makes of the store as it is."""
     return _load(store).world
 
@@ -151,7 +151,7 @@ def _load(store: Store) -> Assigner:
     return assigner
 
 
-def picture(world: World) -> dict[str, Any]:
+def picture(world: ClusterState) -> dict[str, Any]:
     """Everything of a world that comes from the store, and how it hangs together."""
     replicas = {
         one.key: (

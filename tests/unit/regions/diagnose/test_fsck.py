@@ -8,7 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from regions.diagnose.fsck import LATE_MS, WARNINGS, Finding, FixKind, FoundTransition, Problem, View, check, confirmed
+from regions.diagnose.fsck import (
+    LATE_MS,
+    WARNINGS,
+    ClusterView,
+    Finding,
+    FixKind,
+    FoundTransition,
+    Problem,
+    check,
+    confirmed,
+)
 from regions.messages import HostedReplica
 from regions.records.model import (
     DirectoryRecord,
@@ -35,13 +45,13 @@ def hosted(region_id: str, state: str = "OPEN") -> HostedReplica:
     return HostedReplica(region_id, "t", 0, state, token=7)
 
 
-def healthy() -> View:
+def healthy() -> ClusterView:
     """Two servers, one table of three regions: two open on a, one on b."""
     regions = []
     for name, start, end, home in (("t.1", "", "g", A), ("t.2", "g", "p", A), ("t.3", "p", "", B)):
         location = ReplicaLocation(0, home.uuid, home.start_code, token=7)
         regions.append(RegionRecord("t", name, start, end, replicas=(location,)))
-    return View(
+    return ClusterView(
         tables=[TableRecord("t", "orders")],
         regions={"t": regions},
         servers=[ServerRecord("a", "host-a", 1, 1), ServerRecord("b", "host-b", 1, 1)],
@@ -54,11 +64,11 @@ def healthy() -> View:
     )
 
 
-def change(view: View, number: int, **fields: Any) -> None:
+def change(view: ClusterView, number: int, **fields: Any) -> None:
     view.regions["t"][number] = msgspec.structs.replace(view.regions["t"][number], **fields)
 
 
-def replicated(view: View) -> TableRecord:
+def replicated(view: ClusterView) -> TableRecord:
     """The table with a second replica of each region, open as it should be."""
     for number, region in enumerate(view.regions["t"]):
         other = B if region.replicas[0].uuid == "a" else A
@@ -69,7 +79,14 @@ def replicated(view: View) -> TableRecord:
 
 
 def transition(
-    view: View, state: str, *, name: str = "t.1", number: int = 0, path: str = "", version: int = 2, **fields: Any
+    view: ClusterView,
+    state: str,
+    *,
+    name: str = "t.1",
+    number: int = 0,
+    path: str = "",
+    version: int = 2,
+    **fields: Any,
 ) -> None:
     """A transition with both servers named unless the test says otherwise."""
     given: dict[str, Any] = {"source": A, "destination": B, "deadline_ms": NOW, **fields}
@@ -77,11 +94,11 @@ def transition(
     view.transitions.append(FoundTransition(path or LAYOUT.transition(name, number), record, version))
 
 
-def _disable(view: View) -> None:
+def _disable(view: ClusterView) -> None:
     view.tables[0] = msgspec.structs.replace(view.tables[0], intent=TableIntent.DISABLED)
 
 
-def _left_behind(view: View, state: str) -> None:
+def _left_behind(view: ClusterView, state: str) -> None:
     """A table that is deleted and finished, and the transition of a region whose server is dead."""
     _lose_server_a(view)
     view.tables[0] = msgspec.structs.replace(view.tables[0], state=TableState.REMOVED, finished_ms=7)
@@ -90,29 +107,29 @@ def _left_behind(view: View, state: str) -> None:
     transition(view, state, destination=None, deadline_ms=0)
 
 
-def _no_lists_of_a(view: View) -> None:
+def _no_lists_of_a(view: ClusterView) -> None:
     view.lists["a"] = None
 
 
-def _corrupt_region(view: View) -> None:
+def _corrupt_region(view: ClusterView) -> None:
     """Its transition stands, and its server has it open."""
     view.regions["t"].pop(2)
     view.unreadable.append((LAYOUT.region("t", "t.3"), "no JSON"))
     transition(view, "OFFLINE", name="t.3")
 
 
-def _corrupt_table(view: View) -> None:
+def _corrupt_table(view: ClusterView) -> None:
     view.tables.clear()
     view.unreadable.append((LAYOUT.table("t"), "no JSON"))
     transition(view, "CLOSED", name="t.3", source=Incarnation("dead", 1))
 
 
-def _lose_server_a(view: View) -> None:
+def _lose_server_a(view: ClusterView) -> None:
     view.servers = view.servers[1:]
     del view.lists["a"]
 
 
-Damage = Callable[[View], object]
+Damage = Callable[[ClusterView], object]
 
 DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
     ("a region deleted", lambda v: v.regions["t"].pop(1),
@@ -173,7 +190,7 @@ def test_nothing_is_mended_where_a_record_cannot_be_understood() -> None:
         assert [one.problem for one in check(view) if one.fix is not None] == []
 
 
-def found(view: View) -> list[tuple[str, str]]:
+def found(view: ClusterView) -> list[tuple[str, str]]:
     return [(one.problem, one.subject) for one in check(view)]
 
 
@@ -265,7 +282,7 @@ def test_an_orphan_is_ended_by_legal_steps_only(
     assert is_legal(Actor.MASTER, RegionState(fix.before), after, Cause(fix.cause))
 
 
-def _fix_of(view: View) -> Any:
+def _fix_of(view: ClusterView) -> Any:
     [finding] = check(view)
     return finding.fix
 

@@ -10,7 +10,7 @@ from regions.diagnose import invariants as module
 from regions.diagnose.invariants import Audit, Rule, contradictions
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionState, ServerRecord, TableIntent, TableRecord, TransitionRecord
-from regions.transitions.observed import UNKNOWN, Sight
+from regions.transitions.observed import UNKNOWN, ObservedTransition
 from regions.transitions.states import STEPS
 
 A = Incarnation("a", 1)
@@ -46,16 +46,16 @@ class Watched:
         self.version += steps
         given: dict[str, Any] = {"destination": A, "source": B, "epoch": 3, "deadline_ms": 1, **fields}
         record = TransitionRecord("t1.0001", "t1", 0, RegionState(state), **given)
-        return self._see(Sight(self.now, KEY, record, self.version, self.czxid, self.zxid))
+        return self._see(ObservedTransition(self.now, KEY, record, self.version, self.czxid, self.zxid))
 
     def delete(self, version: int | None = None) -> list[Alarm]:
         """The znode is gone; its last version as counted, or as given."""
         last = self.version if version is None else version
         record = TransitionRecord("t1.0001", "t1", 0, RegionState.OPENED)
         self.version = -1
-        return self._see(Sight(self.now, KEY, record, last, exists=False))
+        return self._see(ObservedTransition(self.now, KEY, record, last, exists=False))
 
-    def _see(self, sight: Sight) -> list[Alarm]:
+    def _see(self, sight: ObservedTransition) -> list[Alarm]:
         self.now += 10
         found = self.audit.see(sight)
         self.alarms += found
@@ -100,9 +100,9 @@ def test_a_step_that_is_not_in_the_table_raises_an_alarm(before: RegionState | N
     audit = Audit()
     fields: dict[str, Any] = {"source": A, "destination": A, "deadline_ms": 1}
     if before is not None:
-        audit.begin([Sight(NOW, KEY, TransitionRecord("t1.0001", "t1", 0, before, **fields), 4, 1, 1)])
+        audit.begin([ObservedTransition(NOW, KEY, TransitionRecord("t1.0001", "t1", 0, before, **fields), 4, 1, 1)])
     record = TransitionRecord("t1.0001", "t1", 0, after, **fields)
-    alarms = audit.see(Sight(NOW, KEY, record, 0 if before is None else 5, 1, 2))
+    alarms = audit.see(ObservedTransition(NOW, KEY, record, 0 if before is None else 5, 1, 2))
     assert rules(alarms) == ([] if legal else [Rule.ILLEGAL_STEP])
 
 
@@ -268,7 +268,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     audit = Audit()
     for number in range(3):
         record = TransitionRecord(f"r{number}", "t1", 0, RegionState.OFFLINE, deadline_ms=1)
-        audit.see(Sight(NOW, f"r{number}-0", record, 0, number + 1, number + 1))
+        audit.see(ObservedTransition(NOW, f"r{number}-0", record, 0, number + 1, number + 1))
     assert [len(audit.slice_of(f"r{number}-0")) for number in range(3)] == [0, 1, 1]
-    gap = Sight(NOW, "r2-0", TransitionRecord("r2", "t1", 0, RegionState.OPENED), UNKNOWN, exists=False)
+    gap = ObservedTransition(NOW, "r2-0", TransitionRecord("r2", "t1", 0, RegionState.OPENED), UNKNOWN, exists=False)
     assert rules(audit.see(gap)) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from regions.diagnose.unstick import Action, unstick
+from regions.diagnose.unstick import Remedy, unstick
 from regions.messages import Explanation, NextActor
 from regions.records.model import Incarnation
 
@@ -20,24 +20,24 @@ def said(standing: str, actor: NextActor, **more: Any) -> Explanation:
 @pytest.mark.parametrize(
     ("explanation", "answers", "action"),
     [
-        (said("OPEN", NextActor.NOBODY), True, Action.NOTHING),
-        (said("PARKED", NextActor.OPERATOR, attempt=8), None, Action.RETRY),
-        (said("CLOSED", NextActor.NOBODY, way_out=["rk region assign t.1: open it"]), None, Action.ASSIGN),
-        (said("CLOSED", NextActor.NOBODY, way_out=["rk table enable orders: open it"]), None, Action.NOTHING),
-        (said("CLOSING", NextActor.SERVER, server=S), True, Action.NOTHING),
-        (said("CLOSING", NextActor.SERVER, server=S), None, Action.NOTHING),
-        (said("CLOSING", NextActor.SERVER, server=S), False, Action.FENCE),
-        (said("OPENING", NextActor.SERVER, server=S, overdue_ms=1), True, Action.FENCE),
-        (said("OFFLINE", NextActor.MASTER), None, Action.NOTHING),
-        (said("OFFLINE", NextActor.OPERATOR), None, Action.NOTHING),
+        (said("OPEN", NextActor.NOBODY), True, Remedy.NOTHING),
+        (said("PARKED", NextActor.OPERATOR, attempt=8), None, Remedy.RETRY),
+        (said("CLOSED", NextActor.NOBODY, way_out=["rk region assign t.1: open it"]), None, Remedy.ASSIGN),
+        (said("CLOSED", NextActor.NOBODY, way_out=["rk table enable orders: open it"]), None, Remedy.NOTHING),
+        (said("CLOSING", NextActor.SERVER, server=S), True, Remedy.NOTHING),
+        (said("CLOSING", NextActor.SERVER, server=S), None, Remedy.NOTHING),
+        (said("CLOSING", NextActor.SERVER, server=S), False, Remedy.FENCE),
+        (said("OPENING", NextActor.SERVER, server=S, overdue_ms=1), True, Remedy.FENCE),
+        (said("OFFLINE", NextActor.MASTER), None, Remedy.NOTHING),
+        (said("OFFLINE", NextActor.OPERATOR), None, Remedy.NOTHING),
     ],
 )
-def test_the_step_that_helps(explanation: Explanation, answers: bool | None, action: Action) -> None:
+def test_the_step_that_helps(explanation: Explanation, answers: bool | None, action: Remedy) -> None:
     plan = unstick(explanation, server_answers=answers)
     assert plan.action is action
     assert plan.why
-    if action is not Action.NOTHING:
+    if action is not Remedy.NOTHING:
         assert plan.steps, "a preview"
         assert plan.cost
         assert plan.undo
-    assert (plan.server == "s1") == (action is Action.FENCE)
+    assert (plan.server == "s1") == (action is Remedy.FENCE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regions.cluster.state import World
+from regions.cluster.state import ClusterState
 from regions.liveness.reports import LOOKS_MAX, PATIENCE_MS, Reports, Ruling, Suspect, ruling
 from regions.liveness.roster import FORGOTTEN_MS, SILENT_MS, Roster
 from regions.messages.heartbeat import OPEN, Heartbeat, ReplicaReport, Report, ServerFigures
@@ -51,7 +51,7 @@ def test_the_stores_word(region: RegionRecord | None, found: TransitionRecord | 
 
 
 def reports(record: RegionRecord = HERE) -> Reports:
-    world = World()
+    world = ClusterState()
     world.put_table(TableRecord("t", "orders"), 0)
     world.put_region(record, 0)
     return Reports(world)

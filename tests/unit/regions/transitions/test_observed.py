@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from regions.records.model import RegionState, TransitionRecord
-from regions.transitions.observed import UNKNOWN, History, Sight, actor_of, epoch_breaches
+from regions.transitions.observed import UNKNOWN, History, ObservedTransition, actor_of, epoch_breaches
 from regions.transitions.states import Actor
 
 KEY = "r1-0"
 
 
-def sight(state: str, version: int = 0, *, czxid: int = 10, mzxid: int = 0, epoch: int = 1) -> Sight:
+def sight(state: str, version: int = 0, *, czxid: int = 10, mzxid: int = 0, epoch: int = 1) -> ObservedTransition:
     """A read of the one transition of these tests."""
     record = TransitionRecord("r1", "t1", 0, RegionState(state), epoch=epoch)
-    return Sight(0, KEY, record, version, czxid, mzxid or czxid + version)
+    return ObservedTransition(0, KEY, record, version, czxid, mzxid or czxid + version)
 
 
-def gone(version: int = UNKNOWN) -> Sight:
+def gone(version: int = UNKNOWN) -> ObservedTransition:
     """The znode's end, at its last version."""
-    return Sight(0, KEY, TransitionRecord("r1", "", 0, RegionState.OPENED), version, exists=False)
+    return ObservedTransition(0, KEY, TransitionRecord("r1", "", 0, RegionState.OPENED), version, exists=False)
 
 
 def steps(history: History) -> list[tuple[str, str, int]]:

@@ -8,7 +8,7 @@ import pytest
 
 from regions.records.model import RegionState
 from regions.transitions.diagrams import transitions_page
-from regions.transitions.states import STEPS, Actor, Cause, InvalidTransition, check, is_legal, legal_successors
+from regions.transitions.states import STEPS, Actor, Cause, IllegalStep, check, is_legal, legal_successors
 
 OFFLINE, OPENING, OPENED, CLOSING, CLOSED = (
     RegionState.OFFLINE,
@@ -33,7 +33,7 @@ def test_only_listed_steps_are_legal(actor: Actor, before: RegionState | None, a
     if allowed:
         check(actor, before, after)
     else:
-        with pytest.raises(InvalidTransition) as caught:
+        with pytest.raises(IllegalStep) as caught:
             check(actor, before, after, subject="r1")
         assert "r1" in str(caught.value)
 

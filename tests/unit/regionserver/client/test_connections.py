@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coord.rpc.wire import PREAMBLE, Failed, FrameReader, Reply, Request, RpcError, encode_body, encode_frame
+from coord.rpc.wire import PREAMBLE, Failed, Reply, Request, RpcError, RpcFrameReader, encode_body, encode_frame
 from regions.messages import Accepted, GetServerStatus
 from regionserver.client.connections import Connections
 from tests.support.helpers import eventually
@@ -36,7 +36,7 @@ class Server:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        reader = FrameReader()
+        reader = RpcFrameReader()
         connection.sendall(PREAMBLE)
         while data := connection.recv(65536):
             for request in reader.feed(data):

@@ -15,7 +15,7 @@ from coord.client.ops import Check, Create, GetData, SetData
 from coord.env_os import OsClock
 from coord.errors import BadVersion, ConnectionLoss, MultiFailed, NodeExists, NoNode
 from coord.wire.records import Stat
-from regions.messages import CloseOrder, OpenOrder, OrderResults, Outcome
+from regions.messages import CloseOrder, OpenOrder, OrderOutcome, OrderResults
 from regions.records import znodes
 from regions.records.model import (
     Incarnation,
@@ -200,7 +200,7 @@ class HostTests(SynchronousTestCase):
             self.work()
         raise AssertionError("it does not settle")
 
-    def outcomes(self, answer: Deferred[OrderResults]) -> list[Outcome]:
+    def outcomes(self, answer: Deferred[OrderResults]) -> list[OrderOutcome]:
         return [result.outcome for result in self.successResultOf(answer).results]
 
     def state(self, region_id: str) -> RegionState:
@@ -209,13 +209,13 @@ class HostTests(SynchronousTestCase):
     def opened(self, count: int) -> None:
         answer = self.host.open_regions(self.orders(count), 4, 5000)
         self.settle()
-        assert set(self.outcomes(answer)) == {Outcome.DONE}
+        assert set(self.outcomes(answer)) == {OrderOutcome.DONE}
 
     def test_many_regions_travel_in_few_multis(self) -> None:
         """1,000 regions, two steps each: multis of a hundred regions and not two thousand requests."""
         answer = self.host.open_regions(self.orders(1000), 4, 5000)
         self.settle()
-        assert set(self.outcomes(answer)) == {Outcome.DONE}
+        assert set(self.outcomes(answer)) == {OrderOutcome.DONE}
         assert self.store.sizes[:10] == [201] * 10
         assert len(self.store.sizes) < 40
         assert max(self.store.sizes) <= 2 * steps_module.STEPS_MAX + 1
@@ -248,7 +248,7 @@ class HostTests(SynchronousTestCase):
         before = dict(self.store.znodes)
         self.store.is_cut = True
         reply = self.host.review([("r0", 0), ("r1", 0), ("r2", 0), ("r9", 0)])
-        assert [one.outcome for one in reply.results] == [Outcome.STARTED] * 3 + [Outcome.DONE]
+        assert [one.outcome for one in reply.results] == [OrderOutcome.STARTED] * 3 + [OrderOutcome.DONE]
         self.store.is_cut = False
         self.reactor.advance(host_module.READ_AGAIN_S)
         self.settle()
@@ -263,8 +263,8 @@ class HostTests(SynchronousTestCase):
         answer = self.host.open_regions(orders, 4, 5000)
         self.settle()
         outcomes = self.outcomes(answer)
-        assert outcomes.pop(7) is Outcome.REFUSED
-        assert set(outcomes) == {Outcome.DONE}
+        assert outcomes.pop(7) is OrderOutcome.REFUSED
+        assert set(outcomes) == {OrderOutcome.DONE}
         assert "r7" not in self.opener.opened
 
     def test_an_order_of_an_earlier_transition_does_not_fit_the_next(self) -> None:
@@ -275,7 +275,7 @@ class HostTests(SynchronousTestCase):
         self.store.znodes[PATHS.region("t", "r0")] = (znodes.encode(RegionRecord("t", "r0")), 2)
         answer = self.host.open_regions(orders, 4, 5000)
         self.settle()
-        assert self.outcomes(answer) == [Outcome.REFUSED]
+        assert self.outcomes(answer) == [OrderOutcome.REFUSED]
         assert self.state("r0") is RegionState.CLOSING
         assert self.opener.opened == []
 
@@ -284,7 +284,7 @@ class HostTests(SynchronousTestCase):
         self.store.znodes[PATHS.epoch] = (b"", 5)
         answer = self.host.open_regions(self.orders(2), 4, 5000)
         self.settle()
-        assert self.outcomes(answer) == [Outcome.REFUSED] * 2
+        assert self.outcomes(answer) == [OrderOutcome.REFUSED] * 2
         assert self.state("r0") is RegionState.OFFLINE
 
     def test_a_region_that_the_store_knows_elsewhere_is_not_closed_here(self) -> None:
@@ -296,7 +296,7 @@ class HostTests(SynchronousTestCase):
         self.store.znodes[PATHS.region("t", "r0")] = (znodes.encode(moved), 7)
         answer = self.host.close_regions([CloseOrder("r0", "t", 0)], 4, 5000)
         self.settle()
-        assert self.outcomes(answer) == [Outcome.REFUSED]
+        assert self.outcomes(answer) == [OrderOutcome.REFUSED]
         assert PATHS.transition("r0", 0) not in self.store.znodes
 
     def test_lost_answers_are_settled_by_reading(self) -> None:
@@ -309,7 +309,7 @@ class HostTests(SynchronousTestCase):
         self.store.is_cut = False
         self.reactor.advance(host_module.READ_AGAIN_S)
         self.settle()
-        assert set(self.outcomes(answer)) == {Outcome.DONE}
+        assert set(self.outcomes(answer)) == {OrderOutcome.DONE}
 
     def test_an_answer_in_time_says_started(self) -> None:
         """The rest is asked for again, and gets the result."""
@@ -317,10 +317,10 @@ class HostTests(SynchronousTestCase):
         answer = self.host.open_regions(orders, 4, 1000)
         self.assertNoResult(answer)
         self.reactor.advance(1.0)
-        assert self.outcomes(answer) == [Outcome.STARTED] * 2
+        assert self.outcomes(answer) == [OrderOutcome.STARTED] * 2
         again = self.host.open_regions(orders, 4, 1000)
         self.settle()
-        assert self.outcomes(again) == [Outcome.DONE] * 2
+        assert self.outcomes(again) == [OrderOutcome.DONE] * 2
         assert self.opener.opened.count("r0") == 1
 
     def test_an_opener_that_fails_fails_its_region_alone(self) -> None:
@@ -334,7 +334,7 @@ class HostTests(SynchronousTestCase):
         answer = self.host.open_regions(self.orders(3), 4, 5000)
         self.settle()
         results = self.successResultOf(answer).results
-        assert [result.outcome for result in results] == [Outcome.DONE, Outcome.FAILED, Outcome.DONE]
+        assert [result.outcome for result in results] == [OrderOutcome.DONE, OrderOutcome.FAILED, OrderOutcome.DONE]
         assert results[1].error == "bad superblock"
         assert self.state("r1") is RegionState.OPENING
         assert [one.state for one in self.host.hosted()] == ["OPEN", "FAILED", "OPEN"]
@@ -349,7 +349,7 @@ class HostTests(SynchronousTestCase):
         self.opener.on_prepare = on_prepare
         answer = self.host.open_regions(self.orders(3), 4, 5000)
         self.settle()
-        assert self.outcomes(answer) == [Outcome.DONE, Outcome.FAILED, Outcome.DONE]
+        assert self.outcomes(answer) == [OrderOutcome.DONE, OrderOutcome.FAILED, OrderOutcome.DONE]
 
     def test_progress_from_a_worker_thread_extends_the_deadline(self) -> None:
         """The callback is safe to call from where the opener runs."""
@@ -369,7 +369,7 @@ class HostTests(SynchronousTestCase):
         self.store.znodes[PATHS.epoch] = (b"", 5)
         answer = self.host.close_regions([CloseOrder(f"r{number}", "t", 0) for number in range(2)], 5, 5000)
         self.settle()
-        assert self.outcomes(answer) == [Outcome.DONE] * 2
+        assert self.outcomes(answer) == [OrderOutcome.DONE] * 2
         assert self.state("r0") is RegionState.CLOSED
         assert sorted(self.opener.closed) == ["r0", "r1"]
 
@@ -387,7 +387,7 @@ class HostTests(SynchronousTestCase):
         self.opener.on_open = on_open
         answer = self.host.open_regions(self.orders(2), 4, 5000)
         self.settle()
-        assert self.outcomes(answer) == [Outcome.FAILED, Outcome.DONE]
+        assert self.outcomes(answer) == [OrderOutcome.FAILED, OrderOutcome.DONE]
         assert self.opener.evicted == [dead]
 
     def test_the_end_of_a_session_closes_everything_and_writes_nothing(self) -> None:
@@ -400,7 +400,7 @@ class HostTests(SynchronousTestCase):
         self.work()
         self.successResultOf(emptied)
         assert sorted(self.opener.closed) == ["r0", "r1", "r2"]
-        assert self.outcomes(on_their_way) == [Outcome.FAILED] * 3
+        assert self.outcomes(on_their_way) == [OrderOutcome.FAILED] * 3
         self.store.let_through()
         self.store.znodes = before
         self.host.begin(Incarnation("me", 8), self.store)

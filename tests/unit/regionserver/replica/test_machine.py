@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from coord.errors import InvalidTransition
-from regions.messages import AlterOrder, AlterResult, CloseOrder, OpenOrder, OrderResult, Outcome
+from regions.messages import AlterOrder, AlterResult, CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.model import Incarnation, Intent, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
 from regions.transitions.states import Actor, Cause, is_legal
 from regionserver.replica import machine as replicas_module
@@ -29,7 +29,7 @@ from regionserver.replica.effects import (
     WriteStep,
 )
 from regionserver.replica.machine import Replicas
-from regionserver.replica.readback import Verdict, judge
+from regionserver.replica.readback import Readback, judge
 from regionserver.replica.states import LIFE, Phase
 
 ME = Incarnation("me", 7)
@@ -239,7 +239,7 @@ class TestOpen:
         assert announce.region is not None
         assert announce.region.location(0) == ReplicaLocation(0, "me", 7, run.now, claim_zxid)
         assert run.idle()
-        assert run.decided == [OrderResult("r1", 0, Outcome.DONE, 4)]
+        assert run.decided == [OrderResult("r1", 0, OrderOutcome.DONE, 4)]
         assert run.phase() is Phase.OPEN
 
     def test_a_step_that_was_taken_unknown_to_the_server_is_kept_by_the_next(self) -> None:
@@ -266,7 +266,7 @@ class TestOpen:
         run.step()
         run.read()
         assert run.idle()
-        assert run.decided[0].outcome is Outcome.REFUSED
+        assert run.decided[0].outcome is OrderOutcome.REFUSED
         assert run.phase() is None
 
     @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ class TestOpen:
     def test_an_order_for_somebody_else_is_refused_at_once(self, order: OpenOrder) -> None:
         """FN-08 on the level of the transition: only the named destination opens."""
         run = Run()
-        assert run.opening(order).outcome is Outcome.REFUSED
+        assert run.opening(order).outcome is OrderOutcome.REFUSED
         assert run.idle()
 
     def test_a_close_of_a_new_master_follows_that_of_the_former_one(self) -> None:
@@ -294,7 +294,7 @@ class TestOpen:
             if run.decided:
                 break
             refused = run.next(WriteStep)
-        assert run.decided[0].outcome is Outcome.REFUSED
+        assert run.decided[0].outcome is OrderOutcome.REFUSED
         step = run.next(WriteStep)
         assert (step.epoch, step.record.epoch) == (6, 6)
         assert isinstance(ticket, int)
@@ -309,7 +309,7 @@ class TestOpen:
         run.opened()
         assert run.opening(asked) == ticket
         run.step()
-        assert run.opening(asked).outcome is Outcome.DONE
+        assert run.opening(asked).outcome is OrderOutcome.DONE
 
     def test_a_failed_open_that_is_asked_about_again_says_so(self) -> None:
         """X11: the answer to the order may have been lost, with the master that had asked."""
@@ -319,7 +319,7 @@ class TestOpen:
         job = run.next(OpenRegion)
         run.replicas.open_failed(job.key, job.number, "no disk", run.now)
         asked = OpenOrder(replace(offline(), state=RegionState.OPENING), 3, RegionRecord("t", "r1"), 5)
-        assert run.opening(asked).outcome is Outcome.FAILED
+        assert run.opening(asked).outcome is OrderOutcome.FAILED
         assert run.opening(asked).error == "no disk"
 
     def test_the_same_order_again_shares_the_ticket_and_later_the_result(self) -> None:
@@ -331,7 +331,7 @@ class TestOpen:
         assert run.opening() == ticket
         run.opened()
         run.step()
-        assert run.opening() == OrderResult("r1", 0, Outcome.DONE, 4)
+        assert run.opening() == OrderResult("r1", 0, OrderOutcome.DONE, 4)
         assert run.idle()
 
     def test_a_failed_open_is_remembered_until_another_order_comes(self) -> None:
@@ -342,7 +342,7 @@ class TestOpen:
         job = run.next(OpenRegion)
         run.replicas.open_failed(job.key, job.number, "disk full", run.now)
         again = run.opening()
-        assert (again.outcome, again.error) == (Outcome.FAILED, "disk full")
+        assert (again.outcome, again.error) == (OrderOutcome.FAILED, "disk full")
         assert [one.state for one in run.replicas.hosted()] == ["FAILED"]
         run.store.record, run.store.version = offline(attempt=1), 4
         assert isinstance(run.opening(open_order(4, attempt=1)), int)
@@ -401,7 +401,7 @@ class TestOpen:
         run.read()
         run.closed()
         assert run.idle()
-        assert run.decided[0].outcome is Outcome.REFUSED
+        assert run.decided[0].outcome is OrderOutcome.REFUSED
         assert run.phase() is None
 
     def test_a_changed_region_record_is_read_and_kept(self) -> None:
@@ -464,7 +464,7 @@ class TestOpen:
             run.step()
             run.read()
             assert run.idle()
-            assert run.decided.pop().outcome is Outcome.REFUSED
+            assert run.decided.pop().outcome is OrderOutcome.REFUSED
             assert run.phase() is Phase.OPEN
 
 
@@ -490,7 +490,7 @@ class TestHolder:
         run, ask = self.held()
         run.replicas.holder_seen(ask.key, ask.number, ask.holder, True, run.now)
         assert run.idle()
-        assert run.decided[0].outcome is Outcome.FAILED
+        assert run.decided[0].outcome is OrderOutcome.FAILED
         assert "other@3" in run.decided[0].error
 
 
@@ -508,9 +508,9 @@ class TestClose:
         done = run.step()
         assert (done.record.state, done.version) == (RegionState.CLOSED, 0)
         assert run.idle()
-        assert run.decided == [OrderResult("r1", 0, Outcome.DONE, 1)]
+        assert run.decided == [OrderResult("r1", 0, OrderOutcome.DONE, 1)]
         assert run.phase() is None
-        assert run.close() == OrderResult("r1", 0, Outcome.DONE, 1)
+        assert run.close() == OrderResult("r1", 0, OrderOutcome.DONE, 1)
 
     def test_a_region_in_transition_is_not_closed(self) -> None:
         """A node is never transitioned to CLOSING, only created so."""
@@ -519,15 +519,15 @@ class TestClose:
         run.step()
         run.read()
         assert run.idle()
-        assert run.decided[0].outcome is Outcome.REFUSED
+        assert run.decided[0].outcome is OrderOutcome.REFUSED
         assert run.phase() is Phase.OPEN
 
     def test_what_is_not_open_is_not_closed(self) -> None:
         """No znode is touched."""
         run = Run()
-        assert run.close().outcome is Outcome.REFUSED
+        assert run.close().outcome is OrderOutcome.REFUSED
         run.opening()
-        assert run.close().outcome is Outcome.REFUSED
+        assert run.close().outcome is OrderOutcome.REFUSED
 
     def test_a_close_that_overtakes_the_answer_to_opened_waits(self) -> None:
         """The master may see OPENED before we hear that it is written."""
@@ -545,7 +545,7 @@ class TestClose:
         run.closed()
         run.step()
         run.pull()
-        assert [result.outcome for result in run.decided] == [Outcome.DONE, Outcome.DONE]
+        assert [result.outcome for result in run.decided] == [OrderOutcome.DONE, OrderOutcome.DONE]
 
     def test_an_open_that_overtakes_the_answer_to_closed_waits(self) -> None:
         """A move that comes back to us at once."""
@@ -574,7 +574,7 @@ class TestClose:
         run.closed()
         run.step()
         run.pull()
-        assert run.decided[0].outcome is Outcome.DONE
+        assert run.decided[0].outcome is OrderOutcome.DONE
 
 
 @pytest.mark.parametrize("lost", range(4))
@@ -600,7 +600,7 @@ def test_a_lost_answer_never_changes_the_end(lost: int) -> None:
         elif run.phase() is None:
             break
     run.pull()
-    assert [result.outcome for result in run.decided] == [Outcome.DONE] * len(run.decided)
+    assert [result.outcome for result in run.decided] == [OrderOutcome.DONE] * len(run.decided)
 
 
 class TestSession:
@@ -619,7 +619,7 @@ class TestSession:
             _finish_jobs(run)
             assert len(run.replicas) == 0, target
             run.replicas.rejoined(Incarnation("me", 8))
-            assert run.opening().outcome is Outcome.REFUSED, "an order for the former incarnation"
+            assert run.opening().outcome is OrderOutcome.REFUSED, "an order for the former incarnation"
 
     def test_answers_of_the_old_session_are_ignored(self) -> None:
         """A late answer must not move anything."""
@@ -703,39 +703,39 @@ class TestTables:
     @pytest.mark.parametrize(
         ("cause", "found", "verdict"),
         [
-            (Cause.OPEN_ORDER, None, Verdict.LOST),
-            (Cause.OPEN_ORDER, offline(), Verdict.AGAIN),
-            (Cause.OPEN_ORDER, offline(OTHER), Verdict.LOST),
-            (Cause.OPEN_ORDER, replace(offline(), state=RegionState.OPENING), Verdict.TAKEN),
-            (Cause.OPEN_ORDER, replace(offline(OTHER), state=RegionState.OPENING), Verdict.LOST),
-            (Cause.PROGRESS, replace(offline(), state=RegionState.OPENING), Verdict.TAKEN),
-            (Cause.PROGRESS, offline(), Verdict.LOST),
-            (Cause.OPEN_DONE, None, Verdict.LOST),
-            (Cause.OPEN_DONE, offline(), Verdict.LOST),
-            (Cause.OPEN_DONE, replace(offline(), state=RegionState.OPENING), Verdict.AGAIN),
-            (Cause.OPEN_DONE, replace(offline(), state=RegionState.OPENED), Verdict.TAKEN),
-            (Cause.CLOSE_ORDER, None, Verdict.AGAIN),
-            (Cause.CLOSE_ORDER, offline(), Verdict.LOST),
-            (Cause.CLOSE_ORDER, TransitionRecord("r1", "t", 0, RegionState.CLOSING, ME), Verdict.TAKEN),
-            (Cause.CLOSE_ORDER, TransitionRecord("r1", "t", 0, RegionState.CLOSING, OTHER), Verdict.LOST),
-            (Cause.CLOSE_DONE, TransitionRecord("r1", "t", 0, RegionState.CLOSING, ME), Verdict.AGAIN),
-            (Cause.CLOSE_DONE, TransitionRecord("r1", "t", 0, RegionState.CLOSED, ME), Verdict.TAKEN),
-            (Cause.CLOSE_DONE, None, Verdict.LOST),
+            (Cause.OPEN_ORDER, None, Readback.LOST),
+            (Cause.OPEN_ORDER, offline(), Readback.AGAIN),
+            (Cause.OPEN_ORDER, offline(OTHER), Readback.LOST),
+            (Cause.OPEN_ORDER, replace(offline(), state=RegionState.OPENING), Readback.TAKEN),
+            (Cause.OPEN_ORDER, replace(offline(OTHER), state=RegionState.OPENING), Readback.LOST),
+            (Cause.PROGRESS, replace(offline(), state=RegionState.OPENING), Readback.TAKEN),
+            (Cause.PROGRESS, offline(), Readback.LOST),
+            (Cause.OPEN_DONE, None, Readback.LOST),
+            (Cause.OPEN_DONE, offline(), Readback.LOST),
+            (Cause.OPEN_DONE, replace(offline(), state=RegionState.OPENING), Readback.AGAIN),
+            (Cause.OPEN_DONE, replace(offline(), state=RegionState.OPENED), Readback.TAKEN),
+            (Cause.CLOSE_ORDER, None, Readback.AGAIN),
+            (Cause.CLOSE_ORDER, offline(), Readback.LOST),
+            (Cause.CLOSE_ORDER, TransitionRecord("r1", "t", 0, RegionState.CLOSING, ME), Readback.TAKEN),
+            (Cause.CLOSE_ORDER, TransitionRecord("r1", "t", 0, RegionState.CLOSING, OTHER), Readback.LOST),
+            (Cause.CLOSE_DONE, TransitionRecord("r1", "t", 0, RegionState.CLOSING, ME), Readback.AGAIN),
+            (Cause.CLOSE_DONE, TransitionRecord("r1", "t", 0, RegionState.CLOSED, ME), Readback.TAKEN),
+            (Cause.CLOSE_DONE, None, Readback.LOST),
         ],
     )
-    def test_judge(self, cause: Cause, found: TransitionRecord | None, verdict: Verdict) -> None:
+    def test_judge(self, cause: Cause, found: TransitionRecord | None, verdict: Readback) -> None:
         """What the znode says about a step."""
         assert judge(cause, ME, found, same_version=True) is verdict
 
     def test_an_offline_at_another_version_is_another_order(self) -> None:
         """A later order for us must come by itself, with its own version."""
-        assert judge(Cause.OPEN_ORDER, ME, offline(), same_version=False) is Verdict.LOST
+        assert judge(Cause.OPEN_ORDER, ME, offline(), same_version=False) is Readback.LOST
 
     def test_a_location_of_an_earlier_open_does_not_deceive(self) -> None:
         """Only the very location that was to be written proves that OPENED was."""
         old, new = ReplicaLocation(0, "me", 7, 1), ReplicaLocation(0, "me", 7, 2)
         region = RegionRecord("t", "r1", replicas=(old,))
-        for location, verdict in ((old, Verdict.TAKEN), (new, Verdict.LOST)):
+        for location, verdict in ((old, Readback.TAKEN), (new, Readback.LOST)):
             found = judge(Cause.OPEN_DONE, ME, None, same_version=True, region=region, location=location)
             assert found is verdict
 

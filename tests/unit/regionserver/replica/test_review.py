@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from regions.messages import Outcome
+from regions.messages import OrderOutcome
 from regions.records.model import RegionRecord, RegionState, ReplicaLocation, TabletState, TransitionRecord
 from regionserver.replica.effects import CloseRegion, ReadOwner
 from regionserver.replica.readback import is_disowned
@@ -47,8 +47,8 @@ def test_what_the_store_gives_to_another_is_dropped_without_a_word_to_the_store(
     """DROPPING, as after a lost session: the handler closes it, no znode is written, and it is reported gone."""
     run = Run().until_open().master_deletes()
     run.replicas.take_changed()
-    assert run.replicas.order_review(KEY).outcome is Outcome.STARTED
-    assert run.replicas.order_review(KEY).outcome is Outcome.STARTED
+    assert run.replicas.order_review(KEY).outcome is OrderOutcome.STARTED
+    assert run.replicas.order_review(KEY).outcome is OrderOutcome.STARTED
     ask = run.next(ReadOwner)
     assert run.idle(), "asked twice, read once"
     run.replicas.reviewed(KEY, ask.number, None, THERE, run.now)
@@ -57,7 +57,7 @@ def test_what_the_store_gives_to_another_is_dropped_without_a_word_to_the_store(
     assert (run.phase(), run.idle()) == (None, True)
     assert run.replicas.take_changed() == [KEY]
     assert run.replicas.report(KEY) is None
-    assert run.replicas.order_review(KEY).outcome is Outcome.DONE
+    assert run.replicas.order_review(KEY).outcome is OrderOutcome.DONE
 
 
 def test_what_is_ours_stays_whatever_the_master_thinks() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coord.errors import ConfigError
-from regionserver.config import Settings, parse_address
+from regionserver.config import ServerSettings, parse_address
 from regionserver.session.instance import Instance
 
 
@@ -101,9 +101,9 @@ def test_settings_that_cannot_be_right_are_refused(change: dict[str, Any], messa
         "host": "a",
         "port": 1,
     }
-    Settings(**good)
+    ServerSettings(**good)
     with pytest.raises(ConfigError, match=message):
-        Settings(**{**good, **change})
+        ServerSettings(**{**good, **change})
 
 
 @pytest.mark.parametrize(("text", "address"), [("a:1", ("a", 1)), ("[::1]:0", ("::1", 0))])

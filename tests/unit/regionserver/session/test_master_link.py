@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regions.cluster.state import World
+from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
 from regions.liveness.roster import Roster
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply, ReplicaReport, ServerFigures
 from regions.records.model import ServerRecord
 from regionserver.replica.effects import Key
-from regionserver.session.master_link import Role, Tie, Us
+from regionserver.session.master_link import MasterLink, Role, Us
 
 RECORD = ServerRecord("s1", "h", 1, 7)
 ADDRESS = ("m", 1)
@@ -34,7 +34,7 @@ class Server:
         return Us("c", RECORD, self.epoch, ServerFigures(len(self.held)), describe, lambda: list(self.held))
 
 
-def beat(tie: Tie, server: Server) -> Heartbeat:
+def beat(tie: MasterLink, server: Server) -> Heartbeat:
     made = tie.beat(server.us())
     assert made is not None
     return made
@@ -47,9 +47,9 @@ def leader(epoch: int = 3, **more: bool) -> HeartbeatReply:
 STANDBY = HeartbeatReply("c", "m1", 5, False, 3)
 
 
-def told(server: Server, report_max: int = 5_000) -> Tie:
+def told(server: Server, report_max: int = 5_000) -> MasterLink:
     """A tie with a leader that has been told everything."""
-    tie = Tie(ADDRESS, report_max)
+    tie = MasterLink(ADDRESS, report_max)
     for _ in range(2):
         beat(tie, server)
         tie.answered(leader(), 3)
@@ -59,7 +59,7 @@ def told(server: Server, report_max: int = 5_000) -> Tie:
 
 def test_the_first_heartbeat_introduces_and_reports_nothing() -> None:
     """HB-02, HB-07: who we are; whether this master leads is not known yet."""
-    tie = Tie(ADDRESS)
+    tie = MasterLink(ADDRESS)
     made = beat(tie, Server(3))
     assert (made.registration, made.report, made.sequence, made.recipient) == (RECORD, None, 1, "")
     assert tie.beat(Server().us()) is None, "one is on its way"
@@ -67,7 +67,7 @@ def test_the_first_heartbeat_introduces_and_reports_nothing() -> None:
 
 def test_a_new_leader_is_told_everything_unasked() -> None:
     """HB-10, KUDU-1374: it did not ask; and it is not left to wait for the next tick."""
-    tie, server = Tie(ADDRESS), Server(2)
+    tie, server = MasterLink(ADDRESS), Server(2)
     beat(tie, server)
     tie.answered(leader(), 3)
     assert tie.is_urgent
@@ -99,7 +99,7 @@ def test_when_a_leader_gets_a_full_report(what: str, reply: HeartbeatReply, full
 
 def test_standbys_are_told_of_no_replica() -> None:
     """HB-08, X14: whatever changes."""
-    tie, server = Tie(ADDRESS), Server(2)
+    tie, server = MasterLink(ADDRESS), Server(2)
     for _ in range(3):
         assert beat(tie, server).report is None
         tie.answered(STANDBY, 3)
@@ -164,7 +164,7 @@ def test_a_change_while_a_heartbeat_is_on_its_way_is_not_taken_for_told() -> Non
 
 def test_a_full_report_comes_in_parts_one_right_after_the_other() -> None:
     """A frame does not grow with the server; a lost part is sent again, a lost beginning begins anew."""
-    tie, server = Tie(ADDRESS, 2), Server(5)
+    tie, server = MasterLink(ADDRESS, 2), Server(5)
     beat(tie, server)
     tie.answered(leader(), 3)
     parts = []
@@ -183,7 +183,7 @@ def test_a_full_report_comes_in_parts_one_right_after_the_other() -> None:
 
 def test_a_master_that_never_has_enough_is_not_served_without_pause() -> None:
     """What it asks for again, although it was just sent, waits for the next tick."""
-    tie, server = Tie(ADDRESS), Server(1)
+    tie, server = MasterLink(ADDRESS), Server(1)
     beat(tie, server)
     tie.answered(leader(wants_full=True, wants_registration=True), 3)
     beat(tie, server)
@@ -222,7 +222,7 @@ def test_what_was_overtaken_is_told_again_under_a_higher_number() -> None:
 def test_a_master_with_two_addresses_is_told_everything_all_the_same() -> None:
     """Given by hand under one name and registered under another: two ties, one roster."""
     server, ear = Server(3), Ear(1)
-    ties = [Tie(ADDRESS), Tie(("alias", 1))]
+    ties = [MasterLink(ADDRESS), MasterLink(("alias", 1))]
     for number in range(40):
         if number % 3 == 0:
             server.held["t.0", 0] = number
@@ -250,7 +250,7 @@ class Ear:
 
     def begin(self, epoch: int) -> None:
         self.epoch = epoch
-        self.reports = Reports(World())
+        self.reports = Reports(ClusterState())
 
     def hear(self, made: Heartbeat, *, leads: bool) -> HeartbeatReply:
         member = self.roster.hear(made, 1)
@@ -286,7 +286,7 @@ def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
     picture is what the server has."""
     server = Server(3)
     ears = [Ear(0), Ear(1)]
-    ties = [Tie(ADDRESS, report_max), Tie(ADDRESS, report_max)]
+    ties = [MasterLink(ADDRESS, report_max), MasterLink(ADDRESS, report_max)]
     late: list[list[Heartbeat]] = [[], []]
     leads, epoch = 0, 0
 
@@ -327,12 +327,12 @@ def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
             ears[number].epoch = epoch
         elif what == "forget":  # the master was gone from the store for a moment, and is another peer since
             number %= 2
-            ties[number] = Tie(ADDRESS, report_max, ties[number].sent)
+            ties[number] = MasterLink(ADDRESS, report_max, ties[number].sent)
         elif what == "anew":  # the master's ephemeral was gone for a moment: whatever was on its way arrives late
             number %= 2
             made = ties[number].beat(server.us())
             late[number] += [] if made is None else [made]
-            ties[number] = Tie(ADDRESS, report_max)
+            ties[number] = MasterLink(ADDRESS, report_max)
         if what in ("open", "close", "alter"):
             for tie in ties:
                 tie.changed([key])

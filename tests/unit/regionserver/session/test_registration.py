@@ -26,7 +26,7 @@ from regions.records import znodes
 from regions.records.model import ClusterRecord, ServerRecord
 from regionserver.session import registration as report
 from regionserver.session.lease import MARGIN, Lease
-from regionserver.session.registration import Membership
+from regionserver.session.registration import Registration
 
 PATHS = znodes.Layout("/rk")
 RECORD = ServerRecord("me", "host", 1, 50)
@@ -133,9 +133,9 @@ class MembershipTests(SynchronousTestCase):
         self.member = self.membership()
         self.path = PATHS.server("me")
 
-    def membership(self, adopt: Callable[[str], None] | None = None, *, belongs: bool = False) -> Membership:
+    def membership(self, adopt: Callable[[str], None] | None = None, *, belongs: bool = False) -> Registration:
         client: Any = self.client
-        return Membership(
+        return Registration(
             self.reactor,
             client,
             PATHS,

@@ -135,7 +135,7 @@ def test_a_mark_that_appears_while_ours_is_placed_wins(
     second = opening(server=OTHER, token=8)
     first.prepare([second])
 
-    def overtaken(path: str, me: owner_module.Owner) -> owner_module.Hold:
+    def overtaken(path: str, me: owner_module.Owner) -> owner_module.DirectoryLock:
         monkeypatch.setattr(owner_module, "_place", place)
         other = place(path, owner_module.Owner("other", 2, 4, 8))
         mine = place(path, me)

@@ -10,14 +10,14 @@ import pytest
 from coord.raft.membership import Configuration
 from coord.server.admin.commands import command_pages
 from coord.server.admin.four_letter import Words
-from coord.server.config.settings import Settings
+from coord.server.config.settings import StoreSettings
 from coord.server.membership.addresses import Members, encode_members, parse_member
 from coord.server.node import Node
 from coord.wire import opcodes as op
 from coord.wire.records import encode_path_watch
 from tests.support.store_nodes import StoreNodes
 
-SETTINGS = Settings(node_id=1, data_dir=Path("/nowhere"), client_address=("127.0.0.1", 2181))
+SETTINGS = StoreSettings(node_id=1, data_dir=Path("/nowhere"), client_address=("127.0.0.1", 2181))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from coord.errors import ConfigError
 from coord.server.config.secrets import read_jaas, read_peer_secret, read_users, warn_if_open
-from coord.server.config.settings import Settings
+from coord.server.config.settings import StoreSettings
 from coord.server.config.zoo_cfg import read_zoo_cfg
 
 SERVER = """
@@ -108,4 +108,4 @@ def test_zoo_cfg_names_users_and_super_digest(tmp_path: Path) -> None:
 def test_bad_super_digests_are_refused(digest: str) -> None:
     """A password where the hash should be, above all."""
     with pytest.raises(ConfigError, match="super digest"):
-        Settings(1, Path("d"), ("h", 1), super_digest=digest)
+        StoreSettings(1, Path("d"), ("h", 1), super_digest=digest)

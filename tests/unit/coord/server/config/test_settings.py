@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
-from coord.server.config.settings import Settings, parse_address, parse_peers, parse_words
+from coord.server.config.settings import StoreSettings, parse_address, parse_peers, parse_words
 from coord.server.config.zoo_cfg import read_zoo_cfg
 from coord.server.service import most_clients
 
 PEERS = {1: ("a", 1), 2: ("b", 1), 3: ("c", 1)}
 
 
-def made(**options: Any) -> Settings:
+def made(**options: Any) -> StoreSettings:
     """Settings of a node of three, with changes."""
     base: dict[str, Any] = {
         "node_id": 1, "data_dir": Path("d"), "client_address": ("h", 1), "peer_address": ("a", 1), "peers": PEERS,
     }  # fmt: skip
-    return Settings(**{**base, **options})
+    return StoreSettings(**{**base, **options})
 
 
 @pytest.mark.parametrize(

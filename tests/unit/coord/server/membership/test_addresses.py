@@ -10,7 +10,7 @@ from coord.errors import BAD_ARGUMENTS, RemoteProtocolError
 from coord.raft.membership import Configuration
 from coord.server.membership import steps
 from coord.server.membership.addresses import (
-    Member,
+    MemberAddress,
     config_text,
     decode_members,
     encode_members,
@@ -55,7 +55,7 @@ def test_bad_lines(text: str) -> None:
 
 
 def _config() -> Configuration:
-    members = {i: Member(i, (f"h{i}", 1), 2, (f"h{i}", 3)) for i in (1, 2, 3, 4)}
+    members = {i: MemberAddress(i, (f"h{i}", 1), 2, (f"h{i}", 3)) for i in (1, 2, 3, 4)}
     return with_members(Configuration([1, 2, 3], [], [4]), members)
 
 

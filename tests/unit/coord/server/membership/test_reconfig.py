@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coord import errors as e
-from coord.server.membership.addresses import Member, config_text, parse_config_text
+from coord.server.membership.addresses import MemberAddress, config_text, parse_config_text
 from coord.server.node import Node
 from coord.server.peers import codec
 from coord.wire import opcodes as op
@@ -25,9 +25,9 @@ DIGEST = "super:" + base64.b64encode(hashlib.sha1(SUPER, usedforsecurity=False).
 CONFIG = b"/zookeeper/config"
 
 
-def member(i: int) -> Member:
+def member(i: int) -> MemberAddress:
     """Where node `i` says it is."""
-    return Member(i, (f"10.0.0.{i}", 2281), 3888, (f"10.0.0.{i}", 2181))
+    return MemberAddress(i, (f"10.0.0.{i}", 2281), 3888, (f"10.0.0.{i}", 2181))
 
 
 def line(i: int, role: str = "participant") -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coord.errors import RemoteProtocolError
 from coord.raft.bounds import NUMBER_MAX
 from coord.raft.membership import Configuration
-from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, SnapshotMeta
+from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, RaftSnapshot
 from coord.server.peers import codec
 from coord.tree.command import encode_command
 
@@ -69,7 +69,7 @@ def test_a_frame_that_ends_early_is_refused() -> None:
 
 def test_snapshot_offer_round_trips() -> None:
     """Position, configuration and file name."""
-    meta = SnapshotMeta(10, 2, Configuration([1, 2, 3], [], [4], b"1=a:2888:3888\n"), "name.snap")
+    meta = RaftSnapshot(10, 2, Configuration([1, 2, 3], [], [4], b"1=a:2888:3888\n"), "name.snap")
     message = Message(SNAPSHOT, 1, 2, 5, snapshot=meta)
     frame = codec.encode_raft(message)
     assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)

@@ -9,7 +9,7 @@ from twisted.logger import LogEvent, globalLogPublisher
 
 from coord.errors import OK, StateDamaged, StateDiverged
 from coord.server.peers import codec
-from coord.server.recovery.divergence import COMPARE_MS, PATIENCE_MS, REMEMBERED, ROUNDS_MAX, Agreement
+from coord.server.recovery.divergence import COMPARE_MS, PATIENCE_MS, REMEMBERED, ROUNDS_MAX, DivergenceCheck
 from coord.tree.node import SetDataDelta
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -24,7 +24,7 @@ class Group:
         self.ids = list(range(1, count + 1))
         self.voters = voters or self.ids
         self.frames: list[tuple[int, int, bytes]] = []
-        self.parts = {i: Agreement(i, lambda peer, frame, i=i: self.send(i, peer, frame)) for i in self.ids}
+        self.parts = {i: DivergenceCheck(i, lambda peer, frame, i=i: self.send(i, peer, frame)) for i in self.ids}
         self.stopped: dict[int, StateDiverged] = {}
         self.now_ms = 0
 

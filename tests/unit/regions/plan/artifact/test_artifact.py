@@ -19,12 +19,12 @@ from regions.plan import (
     plan,
     verify,
 )
-from regions.plan.artifact.binding import Rule, Standing, explain_region
+from regions.plan.artifact.binding import Occupancy, PlanRule, explain_region
 from regions.plan.artifact.compare import Shift, changes, compare, former_places, places_of
 from regions.plan.artifact.figures import figures
 from regions.plan.artifact.files import INPUT, Origin, keep_input, read_input, read_manifest, write_plan
 from regions.plan.artifact.fingerprint import fingerprint
-from regions.plan.problem.model import Servers
+from regions.plan.problem.model import ServerColumns
 from regions.plan.problem.numbered import encode
 from regions.plan.problem.scenarios import scenario
 from regions.plan.rebase import rebased
@@ -111,7 +111,7 @@ def test_rebase_keeps_what_fits_and_holds_every_rule() -> None:
     rows = plan(before).rows
     servers = before.servers
     servers.draining[3] = True
-    alive = Servers(
+    alive = ServerColumns(
         servers.server_id[1:],
         servers.host[1:],
         servers.rack[1:],
@@ -128,8 +128,8 @@ def test_rebase_keeps_what_fits_and_holds_every_rule() -> None:
     assert (all_kept, len(same.rows)) == (0, len(rows))
 
 
-def _standing(snapshot: Snapshot, rows: PlanRows) -> Standing:
-    return Standing(encode(snapshot, Params(), {}), rows)
+def _standing(snapshot: Snapshot, rows: PlanRows) -> Occupancy:
+    return Occupancy(encode(snapshot, Params(), {}), rows)
 
 
 def test_explanation_names_the_rule_that_bound() -> None:
@@ -138,11 +138,11 @@ def test_explanation_names_the_rule_that_bound() -> None:
     rows = plan(snapshot).rows
     standing = _standing(snapshot, rows)
     [stays] = explain_region(standing, "r3").replicas
-    assert (stays.server_id, stays.bound, stays.held, stays.local_bytes) == ("s1", Rule.HERE, True, 63)
+    assert (stays.server_id, stays.bound, stays.held, stays.local_bytes) == ("s1", PlanRule.HERE, True, 63)
     [goes] = explain_region(standing, "r1").replicas
-    assert (goes.bound, goes.held, goes.local_bytes) == (Rule.CEILING, False, 0)
+    assert (goes.bound, goes.held, goes.local_bytes) == (PlanRule.CEILING, False, 0)
     best = goes.alternatives[0]
-    assert (best.server_id, best.rule, best.local_bytes, best.benefit) == ("s1", Rule.CEILING, 61, 111.0)
+    assert (best.server_id, best.rule, best.local_bytes, best.benefit) == ("s1", PlanRule.CEILING, 61, 111.0)
     assert (best.replicas, best.floor, best.ceil) == (1, 1, 1)
     with pytest.raises(BadInput, match="no region 'nothing'"):
         explain_region(standing, "nothing")
@@ -155,11 +155,11 @@ def test_explanation_of_distinct_servers_and_racks() -> None:
     snapshot = Snapshot.of([RegionRow("r", "t", 100, 2)], servers, blocks, [])
     rows = PlanRows.of([("r", 0, "s1"), ("r", 1, "s3")])
     second = explain_region(_standing(snapshot, rows), "r").replicas[1]
-    assert {one.server_id: one.rule for one in second.alternatives} == {"s1": Rule.SERVER, "s2": Rule.RACK}
-    assert second.bound is Rule.RACK
+    assert {one.server_id: one.rule for one in second.alternatives} == {"s1": PlanRule.SERVER, "s2": PlanRule.RACK}
+    assert second.bound is PlanRule.RACK
     first = explain_region(_standing(snapshot, rows), "r").replicas[0]
     assert first.alternatives[0].server_id == "s2"
-    assert first.bound in (Rule.CEILING, Rule.TABLE, Rule.OTHERS, Rule.FLOOR)
+    assert first.bound in (PlanRule.CEILING, PlanRule.TABLE, PlanRule.OTHERS, PlanRule.FLOOR)
 
 
 def test_figures_add_up() -> None:
@@ -173,7 +173,7 @@ def test_figures_add_up() -> None:
     assert sum(one.moves for one in shown.racks) == shown.move
     assert sum(one.bytes for one in shown.racks) == shown.moved_bytes
     assert all(one.floor <= one.after <= one.ceil for one in shown.servers)
-    assert set(shown.bound) <= {rule.value for rule in Rule} - {Rule.HERE.value, Rule.WORSE.value}
+    assert set(shown.bound) <= {rule.value for rule in PlanRule} - {PlanRule.HERE.value, PlanRule.WORSE.value}
 
 
 def test_input_is_kept_beside_the_plan_and_guarded(tmp_path: Path) -> None:

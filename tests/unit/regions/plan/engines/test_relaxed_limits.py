@@ -8,12 +8,12 @@ import pytest
 from regions.plan import Params, RegionRow, ServerRow, Snapshot, plan, verify
 from regions.plan.engines.repair import Repair
 from regions.plan.problem.model import Ints
-from regions.plan.problem.numbered import Problem, encode
+from regions.plan.problem.numbered import NumberedProblem, encode
 from regions.plan.problem.room import Room
 from regions.plan.problem.scenarios import scenario
 
 
-def _placed(problem: Problem, places: str) -> tuple[Repair, Ints]:
+def _placed(problem: NumberedProblem, places: str) -> tuple[Repair, Ints]:
     """Region n stands on the server that the n-th digit names."""
     region, server = np.arange(len(places)), np.array([int(digit) for digit in places])
     table, groups = problem.table[region], problem.fleet.group
@@ -21,7 +21,7 @@ def _placed(problem: Problem, places: str) -> tuple[Repair, Ints]:
     return Repair(problem, region, server, room, None), server
 
 
-def _problem(tables: str, servers: int) -> Problem:
+def _problem(tables: str, servers: int) -> NumberedProblem:
     """Regions of the tables that the letters name, on equal servers of racks of their own, no slack."""
     regions = [RegionRow(f"r{number}", table) for number, table in enumerate(tables)]
     fleet = [ServerRow(f"s{number}", f"h{number}", f"k{number}") for number in range(servers)]

@@ -13,7 +13,7 @@ from regions.plan import BlockRow, LastRow, Params, RegionRow, ServerRow, Snapsh
 from regions.plan.engines.run import finish, first_stats
 from regions.plan.engines.shards import Held, Shards
 from regions.plan.problem.model import MISSING, Plan
-from regions.plan.problem.numbered import Fleet, make_quotas
+from regions.plan.problem.numbered import EligibleServers, make_quotas
 from regions.plan.problem.scenarios import scenario, shuffled
 
 pa = pytest.importorskip("pyarrow")
@@ -37,7 +37,7 @@ def _batches(table: Any, rows: int) -> list[Any]:
     return [batch for batch in table.to_batches(max_chunksize=rows) if batch.num_rows]
 
 
-def _input(snapshot: Snapshot, fleet: Fleet, buckets: int, rows: int) -> Any:
+def _input(snapshot: Snapshot, fleet: EligibleServers, buckets: int, rows: int) -> Any:
     """What the map side gives for the whole snapshot."""
     r, b, p = snapshot.regions, snapshot.blocks, snapshot.last
     absent = [column == MISSING for column in (r.size_bytes, r.replicas, b.bytes, p.replica)]
@@ -80,7 +80,7 @@ def _input(snapshot: Snapshot, fleet: Fleet, buckets: int, rows: int) -> Any:
 def _planned(snapshot: Snapshot, *, buckets: int, rows: int, shards: int) -> Plan:
     """The job, stage by stage, as `spark_rows` has Spark do it."""
     ignored: dict[str, int] = {}
-    fleet = Fleet(snapshot.servers, ignored)
+    fleet = EligibleServers(snapshot.servers, ignored)
     pieces = _input(snapshot, fleet, buckets, rows)
     of_bucket = pieces.column("bucket").to_numpy()
     gathered = [
@@ -176,7 +176,7 @@ def test_ids_with_one_hash_are_noticed() -> None:
             "replicas": [1, 1, 1],
         }
     )
-    fleet = Fleet(Snapshot.of([], [ServerRow("s", "h")]).servers, {})
+    fleet = EligibleServers(Snapshot.of([], [ServerRow("s", "h")]).servers, {})
     pieces = pa.Table.from_batches([kernel.pack_input(kernel.REGION, 1, [], batch) for batch in rows.to_batches()])
     row = kernel.gather(pieces, PARAMS, fleet).to_pylist()[0]
     assert row["tally"][kernel.TALLY.index("clashes")] == 1

@@ -13,7 +13,7 @@ import pytest
 
 from regions.plan import BadInput, Params, RegionRow, ServerRow, Snapshot
 from regions.plan.artifact.files import write_snapshot
-from regions.plan.spark.locate import Found, locate, read_paths, with_blocks
+from regions.plan.spark.locate import LocalBytes, locate, read_paths, with_blocks
 
 
 def java(tree: dict[str, str], there: bool = True) -> Any:
@@ -74,7 +74,7 @@ def test_blocks_of_all_files_of_a_region_add_up(monkeypatch: pytest.MonkeyPatch)
         "hdfs://n/data/t/r4/lost": "[0,9]",
     }
     monkeypatch.setattr("regions.plan.spark.locate.CHUNK_FILES", 3)
-    found, told = Found(), []
+    found, told = LocalBytes(), []
     locate(java(tree), None, "hdfs://n/data/t/", found, told.append)
     assert found.bytes == {("r1", "a"): 103, ("r1", "b"): 120, ("r1", "c"): 20, ("r2", "c"): 7}
     assert told == [3, 4, 6]
@@ -86,7 +86,7 @@ def test_blocks_of_all_files_of_a_region_add_up(monkeypatch: pytest.MonkeyPatch)
 def test_a_path_that_is_not_there() -> None:
     """An input that names what does not exist is wrong; no locality is something else."""
     with pytest.raises(BadInput, match="there is no hdfs://n/x"):
-        locate(java({}, there=False), None, "hdfs://n/x", Found(), lambda _: None)
+        locate(java({}, there=False), None, "hdfs://n/x", LocalBytes(), lambda _: None)
 
 
 def test_a_process_without_java_refuses_paths(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from regions.plan import BadInput
 from regions.plan.ship import contents, main, write_archive
 from regions.plan.spark.arguments import SparkFailed, told
-from regions.plan.spark.target import BadTarget, Kind, Target, missing, parse_conf, parse_target, unreachable
+from regions.plan.spark.target import BadTarget, SparkTarget, TargetKind, missing, parse_conf, parse_target, unreachable
 
 HERE = (("127.0.0.1", 7077),)
 
@@ -23,24 +23,24 @@ HERE = (("127.0.0.1", 7077),)
 @pytest.mark.parametrize(
     ("url", "kind", "hosts"),
     [
-        ("local", Kind.LOCAL, ()),
-        ("local[*]", Kind.LOCAL, ()),
-        ("local[4]", Kind.LOCAL, ()),
-        ("local[*, 3]", Kind.LOCAL, ()),
-        ("spark://127.0.0.1:7077", Kind.STANDALONE, HERE),
-        ("spark://a:7077,b:7078", Kind.STANDALONE, (("a", 7077), ("b", 7078))),
-        ("spark://[::1]:7077", Kind.STANDALONE, (("::1", 7077),)),
-        ("yarn", Kind.YARN, ()),
-        ("k8s://https://api.cluster:6443", Kind.KUBERNETES, (("api.cluster", 6443),)),
-        ("k8s://api.cluster:6443", Kind.KUBERNETES, (("api.cluster", 6443),)),
-        ("k8s://http://127.0.0.1", Kind.KUBERNETES, (("127.0.0.1", 80),)),
-        ("sc://host", Kind.CONNECT, (("host", 15002),)),
-        ("sc://host:9/;use_ssl=true", Kind.CONNECT, (("host", 9),)),
+        ("local", TargetKind.LOCAL, ()),
+        ("local[*]", TargetKind.LOCAL, ()),
+        ("local[4]", TargetKind.LOCAL, ()),
+        ("local[*, 3]", TargetKind.LOCAL, ()),
+        ("spark://127.0.0.1:7077", TargetKind.STANDALONE, HERE),
+        ("spark://a:7077,b:7078", TargetKind.STANDALONE, (("a", 7077), ("b", 7078))),
+        ("spark://[::1]:7077", TargetKind.STANDALONE, (("::1", 7077),)),
+        ("yarn", TargetKind.YARN, ()),
+        ("k8s://https://api.cluster:6443", TargetKind.KUBERNETES, (("api.cluster", 6443),)),
+        ("k8s://api.cluster:6443", TargetKind.KUBERNETES, (("api.cluster", 6443),)),
+        ("k8s://http://127.0.0.1", TargetKind.KUBERNETES, (("127.0.0.1", 80),)),
+        ("sc://host", TargetKind.CONNECT, (("host", 15002),)),
+        ("sc://host:9/;use_ssl=true", TargetKind.CONNECT, (("host", 9),)),
     ],
 )
-def test_every_kind_of_master_is_understood(url: str, kind: Kind, hosts: tuple[tuple[str, int], ...]) -> None:
+def test_every_kind_of_master_is_understood(url: str, kind: TargetKind, hosts: tuple[tuple[str, int], ...]) -> None:
     """What runs the tasks, and whom to ask whether it is there."""
-    assert parse_target(url) == Target(url, kind, hosts)
+    assert parse_target(url) == SparkTarget(url, kind, hosts)
 
 
 @pytest.mark.parametrize(
