@@ -132,13 +132,13 @@ class ActiveMaster:
         self._uuid = uuid
         self.assigner = Assigner(fence.epoch, settings.limits)
         self.registry = Registry(self._client, self._layout, self._servers_changed, self._failed)
-        self.chronicle = HistoryWriter(fence, self.assigner.history, now_ms, self._failed)
+        self.history_writer = HistoryWriter(fence, self.assigner.history, now_ms, self._failed)
         self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
-        self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.chronicle)
+        self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
         self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale, fence.cluster_id)
         self.reports = Reports(self.assigner.world)
-        self.strays = MisplacedReplicas(
+        self.misplaced = MisplacedReplicas(
             fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed
         )
         self.applying = Applying(self, now_ms)
@@ -157,7 +157,7 @@ class ActiveMaster:
         self.is_open = False
         self.is_over = False
         #: Whether it sees the store; see the module docstring.
-        self.sight = StoreSession(reactor, self._client, self._resume, self.end, self._failed)
+        self.store_session = StoreSession(reactor, self._client, self._resume, self.end, self._failed)
         #: When it began, and when servers registered that came since.
         self.began_ms = now_ms()
         self.arrivals_ms: dict[Incarnation, int] = {}
@@ -169,7 +169,7 @@ class ActiveMaster:
         self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
         self.purging = Purging(self, self.operations.locks, now_ms, int(settings.purge_after_s * 1000))
         self.operations.undelete = Undelete(self, self.operations.locks, self.purging.forget).perform
-        self.upkeep = Janitor(self, self.operations, now_ms, self.purging.finished)
+        self.janitor = Janitor(self, self.operations, now_ms, self.purging.finished)
         self.formats = Formats(fence, now_ms)
         #: While a shutdown is under way that a former master announced: who was alive, and when it is taken to be off.
         self._stopping: frozenset[Incarnation] | None = None
@@ -186,7 +186,7 @@ class ActiveMaster:
     def start(self, history: StepLog | None = None) -> None:
         """Begin; `history` goes on that of a former reign."""
         if history is not None:
-            self.assigner.history = self.chronicle.log = history
+            self.assigner.history = self.history_writer.log = history
         self._stop_listening = self._client.on_state(self._session_changed)
         self._beginning = ensureDeferred(self._begin())
         self._beginning.addErrback(self._failed)
@@ -229,7 +229,7 @@ class ActiveMaster:
         transitions = loaded.transitions
         found = [] if startup else [record for record, _ in transitions]
         address = f"{self._settings.host}:{self._settings.port}"
-        await self.chronicle.begin(self._uuid, address)
+        await self.history_writer.begin(self._uuid, address)
         if startup:
             await self._wipe(loaded)
             transitions = []
@@ -246,7 +246,7 @@ class ActiveMaster:
             self.applying.give_up("the cluster was started anew: nothing is open that could be moved")
         self._pump()
         self.phases.end()
-        await self.upkeep.clear(loaded.orphans)
+        await self.janitor.clear(loaded.orphans)
         await self.bulks.prune(loaded.plans)
         await self.runs.begin(self._run_facts(len(found)))
 
@@ -318,7 +318,7 @@ class ActiveMaster:
         for batch in in_batches(wipe_ops(self._layout, loaded.transitions)):
             ends = loaded.transitions[at : at + len(batch)]
             at += len(batch)
-            await self.chronicle.write(self.chronicle.page_of_ends(ends, Cause.STARTUP_WIPE), batch)
+            await self.history_writer.write(self.history_writer.page_of_ends(ends, Cause.STARTUP_WIPE), batch)
 
     async def _wait_for_servers(self) -> None:
         """RT-03, DD-10: until the minimum has registered, or, with a minimum of one, nobody came for a while."""
@@ -344,11 +344,11 @@ class ActiveMaster:
         self.is_over = True
         self.is_open = False
         self._writer.close()
-        self.chronicle.close()
+        self.history_writer.close()
         self._reader.close()
         self._dispatcher.close()
         self.registry.close()
-        self.sight.close()
+        self.store_session.close()
         self._planner.cancel()
         if self._beginning is not None:
             self._beginning.cancel()
@@ -363,7 +363,7 @@ class ActiveMaster:
             self._client.remove_watch(self._layout.unassigned, self._unassigned_event).addErrback(lambda _: None)
         self.operations.locks.fail(Deposed(reason))
         self._waiters.fail(Deposed(reason))
-        self.sight.fail(Deposed(reason))
+        self.store_session.fail(Deposed(reason))
         self._ended(reason)
 
     def _failed(self, failure: Failure) -> None:
@@ -376,7 +376,7 @@ class ActiveMaster:
         if isinstance(error, Deposed):
             self.end("another master is active")
         elif isinstance(error, RetryableError) and self.is_open:
-            self.sight.lose()
+            self.store_session.lose()
         elif isinstance(error, CoordError):
             self.end(f"lost sight of the store: {error}")
         else:
@@ -389,7 +389,7 @@ class ActiveMaster:
         if state is SessionState.CONNECTED:
             return  # the gap that the watches report comes after they are in force again
         if state is SessionState.SUSPENDED and self.is_open:
-            self.sight.lose()
+            self.store_session.lose()
         else:
             self.end(f"session {state.value}")
 
@@ -398,7 +398,7 @@ class ActiveMaster:
         if not self.is_open:
             self.end("events may have been missed")
             return
-        self.sight.look_again()
+        self.store_session.look_again()
 
     async def _resume(self) -> None:
         """Is the epoch still ours? Then read what may have changed, and go on."""
@@ -411,13 +411,13 @@ class ActiveMaster:
         for event in events:
             self._handle(event)
         log.info("the store is in sight again, epoch {epoch} goes on", epoch=self.fence.epoch)
-        self.sight.regained()
+        self.store_session.regained()
         self._pump()
-        self.persist(partial(self.upkeep.clear, orphans))
+        self.persist(partial(self.janitor.clear, orphans))
 
     async def insist(self, write: Callable[[], Any]) -> Any:
         """Do a write that may be repeated, again after each lost connection. Raises Deposed when the reign ends."""
-        return await self.sight.insist(write)
+        return await self.store_session.insist(write)
 
     def persist(self, write: Callable[[], Any]) -> None:
         """`insist` for a write that nobody waits for."""
@@ -425,7 +425,7 @@ class ActiveMaster:
 
     def _stale(self, message: str) -> None:
         """A server knows a higher epoch: ask the store, which decides; once, however many say so."""
-        if self._doubting or self.sight.is_paused or self.is_over:
+        if self._doubting or self.store_session.is_paused or self.is_over:
             return
         log.info("epoch {epoch} is doubted: {message}", epoch=self.fence.epoch, message=message)
         self._doubting = True
@@ -446,7 +446,7 @@ class ActiveMaster:
     def problems(self, limit: int) -> list[str]:
         """What an operator should look at, at most `limit` lines."""
         found = problems(self.assigner.world, self.assigner.unplaceable(), self.assigner.config, self._now_ms(), limit)
-        return [*found, *self.balancing.problems(), *self.strays.problems(), *self.also_problems()][:limit]
+        return [*found, *self.balancing.problems(), *self.misplaced.problems(), *self.also_problems()][:limit]
 
     def outdated(self, why: str) -> None:
         """A server knows a higher epoch than ours, from a later master."""
@@ -496,7 +496,7 @@ class ActiveMaster:
         for uuid, known in list(world.servers.items()):
             if uuid not in alive and known.fenced_until_ms is None:
                 log.warn("server {server} is gone", server=known.record.name)
-                self.chronicle.membership(known.record, SERVER_DOWN)
+                self.history_writer.membership(known.record, SERVER_DOWN)
                 self.reports.forget(uuid)
                 self.arrivals_ms.pop(known.incarnation, None)
                 self.assigner.handle(ev.ServerDown(uuid), now)
@@ -505,7 +505,7 @@ class ActiveMaster:
             if known_server is None or known_server.incarnation != record.incarnation:
                 log.info("server {server} has registered", server=record.name)
                 self.arrivals_ms[record.incarnation] = now
-                self.chronicle.membership(record, SERVER_UP)
+                self.history_writer.membership(record, SERVER_UP)
                 self.assigner.handle(ev.ServerUp(record, record.uuid in draining), now)
             elif known_server.record != record:
                 self.assigner.handle(ev.ServerUp(record, record.uuid in draining), now)
@@ -529,17 +529,17 @@ class ActiveMaster:
 
     def _tick(self) -> None:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
-        if self.is_open and not self.sight.is_paused:
+        if self.is_open and not self.store_session.is_paused:
             self.assigner.tick(self._now_ms())
             self._reader.due(self._now_ms())
             for move in self.balancing.tick():
                 self._handle(move)
             self.applying.tick()
-            self.strays.tick()
+            self.misplaced.tick()
             self.purging.tick()
-            self.chronicle.tick()
-            if self.upkeep.prune_is_due():
-                self.persist(self.upkeep.prune_requests)
+            self.history_writer.tick()
+            if self.janitor.prune_is_due():
+                self.persist(self.janitor.prune_requests)
             if self.formats.is_due():
                 self.persist(self.formats.look)
             if self._writer.is_idle:
@@ -556,7 +556,7 @@ class ActiveMaster:
     def _pump(self) -> None:
         """Carry out what the assigner wants, then send what has gathered."""
         self._pump_due = False
-        if not self.is_open or self.sight.is_paused:
+        if not self.is_open or self.store_session.is_paused:
             return
         try:
             for effect in self.assigner.take(self._now_ms()):
@@ -593,13 +593,13 @@ class ActiveMaster:
             case fx.FinishMoves():
                 self.persist(partial(store.delete_if_there, self.fence, self._layout.move_batch(effect.move_id)))
             case fx.FinishTable():
-                self.persist(partial(self.upkeep.finish_table, effect))
+                self.persist(partial(self.janitor.finish_table, effect))
             case fx.SendAlter():
                 self._dispatcher.tell(effect)
             case fx.FinishAltering():
                 self.persist(partial(self.operations.finish_altering, effect))
             case fx.ReplaceRegion():
-                self.persist(partial(self.upkeep.replace_region, effect))
+                self.persist(partial(self.janitor.replace_region, effect))
 
     async def _fence_server(self, effect: fx.WriteFence) -> None:
         server = effect.server

@@ -29,7 +29,7 @@ SHOWN_MAX: Final = 5
 class Master(Protocol):
     """What is looked at in the service."""
 
-    reign: ActiveMaster | None
+    active_master: ActiveMaster | None
     election: Election | None
     cluster_id: str
 
@@ -74,7 +74,7 @@ class HeartbeatReceiver:
         if now_ms >= self._forget_ms:
             self._forget_ms = now_ms + FORGET_EVERY_MS
             self.roster.forget(now_ms)
-        leads = master.reign if master.role == "active" else None
+        leads = master.active_master if master.role == "active" else None
         wants_full = False
         if leads is not None:
             if beat.epoch > leads.fence.epoch:
@@ -106,12 +106,12 @@ class HeartbeatReceiver:
 
     def problems(self) -> list[str]:
         """Servers that live, as the store says, and are not heard by this active master."""
-        reign = self._master.reign
-        if reign is None:
+        active_master = self._master.active_master
+        if active_master is None:
             return []
-        began_ms = max(self._since_ms, reign.began_ms)
-        servers = [one.incarnation for one in reign.registry.servers]
-        known = [(one, reign.arrivals_ms.get(one, began_ms)) for one in servers]
+        began_ms = max(self._since_ms, active_master.began_ms)
+        servers = [one.incarnation for one in active_master.registry.servers]
+        known = [(one, active_master.arrivals_ms.get(one, began_ms)) for one in servers]
         silent = self.roster.silent(known, self._now_ms())
         lines = [
             f"server {server.uuid} lives, and has not been heard by the active master for {ms / 1000:.0f} s"

@@ -24,7 +24,7 @@ class StatusSource(Protocol):
 class Measured(Protocol):
     """What is looked at in the service."""
 
-    reign: ActiveMaster | None
+    active_master: ActiveMaster | None
     auditor: Auditor | None
     heartbeats: HeartbeatReceiver
     alarms_before: int
@@ -75,25 +75,25 @@ class MasterMetrics(Collector):
             "steps of transitions that the auditor looked at in this session",
             value=0 if auditor is None else auditor.audit.steps,
         )
-        reign = self._master.reign
-        if reign is not None:
+        active_master = self._master.active_master
+        if active_master is not None:
             for name, held, text in (
-                ("steps", reign.chronicle.steps, "steps in the history"),
-                ("bytes", reign.chronicle.size, "bytes of the history in the store"),
-                ("segments", reign.chronicle.segments, "znodes of the history"),
+                ("steps", active_master.history_writer.steps, "steps in the history"),
+                ("bytes", active_master.history_writer.size, "bytes of the history in the store"),
+                ("segments", active_master.history_writer.segments, "znodes of the history"),
             ):
                 yield GaugeMetricFamily(f"regionkeeper_history_{name}", text, value=held)
             for name, counted, text in (
-                ("multis", reign.multis, "multis of transitions sent in this reign"),
-                ("multis_refused", reign.multis_refused, "of those, refused because of a lost race"),
-                ("reads", reign.reads, "batched reads of transitions in this reign"),
+                ("multis", active_master.multis, "multis of transitions sent in this reign"),
+                ("multis_refused", active_master.multis_refused, "of those, refused because of a lost race"),
+                ("reads", active_master.reads, "batched reads of transitions in this reign"),
             ):
                 yield CounterMetricFamily(f"regionkeeper_master_{name}", text, value=counted)
 
     def _of_heartbeats(self) -> Iterator[Metric]:
         """Whom this master hears; of the reports only an active one has anything to tell."""
         ear = self._master.heartbeats
-        reign = self._master.reign
+        active_master = self._master.active_master
         gauges = [
             ("servers_heard", len(ear.roster) - ear.silent_count(), "servers whose heartbeats come to this master"),
             ("servers_silent", ear.silent_count(), "servers that were heard once and are not any more"),
@@ -103,14 +103,18 @@ class MasterMetrics(Collector):
             ("heartbeats_stale", ear.roster.stale, "heartbeats that came late and were not believed"),
             ("heartbeats_refused", ear.refused, "heartbeats of another cluster, or for another master"),
         ]
-        if reign is not None:
-            reports = reign.reports
+        if active_master is not None:
+            reports = active_master.reports
             gauges.append(("orphans", len(reports.orphans), "replicas served of which the store knows nothing"))
             counters += [
                 ("reports", reports.count, "heartbeats with a report in this reign"),
                 ("reports_full", reports.full_count, "full reports in this reign"),
                 ("reported_replicas", reports.replica_count, "replicas told of in this reign"),
-                ("reviews", reign.strays.reviews, "replicas that servers were told to look up in this reign"),
+                (
+                    "reviews",
+                    active_master.misplaced.reviews,
+                    "replicas that servers were told to look up in this reign",
+                ),
             ]
         for name, value, text in gauges:
             yield GaugeMetricFamily(f"regionkeeper_master_{name}", text, value=value)

@@ -107,7 +107,7 @@ class MasterService:
             rng=system.rng,
         )
         self.election: Election | None = None
-        self.reign: ActiveMaster | None = None
+        self.active_master: ActiveMaster | None = None
         self.phases = Phases(lambda: clock.monotonic_ms() / 1000)
         #: Live masters by address.
         self.registered: list[MasterRecord] = []
@@ -122,13 +122,13 @@ class MasterService:
         )
         self._history: Any = None
         self.auditor: Auditor | None = None
-        self.feed: StoreWatcher | None = None
-        self.make_feed: Callable[..., StoreWatcher] = StoreWatcher
+        self.watcher: StoreWatcher | None = None
+        self.make_watcher: Callable[..., StoreWatcher] = StoreWatcher
         #: Alarms raised in former sessions.
         self.alarms_before = 0
         self._standing: Deferred[None] | None = None
         self._pause_s = RETRY_S
-        self._reign_began_ms = 0
+        self._active_since_ms = 0
         self._stopping = False
         #: The process has to end with a failure.
         self.is_broken = False
@@ -158,9 +158,9 @@ class MasterService:
     @property
     def role(self) -> str:
         """standby, activating or active."""
-        if self.reign is None:
+        if self.active_master is None:
             return "standby"
-        return "active" if self.reign.is_open and not self.reign.sight.is_dark else "activating"
+        return "active" if self.active_master.is_open and not self.active_master.store_session.is_dark else "activating"
 
     @property
     def address(self) -> str:
@@ -227,10 +227,10 @@ class MasterService:
             self._standing.cancel()
         if self.auditor is not None:
             self.auditor.stop()
-        if self.feed is not None:
-            self.feed.stop()
-        if self.reign is not None:
-            self.reign.end("stopping")
+        if self.watcher is not None:
+            self.watcher.stop()
+        if self.active_master is not None:
+            self.active_master.end("stopping")
         if self.client.state is SessionState.CONNECTED and self.election is not None:
             try:
                 await self.election.release()
@@ -243,8 +243,8 @@ class MasterService:
         self._identity.release()
 
     def _health(self) -> tuple[bool, dict[str, object]]:
-        is_activating = self.reign is not None and self.role == "activating"
-        began_ms = self._reign_began_ms if is_activating else None
+        is_activating = self.active_master is not None and self.role == "activating"
+        began_ms = self._active_since_ms if is_activating else None
         reasons = self.health.reasons(self.client.trouble, began_ms, self.phases.current)
         return not reasons, {"uuid": self.uuid, "reasons": reasons}
 
@@ -275,7 +275,7 @@ class MasterService:
 
     def _stand(self) -> None:
         """Stand for election, unless that is what we are doing."""
-        if self._standing is not None or self.reign is not None or self._stopping:
+        if self._standing is not None or self.active_master is not None or self._stopping:
             return
         if self.client.state is not SessionState.CONNECTED:
             return
@@ -287,9 +287,9 @@ class MasterService:
         ground = await store.lay_ground(self.client, self._layout, now(), self.token, self.cluster_id)
         self.cluster_id = ground.cluster_id
         self._begin_session()
-        assert self.feed is not None, "every session has its feed"
+        assert self.watcher is not None, "every session has its feed"
         if self._settings.mirror:
-            self.feed.follow()
+            self.watcher.follow()
         election = self.election = Election(self._reactor, self.client, self._layout, self._settings, self._identity)
         await election.register()
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
@@ -298,37 +298,37 @@ class MasterService:
         epoch = await election.win(now, self._racing)
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch, self.cluster_id)
-        self.reign = ActiveMaster(
+        self.active_master = ActiveMaster(
             self._reactor,
             fence,
             self._settings,
             self._planner,
             self.phases,
             now,
-            self._reign_ended,
+            self._active_master_ended,
             self.token,
             self.uuid,
-            self.feed.hand_over,
+            self.watcher.hand_over,
         )
-        reports = self.reign.reports
-        self.reign.balancing.loads = lambda: reports.loads
-        self.reign.strays.orphan_found = self._orphan_found
-        self.reign.also_problems = self.heartbeats.problems
-        self._reign_began_ms = now()
-        self.reign.start(self._history)
+        reports = self.active_master.reports
+        self.active_master.balancing.loads = lambda: reports.loads
+        self.active_master.misplaced.orphan_found = self._orphan_found
+        self.active_master.also_problems = self.heartbeats.problems
+        self._active_since_ms = now()
+        self.active_master.start(self._history)
 
     def _begin_session(self) -> None:
         """One feed and one auditor for each session, whatever this master's role."""
-        if self.auditor is not None and self.feed is not None:
+        if self.auditor is not None and self.watcher is not None:
             if self.auditor.session_id == self.client.session_id:
                 return
             self.alarms_before += self.auditor.alarms
             self.auditor.stop()
-            self.feed.stop()
+            self.watcher.stop()
         auditor = Auditor(self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest, self._held)
-        feed = self.make_feed(self._reactor, self.client, self._layout, self.now_ms, auditor)
-        self.auditor, self.feed = auditor, feed
-        feed.start()
+        watcher = self.make_watcher(self._reactor, self.client, self._layout, self.now_ms, auditor)
+        self.auditor, self.watcher = auditor, watcher
+        watcher.start()
         auditor.start()
 
     def _orphan_found(self, orphan: Suspect) -> None:
@@ -337,21 +337,21 @@ class MasterService:
 
     def _held(self) -> dict[Incarnation, Collection[str]]:
         """What servers that are heard have told that they serve, while this master reigns."""
-        reign = self.reign
-        if reign is None:
+        active_master = self.active_master
+        if active_master is None:
             return {}
         heard = self.heartbeats.roster.is_heard
         now_ms = self.now_ms()
-        return {one: held.versions.keys() for one, held in reign.reports.lists().items() if heard(one, now_ms)}
+        return {one: held.versions.keys() for one, held in active_master.reports.lists().items() if heard(one, now_ms)}
 
     def _at_rest(self) -> dict[str, Incarnation] | None:
         """Where replicas at rest are, while this master reigns."""
-        reign = self.reign
-        if reign is None or not reign.is_open or reign.sight.is_paused:
+        active_master = self.active_master
+        if active_master is None or not active_master.is_open or active_master.store_session.is_paused:
             return None
         return {
             one.key: one.home
-            for one in reign.assigner.world.replicas.values()
+            for one in active_master.assigner.world.replicas.values()
             if one.home is not None and one.transition is None and one.writing is None and one.open_on is not None
         }
 
@@ -395,14 +395,14 @@ class MasterService:
             self._reactor.callLater(self._pause_s, self._stand)
             self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
 
-    def _reign_ended(self, reason: str) -> None:
-        reign, self.reign = self.reign, None
+    def _active_master_ended(self, reason: str) -> None:
+        active_master, self.active_master = self.active_master, None
         if self.election is not None:
             self.election.active = None  # whoever it is now, we have yet to read it
-        if reign is not None:
-            self._history = reign.assigner.history
-            log.info("epoch {epoch} is over for this master: {reason}", epoch=reign.fence.epoch, reason=reason)
-        if self.now_ms() - self._reign_began_ms > LASTED_MS:
+        if active_master is not None:
+            self._history = active_master.assigner.history
+            log.info("epoch {epoch} is over for this master: {reason}", epoch=active_master.fence.epoch, reason=reason)
+        if self.now_ms() - self._active_since_ms > LASTED_MS:
             self._pause_s = RETRY_S
         self._stand_later()
 

@@ -105,7 +105,7 @@ class Faults:
 
     def active(self) -> MasterMachine | None:
         """A master that reigns, or believes so."""
-        reigning = [one for one in self._world.masters if one.is_up and one.service.reign is not None]
+        reigning = [one for one in self._world.masters if one.is_up and one.service.active_master is not None]
         return self._chance.pick(reigning) if reigning else None
 
     # --- processes ----------------------------------------------------------------------------------------------------

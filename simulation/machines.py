@@ -211,8 +211,8 @@ class MasterMachine(Machine):
         process.on_death.append(lambda: self._dead(process))
         service, standbys = self.service, setting.standbys
         assert standbys is not None, "the world sets it"
-        self.service.make_feed = lambda *given: observed(
-            standbys, process, lambda: 0 if service.reign is None else service.reign.fence.epoch, *given
+        self.service.make_watcher = lambda *given: observed(
+            standbys, process, lambda: 0 if service.active_master is None else service.active_master.fence.epoch, *given
         )
         process.turn(self.service.start)
         process.reactor.callLater(process.chance.between(0, 2), self._ask, process, service)
@@ -220,7 +220,7 @@ class MasterMachine(Machine):
     def _ask(self, process: Process, service: MasterService) -> None:
         """Somebody asks for the tables, and allows what age he likes; whatever is answered is checked."""
         process.reactor.callLater(process.chance.between(0.1, 2), self._ask, process, service)
-        if service.reign is None:
+        if service.active_master is None:
             max_ms = process.chance.pick((0, 100, 1_500, 10_000))
             asked = ensureDeferred(service.api.dispatch(ListTables(Bound(max_ms))))
             asked.addErrback(_refused)

@@ -117,7 +117,7 @@ class Standbys:
                 yield path, node.version
 
 
-class ObservedFeed(StoreWatcher):
+class ObservedWatcher(StoreWatcher):
     """A feed whose claims are checked when they are made."""
 
     standbys: Standbys
@@ -140,8 +140,8 @@ class ObservedFeed(StoreWatcher):
         return as_of
 
 
-def observed(standbys: Standbys, process: Process, epoch: Callable[[], int], *arguments: Any) -> ObservedFeed:
+def observed(standbys: Standbys, process: Process, epoch: Callable[[], int], *arguments: Any) -> ObservedWatcher:
     """A feed as the service makes it, under observation."""
-    feed = ObservedFeed(*arguments)
-    feed.standbys, feed.process, feed.epoch = standbys, process, epoch
-    return feed
+    watcher = ObservedWatcher(*arguments)
+    watcher.standbys, watcher.process, watcher.epoch = standbys, process, epoch
+    return watcher

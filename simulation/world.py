@@ -208,7 +208,9 @@ class SimulatedCluster:
         """The first thing that is not as it is wanted; empty if all is well."""
         shadow = self.observer.shadow
         reigning = [
-            one for one in self.masters if one.is_up and one.service.reign is not None and one.service.reign.is_open
+            one
+            for one in self.masters
+            if one.is_up and one.service.active_master is not None and one.service.active_master.is_open
         ]
         if len(reigning) != 1:
             return f"{len(reigning)} masters are active"
@@ -253,7 +255,7 @@ class SimulatedCluster:
 
     def _why_not_told(self, leader: MasterMachine) -> str:
         """HB-03, HB-10: what the servers have told the active master is what they have; every master hears them all."""
-        reports = leader.service.reign.reports if leader.service.reign is not None else None
+        reports = leader.service.active_master.reports if leader.service.active_master is not None else None
         for server in self.servers:
             for master in self.masters:
                 ear = master.service

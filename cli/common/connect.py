@@ -552,7 +552,7 @@ def open_cluster(given: Globals, *, must_exist: bool = True, bound: Bound = mess
             click.echo(f"rk: {path} cannot be understood, and is left out: {why} (rk fsck)", err=True)
 
 
-def ask_reigning(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeout_s: float = 3.0) -> T:
+def ask_active(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeout_s: float = 3.0) -> T:
     """What the master that reigns now says; nobody is waited for. Raises UnreachableError when there is none that
     answers, CliError when it refuses."""
     active = cluster.active()

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_reigning, is_alive, open_cluster
+from cli.common.connect import Cluster, ask_active, is_alive, open_cluster
 from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UnreachableError
 from cli.common.lookup import FoundRegion, region_in_store
 from cli.common.names import Names
@@ -130,7 +130,7 @@ def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | No
     region = found.region
     try:
         asked = messages.ExplainRegion(region.region_id)
-        explanations, note = ask_reigning(cluster, asked, messages.Explanations).replicas, ""
+        explanations, note = ask_active(cluster, asked, messages.Explanations).replicas, ""
     except UnreachableError as error:
         explanations, note = _from_store(cluster, found), error.message
     if replica is not None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_reigning, is_alive
+from cli.common.connect import Cluster, ask_active, is_alive
 from cli.common.errors import UnreachableError
 from cli.common.lookup import table_named
 from cli.common.names import Names
@@ -44,7 +44,7 @@ def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
     if record is None:
         return None
     try:
-        said, note = ask_reigning(cluster, ExplainTable(record.table_id), TableExplanation), ""
+        said, note = ask_active(cluster, ExplainTable(record.table_id), TableExplanation), ""
     except UnreachableError as error:
         said, note = _from_store(cluster, record), error.message
     if record.finished_ms:

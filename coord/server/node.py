@@ -125,13 +125,13 @@ class Node:
         #: Told when other members are in force than before: links are to be opened or closed.
         self.on_members_changed: Callable[[], None] = _nobody_cares
         self.forwarded = Forwarded()
-        self.agreement = DivergenceCheck(
+        self.divergence = DivergenceCheck(
             settings.node_id, peers.send, lambda: (self.machine.last_zxid, self.machine.digest())
         )
-        self.agreement.applied(applied.index, machine.last_zxid, machine.digest())
+        self.divergence.applied(applied.index, machine.last_zxid, machine.digest())
         self.joining = joining
         core.memory = joining.memory
-        self.keeper = SnapshotPolicy(settings, core, snapshots, snapshot_job, writer, clock, applied.index)
+        self.snapshot_policy = SnapshotPolicy(settings, core, snapshots, snapshot_job, writer, clock, applied.index)
         self._writer = writer
         self._peers = peers
         self._clock = clock
@@ -183,7 +183,7 @@ class Node:
         if self.liveness.expiry is not None and now_ms - self._reaped_ms >= self.settings.reap_interval_ms:
             self._reap(now_ms)
         self._outbox.pump(self.core)
-        self.keeper.forget_applied(self.applied_index)
+        self.snapshot_policy.forget_applied(self.applied_index)
         if self.core.leader != 0 and self.liveness.contact.holds(now_ms):
             self._leaderless_since_ms = now_ms
             self.pipeline.read_only.end()
@@ -198,9 +198,9 @@ class Node:
                 count=len(self.pipeline.connections),
             )
             self.close_clients()
-        self.keeper.note_doubt(self._outbox.take_doubt())
+        self.snapshot_policy.note_doubt(self._outbox.take_doubt())
         if not self.is_full:
-            self.keeper.maybe_take(self.machine, self.applied_index)
+            self.snapshot_policy.maybe_take(self.machine, self.applied_index)
 
     def _compare(self, now_ms: int) -> None:
         """Ask now and then whether the other replicas have the state that this one has."""
@@ -209,7 +209,7 @@ class Node:
         config = self.core.configs.current
         leads = self.core.leadership is not None
         try:
-            self.agreement.tick(now_ms, leads=leads, voters=config.voters, members=config.members())
+            self.divergence.tick(now_ms, leads=leads, voters=config.voters, members=config.members())
         except StateDiverged as error:
             self.on_failed(error)
 
@@ -219,7 +219,7 @@ class Node:
 
     def peer_introduced(self, peer: int, has_log: bool) -> None:
         """`peer` said hello, over whichever connection."""
-        self.agreement.peer_arrived()
+        self.divergence.peer_arrived()
         # How a transfer to it ended may have been said over a connection that is gone: find out where it stands.
         self._outbox.peer_lost(peer, self.core)
         try:
@@ -270,7 +270,7 @@ class Node:
             if self.joining.is_joining:
                 return  # What it has is the leader's, and no second opinion.
             try:
-                self.agreement.heard(peer, *said, self._clock.monotonic_ms())
+                self.divergence.heard(peer, *said, self._clock.monotonic_ms())
             except StateDiverged as error:
                 self.on_failed(error)
         elif kind == codec.ASK:
@@ -502,11 +502,11 @@ class Node:
                     return
             elif entry.kind == CONFIG:
                 pipeline.applied([machine.apply_membership(config_text(decode_configuration(entry.data)))])
-            self.keeper.bytes_since += len(entry.data)
+            self.snapshot_policy.bytes_since += len(entry.data)
             if entry.index % self.settings.compare_every:
-                self.agreement.passed(entry.index)
+                self.divergence.passed(entry.index)
             else:
-                self.agreement.applied(entry.index, machine.last_zxid, machine.digest())
+                self.divergence.applied(entry.index, machine.last_zxid, machine.digest())
         self.applied_index = entries[-1].index
         if machine.tree.quotas.notes:
             for note in machine.tree.quotas.notes:
@@ -614,13 +614,13 @@ class Node:
         self.pipeline.serve(machine)
         self.applied_index = meta.index
         self.levels.applied(meta.index)
-        self.keeper.installed(meta.index)
-        self.agreement.applied(meta.index, machine.last_zxid, machine.digest())
+        self.snapshot_policy.installed(meta.index)
+        self.divergence.applied(meta.index, machine.last_zxid, machine.digest())
         log.info("took over the state at {index} from the leader", index=meta.index)
 
     def take_snapshot(self) -> None:
         """Begin to write the state at the applied index."""
-        self.keeper.take(self.machine, self.applied_index)
+        self.snapshot_policy.take(self.machine, self.applied_index)
 
     # --- leadership and the end ---------------------------------------------------------------------------------------
 
@@ -655,7 +655,7 @@ class Node:
             return waits
         if self.levels.trouble():
             return self.levels.trouble()
-        return f"the last snapshot failed: {self.keeper.error}" if self.keeper.error else ""
+        return f"the last snapshot failed: {self.snapshot_policy.error}" if self.snapshot_policy.error else ""
 
     def role_name(self) -> str:
         """follower, pre-candidate, candidate or leader."""

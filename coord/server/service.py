@@ -276,7 +276,7 @@ class Service:
         node = self.node
         is_alone = node.core.configs.current.voters == [self.settings.node_id]
         is_idle = self.reactor.is_calm and node.proposals.outstanding() <= 1
-        return (is_alone or is_idle) and not node.keeper.is_snapshotting
+        return (is_alone or is_idle) and not node.snapshot_policy.is_snapshotting
 
     def _take_directory(self) -> Disk:
         data_dir = self.settings.data_dir

@@ -15,7 +15,7 @@ from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
 from master.api.reads import READS
-from master.api.staleness import age_of, by_mirror, by_reign, stamped
+from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
 from master.catalog import store
 from master.catalog.locks import Lock, Rank
@@ -43,9 +43,9 @@ MOVES_PENDING_MAX: Final = 20_000
 class Master(Protocol):
     """What the API looks at in the service."""
 
-    reign: ActiveMaster | None
+    active_master: ActiveMaster | None
     election: Election | None
-    feed: StoreWatcher | None
+    watcher: StoreWatcher | None
     phases: Phases
     registered: list[MasterRecord]
     cluster_id: str
@@ -89,18 +89,18 @@ class MasterApi:
                 return ms.Accepted(self._master.role)
             case ms.ListMasters():
                 return ms.Masters(self._master.registered, self.active_address())
-        if isinstance(request, READS) and self._master.reign is None:
+        if isinstance(request, READS) and self._master.active_master is None:
             found = await by_mirror(self._master, request, self.active_address())
             if found is not None:
                 return found
-        reign = self._reign(request)
+        active_master = self._active_master(request)
         try:
             if isinstance(request, READS):
-                return await by_reign(reign, self._master, request)
-            changed = await self._answer(reign, request)
-            return stamped(changed, age_of(reign, self._master, self._master.now_ms()))
+                return await by_active_master(active_master, self._master, request)
+            changed = await self._answer(active_master, request)
+            return stamped(changed, age_of(active_master, self._master, self._master.now_ms()))
         except Deposed as error:
-            reign.end("another master is active")
+            active_master.end("another master is active")
             raise self._not_leader() from error
         except MultiFailed as error:
             raise RpcError(ms.BUSY, f"it has changed meanwhile: {error.error}") from error
@@ -111,48 +111,48 @@ class MasterApi:
                 raise
             raise RpcError(ms.BUSY, f"the store did not answer, the outcome is not known: {error}") from error
 
-    async def _answer(self, reign: ActiveMaster, request: ms.MasterRequest) -> msgspec.Struct:
+    async def _answer(self, active_master: ActiveMaster, request: ms.MasterRequest) -> msgspec.Struct:
         match request:
             case ms.CreateTable() | ms.AlterTable() | ms.DeleteTable() | ms.UndeleteTable() | ms.SetTableIntent():
-                return await reign.operations.perform(request)
+                return await active_master.operations.perform(request)
             case ms.MoveRegion():
-                return await self._move(reign, request)
+                return await self._move(active_master, request)
             case ms.RetryRegion():
-                return self._retry(reign, request)
+                return self._retry(active_master, request)
             case ms.Balance():
-                return await self._balance(reign, request)
+                return await self._balance(active_master, request)
             case ms.BeginPlan():
-                return await reign.applying.begin(request)
+                return await active_master.applying.begin(request)
             case ms.AddPlanMoves():
-                return await reign.applying.add(request)
+                return await active_master.applying.add(request)
             case ms.AbortPlan():
-                return await reign.applying.abort(request.plan_id)
+                return await active_master.applying.abort(request.plan_id)
             case ms.SetRegionIntent():
-                return await self._set_region_intent(reign, request)
+                return await self._set_region_intent(active_master, request)
             case ms.DrainServer():
-                return await self._drain(reign, request)
+                return await self._drain(active_master, request)
             case ms.FenceServer():
-                return await fencing.fence(reign, request)
+                return await fencing.fence(active_master, request)
             case ms.UnfenceServer():
-                return await fencing.unfence(reign, request)
+                return await fencing.unfence(active_master, request)
             case ms.ShutdownCluster():
-                return await self._shutdown(reign)
+                return await self._shutdown(active_master)
             case _:
                 raise RpcError(ms.BAD_REQUEST, f"{type(request).__name__} is not for masters")
 
     # --- who answers --------------------------------------------------------------------------------------------------
 
-    def _reign(self, request: ms.MasterRequest) -> ActiveMaster:
-        reign = self._master.reign
-        if reign is None:
+    def _active_master(self, request: ms.MasterRequest) -> ActiveMaster:
+        active_master = self._master.active_master
+        if active_master is None:
             raise self._not_leader()
-        if not reign.is_open:
-            raise RpcError(ms.BUSY, f"this master is becoming active: {reign.phases.current or 'starting'}")
-        if reign.sight.is_dark or reign.fence.client.left_s <= 0:
+        if not active_master.is_open:
+            raise RpcError(ms.BUSY, f"this master is becoming active: {active_master.phases.current or 'starting'}")
+        if active_master.store_session.is_dark or active_master.fence.client.left_s <= 0:
             raise RpcError(ms.BUSY, "this master has lost the store for longer than its session lasts")
-        if reign.sight.is_paused and not isinstance(request, READS):
+        if active_master.store_session.is_paused and not isinstance(request, READS):
             raise RpcError(ms.BUSY, "this master has no connection with the store at the moment")
-        return reign
+        return active_master
 
     def _not_leader(self) -> RpcError:
         return RpcError(ms.NOT_LEADER, "this master is not the active one", self.active_address())
@@ -167,36 +167,38 @@ class MasterApi:
     def status(self) -> ms.MasterStatus:
         """The master's own figures, whatever its role."""
         master = self._master
-        reign = master.reign
-        is_open = reign is not None and reign.is_open
-        tables = list(reign.assigner.world.names.values()) if reign is not None and is_open else []
+        active_master = master.active_master
+        is_open = active_master is not None and active_master.is_open
+        tables = list(active_master.assigner.world.names.values()) if active_master is not None and is_open else []
         return ms.MasterStatus(
             cluster=master.cluster_id,
             uuid=master.uuid,
             role=master.role,
-            epoch=0 if reign is None else reign.fence.epoch,
+            epoch=0 if active_master is None else active_master.fence.epoch,
             active=self.active_address(),
-            path="" if reign is None else reign.path,
-            servers=0 if reign is None else len(reign.registry.servers),
+            path="" if active_master is None else active_master.path,
+            servers=0 if active_master is None else len(active_master.registry.servers),
             masters=master.masters,
             tables=len(tables),
             regions=sum(len(table.regions) for table in tables),
             replicas=sum(table.replicas for table in tables),
             open=sum(table.open_replicas for table in tables),
-            rit=0 if reign is None else len(list(reign.assigner.world.rit())),
+            rit=0 if active_master is None else len(list(active_master.assigner.world.rit())),
             parked=sum(table.parked for table in tables),
             phases=master.phases.report(),
-            plan=reign.bulks.latest.report() if reign is not None and reign.bulks.latest is not None else None,
-            problems=[] if reign is None else reign.problems(PROBLEMS_MAX),
+            plan=active_master.bulks.latest.report()
+            if active_master is not None and active_master.bulks.latest is not None
+            else None,
+            problems=[] if active_master is None else active_master.problems(PROBLEMS_MAX),
             uptime_ms=master.uptime_ms(),
-            mirror=None if master.feed is None else master.feed.status(),
-            warm=reign is not None and reign.is_warm,
+            mirror=None if master.watcher is None else master.watcher.status(),
+            warm=active_master is not None and active_master.is_warm,
         )
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    async def _move(self, reign: ActiveMaster, request: ms.MoveRegion) -> ms.Accepted:
-        replica = find_replica(reign.assigner.world, request.region_id, request.replica)
+    async def _move(self, active_master: ActiveMaster, request: ms.MoveRegion) -> ms.Accepted:
+        replica = find_replica(active_master.assigner.world, request.region_id, request.replica)
         source = replica.open_on
         if not replica.wants_open:
             how = "unassigned" if replica.region.record.unassigned else "of a disabled table"
@@ -205,51 +207,53 @@ class MasterApi:
             raise RpcError(ms.BAD_REQUEST, f"{replica.key} is parked: have it tried again instead")
         if source is None or replica.transition is not None or replica.order is not None:
             raise RpcError(ms.BUSY, f"{replica.key} is in transition or not open")
-        if reign.assigner.moves_pending >= MOVES_PENDING_MAX:
+        if active_master.assigner.moves_pending >= MOVES_PENDING_MAX:
             raise RpcError(ms.BUSY, f"{MOVES_PENDING_MAX} moves wait for their turn")
         destination = request.destination
         if destination:
-            server = reign.assigner.world.servers.get(destination)
+            server = active_master.assigner.world.servers.get(destination)
             if server is None:
                 raise RpcError(ms.NOT_FOUND, f"there is no live server {destination!r}")
             if server.draining:
                 raise RpcError(ms.BAD_REQUEST, f"server {destination} is being emptied")
-            peers, _ = reign.assigner.world.peers(replica)
+            peers, _ = active_master.assigner.world.peers(replica)
             against = objection_to(server, replica, peers)
             if against:
                 raise RpcError(ms.BAD_REQUEST, f"server {destination} cannot have {replica.key}: {against}")
             if server is source:
                 return ms.Accepted(f"{replica.key} is on {destination} already")
-        elif reign.assigner.move_target(replica) is None:
+        elif active_master.assigner.move_target(replica) is None:
             raise RpcError(ms.BUSY, f"there is no other server for {replica.key}")
         assert replica.home is not None, f"{replica.key} is open on {source.uuid} and has no home"
-        await reign.accept_moves([Move(replica.key, replica.home, destination)], "move")
+        await active_master.accept_moves([Move(replica.key, replica.home, destination)], "move")
 
         def settled() -> bool:
             return replica.transition is None and replica.order is None and replica.move is None
 
-        await reign.wait(settled, request.wait_ms, lambda: f"{replica.key} is still moving")
+        await active_master.wait(settled, request.wait_ms, lambda: f"{replica.key} is still moving")
         where = "nowhere" if replica.open_on is None else replica.open_on.uuid
         if request.wait_ms and replica.open_on is source:
             raise RpcError(ms.BUSY, f"the move was given up, {replica.key} is still on {where}")
         return ms.Accepted(f"{replica.key} is open on {where}" if request.wait_ms else f"{replica.key} moves")
 
-    async def _set_region_intent(self, reign: ActiveMaster, request: ms.SetRegionIntent) -> ms.Accepted:
+    async def _set_region_intent(self, active_master: ActiveMaster, request: ms.SetRegionIntent) -> ms.Accepted:
         """Persisted in the region's record, so that it rides over failover as a table's does (FW-04)."""
-        region = find_region(reign.assigner.world, request.region_id)
+        region = find_region(active_master.assigner.world, request.region_id)
         table_id = region.record.table_id
 
         def change(record: RegionRecord) -> RegionRecord:
             return msgspec.structs.replace(record, unassigned=not request.assigned)
 
         locks = (Lock(Rank.TABLE, table_id, writes=False), Lock(Rank.REGION, request.region_id))
-        async with reign.operations.locks.hold(*locks):
+        async with active_master.operations.locks.hold(*locks):
             try:
-                record, version = await store.change_region(reign.fence, table_id, request.region_id, change)
+                record, version = await store.change_region(active_master.fence, table_id, request.region_id, change)
             except RetryableError:
-                reign.persist(lambda: reign.read_region(table_id, request.region_id))  # it may have been done
+                active_master.persist(
+                    lambda: active_master.read_region(table_id, request.region_id)
+                )  # it may have been done
                 raise
-            reign.observe(ev.RegionSeen(record, version))
+            active_master.observe(ev.RegionSeen(record, version))
         wanted = region.wants_open
 
         def settled() -> bool:
@@ -259,46 +263,46 @@ class MasterApi:
                 for one in region.replicas
             )
 
-        await reign.wait(settled, request.wait_ms, lambda: f"{request.region_id} is not there yet")
+        await active_master.wait(settled, request.wait_ms, lambda: f"{request.region_id} is not there yet")
         where = ", ".join("closed" if one.open_on is None else f"open on {one.open_on.uuid}" for one in region.replicas)
         if request.assigned and not wanted:
             return ms.Accepted(f"{request.region_id} opens when table {region.table.record.name} is enabled")
         return ms.Accepted(f"{request.region_id} is {where}" if request.wait_ms else "accepted")
 
-    async def _drain(self, reign: ActiveMaster, request: ms.DrainServer) -> ms.Accepted:
-        path = reign.fence.layout.draining_mark(request.uuid)
-        server = reign.assigner.world.servers.get(request.uuid)
-        if server is None and request.uuid not in reign.registry.draining:
+    async def _drain(self, active_master: ActiveMaster, request: ms.DrainServer) -> ms.Accepted:
+        path = active_master.fence.layout.draining_mark(request.uuid)
+        server = active_master.assigner.world.servers.get(request.uuid)
+        if server is None and request.uuid not in active_master.registry.draining:
             raise RpcError(ms.NOT_FOUND, f"there is no live server {request.uuid!r}")
-        if request.drain and request.uuid not in reign.registry.draining:
-            await store.create_if_missing(reign.fence, path)
+        if request.drain and request.uuid not in active_master.registry.draining:
+            await store.create_if_missing(active_master.fence, path)
         elif not request.drain:
-            await store.delete_if_there(reign.fence, path)
+            await store.delete_if_there(active_master.fence, path)
         if not request.drain:
             return ms.Accepted(f"{request.uuid} gets regions again")
 
         def empty() -> bool:
-            now = reign.assigner.world.servers.get(request.uuid)
+            now = active_master.assigner.world.servers.get(request.uuid)
             return now is None or (now.marked and not now.open and not now.incoming)
 
         def so_far() -> str:
-            now = reign.assigner.world.servers.get(request.uuid)
+            now = active_master.assigner.world.servers.get(request.uuid)
             return f"{0 if now is None else now.load} replicas are still on {request.uuid}"
 
-        await reign.wait(empty, request.wait_ms, so_far)
+        await active_master.wait(empty, request.wait_ms, so_far)
         return ms.Accepted(f"{request.uuid} is empty" if request.wait_ms else so_far())
 
-    def _retry(self, reign: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
-        replica = find_replica(reign.assigner.world, request.region_id, request.replica)
+    def _retry(self, active_master: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
+        replica = find_replica(active_master.assigner.world, request.region_id, request.replica)
         if replica.transition is None or not replica.transition.parked:
             raise RpcError(ms.BAD_REQUEST, f"{replica.key} is not parked")
-        reign.observe(ev.RetryRequested(replica.key))
+        active_master.observe(ev.RetryRequested(replica.key))
         return ms.Accepted(f"{replica.key} is tried again")
 
     @staticmethod
-    async def _balance(reign: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
+    async def _balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
         """The switch, a round made now, or only what it would be."""
-        balancing = reign.balancing
+        balancing = active_master.balancing
         if request.switch is not None:
             await balancing.switch(enabled=request.switch)
         if not request.run:
@@ -307,11 +311,11 @@ class MasterApi:
             raise RpcError(ms.BAD_REQUEST, f"plan {balancing.hold()} is being applied: the balancer holds still")
         proposal, moves = balancing.round(dry_run=request.dry_run)
         for move in moves:
-            reign.observe(move)
+            active_master.observe(move)
         return balancing.report(proposal, dry_run=request.dry_run)
 
-    async def _shutdown(self, reign: ActiveMaster) -> ms.Accepted:
+    async def _shutdown(self, active_master: ActiveMaster) -> ms.Accepted:
         """X7's mark: from now on dead servers are not replaced, and the next start knows that it was in order."""
-        reign.assigner.suspend()
-        await store.mark_run(reign.fence, clean=True, now_ms=self._master.now_ms())
+        active_master.assigner.suspend()
+        await store.mark_run(active_master.fence, clean=True, now_ms=self._master.now_ms())
         return ms.Accepted("the clean mark is written")

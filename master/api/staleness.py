@@ -34,8 +34,8 @@ ANY_AGE: Final = Bound(max_ms=(1 << 53) - 1)
 class Master(Protocol):
     """What is looked at in the service."""
 
-    reign: ActiveMaster | None
-    feed: StoreWatcher | None
+    active_master: ActiveMaster | None
+    watcher: StoreWatcher | None
 
     @property
     def address(self) -> str: ...
@@ -51,28 +51,28 @@ def stamped(reply: T, as_of: AsOf) -> T:
     return msgspec.structs.replace(reply, as_of=as_of) if "as_of" in reply.__struct_fields__ else reply
 
 
-def age_of(reign: ActiveMaster, master: Master, asked_ms: int) -> AsOf:
+def age_of(active_master: ActiveMaster, master: Master, asked_ms: int) -> AsOf:
     """How old the reign's picture is at most."""
-    client = reign.fence.client
+    client = active_master.fence.client
     now_ms = master.now_ms()
     heard_ms = now_ms - max(0, round(client.timeout_ms - client.left_s * 1000))
     return AsOf(max(0, asked_ms - heard_ms), client.last_zxid, "active", master.address)
 
 
-async def by_reign(reign: ActiveMaster, master: Master, request: Read) -> msgspec.Struct:
+async def by_active_master(active_master: ActiveMaster, master: Master, request: Read) -> msgspec.Struct:
     """The answer of the active master, who has been found to be it. Raises RpcError."""
     asked_ms, bound = master.now_ms(), bound_of(request)
-    as_of = age_of(reign, master, asked_ms)
+    as_of = age_of(active_master, master, asked_ms)
     if not bound.is_none and not bound.allows(as_of):
         try:
-            await reign.fence.client.sync("/")
+            await active_master.fence.client.sync("/")
         except CoordError as error:
             raise RpcError(ms.BUSY, f"this master has no connection with the store at the moment: {error}") from error
         # The answer proves that our session lived when the question left, which was not before we were asked.
-        as_of = AsOf(0, reign.fence.client.last_zxid, "active", master.address)
+        as_of = AsOf(0, active_master.fence.client.last_zxid, "active", master.address)
         if not bound.allows(as_of):
             raise _too_stale(bound, as_of, "")
-    assigner = reign.assigner
+    assigner = active_master.assigner
     picture = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms())
     return stamped(read(picture, request), as_of)
 
@@ -82,14 +82,14 @@ async def by_mirror(master: Master, request: Read, active: str) -> msgspec.Struc
     of the active master as a hint, or what the answer itself raises."""
     if not is_for_standby(request):
         return None
-    asked_ms, bound, feed = master.now_ms(), bound_of(request), master.feed
+    asked_ms, bound, watcher = master.now_ms(), bound_of(request), master.watcher
     wanted = ANY_AGE if bound.is_none else bound
-    as_of = None if feed is None else await feed.prove(wanted, asked_ms)
-    if feed is None or feed.mirror is None or as_of is None:
+    as_of = None if watcher is None else await watcher.prove(wanted, asked_ms)
+    if watcher is None or watcher.mirror is None or as_of is None:
         if bound.is_none:
             raise RpcError(ms.BUSY, "this master has not read the cluster yet")
-        raise _too_stale(bound, None if feed is None else feed.as_of(asked_ms), active)
-    picture = ReadView(feed.mirror.world, master.limits, StepLog(0), master.now_ms())
+        raise _too_stale(bound, None if watcher is None else watcher.as_of(asked_ms), active)
+    picture = ReadView(watcher.mirror.world, master.limits, StepLog(0), master.now_ms())
     return stamped(read(picture, request), msgspec.structs.replace(as_of, master=master.address))
 
 

@@ -29,12 +29,12 @@ class FencingReign(Reign, Protocol):
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord: ...
 
 
-async def fence(reign: FencingReign, request: ms.FenceServer) -> ms.Accepted:
+async def fence(active_master: FencingReign, request: ms.FenceServer) -> ms.Accepted:
     """Have a server fenced; with `wait_ms`, answer when its replicas are open elsewhere. Raise RpcError."""
     uuid = request.uuid
     if request.bar_ms < fx.BAR_FOR_EVER:
         raise RpcError(ms.BAD_REQUEST, f"{request.bar_ms} ms is no time for which a server can be fenced")
-    server = reign.world.servers.get(uuid)
+    server = active_master.world.servers.get(uuid)
     if server is None:
         raise RpcError(ms.NOT_FOUND, f"there is no live server {uuid!r}")
     now = server.incarnation.start_code
@@ -46,8 +46,8 @@ async def fence(reign: FencingReign, request: ms.FenceServer) -> ms.Accepted:
         )
     replicas = [*server.open.values(), *server.incoming.values()]
     is_fenced_already = bool(server.fencing)
-    reign.observe(ev.FenceRequested(uuid, request.reason, request.bar_ms))
-    await reign.wait(
+    active_master.observe(ev.FenceRequested(uuid, request.reason, request.bar_ms))
+    await active_master.wait(
         lambda: not server.fencing or server.fenced_until_ms is not None,
         FENCE_WAIT_MS,
         lambda: f"the store has not confirmed yet that {uuid} is fenced",
@@ -56,9 +56,9 @@ async def fence(reign: FencingReign, request: ms.FenceServer) -> ms.Accepted:
         raise RpcError(ms.BUSY, f"server {uuid} has gone or changed meanwhile")
     if is_fenced_already and request.bar_ms:
         # By the master itself, or by a request that named another time: only the bar is new.
-        await store.bar_server(reign.fence, reign.bar_of(server.record, request.reason, request.bar_ms))
+        await store.bar_server(active_master.fence, active_master.bar_of(server.record, request.reason, request.bar_ms))
     waiting = f"{uuid} is fenced{until_words(request.bar_ms)}"
-    await reign.wait(
+    await active_master.wait(
         lambda: not _left(replicas, server),
         request.wait_ms,
         lambda: f"{waiting}; {_left(replicas, server)} of its {len(replicas)} replicas are not open elsewhere yet",
@@ -67,13 +67,13 @@ async def fence(reign: FencingReign, request: ms.FenceServer) -> ms.Accepted:
     return ms.Accepted(f"{waiting}; {_words(len(replicas), places)}", places)
 
 
-async def unfence(reign: FencingReign, request: ms.UnfenceServer) -> ms.Accepted:
+async def unfence(active_master: FencingReign, request: ms.UnfenceServer) -> ms.Accepted:
     """End a server's bar. Raise RpcError if there is none."""
-    if request.uuid not in reign.world.bars:
-        path = reign.fence.layout.bar(request.uuid)
-        if await reign.fence.client.exists(path) is None:
+    if request.uuid not in active_master.world.bars:
+        path = active_master.fence.layout.bar(request.uuid)
+        if await active_master.fence.client.exists(path) is None:
             raise RpcError(ms.NOT_FOUND, f"server {request.uuid!r} is not fenced")
-    await store.delete_if_there(reign.fence, reign.fence.layout.bar(request.uuid))
+    await store.delete_if_there(active_master.fence, active_master.fence.layout.bar(request.uuid))
     return ms.Accepted(f"{request.uuid} gets regions again")
 
 

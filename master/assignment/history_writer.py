@@ -55,29 +55,29 @@ TIDY_MS: Final = 5_000
 class ChroniclePage:
     """A segment that is on its way with a multi. Its methods say what became of the multi."""
 
-    def __init__(self, chronicle: HistoryWriter, segment: Segment, op: WriteOp, seen: list[HistoryEntry]) -> None:
-        self._chronicle = chronicle
+    def __init__(self, history_writer: HistoryWriter, segment: Segment, op: WriteOp, seen: list[HistoryEntry]) -> None:
+        self._history_writer = history_writer
         self.segment = segment
         self._seen = seen
         self.op = op
 
     def written(self) -> None:
         """Count the segment: the multi has committed."""
-        self._chronicle.settled(self, is_there=True)
+        self._history_writer.settled(self, is_there=True)
 
     def refused(self) -> None:
         """Put back what was no step of the refused multi: nothing of the multi was done."""
-        self._chronicle.settled(self, is_there=False)
-        self._chronicle.log.put_back(self._seen)
+        self._history_writer.settled(self, is_there=False)
+        self._history_writer.log.put_back(self._seen)
 
     def lost(self) -> None:
         """Keep the page open: nobody knows whether the multi was done. Its znode, or none, will tell."""
-        self._chronicle.doubtful.append(self)
+        self._history_writer.doubtful.append(self)
 
     def unwritable(self, error: OperationError) -> None:
         """Go on without a history: the store refused the page itself, and transitions are more important."""
-        self._chronicle.settled(self, is_there=False)
-        self._chronicle.give_up(error)
+        self._history_writer.settled(self, is_there=False)
+        self._history_writer.give_up(error)
 
 
 class HistoryWriter:

@@ -77,7 +77,7 @@ class Reign(Protocol):
     def world(self) -> ClusterState: ...
 
     @property
-    def chronicle(self) -> HistoryWriter: ...
+    def history_writer(self) -> HistoryWriter: ...
 
     def observe(self, event: ev.Event) -> None: ...
 
@@ -97,13 +97,13 @@ class TableOperations:
 
     def __init__(
         self,
-        reign: Reign,
+        active_master: Reign,
         now_ms: Callable[[], int],
         token: Callable[[int], bytes],
         grace_ms: int,
     ) -> None:
         """`grace_ms`: how long the rows of a deleted table are kept."""
-        self._reign = reign
+        self._active_master = active_master
         self._grace_ms = grace_ms
         self._now_ms = now_ms
         self._token = token
@@ -128,7 +128,7 @@ class TableOperations:
                 record = await self._perform(request)
         except RpcError:
             # Our picture stands against it. Is it still the truth, or has another master changed what we know?
-            await self._reign.fence.stands()
+            await self._active_master.fence.stands()
             raise
         return await self._answer(request, record)
 
@@ -154,7 +154,7 @@ class TableOperations:
         Raises:
             RpcError: the id has been used for something else.
         """
-        found = await tables.find_request(self._reign.fence, request.request_id)
+        found = await tables.find_request(self._active_master.fence, request.request_id)
         if found is None:
             return None
         if found.digest != ddl.contents_digest(request):
@@ -162,14 +162,14 @@ class TableOperations:
                 ms.BAD_REQUEST,
                 f"request id {request.request_id} belongs to another request: {found.kind} of table {found.table.name}",
             )
-        known = self._reign.world.tables.get(found.table.table_id)
+        known = self._active_master.world.tables.get(found.table.table_id)
         if known is None or known.record != found.table:
             await self.look_again(found.table.table_id)
         return found.table
 
     def _entry(self, request: ddl.DdlRequest, table: TableRecord) -> tables.Ops:
         """The part of the multi that records the result."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         if not request.request_id:
             return []
         kind, digest = type(request).__name__, ddl.contents_digest(request)
@@ -198,7 +198,7 @@ class TableOperations:
     async def _create(self, request: ddl.CreateTable) -> TableRecord:
         """DD-01: the name is locked and the table PREPARING until the write that makes it RUNNING."""
         schema, specs = plan_create(request)
-        world = self._reign.world
+        world = self._active_master.world
         kind = kind_for(request, world)
         async with self.locks.hold(Lock(Rank.NAME, request.name)):
             if request.name in world.names:
@@ -212,12 +212,12 @@ class TableOperations:
                 await self._write_new(written, regions, self._entry(request, written))
             finally:
                 del self.preparing[table.table_id]
-            self._reign.observe(ev.TableSeen(written, 0, [(region, 0) for region in regions]))
+            self._active_master.observe(ev.TableSeen(written, 0, [(region, 0) for region in regions]))
         return written
 
     async def _write_new(self, table: TableRecord, regions: list[RegionRecord], entry: tables.Ops) -> None:
         """Write a new table; if remains of an unfinished one have its name, after clearing them away."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         try:
             await tables.create(fence, table, regions, entry)
         except tables.AlreadyExists:
@@ -227,7 +227,7 @@ class TableOperations:
 
     async def _clear_remains(self, name: str) -> bool:
         """Whether the name was that of a table whose creation was not finished, and is free now."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         path = fence.layout.name(name)
         found = await store.read_all(fence.client, [path])
         if not found:
@@ -276,7 +276,7 @@ class TableOperations:
 
     async def _write_alter(self, request: ddl.AlterTable, table: Table) -> TableRecord:
         former = table.record
-        if request.name and request.name != former.name and request.name in self._reign.world.names:
+        if request.name and request.name != former.name and request.name in self._active_master.world.names:
             raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}")
         try:
             altered = alter(former, request)
@@ -293,20 +293,20 @@ class TableOperations:
         self, request: ddl.AlterTable | ddl.SetTableIntent, table: Table, changed: TableRecord
     ) -> TableRecord:
         """Write a table's next record, if it is another one, and take it over."""
-        fence, former = self._reign.fence, table.record
+        fence, former = self._active_master.fence, table.record
         entry = self._entry(request, changed)
         if changed == former:
             await tables.record_only(fence, former, table.version, entry)
             return former
         version = await tables.change(fence, changed, table.version, entry, former_name=former.name)
-        self._reign.observe(ev.TableSeen(changed, version))
+        self._active_master.observe(ev.TableSeen(changed, version))
         return changed
 
     async def _delete(self, request: ddl.DeleteTable, table: Table) -> TableRecord:
         """DD-06: to REMOVED, and the name given free, in one write; then the regions are closed."""
         removed = purging.deleted(table.record, self._now_ms(), self._grace_ms)
-        version = await tables.remove(self._reign.fence, removed, table.version, self._entry(request, removed))
-        self._reign.observe(ev.TableSeen(removed, version))
+        version = await tables.remove(self._active_master.fence, removed, table.version, self._entry(request, removed))
+        self._active_master.observe(ev.TableSeen(removed, version))
         return removed
 
     # --- what the background wants ------------------------------------------------------------------------------------
@@ -314,29 +314,29 @@ class TableOperations:
     async def finish_altering(self, effect: fx.FinishAltering) -> None:
         """ALTERING to RUNNING: every region follows the latest schema (DD-07). Nothing, if it was altered again."""
         async with self.locks.hold(Lock(Rank.TABLE, effect.table_id)):
-            table = self._reign.world.tables.get(effect.table_id)
+            table = self._active_master.world.tables.get(effect.table_id)
             if table is None or table.record.state is not TableState.ALTERING:
                 return
             if table.record.schema_version != effect.schema_version:
                 return
             done = applied(table.record)
             try:
-                version = await tables.change(self._reign.fence, done, table.version, [])
+                version = await tables.change(self._active_master.fence, done, table.version, [])
             except MultiFailed as error:
                 log.info("table {table} stays ALTERING for now: {error}", table=done.name, error=error)
                 await self.look_again(effect.table_id)
                 return
-            self._reign.observe(ev.TableSeen(done, version))
+            self._active_master.observe(ev.TableSeen(done, version))
 
     async def look_again(self, table_id: str) -> None:
         """Read a table anew: what is known of it may be out of date, or nothing is.
 
         Keep the known record, at its new version, if somebody has written over the znode what is no table.
         """
-        fence = self._reign.fence
+        fence = self._active_master.fence
         path = fence.layout.table(table_id)
         for _, data, stat in await store.read_all(fence.client, [path]):
-            known = self._reign.world.tables.get(table_id)
+            known = self._active_master.world.tables.get(table_id)
             try:
                 record = decode_table(data, path)
             except CorruptZnode as error:
@@ -346,29 +346,29 @@ class TableOperations:
                 record = known.record
             if known is not None:
                 if known.version != stat.version:
-                    self._reign.observe(ev.TableSeen(record, stat.version))
+                    self._active_master.observe(ev.TableSeen(record, stat.version))
             elif not record.finished_ms:
                 regions = await store.load_regions(fence.client, fence.layout, table_id)
-                self._reign.observe(ev.TableSeen(record, stat.version, regions))
+                self._active_master.observe(ev.TableSeen(record, stat.version, regions))
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _visible(self, name: str) -> Table:
         """The table of that name or id. Raises RpcError(NOT_FOUND): also for one that is deleted."""
-        table = find_table(self._reign.world, name)
+        table = find_table(self._active_master.world, name)
         if table.record.state not in VISIBLE:
             raise RpcError(ms.NOT_FOUND, f"table {name!r} is deleted")
         return table
 
     async def _answer(self, request: ddl.DdlRequest, record: TableRecord) -> ms.Tables:
         """The result: the record as it was written, and the table's counts now, or when what is waited for holds."""
-        table = self._reign.world.tables.get(record.table_id)
-        if table is None or self._reign.is_over:
+        table = self._active_master.world.tables.get(record.table_id)
+        if table is None or self._active_master.is_over:
             # Deleted and closed by now, or another master goes on with it: it was done all the same (OC-06).
-            if request.wait_ms > 0 and self._reign.is_over:
+            if request.wait_ms > 0 and self._active_master.is_over:
                 raise RpcError(ms.TIMED_OUT, f"table {record.name} is written; another master goes on with it")
             return ms.Tables([ms.TableSummary(record, record.regions, 0, 0, 0, 0)])
-        await self._reign.wait(
+        await self._active_master.wait(
             lambda: is_settled(request, table),
             request.wait_ms,
             lambda: f"table {record.name}: {so_far(request, table)}",

@@ -45,14 +45,14 @@ class Janitor:
 
     def __init__(
         self,
-        reign: Reign,
+        active_master: Reign,
         operations: TableOperations,
         now_ms: Callable[[], int],
         finished: Callable[[TableRecord], None] = lambda _: None,
     ) -> None:
         """`finished` is called for each deleted table of which nothing is open any more."""
         self.finished = finished
-        self._reign = reign
+        self._active_master = active_master
         self._operations = operations
         self._now_ms = now_ms
         self._prune_at_ms = now_ms() + PRUNE_FIRST_MS
@@ -63,7 +63,7 @@ class Janitor:
         Not while there is a transition of one of them: a server whose registration has gone can have begun to close it
         before it hears of that.
         """
-        fence, table = self._reign.fence, effect.record
+        fence, table = self._active_master.fence, effect.record
         suspects = {one.region_id for one, _ in effect.regions if _names_a_server(one)}
         for known in (effect.regions, None):
             try:
@@ -81,14 +81,14 @@ class Janitor:
             except MultiFailed as error:
                 log.info("table {table} is not marked as finished: {error}", table=table.name, error=error)
             else:
-                self._reign.observe(ev.FinishAnswered(table.table_id, True))
+                self._active_master.observe(ev.FinishAnswered(table.table_id, True))
                 self.finished(record)
                 return
-        self._reign.observe(ev.FinishAnswered(table.table_id, False))
+        self._active_master.observe(ev.FinishAnswered(table.table_id, False))
         await self._operations.look_again(table.table_id)
 
     async def _transitions_of(self, replication: int, region_ids: Iterable[str]) -> list[tuple[TransitionRecord, int]]:
-        fence = self._reign.fence
+        fence = self._active_master.fence
         keys = ((region_id, replica) for region_id in sorted(region_ids) for replica in range(replication))
         found = await store.read_all(fence.client, [fence.layout.transition(*key) for key in keys])
         return store.decoded(found, decode_transition)
@@ -98,18 +98,18 @@ class Janitor:
     ) -> None:
         """The table is not finished: what servers have begun is brought to its end first, as any transition is."""
         log.info("table {table} is not finished yet: {count} transitions", table=table_id, count=len(late))
-        self._reign.observe(ev.FinishAnswered(table_id, False))
+        self._active_master.observe(ev.FinishAnswered(table_id, False))
         begun = {record.region_id for record, _ in late}
         for region, version in regions:
             if region.region_id in begun:
-                self._reign.observe(ev.RegionSeen(region, version))
+                self._active_master.observe(ev.RegionSeen(region, version))
         for record, version in late:
-            self._reign.observe(ev.TransitionRead(record.region_id, record.replica, record, version))
+            self._active_master.observe(ev.TransitionRead(record.region_id, record.replica, record, version))
 
     async def replace_region(self, effect: fx.ReplaceRegion) -> None:
         """DD-03: one write; DD-04: if it is refused, nothing has changed anywhere."""
         former, fresh = effect.record, effect.fresh
-        layout, chronicle = self._reign.fence.layout, self._reign.chronicle
+        layout, history_writer = self._active_master.fence.layout, self._active_master.history_writer
         locks = (Lock(Rank.TABLE, former.table_id, writes=False), Lock(Rank.REGION, former.region_id))
         async with self._operations.locks.hold(*locks):
             ops: list[WriteOp] = [
@@ -118,26 +118,26 @@ class Janitor:
             table = (former.table_id, effect.table_version)
             ops += tables.replace_region(layout, former, effect.version, fresh, table)
             try:
-                await chronicle.write(chronicle.page_of_ends(effect.transitions, Cause.REPLACED), ops)
+                await history_writer.write(history_writer.page_of_ends(effect.transitions, Cause.REPLACED), ops)
             except MultiFailed as error:
                 if await self._is_replaced(former):  # by a write of ours whose answer was lost
-                    self._reign.observe(ev.RegionReplaced(former.region_id, fresh))
+                    self._active_master.observe(ev.RegionReplaced(former.region_id, fresh))
                     return
                 log.info("{region} is not replaced: {error}", region=former.region_id, error=error)
-                self._reign.observe(ev.ReplaceFailed(former.region_id))
+                self._active_master.observe(ev.ReplaceFailed(former.region_id))
                 return
-            self._reign.observe(ev.RegionReplaced(former.region_id, fresh))
+            self._active_master.observe(ev.RegionReplaced(former.region_id, fresh))
 
     async def _is_replaced(self, region: RegionRecord) -> bool:
-        path = self._reign.fence.layout.region(region.table_id, region.region_id)
-        found = store.decoded(await store.read_all(self._reign.fence.client, [path]), decode_region)
+        path = self._active_master.fence.layout.region(region.table_id, region.region_id)
+        found = store.decoded(await store.read_all(self._active_master.fence.client, [path]), decode_region)
         return any(record.state is TabletState.REPLACED for record, _ in found)
 
     async def clear(self, orphans: Iterable[tuple[str, str]]) -> None:
         """Remove what is left of tables whose creation was not finished; never one that is being created now."""
         for table_id, name_path in orphans:
             if table_id not in self._operations.preparing:
-                await tables.remove_orphan(self._reign.fence, table_id, name_path)
+                await tables.remove_orphan(self._active_master.fence, table_id, name_path)
 
     def prune_is_due(self) -> bool:
         """Whether it is time to look over the results that are kept."""
@@ -149,7 +149,7 @@ class Janitor:
 
     async def prune_requests(self) -> None:
         """Forget results that are old, or too many; the oldest first. May be repeated."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         found = await store.read_all(fence.client, await store.list_all(fence.client, [fence.layout.requests]))
         aged: list[tuple[int, str]] = []
         for path, data, _ in found:

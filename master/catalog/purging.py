@@ -50,8 +50,8 @@ class PurgingReign(Reign, Protocol):
 class Purging:
     """See the module docstring. One per reign."""
 
-    def __init__(self, reign: PurgingReign, locks: LockTable, now_ms: Callable[[], int], grace_ms: int) -> None:
-        self._reign = reign
+    def __init__(self, active_master: PurgingReign, locks: LockTable, now_ms: Callable[[], int], grace_ms: int) -> None:
+        self._active_master = active_master
         self._locks = locks
         self._now_ms = now_ms
         self.grace_ms = grace_ms
@@ -78,7 +78,7 @@ class Purging:
         if self.waiting is None:
             if not self._is_reading:
                 self._is_reading = True
-                self._reign.persist(self._read)
+                self._active_master.persist(self._read)
             return
         now_ms = self._now_ms()
         for table_id, table in self.waiting.items():
@@ -88,10 +88,10 @@ class Purging:
             due_ms = max(0 if table.purging_ms else table.purge_at_ms, self._next_ms.get(table_id, 0))
             if due_ms <= now_ms and table_id not in self._running:
                 self._running.add(table_id)
-                self._reign.persist(partial(self._purge_once, table_id))
+                self._active_master.persist(partial(self._purge_once, table_id))
 
     async def _read(self) -> None:
-        fence = self._reign.fence
+        fence = self._active_master.fence
         found = await store.load_tables(fence.client, fence.layout)
         self.waiting = {table.table_id: table for table, _ in found if is_awaiting_purge(table)}
 
@@ -111,7 +111,7 @@ class Purging:
         if server is None:
             return
         try:
-            answer = await self._reign.order_purge(server, table_id)
+            answer = await self._active_master.order_purge(server, table_id)
         except RpcError as error:
             log.warn("rows of deleted table {table} are kept for now: {error}", table=table.name, error=error)
             return
@@ -148,14 +148,14 @@ class Purging:
 
     async def _latest(self, table_id: str) -> TableRecord | None:
         """Return the record as the store has it; None if nothing of the table is to be purged."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         read = await store.read_all(fence.client, [fence.layout.table(table_id)])
         records = [table for table, _ in store.decoded(read, decode_table) if is_awaiting_purge(table)]
         return records[0] if records else None
 
     async def _write(self, table_id: str, **changes: int) -> TableRecord | None:
         """Change the record by compare-and-set, under the table's lock; None if there was nothing to change."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         async with self._locks.hold(Lock(Rank.TABLE, table_id)):
             read = await store.read_all(fence.client, [fence.layout.table(table_id)])
             for table, version in store.decoded(read, decode_table):
@@ -173,7 +173,11 @@ class Purging:
     def _server_for(self, table: TableRecord) -> ServerRecord | None:
         """Return a live server that can remove the table's rows, another one at each try; None if there is none."""
         able = sorted(
-            (one for one in self._reign.world.servers.values() if not one.fencing and can_open(one.kind, table.kind)),
+            (
+                one
+                for one in self._active_master.world.servers.values()
+                if not one.fencing and can_open(one.kind, table.kind)
+            ),
             key=lambda one: (one.group != table.group, one.uuid),
         )
         return able[(self._tries.get(table.table_id, 1) - 1) % len(able)].record if able else None

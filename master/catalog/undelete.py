@@ -27,9 +27,9 @@ from regions.transitions import purging
 class Undelete:
     """Carries out UndeleteTable for one reign."""
 
-    def __init__(self, reign: Reign, locks: LockTable, forget: Callable[[str], None]) -> None:
+    def __init__(self, active_master: Reign, locks: LockTable, forget: Callable[[str], None]) -> None:
         """`forget(table_id)`: the table awaits no purge any more."""
-        self._reign = reign
+        self._active_master = active_master
         self._locks = locks
         self._forget = forget
 
@@ -44,19 +44,19 @@ class Undelete:
             raise RpcError(ms.BAD_REQUEST, str(error)) from error
         async with self._locks.hold(Lock(Rank.TABLE, found.table_id), Lock(Rank.NAME, name)):
             former, version = await self._latest(found)
-            if name in self._reign.world.names:
+            if name in self._active_master.world.names:
                 raise RpcError(ms.ALREADY_EXISTS, f"there is a table {name!r}: give another name by --as")
             table = purging.undeleted(former, name)
-            fence = self._reign.fence
+            fence = self._active_master.fence
             regions = await store.load_regions(fence.client, fence.layout, table.table_id)
             back, table_version = await self._write(table, version, regions, entry(table))
             self._forget(table.table_id)
-            self._reign.observe(ev.TableSeen(table, table_version, back))
+            self._active_master.observe(ev.TableSeen(table, table_version, back))
         return table
 
     async def _find(self, text: str) -> TableRecord:
         """Return the deleted table of that id, or the one that had that name last and can still be brought back."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         every = [record for record, _ in await store.load_tables(fence.client, fence.layout)]
         named = [one for one in every if one.table_id == text] or [
             one for one in every if one.name == text and one.state is TableState.REMOVED
@@ -75,7 +75,7 @@ class Undelete:
 
     async def _latest(self, known: TableRecord) -> tuple[TableRecord, int]:
         """Return the table's record and its version, read under the table's lock."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         path = fence.layout.table(known.table_id)
         [(table, version)] = store.decoded(await store.read_all(fence.client, [path]), decode_table)
         self._check(table)
@@ -87,7 +87,7 @@ class Undelete:
         self, table: TableRecord, version: int, regions: list[tuple[RegionRecord, int]], entry: tables.Ops
     ) -> tuple[list[tuple[RegionRecord, int]], int]:
         """Write everything; return the regions as they are then, and the version of the table's record."""
-        fence, layout = self._reign.fence, self._reign.fence.layout
+        fence, layout = self._active_master.fence, self._active_master.fence.layout
         ops: tables.Ops = []
         back: list[tuple[RegionRecord, int]] = []
         for former, region_version in regions:

@@ -81,24 +81,24 @@ class ActiveProbe:
 class _Idle(Protocol):
     """Says nothing; whatever is said to it is ignored."""
 
-    def __init__(self, vigil: ActiveProbe) -> None:
-        self._vigil = vigil
+    def __init__(self, active_probe: ActiveProbe) -> None:
+        self._active_probe = active_probe
 
     def connectionMade(self) -> None:
-        self._vigil.connected()
+        self._active_probe.connected()
 
     def connectionLost(self, reason: Failure | None = None) -> None:  # noqa: ARG002
-        self._vigil.lost()
+        self._active_probe.lost()
 
 
 class _Factory(ClientFactory):
     noisy = False
 
-    def __init__(self, vigil: ActiveProbe) -> None:
-        self._vigil = vigil
+    def __init__(self, active_probe: ActiveProbe) -> None:
+        self._active_probe = active_probe
 
     def buildProtocol(self, addr: Any) -> _Idle:  # noqa: ARG002
-        return _Idle(self._vigil)
+        return _Idle(self._active_probe)
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:  # noqa: ARG002
-        self._vigil.failed(reason)
+        self._active_probe.failed(reason)

@@ -97,12 +97,12 @@ class Election:
             self._released = released
             if await self._client.exists(self._layout.active, watch=self._active_changed) is not None:
                 await self._read_active()
-                vigil = self._watch_over(self.active)
+                active_probe = self._watch_over(self.active)
                 try:
                     await released
                 finally:
-                    if vigil is not None:
-                        vigil.close()
+                    if active_probe is not None:
+                        active_probe.close()
                 racing()
 
     async def release(self) -> None:
@@ -122,9 +122,9 @@ class Election:
         def gone() -> None:
             ensureDeferred(self._vacate(active)).addErrback(kept)
 
-        vigil = ActiveProbe(self._reactor, active.host, active.port, gone)
-        vigil.start()
-        return vigil
+        active_probe = ActiveProbe(self._reactor, active.host, active.port, gone)
+        active_probe.start()
+        return active_probe
 
     async def _vacate(self, dead: ActiveRecord) -> None:
         """Delete `/active` if that start of a master still holds it: nobody listens at its address any more."""

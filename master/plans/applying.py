@@ -60,8 +60,8 @@ class Ruler(Protocol):
 class Applying:
     """The plan that is being applied, if there is one."""
 
-    def __init__(self, reign: Ruler, now_ms: Callable[[], int]) -> None:
-        self._reign = reign
+    def __init__(self, active_master: Ruler, now_ms: Callable[[], int]) -> None:
+        self._active_master = active_master
         self._now_ms = now_ms
         self._record: PlanRecord | None = None
         self._heard_ms = 0
@@ -83,7 +83,7 @@ class Applying:
 
     async def begin(self, request: ms.BeginPlan) -> ms.PlanReport:
         """Take note of a plan that is about to be handed over. Raises RpcError."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         if not _PLAN_ID.fullmatch(request.plan_id) or request.plan_id in (".", ".."):
             raise RpcError(ms.BAD_REQUEST, f"{request.plan_id!r} is no name of a plan: letters, digits, '.', '_', '-'")
         if not 0 <= request.moves <= MOVES_MAX or request.parts < 0:
@@ -100,7 +100,7 @@ class Applying:
             self._lock.release()
 
     async def _begin(self, request: ms.BeginPlan) -> ms.PlanReport:
-        fence = self._reign.fence
+        fence = self._active_master.fence
         if self.running() not in ("", request.plan_id):
             raise RpcError(ms.BAD_REQUEST, f"plan {self.running()} is being applied; abort it, or wait for its end")
         if self._record is not None:
@@ -159,17 +159,17 @@ class Applying:
         changed = msgspec.structs.replace(
             record, parts_done=record.parts_done + 1, handed=record.handed + len(moves), skipped=skipped
         )
-        fence = self._reign.fence
+        fence = self._active_master.fence
         move_id = f"{record.plan_id}.{record.created_ms}.{request.part:05d}"
         batch = MoveBatch(move_id, tuple(moves), "plan", record.plan_id, fence.epoch, self._now_ms())
-        await self._reign.insist(lambda: self._put(changed, batch))
+        await self._active_master.insist(lambda: self._put(changed, batch))
         self._record = changed
-        self._reign.observe(ev.MovesAccepted(batch))
+        self._active_master.observe(ev.MovesAccepted(batch))
         return self._report(changed)
 
     async def _put(self, record: PlanRecord, batch: MoveBatch) -> None:
         """The record and its batch in one multi; done before if the batch is there (a lost answer)."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         ops: list[WriteOp] = [SetData(fence.layout.plan(record.plan_id), encode(record))]
         if batch.moves:
             ops.append(Create(fence.layout.move_batch(batch.move_id), encode(batch)))
@@ -182,7 +182,7 @@ class Applying:
 
     def _move(self, planned: ms.PlannedMove) -> Move | str:
         """The move, or why the assigner is left to decide about that replica."""
-        world = self._reign.assigner.world
+        world = self._active_master.assigner.world
         replica = world.replicas.get(f"{planned.region_id}-{planned.replica}")
         if replica is None:
             return "the region is gone"
@@ -216,15 +216,15 @@ class Applying:
 
     async def _abort(self, record: PlanRecord, note: str) -> ms.PlanReport:
         ended = self._ended(record, PlanState.ABORTED, note)
-        await self._reign.insist(lambda: self._withdraw(ended))
+        await self._active_master.insist(lambda: self._withdraw(ended))
         self._record = None
         report = self._report(ended)
-        self._reign.observe(ev.MovesWithdrawn(record.plan_id))
+        self._active_master.observe(ev.MovesWithdrawn(record.plan_id))
         log.info("plan {plan} ends early: {note}", plan=record.plan_id, note=note)
         return report
 
     async def _withdraw(self, record: PlanRecord) -> None:
-        fence = self._reign.fence
+        fence = self._active_master.fence
         while True:
             batches = await store.load_moves(fence.client, fence.layout)
             ops: list[WriteOp] = [SetData(fence.layout.plan(record.plan_id), encode(record))]
@@ -250,7 +250,7 @@ class Applying:
         record, now = self._record, self._now_ms()
         if record is None or self._lock.locked:
             return
-        left = sum(self._reign.assigner.plan_left(record.plan_id))
+        left = sum(self._active_master.assigner.plan_left(record.plan_id))
         if left == 0 and record.parts_done >= record.parts:
             self._record = None
             ended = self._ended(record, PlanState.DONE, record.note)
@@ -264,14 +264,14 @@ class Applying:
             self._store(self._record)
 
     def _ended(self, record: PlanRecord, state: PlanState, note: str) -> PlanRecord:
-        left = sum(self._reign.assigner.plan_left(record.plan_id)) if state is PlanState.ABORTED else 0
+        left = sum(self._active_master.assigner.plan_left(record.plan_id)) if state is PlanState.ABORTED else 0
         return msgspec.structs.replace(
             record, state=state, note=note, assigned=record.handed - left, finished_ms=self._now_ms()
         )
 
     def _store(self, record: PlanRecord) -> None:
-        fence = self._reign.fence
-        self._reign.persist(lambda: fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))]))
+        fence = self._active_master.fence
+        self._active_master.persist(lambda: fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))]))
 
     def _report(self, record: PlanRecord) -> ms.PlanReport:
-        return ms.PlanReport(record, *self._reign.assigner.plan_left(record.plan_id))
+        return ms.PlanReport(record, *self._active_master.assigner.plan_left(record.plan_id))

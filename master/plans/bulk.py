@@ -49,9 +49,9 @@ class Bulks:
     """The plans under way, and the latest one for the status."""
 
     def __init__(
-        self, reign: Ruler, planner: Planner, now_ms: Callable[[], int], token: Callable[[int], bytes]
+        self, active_master: Ruler, planner: Planner, now_ms: Callable[[], int], token: Callable[[int], bytes]
     ) -> None:
-        self._reign = reign
+        self._active_master = active_master
         self._planner = planner
         self._now_ms = now_ms
         self._token = token
@@ -76,20 +76,20 @@ class Bulks:
             placements = await self._plan(bulk, request)
         finally:
             self._lock.release()
-        if self._reign.is_over:
+        if self._active_master.is_over:
             return
         bulk.stage = ""
-        await self._reign.insist(lambda: self._store(bulk))
+        await self._active_master.insist(lambda: self._store(bulk))
         bulk.is_handed_over = True
-        self._reign.observe(ev.PlanReady(plan_id, request.keys, placements))
+        self._active_master.observe(ev.PlanReady(plan_id, request.keys, placements))
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
         """Placements, by whichever engine; none at all if no engine can plan: the assigner then places singly."""
-        reign = self._reign
-        reign.phases.restart_from("plan")
-        reign.phases.begin("plan")
+        active_master = self._active_master
+        active_master.phases.restart_from("plan")
+        active_master.phases.begin("plan")
         plan_id = bulk.record.plan_id
-        world = reign.assigner.world
+        world = active_master.assigner.world
         replicas = [world.replicas[key] for key in request.keys if key in world.replicas]
         snapshot = snapshot_of(world, replicas)
 
@@ -97,7 +97,7 @@ class Bulks:
             bulk.stage = stage
 
         try:
-            made = await self._planner.make(plan_id, reign.fence.epoch, snapshot, bulk.record.engine, progress)
+            made = await self._planner.make(plan_id, active_master.fence.epoch, snapshot, bulk.record.engine, progress)
             placements = made.placements
             note = "; ".join(filter(None, (bulk.record.note, made.note)))
             bulk.change(
@@ -111,15 +111,15 @@ class Bulks:
             log.warn("no bulk plan, regions are placed one by one: {error}", error=error)
             placements = {}
             bulk.change(engine="single", note=str(error), state=PlanState.APPLYING)
-        if not reign.is_over:
-            reign.phases.begin("OFFLINE")
+        if not active_master.is_over:
+            active_master.phases.begin("OFFLINE")
         return placements
 
     def _new(self, request: fx.RequestPlan) -> BulkPlan:
         """A plan's record; one that a former master left unfinished goes on under its id (X8)."""
         unfinished = self._unfinished.pop() if self._unfinished else None
         engine, note = self._planner.engine_for(len(request.keys))
-        epoch = self._reign.fence.epoch
+        epoch = self._active_master.fence.epoch
         if unfinished is not None:
             plan_id, note = unfinished.plan_id, f"begun under epoch {unfinished.epoch}"
         else:
@@ -136,7 +136,7 @@ class Bulks:
         return BulkPlan(record, request.keys, lambda: self._now_ms() / 1000)
 
     async def _store(self, bulk: BulkPlan) -> None:
-        fence = self._reign.fence
+        fence = self._active_master.fence
         path = fence.layout.plan(bulk.record.plan_id)
         exists = await fence.client.exists(path) is not None
         data = encode(bulk.record)
@@ -151,9 +151,9 @@ class Bulks:
             if bulk is not None and bulk.is_handed_over and effect.before is None:
                 bulk.offline += 1
                 if bulk.offline == len(bulk.keys) and bulk is self.latest:
-                    self._reign.phases.begin("open")
+                    self._active_master.phases.begin("open")
         elif effect.cause is Cause.DONE:
-            replica = self._reign.assigner.world.replicas.get(effect.key)
+            replica = self._active_master.assigner.world.replicas.get(effect.key)
             transition = None if replica is None else replica.transition
             bulk = self._running.get("" if transition is None else transition.plan_id)
             # A plan that goes on under its id has transitions of the former master's on their way: not its own.
@@ -164,16 +164,16 @@ class Bulks:
 
     def finish_stuck(self) -> None:
         """A plan is over, too, when nothing moves any more although not all of it arrived: parked, disabled."""
-        if not self._running or self._reign.assigner.unplaced:
+        if not self._running or self._active_master.assigner.unplaced:
             return
-        active = self._reign.assigner.world.active.values()
+        active = self._active_master.assigner.world.active.values()
         if all(one.transition is not None and one.transition.parked for one in active):
             for bulk in list(self._running.values()):
                 if bulk.record.state is PlanState.APPLYING and bulk.is_handed_over:
                     self._finish(bulk)
 
     def _finish(self, bulk: BulkPlan) -> None:
-        phases = self._reign.phases
+        phases = self._active_master.phases
         del self._running[bulk.record.plan_id]
         if bulk is self.latest:
             phases.end()
@@ -184,14 +184,14 @@ class Bulks:
             count=bulk.assigned,
             phases=", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in phases.report()),
         )
-        replicas = len(self._reign.assigner.world.replicas)
+        replicas = len(self._active_master.assigner.world.replicas)
         facts = {"planned": bulk.record.regions, "engine": bulk.record.engine, "replicas": replicas}
-        self._reign.persist(lambda: self._store(bulk))
-        self._reign.persist(lambda: self._reign.runs.save(facts))
+        self._active_master.persist(lambda: self._store(bulk))
+        self._active_master.persist(lambda: self._active_master.runs.save(facts))
 
     async def prune(self, plans: list[PlanRecord]) -> None:
         """Close the records of plans that left nothing to do, and remove records of long ago."""
-        fence = self._reign.fence
+        fence = self._active_master.fence
         while self._unfinished:
             record = msgspec.structs.replace(
                 self._unfinished.pop(),

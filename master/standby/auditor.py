@@ -176,7 +176,7 @@ class Auditor:
             await self._read_servers()
             await self._read_tables(await self._client.children(self._layout.tables))
             paths = await store.list_all(self._client, self._layout.shard_paths())
-            sights = [self._sight(*found) for found in await store.read_all(self._client, paths)]
+            sights = [self._store_session(*found) for found in await store.read_all(self._client, paths)]
         finally:
             self._syncing = False
         present = [one for one in sights if one is not None]
@@ -209,11 +209,11 @@ class Auditor:
     def transition_read(self, path: str, data: bytes, stat: Stat) -> None:
         """A transition was read, at the latest state that we have word of or a later one."""
         if not self._stopped:
-            sight = self._sight(path, data, stat)
-            if sight is not None:
-                self._report(self.audit.see(sight))
+            store_session = self._store_session(path, data, stat)
+            if store_session is not None:
+                self._report(self.audit.see(store_session))
 
-    def _sight(self, path: str, data: bytes, stat: Stat) -> ObservedTransition | None:
+    def _store_session(self, path: str, data: bytes, stat: Stat) -> ObservedTransition | None:
         key = path.rpartition("/")[2]
         self._versions[key] = max(stat.version, self._versions.get(key, UNKNOWN))
         try:

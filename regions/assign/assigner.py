@@ -86,7 +86,7 @@ class Assigner:
             timeout_ms=self.config.create_timeout_ms,
             replacements_max=self.config.replacements_max,
         )
-        self._catalogue = Catalogue(
+        self._catalog = Catalogue(
             self.world,
             self._alters,
             self._replacements,
@@ -97,7 +97,7 @@ class Assigner:
             self.config.reask_ms,
         )
         self._fleet = ServerTracker(
-            self.world, self.config, self._orders, self._selection, self._emit, self._settle, self._catalogue.finish
+            self.world, self.config, self._orders, self._selection, self._emit, self._settle, self._catalog.finish
         )
         self._begun = False
         self._suspended = False
@@ -164,7 +164,7 @@ class Assigner:
 
         At a cluster startup nothing is open: every region wants a first place, together, by a bulk plan (RT-06).
         """
-        self._begun = self._catalogue.has_begun = True
+        self._begun = self._catalog.has_begun = True
         if startup:
             self._moves.drop_all(self.world.replicas.values())
             for replica in self.world.replicas.values():
@@ -174,7 +174,7 @@ class Assigner:
             if not replica.is_at_rest:
                 self._settle(replica, now_ms)
         for table in list(self.world.tables.values()):
-            self._catalogue.finish(table)
+            self._catalog.finish(table)
 
     def suspend(self) -> None:
         """Decide nothing any more: the cluster is shutting down in order."""
@@ -208,11 +208,11 @@ class Assigner:
             case ev.PlanReady():
                 self._plan_ready(event, now_ms)
             case ev.TableSeen():
-                self._catalogue.table_seen(event, now_ms)
+                self._catalog.table_seen(event, now_ms)
             case ev.FinishAnswered():
-                self._catalogue.finish_answered(event)
+                self._catalog.finish_answered(event)
             case ev.RegionSeen():
-                self._catalogue.region_seen(event, now_ms)
+                self._catalog.region_seen(event, now_ms)
             case ev.ReplicasReported():
                 self._alters.reported(event.server, event.replicas)
                 self._damage_reported(event, now_ms)
@@ -222,9 +222,9 @@ class Assigner:
                 self._alters.lost(event.batch, now_ms)
             case ev.RegionReplaced():
                 self._remember_end(event.region_id, now_ms)
-                self._catalogue.region_replaced(event, now_ms)
+                self._catalog.region_replaced(event, now_ms)
             case ev.ReplaceFailed():
-                self._catalogue.replace_failed(event.region_id)
+                self._catalog.replace_failed(event.region_id)
             case _:
                 self._wish(event, now_ms)
 
@@ -259,7 +259,7 @@ class Assigner:
         if self._suspended:
             return
         self._fleet.tick(now_ms)
-        self._catalogue.checks.tick(now_ms)
+        self._catalog.checks.tick(now_ms)
         for region in self._replacements.tick(now_ms):
             for replica in region.replicas:
                 self._settle(replica, now_ms)
@@ -323,7 +323,7 @@ class Assigner:
         failure = replica.failure
         if record is None:
             self._become(replica, None, -1, now_ms)
-            self._catalogue.finish(replica.region.table)
+            self._catalog.finish(replica.region.table)
         else:
             self._become(replica, record, event.version, now_ms)
             if failure is not None and failure[0] >= event.version:
@@ -452,7 +452,7 @@ class Assigner:
                 replica.region.record, replica.proposed_region = replica.proposed_region, None
                 replica.region.version += 1
             self._become(replica, None, -1, now_ms)
-            self._catalogue.finish(replica.region.table)
+            self._catalog.finish(replica.region.table)
         else:
             self.history.append(master_step(replica.transition, record, cause, self.epoch, now_ms))
             self._become(replica, record, event.version, now_ms)
@@ -463,7 +463,7 @@ class Assigner:
         if replica is None or replica.writing is None:
             return
         if event.table_version is not None:
-            self._catalogue.checks.refused(replica, event.table_version, now_ms)
+            self._catalog.checks.refused(replica, event.table_version, now_ms)
             return
         deleting = replica.proposed is None
         replica.is_unread = True
@@ -525,7 +525,7 @@ class Assigner:
         """Do what the replica needs now; nothing while a write for it is on its way, or its transition is unread."""
         if not self._begun or self._suspended or replica.writing is not None or replica.is_unread:
             return
-        if replica.region.is_given_up and self._catalogue.settle_given_up(replica, now_ms):
+        if replica.region.is_given_up and self._catalog.settle_given_up(replica, now_ms):
             return
         transition = replica.transition
         if transition is None:

@@ -58,7 +58,7 @@ class _Peer:
     """One master: what it is owed, and the connection."""
 
     def __init__(self, reactor: Any, address: Address, sent: int) -> None:
-        self.tie = MasterLink(address, sent=sent)
+        self.link = MasterLink(address, sent=sent)
         self.client = RpcClient(reactor, *address)
         #: When it last answered, by the reactor's clock; None: never.
         self.heard_s: float | None = None
@@ -122,7 +122,7 @@ class HeartbeatSender:
     @property
     def is_told(self) -> bool:
         """A master leads, and has acknowledged everything that there is to tell."""
-        return any(peer.tie.is_told for peer in self._peers.values())
+        return any(peer.link.is_told for peer in self._peers.values())
 
     def reach(self) -> list[MasterReach]:
         """Which master answers, and how long ago it last did."""
@@ -130,10 +130,10 @@ class HeartbeatSender:
         return [
             MasterReach(
                 f"{host}:{port}",
-                peer.tie.uuid,
-                peer.tie.role.value,
+                peer.link.uuid,
+                peer.link.role.value,
                 -1 if peer.heard_s is None else int((now_s - peer.heard_s) * 1000),
-                peer.tie.trouble,
+                peer.link.trouble,
             )
             for (host, port), peer in sorted(self._peers.items())
         ]
@@ -182,7 +182,7 @@ class HeartbeatSender:
         wanted = dict.fromkeys((*self._static, *found))
         for address in [one for one in self._peers if one not in wanted]:
             peer = self._peers.pop(address)
-            self._sent[address] = peer.tie.sent
+            self._sent[address] = peer.link.sent
             peer.client.close()
         new = [one for one in wanted if one not in self._peers]
         for address in new:
@@ -206,20 +206,20 @@ class HeartbeatSender:
         """To whom it concerns: leaders that lack something, and masters that have never been told of us."""
         self._spread_news()
         for peer in list(self._peers.values()):
-            if peer.tie.is_urgent or peer.tie.role is Role.UNKNOWN or peer.tie.owed:
+            if peer.link.is_urgent or peer.link.role is Role.UNKNOWN or peer.link.owed:
                 self._send(peer)
 
     def _spread_news(self) -> None:
         changed = self._host.take_changed()
         if changed:
             for peer in self._peers.values():
-                peer.tie.changed(changed)
+                peer.link.changed(changed)
 
     def _send(self, peer: _Peer) -> None:
         us = self._host.us()
         if not us.cluster_id:
             return  # no master has ever worked on this store: nobody would know who we are
-        beat = peer.tie.beat(us)
+        beat = peer.link.beat(us)
         if beat is None:
             return
         timeout_s = max(TIMEOUT_S_MIN, TIMEOUT_PERIODS * self._period_s)
@@ -232,12 +232,12 @@ class HeartbeatSender:
             return
         peer.heard_s = self._reactor.seconds()
         self._host.heartbeat_ended(is_answered=True)
-        before = peer.tie.role
-        peer.tie.answered(reply, self._host.learn_epoch(reply.epoch))
-        if peer.tie.role is Role.LEADER and before is not Role.LEADER:
+        before = peer.link.role
+        peer.link.answered(reply, self._host.learn_epoch(reply.epoch))
+        if peer.link.role is Role.LEADER and before is not Role.LEADER:
             log.info("master {uuid} leads, epoch {epoch}: it gets a full report", uuid=reply.uuid, epoch=reply.epoch)
         peer.said = ""
-        if peer.tie.is_urgent:
+        if peer.link.is_urgent:
             self._send(peer)
 
     def _failed(self, failure: Failure, peer: _Peer) -> None:
@@ -246,7 +246,7 @@ class HeartbeatSender:
             return
         error: Any = failure.value
         self._host.heartbeat_ended(is_answered=False)
-        peer.tie.failed(str(error), is_stranger=error.code == WRONG_MASTER)
+        peer.link.failed(str(error), is_stranger=error.code == WRONG_MASTER)
         if error.code == WRONG_CLUSTER and peer.said != error.message:
             peer.said = error.message
             log.error("master {address} is another cluster's: {why}", address=peer.client.address, why=error.message)
@@ -261,7 +261,7 @@ class HeartbeatSender:
         for key in [key for key, load in moved.items() if not load]:
             del self._told_loads[key]
         for peer in self._peers.values():
-            peer.tie.changed(moved)
+            peer.link.changed(moved)
 
 
 def moved_loads(told: Mapping[Key, float], rates: Mapping[Key, float]) -> dict[Key, float]:

@@ -182,7 +182,7 @@ class StoreNodes:
             joining=Joining(disk, rng),
             applied=found.position,
         )
-        job.written = node.keeper.written
+        job.written = node.snapshot_policy.written
         job.damaged = node.on_failed
         writer.start(node)
         self.nodes[i] = node

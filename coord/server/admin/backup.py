@@ -80,7 +80,7 @@ class Backups:
 
     def snapshot_written(self, meta: SnapshotMeta, error: str) -> None:
         """The snapshot job has ended: the node first, then those who wait for it."""
-        self._node.keeper.written(meta, error)
+        self._node.snapshot_policy.written(meta, error)
         waiting, self._waiting = self._waiting, []
         for index, request in waiting:
             if error:
@@ -119,14 +119,14 @@ class Backups:
             _refuse(request, 503, "The disk is full.")
             return
         self._waiting.append((index, request))
-        if not node.keeper.is_snapshotting:
+        if not node.snapshot_policy.is_snapshotting:
             node.take_snapshot()
 
     def _open(self, index: int) -> SnapshotReader | None:
-        if self._node.keeper.index < index:
+        if self._node.snapshot_policy.index < index:
             return None
         try:
-            return self._node.keeper.snapshots.open_at(self._node.keeper.index)
+            return self._node.snapshot_policy.snapshots.open_at(self._node.snapshot_policy.index)
         except (StorageError, OSError) as error:
             log.error("{error}", error=str(error))
             return None

@@ -160,7 +160,7 @@ class Words:
             ("max_file_descriptor_count", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             ("uptime", node.uptime_ms()),
             ("disk_full", int(node.is_full)),
-            ("snapshot_failed", int(node.keeper.error != "")),
+            ("snapshot_failed", int(node.snapshot_policy.error != "")),
         ]
         config = node.core.configs.current
         if len(config.members()) > 1:

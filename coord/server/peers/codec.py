@@ -27,7 +27,7 @@ of it in order. All numbers big-endian:
     removed  := frame kind 10: config:u64                             instead of a hello: no member since that index
     who      := frame kind 11: magic version:u16                      instead of a hello: which cluster is this?
     cluster  := frame kind 12: cluster:16 bytes config:u64 configuration              the answer to that
-    digest   := frame kind 16: index:u64 zxid:u64 digest:u64 asks:u8  the state behind an entry (`agreement`)
+    digest   := frame kind 16: index:u64 zxid:u64 digest:u64 asks:u8  the state behind an entry (`divergence`)
     challenge, counter, proof := frame kinds 13, 14, 15: before the hello, where there is a secret (`peer_guard`)
 
 A listener answers a hello in the hello's own version. Builds from before version 4 refuse its hello with the sentence

@@ -84,12 +84,12 @@ class ColdServerList(DdlBug):
     def patches(self) -> list[Patch]:
         def answer(self: HeartbeatReceiver, beat: Any) -> Any:
             reply = real_answer(self, beat)
-            reign = self._master.reign
-            if reign is not None and reign.is_open:
-                heard = reign.assigner._selection.__dict__.setdefault("heard", set())
+            active_master = self._master.active_master
+            if active_master is not None and active_master.is_open:
+                heard = active_master.assigner._selection.__dict__.setdefault("heard", set())
                 if beat.server.uuid not in heard:
                     heard.add(beat.server.uuid)
-                    reign.assigner._fleet._release(reign._now_ms())
+                    active_master.assigner._fleet._release(active_master._now_ms())
             return reply
 
         def choose(self: Selection, replica: Any, **more: Any) -> Incarnation | None:

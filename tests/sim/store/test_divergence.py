@@ -23,7 +23,7 @@ def _change_one(world: World, _: None) -> None:
         return
     process = world.chance.pick(up)
     # Or it might hand its state on, to others or to its next life, before it is found out.
-    process.node.keeper.maybe_take = lambda *_: None
+    process.node.snapshot_policy.maybe_take = lambda *_: None
     process.host.is_odd = True
     machine = process.node.machine
     machine.tree.apply(SetDataDelta(b"/zookeeper/quota", b"odd", 1), machine.last_zxid, 0, [])

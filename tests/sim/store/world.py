@@ -140,7 +140,7 @@ class Process:
             joining=Joining(disk, chance),
             applied=found.position,
         )
-        job.written = self.node.keeper.written
+        job.written = self.node.snapshot_policy.written
         self.node.tracer = NodeTracer(self, is_new=is_new or self.node.core.memory != host.memory)
         self.node.membership.cluster = CLUSTER
         self.links.members = self.node.membership

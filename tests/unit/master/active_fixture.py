@@ -54,7 +54,7 @@ class Bench:
 
     uuid, role, masters, election = "m", "active", 1, None
     registered: tuple[()] = ()
-    feed, address, limits = None, "h:1", AssignerConfig()
+    watcher, address, limits = None, "h:1", AssignerConfig()
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class Bench:
         self.phases = Phases(self.clock.seconds)
         fence = Fence(self.store, LAYOUT, epoch)  # type: ignore[arg-type]
         self.tokens = 0
-        self.reign: ActiveMaster | None = ActiveMaster(
+        self.active_master: ActiveMaster | None = ActiveMaster(
             self.clock, fence, settings, planner, self.phases, self.now_ms, self.ended.append, self.token
         )
         self.api = MasterApi(self)  # type: ignore[arg-type]
-        self.reign.start()
+        self.active_master.start()
         for _ in range(4):
             self.go_on(1.0)
-        assert self.reign.is_open
+        assert self.active_master.is_open
 
     def _lay_ground(self, *, clean: bool, servers: int) -> None:
         self.store = LossyStore()

@@ -25,31 +25,35 @@ DISABLE = ms.SetTableIntent("orders", TableIntent.DISABLED)
 
 def test_a_short_disconnection_is_ridden_out(bench: Bench) -> None:
     """Nothing is acknowledged meanwhile, reads are answered; afterwards the same reign goes on."""
-    reign = bench.reign
-    assert reign is not None
+    active_master = bench.active_master
+    assert active_master is not None
     bench.store.cut()
-    assert reign.sight.is_paused
+    assert active_master.store_session.is_paused
     assert bench.ask(DISABLE) == ms.BUSY
     assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
     bench.go_on(1.5)
     bench.store.mend()
     bench.go_on()
-    assert (reign.sight.is_paused, reign.sight.is_dark, bench.ended) == (False, False, [])
+    assert (active_master.store_session.is_paused, active_master.store_session.is_dark, bench.ended) == (
+        False,
+        False,
+        [],
+    )
     answer = bench.ask(DISABLE)
     assert answer.tables[0].table.intent is TableIntent.DISABLED
 
 
 def test_in_the_dark_it_does_not_answer_as_the_active_one(bench: Bench) -> None:
     """Once its session may be over somebody else may be active; should it live after all, the reign goes on."""
-    reign = bench.reign
-    assert reign is not None
+    active_master = bench.active_master
+    assert active_master is not None
     bench.store.cut()
     bench.go_on(2.1)
-    assert reign.sight.is_dark
+    assert active_master.store_session.is_dark
     assert bench.ask(ms.ListTables()) == ms.BUSY
     bench.store.mend()
     bench.go_on()
-    assert (reign.sight.is_dark, bench.ended) == (False, [])
+    assert (active_master.store_session.is_dark, bench.ended) == (False, [])
     assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
 
 
@@ -69,18 +73,18 @@ def test_it_ends_with_its_session(bench: Bench) -> None:
 
 
 def test_a_connection_that_breaks_again_while_it_catches_up(bench: Bench) -> None:
-    reign = bench.reign
-    assert reign is not None
+    active_master = bench.active_master
+    assert active_master is not None
     for _ in range(3):
         bench.store.cut()
         bench.store.mend()
         bench.store.answer(2)
-    assert reign.sight.is_paused
+    assert active_master.store_session.is_paused
     bench.store.cut()
     bench.go_on(5.0)
     bench.store.mend()
     bench.go_on()
-    assert (reign.sight.is_paused, bench.ended) == (False, [])
+    assert (active_master.store_session.is_paused, bench.ended) == (False, [])
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["it was done", "it was not"])
@@ -90,9 +94,9 @@ def test_a_change_of_unknown_fate_is_looked_up(bench: Bench, done: bool) -> None
     bench.store.cut(done=done)
     bench.store.mend()
     bench.go_on()
-    reign = bench.reign
-    assert reign is not None
-    table = reign.assigner.world.tables["t"]
+    active_master = bench.active_master
+    assert active_master is not None
+    table = active_master.assigner.world.tables["t"]
     assert table.record.intent is (TableIntent.DISABLED if done else TableIntent.ENABLED)
     answer = bench.ask(DISABLE)
     assert answer.tables[0].table.intent is TableIntent.DISABLED
@@ -109,19 +113,19 @@ def test_a_table_that_was_made_behind_its_back_is_found(bench: Bench) -> None:
     bench.store.mend()
     for _ in range(3):
         bench.go_on()
-    reign = bench.reign
-    assert reign is not None
-    assert sorted(reign.assigner.world.names) == ["more", "orders"]
+    active_master = bench.active_master
+    assert active_master is not None
+    assert sorted(active_master.assigner.world.names) == ["more", "orders"]
     assert LAYOUT.name("half") not in bench.store.nodes
     assert LAYOUT.table_regions("v") not in bench.store.nodes
 
 
 def test_a_refusal_that_is_no_disconnection_ends_the_reign_in_time(bench: Bench) -> None:
     """No gap will ever come: it must not wait for one for ever."""
-    reign = bench.reign
-    assert reign is not None
-    reign._failed(Failure(ConnectionLoss("")))
-    assert reign.sight.is_paused
+    active_master = bench.active_master
+    assert active_master is not None
+    active_master._failed(Failure(ConnectionLoss("")))
+    assert active_master.store_session.is_paused
     bench.go_on(2.1)
     assert bench.ended == ["the store refused a write, and was in sight"]
 
@@ -129,25 +133,25 @@ def test_a_refusal_that_is_no_disconnection_ends_the_reign_in_time(bench: Bench)
 def test_a_master_that_finds_a_shutdown_under_way_replaces_nobody(tmp_path: Path) -> None:
     """X7: the mark and live servers: the former active master stopped first. After a minute it goes on all the same."""
     bench = Bench(tmp_path, clean=True)
-    reign = bench.reign
-    assert reign is not None
-    assert reign.path == "failover"
-    assert reign.assigner._suspended
+    active_master = bench.active_master
+    assert active_master is not None
+    assert active_master.path == "failover"
+    assert active_master.assigner._suspended
     assert decode_cluster(bench.store.nodes[LAYOUT.cluster][0]).clean_shutdown
     bench.go_on(61.0)
-    assert not reign.assigner._suspended
+    assert not active_master.assigner._suspended
     assert not decode_cluster(bench.store.nodes[LAYOUT.cluster][0]).clean_shutdown
 
 
 def test_a_server_that_starts_ends_the_shutdown(tmp_path: Path) -> None:
     """Registrations of before may be left when the cluster starts again: nobody waits a minute for that."""
     bench = Bench(tmp_path, clean=True)
-    reign = bench.reign
-    assert reign is not None
-    assert reign.assigner._suspended
+    active_master = bench.active_master
+    assert active_master is not None
+    assert active_master.assigner._suspended
     bench.store.put(LAYOUT.server("s1"), encode(ServerRecord("s1", "h", 2, 8)))
     for path, callback in list(bench.store.persistent):
         if path == LAYOUT.servers:
             callback(1, LAYOUT.server("s1"), 0)
     bench.go_on()
-    assert not reign.assigner._suspended
+    assert not active_master.assigner._suspended

@@ -148,10 +148,10 @@ class Cluster:
     def reigns(self) -> int:
         """The epoch under which the master reigns, and serves the table that nobody touched."""
         assert self.master.role == "active"
-        reign = self.master.reign
-        assert reign is not None
-        assert reign.world.names["orders"].open_replicas
-        return reign.fence.epoch
+        active_master = self.master.active_master
+        assert active_master is not None
+        assert active_master.world.names["orders"].open_replicas
+        return active_master.fence.epoch
 
     def ask(self, request: ms.MasterRequest) -> Any:
         """What the master answers; or why it refuses."""
@@ -265,15 +265,15 @@ def test_a_server_lives_until_its_registration_is_gone(tmp_path: Path) -> None:
     """Somebody writes over the registration of a server that lives: to take it for dead would be to open its regions
     elsewhere, while it serves them."""
     cluster = Cluster(tmp_path)
-    reign = cluster.master.reign
-    assert reign is not None
+    active_master = cluster.master.active_master
+    assert active_master is not None
     cluster.store.change(LAYOUT.server("s3"), b"rubbish")
     cluster.go_on(6)
-    assert "s3" in reign.world.servers
-    assert reign.world.replicas["u.0-0"].transition is None
+    assert "s3" in active_master.world.servers
+    assert active_master.world.replicas["u.0-0"].transition is None
     cluster.store.drop(LAYOUT.server("s3"))
     cluster.go_on(6)
-    assert "s3" not in reign.world.servers
+    assert "s3" not in active_master.world.servers
 
 
 def test_a_master_writes_its_own_mark_again(tmp_path: Path, logged: list[LogEvent]) -> None:

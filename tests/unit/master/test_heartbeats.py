@@ -51,7 +51,7 @@ class Elected:
 class Standby:
     """A master that does not reign."""
 
-    uuid, start_code, role, cluster_id, reign = "m", 3, "standby", "c", None
+    uuid, start_code, role, cluster_id, active_master = "m", 3, "standby", "c", None
     election: Any = Elected()
 
 
@@ -64,8 +64,8 @@ class Master(Bench):
         super().__init__(folder, servers=servers)
         self.ear = HeartbeatReceiver(cast(Any, self), self.now_ms)
         self.reviews = Reviews()
-        assert self.reign is not None
-        self.reign.strays._dispatcher = cast(Any, self.reviews)
+        assert self.active_master is not None
+        self.active_master.misplaced._dispatcher = cast(Any, self.reviews)
         self.sequence = self.tokens = 0
 
     def beat(self, report: Report | None = None, server: Incarnation = S1, **more: Any) -> Any:
@@ -130,8 +130,8 @@ def test_what_is_not_for_this_master_is_refused_and_changes_nothing(
         master.ear.answer(beat)
     assert caught.value.code == code
     assert (len(master.ear.roster), master.ear.refused) == (0, 1)
-    assert master.reign is not None
-    assert master.reign.reports.count == 0
+    assert master.active_master is not None
+    assert master.active_master.reports.count == 0
 
 
 def test_a_late_heartbeat_is_answered_and_not_believed(master: Master) -> None:
@@ -141,8 +141,8 @@ def test_a_late_heartbeat_is_answered_and_not_believed(master: Master) -> None:
     late = master.ear.answer(Heartbeat("c", S1, 1, report=full("t.0-0", version=1)))
     assert late.overtaken == 2, "what it told is still to be told"
     master.ear.answer(Heartbeat("c", Incarnation("s1", 6), 99, report=full()))
-    assert master.reign is not None
-    holding = master.reign.reports.holding(S1)
+    assert master.active_master is not None
+    holding = master.active_master.reports.holding(S1)
     assert holding is not None
     assert (holding.versions, master.ear.roster.stale) == ({"t.0-0": 5}, 2)
 
@@ -171,11 +171,11 @@ def test_a_server_that_has_just_registered_is_given_time(master: Master) -> None
     """Its first heartbeat is on its way."""
     master.wait(60_000)
     master.beat()
-    reign = master.reign
-    assert reign is not None
-    both = [*reign.registry.servers, ServerRecord("s2", "h", 3, 7)]
-    reign.registry.servers = both
-    reign._servers_changed(both, [], [], [])
+    active_master = master.active_master
+    assert active_master is not None
+    both = [*active_master.registry.servers, ServerRecord("s2", "h", 3, 7)]
+    active_master.registry.servers = both
+    active_master._servers_changed(both, [], [], [])
     assert master.ear.problems() == []
     master.wait(SILENT_MS + 1_000)
     assert "s2 lives, and has not been heard by the active master for 6 s" in "".join(master.ear.problems())
@@ -226,8 +226,8 @@ def test_the_next_leader_finds_it_by_itself(tmp_path: Path) -> None:
     first = Master(tmp_path / "1")
     gone_table(first)
     first.beat(full("t.0-0", "old.0-0"))
-    assert first.reign is not None
-    first.reign.end("killed")
+    assert first.active_master is not None
+    first.active_master.end("killed")
     assert first.reviews.sent == []
     second = Master(tmp_path / "2")
     gone_table(second)
@@ -249,14 +249,14 @@ def test_an_orphan_is_told_of_and_left_alone(master: Master) -> None:
     """FN-04: of a region of which the store knows nothing nobody is told to drop anything; it is a problem and an
     alarm, once."""
     found: list[str] = []
-    assert master.reign is not None
-    master.reign.strays.orphan_found = lambda one: found.append(one.key)
+    assert master.active_master is not None
+    master.active_master.misplaced.orphan_found = lambda one: found.append(one.key)
     master.beat(full("alien.0-0"))
     master.wait(70_000)
     assert (master.reviews.sent, found) == ([], ["alien.0-0"])
-    assert "orphan: server s1@7 serves alien.0-0" in "".join(master.reign.problems(20))
+    assert "orphan: server s1@7 serves alien.0-0" in "".join(master.active_master.problems(20))
     master.beat(Report(gone=["alien.0-0"]))
-    assert master.reign.strays.problems() == []
+    assert master.active_master.misplaced.problems() == []
 
 
 @pytest.mark.parametrize("party", ["source", "destination"])
@@ -273,7 +273,7 @@ def test_what_is_under_way_is_nobodys_business_but_its_transitions(master: Maste
 
 def test_a_step_that_the_master_has_not_read_yet_is_no_contradiction(master: Master) -> None:
     """The report is quicker than the watch; when the picture has caught up nothing is left of the suspicion."""
-    assert master.reign is not None
+    assert master.active_master is not None
     master.beat(full("u.0-0"))
     master.wait(1_000)
     region = RegionRecord("u", "u.0", replicas=(ReplicaLocation(0, "s1", 7),))
@@ -281,23 +281,23 @@ def test_a_step_that_the_master_has_not_read_yet_is_no_contradiction(master: Mas
     master.store.put(LAYOUT.table_regions("u"))
     master.store.put(LAYOUT.region("u", "u.0"), encode(region))
     master.wait(PATIENCE_MS + 3_000)
-    assert (master.reviews.sent, master.reign.reports.orphans) == ([], [])
+    assert (master.reviews.sent, master.active_master.reports.orphans) == ([], [])
 
 
 def test_nothing_is_done_for_replicas_of_which_nothing_has_changed(master: Master) -> None:
     """Heartbeats are batched: a thousand of them without a report touch no replica and ask the store nothing."""
-    assert master.reign is not None
+    assert master.active_master is not None
     master.beat(full("t.0-0"))
-    before = (master.reign.reports.replica_count, len(master.store.waiting), len(master.store.multis))
+    before = (master.active_master.reports.replica_count, len(master.store.waiting), len(master.store.multis))
     for _ in range(1_000):
         assert master.beat().is_leader
-    assert (master.reign.reports.replica_count, len(master.store.waiting), len(master.store.multis)) == before
+    assert (master.active_master.reports.replica_count, len(master.store.waiting), len(master.store.multis)) == before
 
 
 def test_loads_follow_their_replica(master: Master) -> None:
     """For the balancer, as told; a former owner's farewell does not take the new owner's load away."""
-    assert master.reign is not None
-    reports = master.reign.reports
+    assert master.active_master is not None
+    reports = master.active_master.reports
     busy = ReplicaReport("t.0", "t", 0, "OPEN", 0, 12.5)
     master.beat(Report([busy], begins=True, ends=True))
     assert reports.loads == {"t.0-0": 12.5}

@@ -129,7 +129,7 @@ class Catalogue:
 def storm(seed: int, count: int, clients: int = 3) -> tuple[Ledger, Catalogue]:
     """Operations of several clients at once: asked, done and answered at different times."""
     chance = Chance(seed)
-    ledger, catalogue, made = Ledger(), Catalogue(), Storm(chance, "x")
+    ledger, catalog, made = Ledger(), Catalogue(), Storm(chance, "x")
     now = 0.0
     under_way: dict[int, tuple[Operation, OperationOutcome | None]] = {}
     while len(ledger.deeds) < count or under_way:
@@ -143,9 +143,9 @@ def storm(seed: int, count: int, clients: int = 3) -> tuple[Ledger, Catalogue]:
             continue
         operation, outcome = under_way[client]
         if outcome is None:
-            under_way[client] = operation, catalogue.do(operation)
+            under_way[client] = operation, catalog.do(operation)
         else:
             ledger.ended(operation, outcome, now)
             made.told(operation, outcome)
             del under_way[client]
-    return ledger, catalogue
+    return ledger, catalog

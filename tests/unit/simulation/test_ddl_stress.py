@@ -27,8 +27,8 @@ def breaches(ledger: Ledger, picture: RestingCluster) -> list[str]:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_right_catalogue_has_no_breaches(seed: int) -> None:
     """TS-04: whatever overlaps, what a catalogue says that does everything at once is never taken for wrong."""
-    ledger, catalogue = storm(seed, 300)
-    assert breaches(ledger, catalogue.picture()) == []
+    ledger, catalog = storm(seed, 300)
+    assert breaches(ledger, catalog.picture()) == []
 
 
 def test_a_storm_does_everything_and_is_refused_at_times() -> None:
@@ -245,8 +245,8 @@ PLANTED: list[tuple[Callable[[RestingCluster], None], str]] = [
 @pytest.mark.parametrize(("plant", "words"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
 def test_a_planted_discrepancy_is_named(plant: Callable[[RestingCluster], None], words: str) -> None:
     """TS-04: a model that would not notice proves nothing."""
-    ledger, catalogue = storm(3, 120)
-    picture = catalogue.picture()
+    ledger, catalog = storm(3, 120)
+    picture = catalog.picture()
     plant(picture)
     found = breaches(ledger, picture)
     assert any(word in one for one in found for word in words.split("|")), found
@@ -254,8 +254,8 @@ def test_a_planted_discrepancy_is_named(plant: Callable[[RestingCluster], None],
 
 def test_tables_from_before_are_left_out() -> None:
     """Only what the storm has made is judged."""
-    ledger, catalogue = storm(5, 50)
-    picture = catalogue.picture()
+    ledger, catalog = storm(5, 50)
+    picture = catalog.picture()
     table_left_over(picture)
     tablet_left_over(picture)
     assert breaches(ledger, picture) != []
@@ -340,11 +340,11 @@ def test_a_refusal_that_overlaps_what_explains_it_is_right() -> None:
 
 def test_what_is_in_doubt_is_not_judged_twice() -> None:
     """A create without a result is a breach; that its table is there, or not there, is none besides."""
-    catalogue = Catalogue()
+    catalog = Catalogue()
     made = Storm(Chance(1), "x")
     ledger = Ledger()
     operation = next(one for one in iter(lambda: made.next(0), None) if one.kind is OperationKind.CREATE)
     ledger.asked(operation, 0.0)
-    assert len(breaches(ledger, catalogue.picture())) == 1
-    catalogue.do(operation)
-    assert len(breaches(ledger, catalogue.picture())) == 1
+    assert len(breaches(ledger, catalog.picture())) == 1
+    catalog.do(operation)
+    assert len(breaches(ledger, catalog.picture())) == 1

@@ -117,7 +117,7 @@ class Life:
             missing = [xid for xid in self.acknowledged if b"/n%d" % xid not in node.machine.tree.nodes]
             assert not missing, missing
             assert not node.is_full
-            assert node.keeper.error == ""
+            assert node.snapshot_policy.error == ""
         names = nodes.disks[self.victim].names("snap")
         assert not [name for name in names if name.endswith(".tmp")], names
 
@@ -150,12 +150,12 @@ def test_node_that_cannot_list_its_snapshots_goes_on(monkeypatch: pytest.MonkeyP
     node = nodes.leader()
     client = nodes.client(node)
     with monkeypatch.context() as patched:
-        patched.setattr(node.keeper.snapshots, "log_floor", refuse)
+        patched.setattr(node.snapshot_policy.snapshots, "log_floor", refuse)
         for xid in range(1, 41):
             body = records.encode_create(CreateRequest(op.OP_CREATE, b"/n%d" % xid, bytes(60), OPEN_ACL, 0))
             client.request(xid, op.OP_CREATE, body)
             nodes.run(1)
-        assert node.keeper.index > 8
+        assert node.snapshot_policy.index > 8
         segments = len(nodes.disks[1].names("wal"))
     node.take_snapshot()
     nodes.run(2)

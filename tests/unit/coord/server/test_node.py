@@ -439,10 +439,10 @@ def test_lagging_node_catches_up_by_a_snapshot() -> None:
         client.request(xid, op.OP_CREATE, create(b"/k%d" % xid, b"x" * 10_000))
         nodes.run(1)
         client.request(-2, op.OP_PING)
-    assert leader.keeper.index > 20
+    assert leader.snapshot_policy.index > 20
     nodes.start(behind)
     nodes.run(20)
-    assert nodes.nodes[behind].keeper.index > 20
+    assert nodes.nodes[behind].snapshot_policy.index > 20
     agree(nodes)
     nodes.crash(behind)
     nodes.start(behind)
@@ -464,7 +464,7 @@ def test_log_is_pruned_behind_snapshots_and_a_restart_uses_them() -> None:
     nodes.crash(1)
     again = nodes.start(1)
     nodes.leader()
-    assert again.keeper.index > 50
+    assert again.snapshot_policy.index > 50
     assert (again.machine.digest(), len(again.machine.tree.nodes)) == (before, len(node.machine.tree.nodes))
 
 
@@ -681,7 +681,7 @@ def test_command_inside_a_snapshot_is_not_sent_again() -> None:
         if i != behind:
             nodes.join(behind, i)
     nodes.run(60)
-    assert follower.keeper.index > 0
+    assert follower.snapshot_policy.index > 0
     assert not client.is_open
     assert client.xids() == []
     nodes.crash(leader.settings.node_id)
@@ -703,7 +703,7 @@ def test_commands_after_a_state_taken_over_are_answered() -> None:
             writer.request(k, op.OP_CREATE, create(b"/n%d" % k))
             nodes.settle()
         nodes.run(1)
-        assert nodes.nodes[leader].keeper.index > nodes.nodes[behind].applied_index
+        assert nodes.nodes[leader].snapshot_policy.index > nodes.nodes[behind].applied_index
         waiting.request(1, op.OP_CREATE, create(b"/sent"))
         nodes.join(leader, behind)
         for _ in range(40):

@@ -82,19 +82,19 @@ class Asked:
         self.master.cluster_id = "c"
         election: Any = SimpleNamespace(active=None)
         self.master.election = election
-        feed = StoreWatcher(self.bench.clock, client, LAYOUT, self.bench.now_ms, Heard())
-        self.master.feed = feed
+        watcher = StoreWatcher(self.bench.clock, client, LAYOUT, self.bench.now_ms, Heard())
+        self.master.watcher = watcher
         self.master.now_ms = self.bench.now_ms
         if role == "active":
-            self.master.reign = self.bench.reign
+            self.master.active_master = self.bench.active_master
             return
-        reign = self.bench.reign
-        assert reign is not None
-        reign.end("another master is active")
+        active_master = self.bench.active_master
+        assert active_master is not None
+        active_master.end("another master is active")
         if role == "standby":
             election.active = ActiveRecord("m2", "h2", 9, 1, 5)
-            feed.start()
-            feed.follow()
+            watcher.start()
+            watcher.follow()
             for _ in range(60):
                 self.bench.go_on(0.05)
 

@@ -69,11 +69,11 @@ def test_the_answer_waits_and_says_where_the_regions_went(bench: Bench) -> None:
     bench.ask_into(ms.FenceServer("s1", bar_ms=fx.BAR_FOR_EVER, wait_ms=60_000), answers)
     bench.go_on()
     assert answers == []
-    reign = bench.reign
-    assert reign is not None
-    replica = reign.world.replicas["t.0-0"]
-    replica.home = reign.world.servers["s2"].incarnation
-    reign.world.relink(replica)
+    active_master = bench.active_master
+    assert active_master is not None
+    replica = active_master.world.replicas["t.0-0"]
+    replica.home = active_master.world.servers["s2"].incarnation
+    active_master.world.relink(replica)
     bench.go_on(1.0)
     assert [one.places for one in answers] == [{"s2": 1}]
     assert answers[0].detail == "s1 is fenced until `rk server unfence`; of its 1 replicas there are 1 on s2"
@@ -96,19 +96,19 @@ def test_unfence_ends_the_bar(bench: Bench) -> None:
     assert bench.ask(ms.UnfenceServer("s1")).detail == "s1 gets regions again"
     assert LAYOUT.bar("s1") not in bench.store.nodes
     told(bench, LAYOUT.bar("s1"))
-    assert bench.reign is not None
-    assert bench.reign.world.bars == {}
+    assert bench.active_master is not None
+    assert bench.active_master.world.bars == {}
 
 
 def test_a_bar_that_is_over_leaves_a_newer_one_alone(bench: Bench) -> None:
     """An operator has fenced the server again while the end of the former bar was on its way."""
-    assert bench.reign is not None
+    assert bench.active_master is not None
     former, newer = BarRecord("s1", 7, "old", 1), BarRecord("s1", 7, "new", 0)
     bench.store.put(LAYOUT.bar("s1"), encode(newer))
-    ensureDeferred(store.end_bar(bench.reign.fence, former))
+    ensureDeferred(store.end_bar(bench.active_master.fence, former))
     bench.go_on()
     assert decode_bar(bench.store.nodes[LAYOUT.bar("s1")][0]) == newer
-    ensureDeferred(store.end_bar(bench.reign.fence, newer))
+    ensureDeferred(store.end_bar(bench.active_master.fence, newer))
     bench.go_on()
     assert LAYOUT.bar("s1") not in bench.store.nodes
 
@@ -118,9 +118,9 @@ def test_the_next_master_knows_of_the_bar(bench: Bench, tmp_path: Path) -> None:
     bench.ask(FENCE)
     bench.store.put(LAYOUT.server("s1"), encode(ServerRecord("s1", "h", 2, 8)))
     later = bench.succeeded_by(tmp_path / "later")
-    assert later.reign is not None
+    assert later.active_master is not None
     assert [one.bar is not None for one in later.ask(ms.ListServers()).servers] == [True, False]
-    assert any("s1 was fenced" in line for line in later.reign.problems(20))
+    assert any("s1 was fenced" in line for line in later.active_master.problems(20))
 
 
 def test_a_server_that_is_not_running_is_listed(bench: Bench) -> None:

@@ -39,14 +39,14 @@ class Bench:
         self.failures: list[Failure] = []
         fence = Fence(self.store, LAYOUT, 4)  # type: ignore[arg-type]
         self.fence = fence
-        self.chronicle = HistoryWriter(fence, self.log, lambda: self.now, self.failures.append)
+        self.history_writer = HistoryWriter(fence, self.log, lambda: self.now, self.failures.append)
         self.done: list[object] = []
         self.writer = TransitionWriter(
-            fence, lambda _, event: self.done.append(event), lambda: None, self.failures.append, self.chronicle
+            fence, lambda _, event: self.done.append(event), lambda: None, self.failures.append, self.history_writer
         )
 
     def begin(self) -> None:
-        beginning = ensureDeferred(self.chronicle.begin("m1", "host:1"))
+        beginning = ensureDeferred(self.history_writer.begin("m1", "host:1"))
         self.store.answer()
         assert beginning.called
 
@@ -65,7 +65,7 @@ class Bench:
         self.writer.flush()
 
     def note(self, name: str) -> None:
-        self.chronicle.membership(ServerRecord(name, "host", 1, 1), "server registered")
+        self.history_writer.membership(ServerRecord(name, "host", 1, 1), "server registered")
 
     def lose_answers(self) -> None:
         """Perform every waiting request, and break the connection before the answers."""
@@ -76,7 +76,7 @@ class Bench:
 
     def pass_time(self, ms: int) -> None:
         self.now += ms
-        self.chronicle.tick()
+        self.history_writer.tick()
         self.store.answer()
 
     def segments(self) -> list[list[HistoryEntry]]:
@@ -101,8 +101,8 @@ def test_a_masters_step_and_its_history_are_one_write() -> None:
     [ops] = bench.store.multis
     assert [op.path.split("/")[2] for op in ops] == ["epoch", "unassigned", "unassigned", "history"]
     assert bench.told() == [f"> {EPOCH_BEGINS}", "r1-0>OFFLINE assign", "r2-0>OFFLINE assign"]
-    assert (bench.chronicle.segments, bench.chronicle.steps) == (1, 3)
-    assert bench.chronicle.size == len(next(v[0] for k, v in bench.store.nodes.items() if "/history/" in k))
+    assert (bench.history_writer.segments, bench.history_writer.steps) == (1, 3)
+    assert bench.history_writer.size == len(next(v[0] for k, v in bench.store.nodes.items() if "/history/" in k))
 
 
 def test_steps_of_a_server_are_in_the_multi_of_the_masters_next_step() -> None:
@@ -160,7 +160,7 @@ def test_a_step_whose_answer_was_lost_is_told_once() -> None:
     bench.pass_time(FLUSH_MS)
     bench.pass_time(FLUSH_MS)
     assert bench.told() == before
-    assert bench.chronicle.segments == len(bench.segments())
+    assert bench.history_writer.segments == len(bench.segments())
 
 
 def test_a_step_that_was_not_taken_is_not_told() -> None:
@@ -227,11 +227,11 @@ def test_a_wipe_is_told_in_the_multis_that_wipe() -> None:
     bench.begin()
     bench.store.put(LAYOUT.transition("r1", 0), b"", 1)
     closed = TransitionRecord("r1", "t", 0, RegionState.CLOSED, source=S1, took=(1, 2))
-    page = bench.chronicle.page_of_ends([(closed, 1)], Cause.STARTUP_WIPE)
-    ensureDeferred(bench.chronicle.write(page, [Delete(LAYOUT.transition("r1", 0), 1)]))
+    page = bench.history_writer.page_of_ends([(closed, 1)], Cause.STARTUP_WIPE)
+    ensureDeferred(bench.history_writer.write(page, [Delete(LAYOUT.transition("r1", 0), 1)]))
     bench.store.answer()
     assert bench.told()[1:] == ["r1-0>CLOSING close order", "r1-0>CLOSED close done", "r1-0> startup wipe"]
-    assert bench.chronicle.segments == 1
+    assert bench.history_writer.segments == 1
 
 
 def test_transitions_go_on_where_no_history_can_be_written() -> None:
@@ -268,7 +268,7 @@ def test_small_segments_become_one_and_the_oldest_go(monkeypatch: pytest.MonkeyP
     assert len(bench.segments()) == 4
     bench.pass_time(module.TIDY_MS)
     assert bench.told() == before
-    assert len(bench.segments()) == bench.chronicle.segments == 1
+    assert len(bench.segments()) == bench.history_writer.segments == 1
     bench.note("s2")
     bench.pass_time(FLUSH_MS)
     monkeypatch.setattr(history, "STEPS_MAX", 1)
@@ -286,7 +286,7 @@ def test_a_segment_deleted_by_hand_stops_nothing(monkeypatch: pytest.MonkeyPatch
     first = min(path for path in bench.store.nodes if path.startswith(f"{LAYOUT.history}/"))
     del bench.store.nodes[first]
     bench.pass_time(module.TIDY_MS)
-    assert bench.chronicle.segments == 2, "what is there counts"
+    assert bench.history_writer.segments == 2, "what is there counts"
     bench.pass_time(module.TIDY_MS)
     assert len(bench.segments()) == 1
     assert bench.failures == []

@@ -57,7 +57,7 @@ def names(bench: Bench) -> list[str]:
     return [one.table.name for one in bench.ask(ms.ListTables()).tables]
 
 
-def catalogue(bench: Bench) -> dict[str, bytes]:
+def catalog(bench: Bench) -> dict[str, bytes]:
     """Everything in the store that operations on tables write."""
     roots = (LAYOUT.names, LAYOUT.tables, LAYOUT.regions, LAYOUT.requests)
     return {path: node[0] for path, node in bench.store.nodes.items() if path.startswith(tuple(f"{r}/" for r in roots))}
@@ -88,14 +88,14 @@ def test_nothing_is_seen_before_it_is_in_the_store(bench: Bench, what: str) -> N
 @pytest.mark.parametrize("what", list(ALL))
 def test_each_operation_is_one_fenced_multi(bench: Bench, what: str) -> None:
     """OC-01, OC-05: the epoch's check, everything the operation writes, and its result: one write."""
-    before = catalogue(bench)
+    before = catalog(bench)
     writes = len(bench.store.multis)
     answer = bench.ask(ALL[what])
     assert isinstance(answer, ms.Tables), answer
     made = [multi for multi in bench.store.multis[writes:] if any(LAYOUT.requests in op.path for op in multi)]
     assert len(made) == 1
     assert made[0][0].path == LAYOUT.epoch
-    changed = {path for path in set(before) | set(catalogue(bench)) if before.get(path) != catalogue(bench).get(path)}
+    changed = {path for path in set(before) | set(catalog(bench)) if before.get(path) != catalog(bench).get(path)}
     later = {LAYOUT.table("t")} if what in ("alter", "rename", "delete") else set()
     assert changed - {op.path for op in made[0]} <= later, "what comes later is the end of ALTERING, or of a deletion"
 
@@ -104,14 +104,14 @@ def test_a_table_that_is_being_created_is_there_for_nobody(bench: Bench) -> None
     """OC-10, DD-01: PREPARING is its creator's business; its name is taken all the same."""
     assert bench.ask(CREATE, answered=False) is None
     bench.store.answer(1)  # the id was looked up
-    assert bench.reign is not None
-    assert [one.state for one in bench.reign.operations.preparing.values()] == [TableState.PREPARING]
+    assert bench.active_master is not None
+    assert [one.state for one in bench.active_master.operations.preparing.values()] == [TableState.PREPARING]
     assert bench.ask(ms.DescribeTable("new"), answered=False) == ms.NOT_FOUND
     assert bench.ask(replace(CREATE, request_id=""), answered=False) is None, "it waits for the name"
     bench.go_on()
     assert names(bench) == ["new", "orders"]
-    assert bench.reign.operations.preparing == {}
-    assert len(bench.reign.operations.locks) == 0
+    assert bench.active_master.operations.preparing == {}
+    assert len(bench.active_master.operations.locks) == 0
 
 
 # --- requests with an id ----------------------------------------------------------------------------------------------
@@ -122,10 +122,10 @@ def test_a_repetition_gets_the_result_and_causes_nothing(bench: Bench, what: str
     """A client that did not hear the answer asks again, with more patience perhaps."""
     first = bench.ask(ALL[what])
     bench.go_on(1.0)
-    before = catalogue(bench)
+    before = catalog(bench)
     again = bench.ask(ALL[what])
     assert again.tables[0].table.table_id == first.tables[0].table.table_id
-    assert catalogue(bench) == before
+    assert catalog(bench) == before
     record = decode_request(bench.store.nodes[LAYOUT.request(ALL[what].request_id)][0])
     assert (record.kind, record.epoch) == (type(ALL[what]).__name__, 4)
 
@@ -178,9 +178,9 @@ def test_a_deposed_master_does_not_say_that_nothing_has_to_change(bench: Bench) 
 def test_an_id_belongs_to_one_request(bench: Bench, other: DdlRequest) -> None:
     """Other contents under the same id are refused, and change nothing."""
     bench.ask(CREATE)
-    before = catalogue(bench)
+    before = catalog(bench)
     assert bench.ask(other) == ms.BAD_REQUEST
-    assert catalogue(bench) == before
+    assert catalog(bench) == before
 
 
 def test_patience_is_no_part_of_a_request() -> None:
@@ -331,9 +331,9 @@ def test_altering_remembers_the_schema_that_all_follow(bench: Bench) -> None:
 def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench, request_: DdlRequest) -> None:
     """Before anything is written."""
     bench.ask(replace(CREATE, request_id=""))
-    before = catalogue(bench)
+    before = catalog(bench)
     assert bench.ask(request_) == ms.BAD_REQUEST
-    assert catalogue(bench) == before
+    assert catalog(bench) == before
 
 
 def test_a_service_that_copies_its_rows_has_replicas(bench: Bench) -> None:
@@ -370,15 +370,15 @@ def test_results_are_forgotten_after_a_while(bench: Bench, monkeypatch: pytest.M
     for number in range(5):
         bench.go_on(1.0)
         bench.ask(ms.SetTableIntent("orders", TableIntent.ENABLED, request_id=f"n-{number}"))
-    kept = [path for path in catalogue(bench) if path.startswith(LAYOUT.requests)]
+    kept = [path for path in catalog(bench) if path.startswith(LAYOUT.requests)]
     assert len(kept) == 5
     bench.go_on(700.0)
     bench.go_on(1.0)
-    kept = [path.rpartition("/")[2] for path in catalogue(bench) if path.startswith(LAYOUT.requests)]
+    kept = [path.rpartition("/")[2] for path in catalog(bench) if path.startswith(LAYOUT.requests)]
     assert kept == ["n-2", "n-3", "n-4"]
     bench.go_on(3000.0)
     bench.go_on(1.0)
-    assert not [path for path in catalogue(bench) if path.startswith(LAYOUT.requests)]
+    assert not [path for path in catalog(bench) if path.startswith(LAYOUT.requests)]
 
 
 def test_a_lost_answer_is_no_refusal(bench: Bench) -> None:
@@ -431,8 +431,8 @@ def test_a_close_begun_by_a_server_whose_registration_has_gone_is_not_left_behin
     assert decode_table(bench.store.nodes[LAYOUT.table("t")][0]).finished_ms > 0
     region = decode_region(bench.store.nodes[LAYOUT.region("t", "t.0")][0])
     assert (region.state, region.location(0).incarnation) == (TabletState.DELETED, None)
-    assert bench.reign is not None
-    assert "t" not in bench.reign.assigner.world.tables
+    assert bench.active_master is not None
+    assert "t" not in bench.active_master.assigner.world.tables
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"a/b"])

@@ -40,8 +40,8 @@ class Purger(Bench):
         self.hold_servers()
         self.orders: list[tuple[str, str]] = []
         self.answer: Any = None
-        assert self.reign is not None
-        self.reign.order_purge = self._order  # type: ignore[method-assign]
+        assert self.active_master is not None
+        self.active_master.order_purge = self._order  # type: ignore[method-assign]
 
     def _order(self, server: ServerRecord, table_id: str) -> Any:
         self.orders.append((server.uuid, table_id))
@@ -53,9 +53,12 @@ class Purger(Bench):
     def delete(self) -> None:
         """The table is deleted, and its region closed."""
         self.ask(ms.DeleteTable("orders"))
-        assert self.reign is not None
+        assert self.active_master is not None
         me = Incarnation("s1", 7)
-        region, version = self.reign.world.regions["t.0"].record, self.reign.world.regions["t.0"].version
+        region, version = (
+            self.active_master.world.regions["t.0"].record,
+            self.active_master.world.regions["t.0"].version,
+        )
         closed = TransitionRecord("t.0", "t", 0, RegionState.CLOSED, source=me, intent=Intent.CLOSE)
         path = LAYOUT.transition("t.0", 0)
         self.store.change(path, encode(closed))
@@ -205,10 +208,10 @@ def test_the_next_master_goes_on(bench: Purger, tmp_path: Path) -> None:
     bench.go_on(1)
     purging_ms = bench.table().purging_ms
     store_later = bench.succeeded_by(tmp_path / "later")
-    reign = store_later.reign
-    assert reign is not None
+    active_master = store_later.active_master
+    assert active_master is not None
     asked: list[str] = []
-    reign.order_purge = lambda _, table_id: asked.append(table_id) or succeed(ms.Purged())  # type: ignore
+    active_master.order_purge = lambda _, table_id: asked.append(table_id) or succeed(ms.Purged())  # type: ignore
     store_later.go_on(PURGE_S + 1)  # the order that it sent at once is not answered
     for _ in range(3):
         store_later.go_on(AGAIN_MS / 1000)
@@ -221,8 +224,8 @@ def test_a_table_deleted_under_an_older_version_gets_its_time_from_now_on(bench:
     record = TableRecord("old", "old", state=TableState.REMOVED, finished_ms=1)
     later_ms = bench.now_ms()
     bench.store.put(LAYOUT.table("old"), encode(record))
-    assert bench.reign is not None
-    bench.reign.purging.finished(record)
+    assert bench.active_master is not None
+    bench.active_master.purging.finished(record)
     bench.go_on(1)
     bench.go_on(1)
     assert bench.table("old").purge_at_ms >= later_ms + int(HOUR_S * 1000)
@@ -235,8 +238,8 @@ def test_a_table_deleted_under_an_older_version_gets_its_time_from_now_on(bench:
 def test_only_a_server_of_the_kind_is_asked(bench: Purger) -> None:
     record = TableRecord("c", "c", state=TableState.REMOVED, finished_ms=1, purge_at_ms=1, kind="counters/1")
     bench.store.put(LAYOUT.table("c"), encode(record))
-    assert bench.reign is not None
-    bench.reign.purging.finished(record)
+    assert bench.active_master is not None
+    bench.active_master.purging.finished(record)
     bench.go_on(1)
     bench.go_on(20)
     assert bench.orders == []

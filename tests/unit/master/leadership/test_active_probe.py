@@ -18,8 +18,8 @@ class Port:
     def __init__(self) -> None:
         self.reactor: Any = MemoryReactorClock()
         self.gone = 0
-        self.vigil = ActiveProbe(self.reactor, "h", 1, self._gone)
-        self.vigil.start()
+        self.active_probe = ActiveProbe(self.reactor, "h", 1, self._gone)
+        self.active_probe.start()
 
     def _gone(self) -> None:
         self.gone += 1
@@ -91,7 +91,7 @@ def test_a_connection_in_between_counts() -> None:
 def test_closed_it_looks_no_more() -> None:
     port = Port()
     protocol = port.accept()
-    port.vigil.close()
+    port.active_probe.close()
     protocol.connectionLost()
     port.wait(10)
     assert (port.gone, port.attempts) == (0, 1)

@@ -27,9 +27,9 @@ def test_the_former_masters_transitions_do_not_finish_a_plan_that_is_not_handed_
     assigner = Assigner(2)
     opened = TransitionRecord("t.0", "t", 0, RegionState.OPENED, destination=Incarnation("s", 1), plan_id="p")
     assigner.load([(TableRecord("t", "t"), 0)], [(RegionRecord("t", "t.0"), 0)], [], [(opened, 3)], [], 0)
-    reign: Any = SimpleNamespace(assigner=assigner, fence=SimpleNamespace(epoch=2))
+    active_master: Any = SimpleNamespace(assigner=assigner, fence=SimpleNamespace(epoch=2))
     planner: Any = SimpleNamespace(engine_for=lambda _count: ("greedy", ""))
-    bulks = Bulks(reign, planner, lambda: 0, bytes)
+    bulks = Bulks(active_master, planner, lambda: 0, bytes)
     bulks.load([PlanRecord("p", 1)])
     bulk = bulks._new(fx.RequestPlan([KEY], Cause.ASSIGN.value))
     bulks._running["p"] = bulk

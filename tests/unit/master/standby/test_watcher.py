@@ -62,9 +62,9 @@ class Bench:
         self.clock = Clock()
         self.heard = Heard()
         client: Any = store
-        self.feed = StoreWatcher(self.clock, client, LAYOUT, lambda: int(self.clock.seconds() * 1000), self.heard)
-        self.feed.start()
-        self.feed.follow()
+        self.watcher = StoreWatcher(self.clock, client, LAYOUT, lambda: int(self.clock.seconds() * 1000), self.heard)
+        self.watcher.start()
+        self.watcher.follow()
 
     def go_on(self, seconds: float = 0.0) -> None:
         """Time passes, and the store answers all that it is asked."""
@@ -92,7 +92,7 @@ class Bench:
         self.store.change(REGION, encode(RegionRecord("t", "t.0", replicas=(location,))))
 
     def home(self) -> object:
-        mirror = self.feed.mirror
+        mirror = self.watcher.mirror
         assert mirror is not None
         return mirror.world.replicas["t.0-0"].home
 
@@ -101,8 +101,8 @@ class Bench:
 def bench() -> Bench:
     found = Bench()
     found.go_on(1.0)
-    assert found.feed.mirror is not None
-    assert found.feed.mirror.is_complete
+    assert found.watcher.mirror is not None
+    assert found.watcher.mirror.is_complete
     return found
 
 
@@ -128,12 +128,12 @@ def test_a_standby_reads_once_and_then_only_what_changes(bench: Bench) -> None:
 def test_it_is_handed_over_with_what_was_still_to_be_read(bench: Bench) -> None:
     """MF-11: word of a change is not the change: the takeover waits for it."""
     bench.opened()
-    results = result_of(bench.feed.hand_over())
+    results = result_of(bench.watcher.hand_over())
     assert results == [], "it has not been read yet"
     bench.go_on()
     [warm] = results
     assert str(warm.world.replicas["t.0-0"].home) == "s1@7"
-    assert bench.feed.mirror is None
+    assert bench.watcher.mirror is None
     watched = [path for path, _ in bench.store.persistent]
     assert watched == [LAYOUT.unassigned], "who reigns pays for no mirror"
 
@@ -141,7 +141,7 @@ def test_it_is_handed_over_with_what_was_still_to_be_read(bench: Bench) -> None:
 def test_what_changes_during_the_handover_is_named(bench: Bench) -> None:
     """A region that a server opens meanwhile is read again by the reign; waiting for it might never end."""
     bench.opened()
-    results = result_of(bench.feed.hand_over())
+    results = result_of(bench.watcher.hand_over())
     bench.opened()
     bench.go_on()
     [warm] = results
@@ -152,15 +152,15 @@ def test_what_changes_during_the_handover_is_named(bench: Bench) -> None:
 def test_a_cold_mirror_is_not_handed_over() -> None:
     """The new reign loads the store then."""
     bench = Bench()
-    results = result_of(bench.feed.hand_over())
+    results = result_of(bench.watcher.hand_over())
     assert results == [None]
 
 
 def test_a_gap_in_the_middle_of_a_handover_ends_it(bench: Bench) -> None:
     """Nobody may reign by what may have been missed."""
     bench.opened()
-    results = result_of(bench.feed.hand_over())
-    bench.feed._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
+    results = result_of(bench.watcher.hand_over())
+    bench.watcher._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
     assert isinstance(results[0], Failure)
     assert isinstance(results[0].value, ConnectionLoss)
 
@@ -168,12 +168,12 @@ def test_a_gap_in_the_middle_of_a_handover_ends_it(bench: Bench) -> None:
 def test_after_a_gap_it_reads_everything_again(bench: Bench) -> None:
     """What happened meanwhile is found, and until then it is neither warm nor proves anything."""
     bench.go_on(2.0)
-    assert bench.feed.as_of(0) is not None
+    assert bench.watcher.as_of(0) is not None
     del bench.store.nodes[REGION]
-    bench.feed._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
+    bench.watcher._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
     assert bench.heard.gaps == 1
-    assert bench.feed.as_of(0) is None
-    mirror = bench.feed.mirror
+    assert bench.watcher.as_of(0) is None
+    mirror = bench.watcher.mirror
     assert mirror is not None
     assert not mirror.is_complete
     bench.go_on(1.0)
@@ -192,8 +192,8 @@ def test_watches_that_were_not_set_are_set_when_the_store_is_back() -> None:
         deferred.errback(ConnectionLoss(""))
     bench.store.become(SessionState.CONNECTED)
     bench.go_on(1.0)
-    assert bench.feed.mirror is not None
-    assert bench.feed.mirror.is_complete
+    assert bench.watcher.mirror is not None
+    assert bench.watcher.mirror.is_complete
     assert len(bench.store.persistent) == 7
 
 
@@ -203,7 +203,7 @@ def test_transitions_are_told_to_the_auditor_in_every_role(bench: Bench) -> None
     record = encode(TransitionRecord("t.0", "t", 0, RegionState.OFFLINE))
     bench.store.change(path, record)
     bench.go_on(0.2)
-    ensureDeferred(bench.feed.hand_over())
+    ensureDeferred(bench.watcher.hand_over())
     bench.go_on(0.2)
     bench.store.change(path, record)
     bench.go_on(0.2)
@@ -219,20 +219,20 @@ def test_an_age_is_counted_from_when_the_question_left(bench: Bench) -> None:
     """FW-01: not from when its answer came: what was committed on the way may be missing."""
     bench.go_on(2.0)
     now = int(bench.clock.seconds() * 1000)
-    results = result_of(bench.feed.prove(Bound(max_ms=0), now))
+    results = result_of(bench.watcher.prove(Bound(max_ms=0), now))
     bench.clock.advance(0.3)
     bench.store.answer()
     bench.clock.advance(0)
     bench.store.answer()
     assert results == [AsOf(0, bench.store.last_zxid, "standby")]
-    assert bench.feed.as_of(now + 300) == AsOf(300, bench.store.last_zxid, "standby")
+    assert bench.watcher.as_of(now + 300) == AsOf(300, bench.store.last_zxid, "standby")
 
 
 def test_nothing_is_proved_before_what_is_known_has_been_read(bench: Bench) -> None:
     """FW-01: the answer to sync says that word of every change is here, not that we have looked."""
     bench.go_on(2.0)
     bench.clock.advance(0)
-    results = result_of(bench.feed.prove(Bound(max_ms=0), int(bench.clock.seconds() * 1000)))
+    results = result_of(bench.watcher.prove(Bound(max_ms=0), int(bench.clock.seconds() * 1000)))
     bench.opened()
     bench.store.answer(1)
     assert results == []
@@ -243,7 +243,7 @@ def test_nothing_is_proved_before_what_is_known_has_been_read(bench: Bench) -> N
 
 def test_a_zxid_that_nobody_has_seen_is_not_proved(bench: Bench) -> None:
     """It is of another store; to ask again and again would not help."""
-    results = result_of(bench.feed.prove(Bound(min_zxid=1 << 40), 0))
+    results = result_of(bench.watcher.prove(Bound(min_zxid=1 << 40), 0))
     bench.go_on(1.0)
     assert results == [None]
     assert bench.store.asked["sync"] <= 5
@@ -255,7 +255,7 @@ def test_a_young_enough_proof_costs_no_question(bench: Bench) -> None:
     asked = bench.store.asked["sync"]
     now = int(bench.clock.seconds() * 1000)
     for _ in range(100):
-        assert isinstance(result_of(bench.feed.prove(Bound(max_ms=1_100), now))[0], AsOf)
+        assert isinstance(result_of(bench.watcher.prove(Bound(max_ms=1_100), now))[0], AsOf)
     assert bench.store.asked["sync"] == asked
     bench.go_on(10.0)
     assert bench.store.asked["sync"] - asked <= 10 / module.PROVE_S + 1
@@ -267,23 +267,23 @@ def test_out_of_sight_of_the_store_nothing_new_is_proved(bench: Bench) -> None:
     bench.store.state = SessionState.SUSPENDED
     bench.clock.advance(60)
     now = int(bench.clock.seconds() * 1000)
-    assert result_of(bench.feed.prove(Bound(max_ms=1_000), now)) == [None]
-    [as_of] = result_of(bench.feed.prove(Bound(max_ms=100_000), now))
+    assert result_of(bench.watcher.prove(Bound(max_ms=1_000), now)) == [None]
+    [as_of] = result_of(bench.watcher.prove(Bound(max_ms=100_000), now))
     assert as_of.stale_ms >= 60_000
 
 
 def test_a_picture_of_a_session_that_has_ended_is_not_proved_by_the_next_session(bench: Bench) -> None:
     """FW-01: the answer to `sync` in another session says nothing of changes that no watch has told."""
     bench.go_on(2.0)
-    known_ms = bench.feed.proven_ms
+    known_ms = bench.watcher.proven_ms
     bench.next_session()
     bench.opened()
     bench.go_on(3.0)
     now = int(bench.clock.seconds() * 1000)
-    results = result_of(bench.feed.prove(Bound(max_ms=1_000), now))
+    results = result_of(bench.watcher.prove(Bound(max_ms=1_000), now))
     bench.go_on(1.0)
     assert results == [None]
-    assert bench.feed.as_of(now) == AsOf(now - known_ms, 0, "standby")
+    assert bench.watcher.as_of(now) == AsOf(now - known_ms, 0, "standby")
     assert bench.store.persistent == [], "watches of this session are the next feed's business"
 
 
@@ -291,7 +291,7 @@ def test_who_waits_for_a_proof_is_told_when_the_session_ends(bench: Bench) -> No
     """The answer to `sync` was here, the read behind it is lost with the session, and no gap will be told."""
     bench.go_on(2.0)
     bench.clock.advance(0)
-    results = result_of(bench.feed.prove(Bound(max_ms=0), int(bench.clock.seconds() * 1000)))
+    results = result_of(bench.watcher.prove(Bound(max_ms=0), int(bench.clock.seconds() * 1000)))
     bench.opened()
     bench.store.answer(1)
     assert results == []
@@ -302,8 +302,8 @@ def test_who_waits_for_a_proof_is_told_when_the_session_ends(bench: Bench) -> No
 def test_a_mirror_of_a_session_that_has_ended_is_not_handed_over(bench: Bench) -> None:
     """A reign of the next session would decide by what nobody kept up to date."""
     bench.next_session()
-    [failure] = result_of(bench.feed.hand_over())
+    [failure] = result_of(bench.watcher.hand_over())
     assert isinstance(failure, Failure)
     assert isinstance(failure.value, ConnectionLoss)
-    bench.feed.stop()
-    assert result_of(bench.feed.hand_over()) == [None]
+    bench.watcher.stop()
+    assert result_of(bench.watcher.hand_over()) == [None]

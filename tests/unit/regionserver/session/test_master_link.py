@@ -34,8 +34,8 @@ class Server:
         return Us("c", RECORD, self.epoch, ServerFigures(len(self.held)), describe, lambda: list(self.held))
 
 
-def beat(tie: MasterLink, server: Server) -> Heartbeat:
-    made = tie.beat(server.us())
+def beat(link: MasterLink, server: Server) -> Heartbeat:
+    made = link.beat(server.us())
     assert made is not None
     return made
 
@@ -49,29 +49,29 @@ STANDBY = HeartbeatReply("c", "m1", 5, False, 3)
 
 def told(server: Server, report_max: int = 5_000) -> MasterLink:
     """A tie with a leader that has been told everything."""
-    tie = MasterLink(ADDRESS, report_max)
+    link = MasterLink(ADDRESS, report_max)
     for _ in range(2):
-        beat(tie, server)
-        tie.answered(leader(), 3)
-    assert tie.is_told
-    return tie
+        beat(link, server)
+        link.answered(leader(), 3)
+    assert link.is_told
+    return link
 
 
 def test_the_first_heartbeat_introduces_and_reports_nothing() -> None:
     """HB-02, HB-07: who we are; whether this master leads is not known yet."""
-    tie = MasterLink(ADDRESS)
-    made = beat(tie, Server(3))
+    link = MasterLink(ADDRESS)
+    made = beat(link, Server(3))
     assert (made.registration, made.report, made.sequence, made.recipient) == (RECORD, None, 1, "")
-    assert tie.beat(Server().us()) is None, "one is on its way"
+    assert link.beat(Server().us()) is None, "one is on its way"
 
 
 def test_a_new_leader_is_told_everything_unasked() -> None:
     """HB-10, KUDU-1374: it did not ask; and it is not left to wait for the next tick."""
-    tie, server = MasterLink(ADDRESS), Server(2)
-    beat(tie, server)
-    tie.answered(leader(), 3)
-    assert tie.is_urgent
-    made = beat(tie, server)
+    link, server = MasterLink(ADDRESS), Server(2)
+    beat(link, server)
+    link.answered(leader(), 3)
+    assert link.is_urgent
+    made = beat(link, server)
     assert made.registration is None
     assert made.recipient == "m1"
     assert made.report is not None
@@ -90,60 +90,60 @@ def test_a_new_leader_is_told_everything_unasked() -> None:
 def test_when_a_leader_gets_a_full_report(what: str, reply: HeartbeatReply, full: bool) -> None:
     """HB-04, HB-10."""
     server = Server(1)
-    tie = told(server)
-    beat(tie, server)
-    tie.answered(reply, reply.epoch)
-    report = beat(tie, server).report
+    link = told(server)
+    beat(link, server)
+    link.answered(reply, reply.epoch)
+    report = beat(link, server).report
     assert (report is not None and report.begins) == full, what
 
 
 def test_standbys_are_told_of_no_replica() -> None:
     """HB-08, X14: whatever changes."""
-    tie, server = MasterLink(ADDRESS), Server(2)
+    link, server = MasterLink(ADDRESS), Server(2)
     for _ in range(3):
-        assert beat(tie, server).report is None
-        tie.answered(STANDBY, 3)
-        tie.changed(server.held)
-    assert (tie.role, tie.owed) == (Role.STANDBY, 0)
+        assert beat(link, server).report is None
+        link.answered(STANDBY, 3)
+        link.changed(server.held)
+    assert (link.role, link.owed) == (Role.STANDBY, 0)
 
 
 def test_a_claim_under_an_epoch_that_is_over_is_not_believed_and_told_so() -> None:
     """FN-05: the next heartbeat carries the higher epoch."""
     server = Server(1)
-    tie = told(server)
+    link = told(server)
     server.epoch = 9
-    assert beat(tie, server).epoch == 9
-    tie.answered(leader(3), 9)
-    assert tie.role is Role.STANDBY
-    assert beat(tie, server).report is None
+    assert beat(link, server).epoch == 9
+    link.answered(leader(3), 9)
+    assert link.role is Role.STANDBY
+    assert beat(link, server).report is None
 
 
 def test_changes_are_told_once() -> None:
     """HB-03: in heartbeat N, absent from N+1; what is gone is named."""
     server = Server(2)
-    tie = told(server)
+    link = told(server)
     del server.held["t.0", 0]
     server.held["t.1", 0] = 4
-    tie.changed([("t.0", 0), ("t.1", 0)])
-    report = beat(tie, server).report
+    link.changed([("t.0", 0), ("t.1", 0)])
+    report = beat(link, server).report
     assert report is not None
     assert ([one.schema_version for one in report.replicas], report.gone, report.begins) == ([4], ["t.0-0"], False)
-    tie.answered(leader(), 3)
-    assert beat(tie, server).report is None
+    link.answered(leader(), 3)
+    assert beat(link, server).report is None
 
 
 def test_what_could_not_be_delivered_is_told_at_the_next_tick() -> None:
     """HB-01: with what has changed since, and as it is then."""
     server = Server(1)
-    tie = told(server)
-    tie.changed([("t.0", 0)])
-    beat(tie, server)
+    link = told(server)
+    link.changed([("t.0", 0)])
+    beat(link, server)
     server.held["t.0", 0], server.held["t.9", 0] = 7, 1
-    tie.changed([("t.9", 0)])
-    tie.failed("timeout")
-    assert not tie.is_urgent
-    assert tie.trouble == "timeout"
-    report = beat(tie, server).report
+    link.changed([("t.9", 0)])
+    link.failed("timeout")
+    assert not link.is_urgent
+    assert link.trouble == "timeout"
+    report = beat(link, server).report
     assert report is not None
     assert {one.key: one.schema_version for one in report.replicas} == {"t.0-0": 7, "t.9-0": 1}
 
@@ -151,45 +151,45 @@ def test_what_could_not_be_delivered_is_told_at_the_next_tick() -> None:
 def test_a_change_while_a_heartbeat_is_on_its_way_is_not_taken_for_told() -> None:
     """HB-03: it was described before."""
     server = Server(1)
-    tie = told(server)
-    tie.changed([("t.0", 0)])
-    beat(tie, server)
+    link = told(server)
+    link.changed([("t.0", 0)])
+    beat(link, server)
     server.held["t.0", 0] = 2
-    tie.changed([("t.0", 0)])
-    tie.answered(leader(), 3)
-    report = beat(tie, server).report
+    link.changed([("t.0", 0)])
+    link.answered(leader(), 3)
+    report = beat(link, server).report
     assert report is not None
     assert report.replicas[0].schema_version == 2
 
 
 def test_a_full_report_comes_in_parts_one_right_after_the_other() -> None:
     """A frame does not grow with the server; a lost part is sent again, a lost beginning begins anew."""
-    tie, server = MasterLink(ADDRESS, 2), Server(5)
-    beat(tie, server)
-    tie.answered(leader(), 3)
+    link, server = MasterLink(ADDRESS, 2), Server(5)
+    beat(link, server)
+    link.answered(leader(), 3)
     parts = []
     for _ in range(3):
-        assert tie.is_urgent
-        parts.append(beat(tie, server).report)
-        tie.answered(leader(), 3)
+        assert link.is_urgent
+        parts.append(beat(link, server).report)
+        link.answered(leader(), 3)
     assert [(len(one.replicas), one.begins, one.ends) for one in parts if one is not None] == [
         (2, True, False),
         (2, False, False),
         (1, False, True),
     ]
-    assert tie.is_told
-    assert not tie.is_urgent
+    assert link.is_told
+    assert not link.is_urgent
 
 
 def test_a_master_that_never_has_enough_is_not_served_without_pause() -> None:
     """What it asks for again, although it was just sent, waits for the next tick."""
-    tie, server = MasterLink(ADDRESS), Server(1)
-    beat(tie, server)
-    tie.answered(leader(wants_full=True, wants_registration=True), 3)
-    beat(tie, server)
-    tie.answered(leader(wants_full=True, wants_registration=True), 3)
-    assert not tie.is_urgent
-    made = beat(tie, server)
+    link, server = MasterLink(ADDRESS), Server(1)
+    beat(link, server)
+    link.answered(leader(wants_full=True, wants_registration=True), 3)
+    beat(link, server)
+    link.answered(leader(wants_full=True, wants_registration=True), 3)
+    assert not link.is_urgent
+    made = beat(link, server)
     assert made.registration is not None
     assert made.report is not None
     assert made.report.begins
@@ -198,22 +198,22 @@ def test_a_master_that_never_has_enough_is_not_served_without_pause() -> None:
 def test_another_master_at_the_same_address_is_a_stranger() -> None:
     """FN-08: it refused what was meant for the former one; it is introduced to us from the beginning."""
     server = Server(1)
-    tie = told(server)
-    beat(tie, server)
-    tie.failed("this is master m2", is_stranger=True)
-    made = beat(tie, server)
+    link = told(server)
+    beat(link, server)
+    link.failed("this is master m2", is_stranger=True)
+    made = beat(link, server)
     assert (made.recipient, made.registration, made.report) == ("", RECORD, None)
 
 
 def test_what_was_overtaken_is_told_again_under_a_higher_number() -> None:
     """An answer is no acknowledgement when the master has heard a later heartbeat already."""
     server = Server(1)
-    tie = told(server)
-    tie.changed([("t.0", 0)])
-    beat(tie, server)
-    tie.answered(HeartbeatReply("c", "m1", 5, True, 3, overtaken=40), 3)
-    assert not tie.is_urgent
-    made = beat(tie, server)
+    link = told(server)
+    link.changed([("t.0", 0)])
+    beat(link, server)
+    link.answered(HeartbeatReply("c", "m1", 5, True, 3, overtaken=40), 3)
+    assert not link.is_urgent
+    made = beat(link, server)
     assert made.sequence == 41
     assert made.report is not None
     assert [one.key for one in made.report.replicas] == ["t.0-0"]
@@ -226,12 +226,12 @@ def test_a_master_with_two_addresses_is_told_everything_all_the_same() -> None:
     for number in range(40):
         if number % 3 == 0:
             server.held["t.0", 0] = number
-            for tie in ties:
-                tie.changed([("t.0", 0)])
-        made = [tie.beat(server.us()) for tie in ties]
-        for tie, one in zip(reversed(ties), reversed(made), strict=True):
+            for link in ties:
+                link.changed([("t.0", 0)])
+        made = [link.beat(server.us()) for link in ties]
+        for link, one in zip(reversed(ties), reversed(made), strict=True):
             assert one is not None
-            tie.answered(ear.hear(one, leads=True), 0)
+            link.answered(ear.hear(one, leads=True), 0)
     holding = ear.reports.holding(RECORD.incarnation)
     assert holding is not None
     assert holding.versions == {"t.0-0": 39, "t.1-0": 0, "t.2-0": 0}
@@ -334,8 +334,8 @@ def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
             late[number] += [] if made is None else [made]
             ties[number] = MasterLink(ADDRESS, report_max)
         if what in ("open", "close", "alter"):
-            for tie in ties:
-                tie.changed([key])
+            for link in ties:
+                link.changed([key])
         if what == "beat":
             exchange(number % 2, fate)
     for at, _ in itertools.product((0, 1), range(30)):

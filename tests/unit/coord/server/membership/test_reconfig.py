@@ -208,10 +208,10 @@ def test_a_lone_node_keeps_no_applied_entries_and_brings_newcomers_a_snapshot() 
     node = nodes.start(1)
     nodes.run(30)
     assert node.core.log.entries == []
-    assert node.keeper.index == 0
+    assert node.snapshot_policy.index == 0
     client = super_client(nodes, node)
     add(nodes, client, 2)
-    assert node.keeper.index > 20
+    assert node.snapshot_policy.index > 20
     write(nodes, nodes.nodes[2], b"/both")
     agree(nodes)
     assert len(node.core.log.entries) > 0, "the other one may want these"
@@ -223,7 +223,7 @@ def test_a_lone_node_goes_on_while_its_snapshot_is_written() -> None:
     node = nodes.nodes[1]
     client = super_client(nodes, node)
     begun: list[tuple[Any, list[bytes]]] = []
-    node.keeper._job.begin = lambda meta, machine: begun.append((meta, list(machine.snapshot_chunks())))
+    node.snapshot_policy._job.begin = lambda meta, machine: begun.append((meta, list(machine.snapshot_chunks())))
     for i in range(30):
         write(nodes, node, b"/alone%d" % i)
     nodes.run(1)
@@ -233,9 +233,9 @@ def test_a_lone_node_goes_on_while_its_snapshot_is_written() -> None:
     reconfig(client, joining=line(2))
     nodes.run(2)
     assert not node.core.is_alone()
-    node.keeper.snapshots.write(meta, chunks)
-    del node.keeper._job.begin
-    node.keeper.written(meta, "")
+    node.snapshot_policy.snapshots.write(meta, chunks)
+    del node.snapshot_policy._job.begin
+    node.snapshot_policy.written(meta, "")
     assert node.core.log.snapshot.index == meta.index
     assert answer(nodes, client)[0] == 0
     agree(nodes)
@@ -487,7 +487,7 @@ def test_addresses_survive_restart_and_travel_in_snapshots() -> None:
         write(nodes, nodes.leader(), b"/n%d" % k)
         nodes.run(1)
     add(nodes, boss, 4)
-    assert nodes.nodes[4].keeper.index > 0
+    assert nodes.nodes[4].snapshot_policy.index > 0
     for i in (1, 2, 3, 4):
         nodes.crash(i)
     for i in (1, 2, 3, 4):

@@ -192,7 +192,7 @@ def test_value_changed_behind_the_logs_back_stops_that_node_alone(count: int, wh
     nodes = StoreNodes(count)
     written(nodes, 5)
     nodes.run(3 * COMPARE_MS // TICK_MS)
-    assert all(node.agreement.agreed_index > 0 for node in nodes.nodes.values())
+    assert all(node.divergence.agreed_index > 0 for node in nodes.nodes.values())
     odd = nodes.leader() if who == "leader" else nodes.follower()
     odd.machine.tree.apply(SetDataDelta(b"/n3", b"changed", 1), odd.machine.last_zxid, 0, [])
     nodes.may_stop = StateDiverged
@@ -213,7 +213,7 @@ def test_idle_cluster_compares_what_it_has_last_applied() -> None:
     written(nodes, 2)
     nodes.run(2 * COMPARE_MS // TICK_MS)
     for node in nodes.nodes.values():
-        assert node.agreement.agreed_index == node.applied_index
+        assert node.divergence.agreed_index == node.applied_index
 
 
 def test_node_that_comes_back_to_an_idle_store_with_another_state_stops() -> None:
@@ -227,7 +227,7 @@ def test_node_that_comes_back_to_an_idle_store_with_another_state_stops() -> Non
     nodes.crash(odd)
     node = nodes.start(odd)
     node.machine.tree.apply(SetDataDelta(b"/n3", b"changed", 1), node.machine.last_zxid, 0, [])
-    node.agreement.applied(node.applied_index, node.machine.last_zxid, node.machine.digest())
+    node.divergence.applied(node.applied_index, node.machine.last_zxid, node.machine.digest())
     nodes.may_stop = StateDiverged
     nodes.run(3 * COMPARE_MS // TICK_MS)
     assert list(nodes.stopped) == [odd]
@@ -247,7 +247,7 @@ def test_state_taken_over_by_snapshot_is_compared(lines: list[str]) -> None:
     nodes.start(away)
     nodes.run(12 * COMPARE_MS // TICK_MS)
     assert any("took over the state" in line for line in lines)
-    assert nodes.nodes[away].agreement.agreed_index == nodes.nodes[away].applied_index
+    assert nodes.nodes[away].divergence.agreed_index == nodes.nodes[away].applied_index
     assert all(one.machine.digest() == other.machine.digest() for one, other in pairwise(nodes.nodes.values()))
 
 

@@ -20,7 +20,7 @@ def test_nodes_take_their_snapshots_apart() -> None:
         client.request(xid, op.OP_CREATE, body)
         nodes.run(1)
         for i in nodes.ids():
-            index = nodes.nodes[i].keeper.index
+            index = nodes.nodes[i].snapshot_policy.index
             if index:
                 first.setdefault(i, index)
     assert set(first) == set(nodes.ids())
