@@ -60,10 +60,11 @@ def matrices() -> str:
     lines = [
         "## What a transition needs",
         "",
-        "One table for server death, master failover and the steady state (`regions/transitions/next_action.py`): whoever sees a",
-        "transition looks up its state and whether its source and its destination live, whatever happened before. A",
-        "restarted server is dead, it is another start; a fenced one lives until its lease must have run out. Each",
-        "cell is a test in `tests/unit/regions/transitions/test_failure_matrix.py`.",
+        "One table for server death, master failover and the steady state",
+        "(`regions/transitions/next_action.py`): the master looks up the state of the transition, and whether its",
+        "source and its destination live, whatever happened before. A restarted server is dead, because it is another",
+        "start; a fenced server lives until its lease must have run out. Each cell is a test in",
+        "`tests/unit/regions/transitions/test_failure_matrix.py`.",
     ]
     for reopen, title in ((True, "The region is wanted open"), (False, "It is to stay closed (X3, X6)")):
         lines += ["", f"### {title}", "", "| state | source | destination | the master | rows |", "| --- " * 5 + "|"]

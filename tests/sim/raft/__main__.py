@@ -14,7 +14,9 @@ from tests.sim.raft.group import SECOND, Simulation
 
 def main() -> int:
     """Exit code 0 if every invariant held, 1 otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Deterministic simulation of Raft groups.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim.raft", description="Deterministic simulation of Raft groups."
+    )
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--from", type=int, default=1, dest="first", help="first seed (default 1)")
     parser.add_argument("--count", type=int, default=100, help="how many seeds (default 100)")

@@ -177,7 +177,7 @@ class Simulation:
         """The violation together with what is needed to see it again."""
         return Violation(
             f"{error}\n  at {self.now / SECOND:.6f} s of seed {self.seed}, {self.size} nodes; replay:"
-            f" python -m tests.sim --seed {self.seed} --nodes {self.size} --trace"
+            f" python -m tests.sim.raft --seed {self.seed} --nodes {self.size} --trace"
         )
 
     def note(self, text: str) -> None:

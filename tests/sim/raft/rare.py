@@ -11,7 +11,7 @@ from typing import Final
 #: So many seeds are enough to expect every situation.
 ENOUGH: Final = 400
 
-#: What happens to bare Raft groups (`tests.sim`).
+#: What happens to bare Raft groups (`tests.sim.raft`).
 GROUP_MET: Final = (
     *("bridge", "change", "change_refused", "compaction", "competing_candidates", "config_reverted", "crash_in_step"),
     *("deafened", "echo", "election_lost", "isolation", "lost", "old_messages", "one_way_cut", "partition", "pause"),

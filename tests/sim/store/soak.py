@@ -2,7 +2,7 @@
 
 Goes on after a violation, makes its history smaller and prints it as a line for `seeds.txt`; the exit code is 1 if
 there was one, and also if one of the situations of `tests.sim.raft.rare` was never met on enough seeds. The bare Raft
-groups of `tests.sim` take every fourth turn.
+groups of `tests.sim.raft` take every fourth turn.
 """
 
 from __future__ import annotations

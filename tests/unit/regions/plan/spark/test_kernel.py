@@ -20,7 +20,7 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("ortools")
 
 from regions.plan.spark import kernel  # noqa: E402
-from regions.plan.spark import rows as spark_rows
+from regions.plan.spark import rows as spark_rows  # noqa: E402
 from regions.plan.spark.packed import blobs_of, deal, unpack  # noqa: E402
 
 PARAMS = Params()

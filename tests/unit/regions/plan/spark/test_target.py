@@ -112,7 +112,8 @@ def test_the_archive_is_all_that_an_executor_needs(tmp_path: Path) -> None:
     write_archive(tmp_path / "two.zip")
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
     program = (
-        "import sys; sys.path[:0] = [sys.argv[1]]; import regions.plan.spark.kernel, regions.plan.engines.flow as f; f.solver()\n"
+        "import sys; sys.path[:0] = [sys.argv[1]]\n"
+        "import regions.plan.spark.kernel, regions.plan.engines.flow as f; f.solver()\n"
         "ours = [m for n, m in sys.modules.items() if n.split('.')[0] in ('regions', 'coord')]\n"
         "assert ours and all(m.__file__.startswith(sys.argv[1]) for m in ours), ours"
     )
