@@ -142,6 +142,7 @@ class Follower:
 
     async def _begin_again(self) -> None:
         """The session, and its watches with it, is gone: watch anew, and find out what happened meanwhile."""
+        self._versions.clear()
         while True:
             try:
                 await self._watch()

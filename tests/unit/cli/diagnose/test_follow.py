@@ -142,3 +142,18 @@ def test_a_session_that_ends_while_another_is_begun_is_begun_again() -> None:
     store.answer()
     followed.follower._transition_event(EVENT_DELETED, followed.layout.transition("t.0", 0), 0)
     assert [change.after for change in followed.changes] == ["CLOSING", NONE]
+
+
+def test_versions_of_an_ended_session_are_forgotten() -> None:
+    """The replica's transition ended unseen between two sessions and began anew: its steps are counted from there."""
+    followed = Followed()
+    store, path = followed.store, followed.layout.transition("t.0", 0)
+    store.put(path, encode(CLOSING), version=5)
+    followed.follower._transition_event(EVENT_CREATED, path, 0)
+    store.answer()
+    assert followed.follower._versions == {"t.0-0": 5}
+    store.persistent.clear()
+    store.become(SessionState.EXPIRED)
+    store.put(path, encode(CLOSING), version=0)
+    store.answer()
+    assert followed.follower._versions == {"t.0-0": 0}
