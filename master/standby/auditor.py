@@ -2,10 +2,9 @@
 broken.
 
 Every master has one, whatever its role, on its own session: a standby audits the active master as well as the servers,
-and a cluster without an active master is still watched. The session's feed (`master/standby/watcher.py`) tells it of
-transitions:
-every event, and what was read because of it. During a bulk assignment most transitions are over before they could be
-read, and only the number of their steps is checked.
+and a cluster without an active master is still watched. The session's watcher (`master/standby/watcher.py`) tells it of
+transitions: every event, and what was read because of it. During a bulk assignment most transitions are over before
+they could be read, and only the number of their steps is checked.
 
 The active master's auditor also compares now and then what servers have reported that they serve with the store.
 
@@ -90,6 +89,9 @@ class Auditor:
         #: Latest version of each transition's znode, by its events; absent when events may have been missed.
         self._versions: dict[str, int] = {}
         self._watching = False
+        #: Watches are in force, and what is known is what there is; False while changes may go unseen.
+        self._is_current = False
+        self._stop_listening: Callable[[], None] | None = None
         self._syncing = False
         self._sync_again = False
         self._compared_ms = 0
@@ -104,6 +106,7 @@ class Auditor:
 
     def start(self) -> None:
         """Watch, and read what is there."""
+        self._stop_listening = self._client.on_state(self._session_changed)
         self._later("tick", TICK_S, self._tick)
         self._compared_ms = self._now_ms()
         ensureDeferred(self._begin()).addErrback(self._failed)
@@ -111,9 +114,17 @@ class Auditor:
     def stop(self) -> None:
         """Watch no more; the session is over, or the process ends."""
         self._stopped = True
+        stop_listening, self._stop_listening = self._stop_listening, None
+        if stop_listening is not None:
+            stop_listening()
         for timer in self._timers.values():
             if timer.active():
                 timer.cancel()
+
+    def _session_changed(self, state: SessionState) -> None:
+        """What is known grows old while there is no connection, until everything has been read again after it."""
+        if state is not SessionState.CONNECTED:
+            self._is_current = False
 
     async def _begin(self) -> None:
         await self._watch()
@@ -142,7 +153,8 @@ class Auditor:
 
     def _tick(self) -> None:
         self._later("tick", TICK_S, self._tick)
-        self._report(self.audit.tick(self._now_ms()))
+        if self._is_current:
+            self._report(self.audit.tick(self._now_ms()))
         self._send()
         waited_s = (self._now_ms() - self._compared_ms) / 1000
         if self._resting is None and waited_s >= OWNERS_S - REST_S:
@@ -155,6 +167,7 @@ class Auditor:
 
     def gap(self) -> None:
         """Events may have been missed: read everything again."""
+        self._is_current = False
         self._versions.clear()
         self.audit.forget_servers()
         self.audit.epoch_changes()
@@ -180,6 +193,7 @@ class Auditor:
         finally:
             self._syncing = False
         present = [one for one in sights if one is not None]
+        self._is_current = not self._sync_again
         if is_first:
             self.audit.begin(present)
             return

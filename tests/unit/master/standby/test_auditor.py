@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
+from coord.client.session import SessionState
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from master.standby import auditor as module
 from master.standby.auditor import Auditor
-from regions.diagnose.invariants import Rule
+from regions.diagnose.invariants import STILL_MS, Rule
 from regions.records.alarms import Alarm
-from regions.records.model import RegionRecord
+from regions.records.model import RegionRecord, RegionState, TransitionRecord
 from regions.records.znodes import Layout, decode_alarm, encode
-from tests.unit.master.fake_store import FakeStore
+from tests.unit.master.fake_store import FakeStore, WatchedStore
 
 LAYOUT = Layout("/rk")
 
@@ -79,3 +80,26 @@ def test_a_transition_that_nobody_could_read_is_judged_by_its_events() -> None:
     bench.store.answer()
     assert bench.auditor.audit.steps == 2
     assert bench.stored() == []
+
+
+def test_nothing_stands_still_that_may_have_moved_unseen() -> None:
+    """N5: without the store, and after it until all is read again, nobody knows how long a transition has stood."""
+    store, clock = WatchedStore(), Clock()
+    for path in LAYOUT.parents():
+        store.put(path)
+    store.put(LAYOUT.transition("t.0001", 0), encode(TransitionRecord("t.0001", "t", 0, RegionState.OPENING)))
+    client: Any = store
+    auditor = Auditor(clock, client, LAYOUT, lambda: int(clock.seconds() * 1000), "m1", lambda: None)
+    auditor.start()
+    store.answer()
+    for state in (SessionState.SUSPENDED, SessionState.CONNECTED):
+        store.become(state)
+        clock.advance(STILL_MS / 1000)
+        clock.advance(module.TICK_S)
+        assert auditor.alarms == 0, state
+    auditor.gap()
+    store.answer()
+    clock.advance(module.TICK_S)
+    assert auditor.alarms == 1, "it has not moved: so it has stood all the time"
+    auditor.stop()
+    assert store.listeners == []
