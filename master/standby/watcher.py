@@ -16,9 +16,9 @@ was committed before that moment; when the znodes that we then had word of are r
 A ping would prove nothing: a node of the store that is cut off answers it, too.
 
 **End of the session.** The watches end with the session, so what is known stays as old as it is. The client that begins
-another session answers a `sync` again, which says nothing about this picture: from the end of the session on the feed
-asks the store nothing, proves nothing and hands nothing over. Until `stop`, the picture and its last proof remain, for
-callers who allow its age.
+another session answers a `sync` again, which says nothing about this picture: from the end of the session on the
+watcher asks the store nothing, proves nothing and hands nothing over. Until `stop`, the picture and its last proof
+remain, for callers who allow its age.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class StoreWatcher:
         self._watch_again()
 
     def stop(self) -> None:
-        """Watch no more, and forget the mirror; another feed takes over, or the process ends."""
+        """Watch no more, and forget the mirror; another watcher takes over, or the process ends."""
         self.mirror = None
         self._end()
 
@@ -155,13 +155,15 @@ class StoreWatcher:
         if state in _ENDED:
             self._end()
         elif state is SessionState.CONNECTED and not self._in_force:
-            self._watch_again()
+            self._watch_again(is_gap=True)
 
-    def _watch_again(self) -> None:
+    def _watch_again(self, *, is_gap: bool = False) -> None:
+        """Set all watches. `is_gap`: events may have been missed, of which the client does not tell: a watch that was
+        never confirmed has no gap."""
         self._in_force = False
-        ensureDeferred(self._watch()).addErrback(self._failed)
+        ensureDeferred(self._watch(is_gap=is_gap)).addErrback(self._failed)
 
-    async def _watch(self) -> None:
+    async def _watch(self, *, is_gap: bool) -> None:
         """Set the watches, which twice does no harm, and read what there is once they are in force."""
         mirror = self.mirror
         await self._client.add_watch(self._layout.unassigned, self._transition_event, recursive=True)
@@ -170,6 +172,8 @@ class StoreWatcher:
         if mirror is self.mirror and not self._in_force:
             self._in_force = True
             self._begin_again()
+            if is_gap:
+                self._listener.gap()
 
     def _watched(self) -> tuple[str, ...]:
         layout = self._layout
@@ -193,7 +197,15 @@ class StoreWatcher:
             log.failure("mirror", failure=failure)
         elif self._client.state is SessionState.CONNECTED:
             log.error("the mirror begins again: {error}", error=failure.value)
-        self._later("again", BEGIN_AGAIN_S, self._begin_again)
+        self._later("again", BEGIN_AGAIN_S, self._try_again)
+
+    def _try_again(self) -> None:
+        """After a failure that is no lost connection, of a read or of setting a watch."""
+        if self._in_force:
+            self._begin_again()
+            self._listener.gap()
+        else:
+            self._watch_again(is_gap=True)
 
     @property
     def _is_connected(self) -> bool:

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, SessionState
-from coord.errors import ConnectionLoss
+from coord.errors import ConnectionLoss, QuotaExceeded
 from coord.wire.records import Stat
 from master.standby import watcher as module
 from master.standby.watcher import StoreWatcher
@@ -49,7 +49,7 @@ class Heard:
 
 
 class Bench:
-    """One feed of a standby, over a store with one table; time is the test's."""
+    """One watcher of a standby, over a store with one table; time is the test's."""
 
     def __init__(self) -> None:
         store = self.store = WatchedStore()
@@ -195,6 +195,18 @@ def test_watches_that_were_not_set_are_set_when_the_store_is_back() -> None:
     assert bench.watcher.mirror is not None
     assert bench.watcher.mirror.is_complete
     assert len(bench.store.persistent) == 7
+    assert bench.heard.gaps == 1, "the client tells of no gap of watches that it never had"
+
+
+def test_a_watch_that_the_store_refused_is_set_again() -> None:
+    """A refusal is no lost connection: no change of the session's state brings the watcher to try again."""
+    bench = Bench()
+    bench.store.waiting.popleft()[0].errback(QuotaExceeded("/rk"))
+    bench.store.waiting.popleft()[0].errback(QuotaExceeded("/rk"))
+    bench.go_on(module.BEGIN_AGAIN_S + 1)
+    assert bench.watcher.mirror is not None
+    assert bench.watcher.mirror.is_complete
+    assert bench.heard.gaps == 1
 
 
 def test_transitions_are_told_to_the_auditor_in_every_role(bench: Bench) -> None:
@@ -284,7 +296,7 @@ def test_a_picture_of_a_session_that_has_ended_is_not_proved_by_the_next_session
     bench.go_on(1.0)
     assert results == [None]
     assert bench.watcher.as_of(now) == AsOf(now - known_ms, 0, "standby")
-    assert bench.store.persistent == [], "watches of this session are the next feed's business"
+    assert bench.store.persistent == [], "watches of this session are the next watcher's business"
 
 
 def test_who_waits_for_a_proof_is_told_when_the_session_ends(bench: Bench) -> None:
