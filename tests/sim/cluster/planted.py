@@ -13,7 +13,7 @@ from unittest import mock
 from twisted.internet.defer import succeed
 
 from coord.client.ops import Check, Delete, SetData
-from coord.client.session import EVENT_GAP
+from coord.client.session import EVENT_GAP, SessionState
 from coord.wire.records import EVENT_DATA_CHANGED
 from master import active as reign_module
 from master.assignment.transitions import TransitionWriter
@@ -397,6 +397,35 @@ class GapIgnored(Bug):
 
     def script(self, world: SimulatedCluster) -> None:
         trouble(world, ["store-node-restart", "cut-from-store", "break-connection"], 0.3)
+
+
+def sessions_end(world: SimulatedCluster) -> None:
+    """Sessions of masters end, each next one is slow to begin, and the tables change all the time."""
+    come_up(world)
+    world.setting.work.until = world.timeline.now + 15 * SECOND
+    world.network.heavy = 0.3
+    operate(world, 0.1)
+    while world.timeline.now < world.setting.work.until:
+        world.faults.end_master_session()
+        world.run_for(world.timeline.chance.between(0.5, 3))
+
+
+class MirrorOutlivesItsSession(Bug):
+    """A standby has the mirror of its former session proved by a `sync` of the next one, which has no watches yet."""
+
+    seeds = 20
+    masters = 3
+
+    def patches(self) -> list[Patch]:
+        def changed(self: StoreWatcher, state: SessionState) -> None:
+            if state is not SessionState.EXPIRED:
+                real(self, state)
+
+        real = StoreWatcher._session_changed
+        return [instead(StoreWatcher, "_session_changed", changed)]
+
+    def script(self, world: SimulatedCluster) -> None:
+        sessions_end(world)
 
 
 # --- servers ---
