@@ -116,11 +116,15 @@ class LogFiles:
         #: A line about a torn record at the end, or a segment that was never finished.
         self.cut = ""
 
+    def size_of(self, name: str) -> int:
+        """Return the bytes of a segment's file. Raises OSError."""
+        return os.stat(self._disk.where(f"{WAL_FOLDER}/{name}")).st_size
+
     def records(self, progress: Progress = no_progress) -> Iterator[tuple[str, LogRecord]]:
         """(file, record) of everything durable. Raises CorruptRecord at damage, StorageError for another format."""
         sequence = 0
         number = 0
-        total = sum(os.stat(self._disk.where(f"{WAL_FOLDER}/{name}")).st_size for name in self.names)
+        total = sum(self.size_of(name) for name in self.names)
         for position, name in enumerate(self.names):
             reader = SegmentReader(self._disk, f"{WAL_FOLDER}/{name}")
             is_last = position == len(self.names) - 1

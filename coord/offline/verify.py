@@ -19,6 +19,7 @@ from coord.offline.directory import Progress, StoppedDirectory, no_progress
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.membership.addresses import config_text
+from coord.server.recovery.repair import covered_alone
 from coord.server.recovery.startup import WAL_FOLDER, TermSpent, check_term
 from coord.storage.extent import check_end, check_files, number_of, read_extent
 from coord.storage.wal import LogItem, LogRecord, Recovered
@@ -149,6 +150,12 @@ def _check_log(report: DirectoryReport, progress: Progress) -> bool:
             where = disk.where(f"{WAL_FOLDER}/{name}")
             check_end(where, number_of(name), ends.get(where, 0), extent)
         is_whole = True
+    except CorruptRecord as error:
+        is_whole = _skip_covered(report)
+        if is_whole:
+            files.bytes = sum(files.size_of(name) for name in files.names)
+        else:
+            report.damage.append(str(error))
     except (StorageError, OSError) as error:
         report.damage.append(str(error))
     try:
@@ -159,6 +166,27 @@ def _check_log(report: DirectoryReport, progress: Progress) -> bool:
     if files.cut:
         report.notes.append(files.cut)
     return is_whole
+
+
+def _skip_covered(report: DirectoryReport) -> bool:
+    """Read the log past damage that does not keep its node from starting. Return False for any other damage."""
+    if not report.snapshots:
+        return False
+    try:
+        reader = report.directory.open_snapshot(report.snapshots[-1].name)
+        reader.close()
+        covered = covered_alone(report.directory.disk, report.node_id, reader.meta)
+    except (StorageError, OSError):
+        return False
+    report.log = covered.log
+    for damage in covered.damage:
+        report.notes.append(
+            f"{damage}: the snapshot at {reader.meta.index} covers them, nothing is missing; the node sets them aside"
+            " when it starts. Check the disk"
+        )
+    if covered.cut:
+        report.notes.append(covered.cut)
+    return True
 
 
 def _take(log: Recovered, where: str, record: LogRecord) -> None:

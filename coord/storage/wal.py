@@ -82,6 +82,19 @@ def encode_seal(sequence: int, position: int) -> bytes:
     return _SEAL.pack(SEAL_MAGIC, sequence, crc32c(_SEALED.pack(SEAL_MAGIC, sequence, position)))
 
 
+def encode_record(sequence: int, parts: list[bytes]) -> bytes:
+    """Return the record that holds these encoded items."""
+    body_length = _SEQUENCE.size + sum(map(len, parts))
+    assert body_length <= RECORD_BYTES_MAX, f"record of {body_length} bytes"
+    covered = b"".join([_LENGTH.pack(body_length), _SEQUENCE.pack(sequence), *parts])
+    return b"".join([MAGIC, covered[:4], _LENGTH.pack(crc32c(covered)), covered[4:]])
+
+
+def encode_header(number: int, term: int, vote: int, last_index: int, last_term: int) -> bytes:
+    """Return the first item of the segment `number`. See SegmentItem."""
+    return _SEGMENT.pack(ITEM_SEGMENT, VERSION, number, term, vote, last_index, last_term)
+
+
 class LogItem:
     """One entry as the log keeps it; what `kind` and `data` mean is Raft's business."""
 
@@ -331,10 +344,7 @@ class Wal:
     def _write_record(self, parts: list[bytes]) -> None:
         file = self._file
         assert file is not None, "log is closed"
-        body_length = 8 + sum(map(len, parts))
-        assert body_length <= RECORD_BYTES_MAX, f"record of {body_length} bytes"
-        covered = b"".join([_LENGTH.pack(body_length), _SEQUENCE.pack(self._sequence + 1), *parts])
-        record = b"".join([MAGIC, covered[:4], _LENGTH.pack(crc32c(covered)), covered[4:]])
+        record = encode_record(self._sequence + 1, parts)
         file.write_at(self._position, record)
         end = self._position + len(record)
         if end > self._reserved:
@@ -391,8 +401,7 @@ class Wal:
         self._position = self._reserved = 0
         try:
             last_index, last_term = self._last
-            header = _SEGMENT.pack(ITEM_SEGMENT, VERSION, number, *self._hard_state, last_index, last_term)
-            self._write_record([header])
+            self._write_record([encode_header(number, *self._hard_state, last_index, last_term)])
         except OSError:
             self._file.close()
             self._file, self._position, self._reserved = old
@@ -528,12 +537,12 @@ class SegmentReader:
         """Offset and bytes of the last valid record."""
         return self._last, self._data[self._last : self.end]
 
-    def records(self, sequence: int, *, is_first: bool, is_last: bool) -> Iterator[LogRecord]:
-        """Its records in order; `sequence` is that of the last record before this segment, unless it is the first.
+    def records(self, sequence: int, *, is_first: bool, is_last: bool, start: int = 0) -> Iterator[LogRecord]:
+        """Yield the records from offset `start` on. `sequence` is that of the record before, unless `is_first`.
 
         Raises CorruptRecord at damage to what was durable, StorageError for another format.
         """
-        offset = 0
+        offset = start
         data = self._data
         self.sequence = sequence
         while offset < len(data):

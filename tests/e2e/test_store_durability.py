@@ -6,6 +6,8 @@ import contextlib
 import http.client
 import json
 import shutil
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -121,6 +123,46 @@ def test_log_damaged_in_the_middle_is_brought_by_the_others(tmp_path: Path) -> N
         assert f"the log is set aside in {tmp_path / f'n{victim}' / 'damaged'}: {segment}: record at byte " in text
         assert (tmp_path / f"n{victim}" / "damaged" / segment.name).stat().st_size > 0
         assert "Traceback" not in text
+    finally:
+        cluster.kill()
+
+
+def test_one_node_starts_on_a_log_whose_damage_its_snapshot_covers(tmp_path: Path) -> None:
+    """Nothing is missing, so nothing has to be restored: the node says what it skipped, and starts twice."""
+    cluster = Cluster(tmp_path, count=1, options=("--snapshot-entries", "50"))
+    cluster.start()
+    try:
+        cluster.leader()
+        with cluster.client() as client:
+            for number in range(120):
+                client.create(f"/k{number}", b"x" * 50)
+        eventually(lambda: cluster.status(1)["snapshot_index"] > 90, what="a second snapshot")
+        with cluster.client() as client:
+            for number in range(5):
+                client.create(f"/behind{number}")
+        cluster.kill()
+        directory = tmp_path / "n1"
+        [segment] = (directory / "wal").iterdir()
+        flip(segment, 3000)
+        verify = [sys.executable, "-m", "cli", "coord", "verify", str(directory)]
+        first = subprocess.run(verify, capture_output=True, text=True, timeout=120, check=False)
+        assert first.returncode == 0, first.stdout + first.stderr
+        assert f"{segment}: bytes " in first.stdout
+        for _ in range(2):
+            cluster.start()
+            cluster.leader()
+            with cluster.client() as client:
+                assert len(client.get_children("/")) == 120 + 5 + 1  # and /zookeeper
+                assert client.get("/k60")[0] == b"x" * 50
+            assert cluster.stop() == [0]
+        text = (tmp_path / "1.log").read_text()
+        assert text.count("skipped damage in the log") == 1
+        assert f"skipped damage in the log: {segment}: bytes " in text
+        assert (directory / "damaged" / segment.name).stat().st_size > 0
+        assert "Traceback" not in text
+        again = subprocess.run(verify, capture_output=True, text=True, timeout=120, check=False)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert "damaged" not in again.stdout
     finally:
         cluster.kill()
 

@@ -9,6 +9,9 @@ be the best there is. While that folder exists nothing is repaired: a disk that 
 replaced, and nobody's files are lost to a second repair. (A repair that was broken off is ended.) Snapshots that can be
 read stay.
 
+A store of one node has nobody to take its state from, and nobody whom a lost vote could harm. There damage that the
+newest whole snapshot covers is skipped (`coord.storage.covered`): nothing is missing, so the node starts at once.
+
 Refused, with file and byte, is what the others cannot or may not mend: a store of one or two voters (without this node
 there is no majority that could bring anything), a directory from which nobody can tell who the others are, files of
 another format.
@@ -23,10 +26,20 @@ from twisted.logger import Logger
 from coord.env import Disk, Rng
 from coord.errors import CorruptRecord, StorageError
 from coord.raft.membership import Configuration, decode_configuration
+from coord.raft.messages import CONFIG
 from coord.server.membership.joining import MARK, VOTERS_MIN, forget
-from coord.server.recovery.startup import KEEP_ENTRIES, SNAPSHOT_FOLDER, WAL_FOLDER, GapInLogError, Recovery, recover
+from coord.server.recovery.startup import (
+    KEEP_ENTRIES,
+    SNAPSHOT_FOLDER,
+    WAL_FOLDER,
+    GapInLogError,
+    Recovery,
+    newest_state,
+    recover,
+)
+from coord.storage.covered import Covered, NotCovered, read_covered, replace_damaged
 from coord.storage.extent import expect_nothing
-from coord.storage.snapshot import Snapshots
+from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import SEGMENT_BYTES
 from coord.tree.levels import SUPPORTED
 
@@ -47,6 +60,8 @@ def recover_or_repair(
 ) -> Recovery:
     """As `recover`; where that finds damage which the other nodes can mend, what is damaged is set aside.
 
+    In a store of one node, damage that the newest whole snapshot covers is set aside as well.
+
     Raises CorruptRecord, StorageError, UnsupportedLevel, OSError: the node must not start.
     """
 
@@ -57,6 +72,8 @@ def recover_or_repair(
     try:
         return attempt()
     except (CorruptRecord, GapInLogError) as error:
+        if _voters(disk, began) == [node_id] and _skip_covered(disk, node_id, supported):
+            return attempt()
         why = _objection(disk, node_id, began)
         if why:
             raise IrreparableError(error, why) from error
@@ -81,6 +98,51 @@ class IrreparableError(StorageError):
     def __init__(self, error: StorageError, why: str) -> None:
         super().__init__(f"{error}. {why}")
         self.error = error
+
+
+def covered_alone(disk: Disk, node_id: int, position: SnapshotMeta) -> Covered:
+    """Read the log of a node that is its whole store past damage that its newest whole snapshot covers.
+
+    Raises NotCovered when the node is not alone, or when the snapshot does not cover the damage; StorageError, OSError
+    as `coord.storage.covered.read_covered`.
+    """
+    if not position.index or MARK in disk.names("") or not _is_alone(node_id, position.config):
+        raise NotCovered(f"{disk.where(SNAPSHOT_FOLDER)}: no snapshot of a store that consists of node {node_id}")
+    covered = read_covered(disk, WAL_FOLDER, position.index, position.term, node_id)
+    for entry in covered.log.entries:
+        if entry.index > position.index and entry.kind == CONFIG and not _is_alone(node_id, entry.data):
+            raise NotCovered(f"{disk.where(WAL_FOLDER)}: entry {entry.index} adds a member to the store")
+    return covered
+
+
+def _is_alone(node_id: int, config: bytes) -> bool:
+    """Return True if a configuration has this member and no other."""
+    try:
+        found = decode_configuration(config)
+    except ValueError:
+        return False
+    return found.voters == found.members() == [node_id]
+
+
+def _skip_covered(disk: Disk, node_id: int, supported: int) -> bool:
+    """Set damage aside that costs a store of one node nothing. Return False if this is no such case."""
+    _, position = newest_state(Snapshots(disk, SNAPSHOT_FOLDER), supported)
+    try:
+        covered = covered_alone(disk, node_id, position)
+    except (NotCovered, CorruptRecord) as why:
+        log.info("the damaged log cannot be read past its damage: {why}", why=str(why))
+        return False
+    for damage in covered.damage:
+        log.error(
+            "skipped damage in the log: {damage}. Nothing is missing: the snapshot at {snapshot} covers it, and the log"
+            " behind is whole to entry {last}. The damaged segments are set aside in {folder}. Check the disk",
+            damage=str(damage),
+            snapshot=position.index,
+            last=covered.log.last_index(),
+            folder=disk.where(ASIDE),
+        )
+    replace_damaged(disk, WAL_FOLDER, ASIDE, covered)
+    return True
 
 
 def _objection(disk: Disk, node_id: int, began: list[int] | Configuration) -> str:

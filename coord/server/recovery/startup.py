@@ -71,7 +71,7 @@ def recover(
     the state, or an entry of the log, committed or not, has a feature level above `supported`.
     """
     snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
-    machine, position = _newest_state(snapshots, supported)
+    machine, position = newest_state(snapshots, supported)
     floor = max(0, position.index - keep_entries) if _has_peers(node_id, position, began) else position.index
     is_expected = position.index > 0
     wal, recovered = open_wal(disk, WAL_FOLDER, segment_bytes=segment_bytes, floor=floor, is_expected=is_expected)
@@ -154,7 +154,7 @@ def _check_levels(disk: Disk, entries: list[Entry], supported: int) -> None:
                 raise UnsupportedLevel(f"{where}: the log has", level, supported)
 
 
-def _newest_state(snapshots: Snapshots, supported: int) -> tuple[StateMachine, SnapshotMeta]:
+def newest_state(snapshots: Snapshots, supported: int) -> tuple[StateMachine, SnapshotMeta]:
     """The state of the newest snapshot that is whole; the empty state if there never was one."""
     for name in snapshots.names():
         try:

@@ -49,11 +49,17 @@ def history(length: int, changed: dict[int, bytes] | None = None) -> list[LogIte
     return found
 
 
-def make(path: Path, entries: list[LogItem], snapshots_at: tuple[int, ...] = (), node_id: int = 1) -> Path:
+def make(
+    path: Path,
+    entries: list[LogItem],
+    snapshots_at: tuple[int, ...] = (),
+    node_id: int = 1,
+    voters: tuple[int, ...] = (1, 2, 3),
+) -> Path:
     """A data directory with these entries, and snapshots of the states they lead to."""
     path.mkdir(mode=0o700)
     disk = OsDisk(path)
-    (path / "meta.json").write_bytes(encode_meta(node_id, CLUSTER, [1, 2, 3]))
+    (path / "meta.json").write_bytes(encode_meta(node_id, CLUSTER, list(voters)))
     wal, _ = open_wal(disk, "wal", segment_bytes=2000)
     machine = StateMachine()
     folder = Snapshots(disk, "snap")
@@ -64,7 +70,8 @@ def make(path: Path, entries: list[LogItem], snapshots_at: tuple[int, ...] = (),
         wal.write([batch])
         machine.apply_group(entry.data)
         if entry.index in snapshots_at:
-            meta = SnapshotMeta(entry.index, entry.term, CONFIG, machine.last_zxid, machine.digest())
+            config = Configuration(list(voters)).encode()
+            meta = SnapshotMeta(entry.index, entry.term, config, machine.last_zxid, machine.digest())
             folder.write(meta, machine.snapshot_chunks())
     wal.close()
     return path

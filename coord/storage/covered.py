@@ -1,0 +1,345 @@
+"""Reading a log past damage that a snapshot covers, and replacing what is damaged.
+
+A flipped bit in an old record costs nothing when a whole snapshot holds every entry that the record can have held.
+For a store of one node this is the difference between a start and a restore from a backup. `read_covered` reads the
+log past every damaged stretch, and raises NotCovered unless all of this holds behind the last stretch:
+
+- A whole record says where the log stood: its first entry is at most the one behind the snapshot, or a segment's header
+  ends at most at the snapshot. The log has no gaps, and an entry replaces what was there from its index on. So every
+  entry that the damage took is in the snapshot, or was replaced.
+- All records to the end of the log are whole and in sequence, and reach as far as `log.extent` demands.
+- The log continues the snapshot.
+
+Damage at the end of the log never qualifies: nothing behind it says what it held.
+
+The damage may have held a hard state. The term that comes out is the highest one that can be read anywhere, in hard
+states, entries and the snapshot. A leader appends entries of its own term, so a lost term shows in the entries behind
+it. A lost vote counts as given to `vote`: the node does not vote a second time in that term.
+
+`replace_damaged` moves the segments before the last damage to another folder. The segment with the last damage is
+copied there, and gets a new content in one rename: a header that says where the log stood, and its whole records as
+they were. Every step leaves a log that is readable, or in which the same damage is found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from coord.env import Disk, read_file, replace_file
+from coord.errors import CorruptRecord, StorageError
+from coord.storage.extent import ExtentFile, check_end, check_files, number_of, read_extent
+from coord.storage.wal import (
+    MAGIC,
+    HardStateItem,
+    Item,
+    LogItem,
+    LogRecord,
+    Recovered,
+    SegmentItem,
+    SegmentReader,
+    encode_header,
+    encode_record,
+    encode_seal,
+)
+
+#: Prefix and sequence number: no record is shorter.
+_RECORD_BYTES_MIN: Final = 20
+#: Magic, length and checksum in front of a record's body.
+_PREFIX_BYTES: Final = 12
+
+
+class NotCovered(StorageError):  # noqa: N818 - a state of affairs
+    """The snapshot does not replace what the damage took."""
+
+
+class Damage:
+    """Bytes `offset` to `end` of a segment hold no whole record.
+
+    `first` and `last`: the entries that they held at most; 0 where the records around the damage do not say.
+    """
+
+    def __init__(self, path: str, offset: int, end: int) -> None:
+        self.path = path
+        self.offset = offset
+        self.end = end
+        self.first = 0
+        self.last = 0
+
+    def __str__(self) -> str:
+        where = f"{self.path}: bytes {self.offset} to {self.end - 1} are damaged"
+        if not self.last:
+            return where
+        if self.first > self.last:
+            return f"{where} (they held no entry)"
+        since = f"{self.first} " if self.first else ""
+        return f"{where} (they held entries {since}to {self.last} at most)"
+
+
+class Covered:
+    """A log whose damage a snapshot covers. `log` is what a start on the replaced log finds."""
+
+    def __init__(self, damage: list[Damage], log: Recovered, run: _Run, cut: str) -> None:
+        self.damage = damage
+        self.log = log
+        self.run = run
+        #: A line for the operator if a torn record ends the log, else "".
+        self.cut = cut
+
+
+class _Run:
+    """Whole records in sequence, from the start of the log or from behind damage."""
+
+    def __init__(self, number: int, record: LogRecord, term: int) -> None:
+        #: Where the run begins.
+        self.number = number
+        self.offset = record.offset
+        self.sequence = record.sequence
+        #: Highest term that is known before the first hard state of the run.
+        self.term = term
+        self.hard_state: tuple[int, int] | None = None
+        #: What the run holds; None until an item says where the log stood, which was at `stood_at`.
+        self.log: Recovered | None = None
+        self.stood_at = 0
+
+    def take(self, item: Item) -> None:
+        """Replay one item. Raises ValueError when an entry would leave a gap."""
+        if isinstance(item, LogItem | SegmentItem) and self.log is None:
+            self.stood_at = item.index - 1 if isinstance(item, LogItem) else item.last_index
+            self.log = Recovered()
+            if isinstance(item, LogItem):
+                self.log.base_index = self.stood_at
+        if isinstance(item, HardStateItem | SegmentItem):
+            self.hard_state = (item.term, item.vote)
+        elif isinstance(item, LogItem) and self.hard_state is None:
+            self.term = max(self.term, item.term)
+        if self.log is not None:
+            self.log.take(item)
+
+    def highest_term(self) -> int:
+        """Return the highest term at the end of the run."""
+        last = self.log.last_term() if self.log is not None else 0
+        return max(self.term, last, self.hard_state[0] if self.hard_state is not None else 0)
+
+
+class _Reader(SegmentReader):
+    """Reads a segment past damage."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__(disk, path)
+        #: True if damage reaches to the end of the segment.
+        self.is_open_ended = False
+
+    def stretches(self, sequence: int, *, is_first: bool, is_last: bool) -> Iterator[LogRecord | Damage]:
+        """Yield records and the damage between them. Raises CorruptRecord for whole records that do not belong."""
+        start = 0
+        while True:
+            try:
+                yield from self.records(sequence, is_first=is_first, is_last=is_last, start=start)
+            except CorruptRecord:
+                offset = max(self.end, start)
+                if self._valid_record(offset):
+                    raise  # a gap in the sequence, or contents that nobody wrote
+            else:
+                return
+            start = self._next_whole(offset, is_sequence_known=offset > 0 or not is_first)
+            if start == 0:
+                self.is_open_ended = True
+                yield Damage(self.path, offset, max(offset + 1, len(self._data.rstrip(b"\0"))))
+                return
+            yield Damage(self.path, offset, start)
+            sequence = self._sequence_at(start) - 1
+
+    def bytes_between(self, start: int, end: int) -> bytes:
+        """Return these bytes of the segment."""
+        return self._data[start:end]
+
+    def _sequence_at(self, offset: int) -> int:
+        return int.from_bytes(self._data[offset + _PREFIX_BYTES : offset + _RECORD_BYTES_MIN], "big")
+
+    def _next_whole(self, offset: int, *, is_sequence_known: bool) -> int:
+        """Return the offset of the next whole record behind damage at `offset`, 0 if there is none.
+
+        A record's data may look like a record itself. So the place that the damaged record's own length names comes
+        first, and the sequence number must fit the number of records that the damage can have held.
+        """
+        for candidate in self._candidates(offset):
+            if self._valid_record(candidate):
+                lost = self._sequence_at(candidate) - self.sequence - 1
+                room = (candidate - offset) // _RECORD_BYTES_MIN
+                if lost >= 1 and (lost <= room or not is_sequence_known):
+                    return candidate
+        return 0
+
+    def _candidates(self, offset: int) -> Iterator[int]:
+        data = self._data
+        yield offset + _PREFIX_BYTES + int.from_bytes(data[offset + 4 : offset + 8], "big")
+        candidate = data.find(MAGIC, offset + 1)
+        while candidate != -1:
+            yield candidate
+            candidate = data.find(MAGIC, candidate + 1)
+
+
+class _Log:
+    """The whole log as it is read: the damage so far, and the run behind the last damage."""
+
+    def __init__(self) -> None:
+        self.damage: list[Damage] = []
+        self.run: _Run | None = None
+        self.term = 0
+        self.vote = 0
+        self._sequence = 0
+        self._last_index = 0
+        self._open: list[Damage] = []
+
+    def skip(self, damage: Damage) -> None:
+        """End the run: what comes next lies behind damage."""
+        if self.run is not None and self.run.log is not None:
+            self._last_index = self.run.log.last_index()
+        damage.first = self._last_index + 1 if self._last_index else 0
+        self._end_run()
+        self.damage.append(damage)
+        self._open.append(damage)
+
+    def take(self, reader: _Reader, number: int, record: LogRecord) -> None:
+        """Replay one whole record. Raises CorruptRecord when it does not continue the run."""
+        if record.offset == 0 and reader.number != number:
+            raise CorruptRecord(reader.path, 0, f"segment {number}", f"segment {reader.number}")
+        if record.sequence <= self._sequence:
+            raise CorruptRecord(
+                reader.path, record.offset, f"a record behind {self._sequence}", f"record {record.sequence}"
+            )
+        self._sequence = record.sequence
+        if self.run is None:
+            self.run = _Run(number, record, self.term)
+        for item in record.items:
+            try:
+                self.run.take(item)
+            except ValueError as error:
+                raise CorruptRecord(reader.path, record.offset, error, item) from error
+        if self._open and self.run.log is not None:
+            for damage in self._open:
+                damage.last = self.run.stood_at
+            self._open = []
+
+    def _end_run(self) -> None:
+        run = self.run
+        if run is None:
+            return
+        highest = run.highest_term()
+        if run.hard_state is not None and run.hard_state[0] == highest:
+            self.vote = run.hard_state[1]
+        elif highest > self.term:
+            self.vote = 0
+        self.term = highest
+        self.run = None
+
+
+def read_covered(disk: Disk, folder: str, index: int, term: int, vote: int) -> Covered:
+    """Read the log in `folder` past damage that the whole snapshot at (term, index) covers. Nothing is changed.
+
+    Raises NotCovered with the reason when the snapshot does not cover it; CorruptRecord, StorageError, OSError when
+    something else is wrong.
+    """
+    found, cut = _read(disk, folder)
+    run = found.run
+    if not found.damage:
+        raise NotCovered(f"{disk.where(folder)}: nothing is damaged")
+    damage = found.damage[-1]
+    if run is None or run.log is None:
+        raise NotCovered(f"{damage}, and no whole record behind them says which entries they held")
+    if run.stood_at > index:
+        raise NotCovered(f"{damage}: the newest whole snapshot ends at {index}")
+    log = run.log
+    if not _continues(log, index, term):
+        raise NotCovered(f"{damage}: the log behind them does not continue the snapshot at {index}")
+    highest = max(found.term, run.highest_term())
+    if run.hard_state is None:
+        # Nothing behind the damage says more than the entries.
+        run.term = max(run.term, term)
+        log.term, log.vote = run.term, (found.vote if run.term == found.term else 0) or vote
+    else:
+        log.term, log.vote = run.hard_state
+    if log.term < highest:
+        raise NotCovered(f"{damage}: the log behind them is in term {log.term}, older records in {highest}")
+    if log.base_index == index:
+        log.base_term = term
+    return Covered(found.damage, log, run, cut)
+
+
+def _read(disk: Disk, folder: str) -> tuple[_Log, str]:
+    """Read all segments. Returns the log, and a line about a torn end or ""."""
+    found = _Log()
+    cut = ""
+    names = [name for name in disk.names(folder) if name.endswith(".log")]
+    extent = read_extent(disk)
+    check_files(disk, folder, names, extent)
+    sequence = previous = 0
+    is_first = True
+    for position, name in enumerate(names):
+        number = number_of(name)
+        reader = _Reader(disk, f"{folder}/{name}")
+        if previous and number != previous + 1:
+            raise CorruptRecord(reader.path, 0, f"segment {previous + 1}", f"segment {number}")
+        for stretch in reader.stretches(sequence, is_first=is_first, is_last=position == len(names) - 1):
+            if isinstance(stretch, Damage):
+                found.skip(stretch)
+            else:
+                found.take(reader, number, stretch)
+        check_end(reader.path, number, reader.end, extent)
+        sequence, previous, is_first = max(sequence, reader.sequence), number, reader.is_open_ended
+        cut = reader.cut
+    return found, cut
+
+
+def _continues(log: Recovered, index: int, term: int) -> bool:
+    """Return True if the log holds entry `index` with this term, or begins behind it."""
+    place = index - log.base_index - 1
+    if place >= 0:
+        return place < len(log.entries) and log.entries[place].term == term
+    return place == -1 and log.base_term in (0, term)
+
+
+def replace_damaged(disk: Disk, folder: str, aside: str, covered: Covered) -> None:
+    """Make a log of what lies behind the last damage; everything older goes to the folder `aside`. Raises OSError."""
+    run = covered.run
+    disk.make_folder(aside)
+    for name in [name for name in disk.names(folder) if name.endswith(".log")]:
+        # One after the other: a crash must not leave a gap.
+        if number_of(name) < run.number:
+            disk.rename(f"{folder}/{name}", f"{aside}/{_free_name(disk, aside, name)}")
+            disk.sync_folder(aside)
+            disk.sync_folder(folder)
+        elif number_of(name) == run.number and run.offset > 0:
+            replace_file(disk, aside, _free_name(disk, aside, name), read_file(disk, f"{folder}/{name}"))
+            _replace_segment(disk, folder, name, covered)
+
+
+def _replace_segment(disk: Disk, folder: str, name: str, covered: Covered) -> None:
+    """Give the segment a header for where the log stood behind its damage, and its whole records behind that."""
+    run, log = covered.run, covered.log
+    is_last = name == max(each for each in disk.names(folder) if each.endswith(".log"))
+    reader = _Reader(disk, f"{folder}/{name}")
+    for _ in reader.records(run.sequence - 1, is_first=False, is_last=is_last, start=run.offset):
+        pass
+    # A hard state in the records counts more than the header's.
+    vote = log.vote if run.hard_state is None else 0
+    base_term = log.base_term if log.base_index == run.stood_at else 0
+    header = encode_header(run.number, run.term, vote, run.stood_at, base_term)
+    data = encode_record(run.sequence - 1, [header]) + reader.bytes_between(run.offset, reader.end)
+    extent = read_extent(disk)
+    if extent is not None and extent.segment == run.number:
+        # The segment becomes shorter.
+        file = ExtentFile(disk)
+        try:
+            file.set(run.number, len(data), len(data))
+        finally:
+            file.close()
+    replace_file(disk, folder, name, data + encode_seal(reader.sequence, len(data)))
+
+
+def _free_name(disk: Disk, folder: str, name: str) -> str:
+    there = set(disk.names(folder))
+    while name in there:
+        name += ".again"
+    return name
