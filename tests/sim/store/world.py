@@ -608,12 +608,11 @@ class World:
         real, link.socket = link.socket, _Sockets(self, link.socket)  # type: ignore[assignment,attr-defined]
         try:
             while queue and queue[0][0] <= end:
-                when, _, what, a, b = heapq.heappop(queue)
-                if done is not None and when >= next_look:
-                    next_look = when + SECOND // 4
+                if done is not None and queue[0][0] >= next_look:
+                    next_look = queue[0][0] + SECOND // 4
                     if done():
                         return True
-                self.now = when
+                self.now, _, what, a, b = heapq.heappop(queue)
                 what(a, b)
         except (AssertionError, Exception) as error:
             raise self.failure(error) from error
