@@ -1,7 +1,8 @@
 """Amnesia: a node comes back without all of what its disk held.
 
 Any one disk, at any time, whatever else happens to the others: they may be paused, cut off, down or torn. A second disk
-is lost only when the first one has been replaced: its node counts again, with a memory of its own. Nothing acknowledged
+is lost only when the first one has been replaced: its node counts again, with a memory of its own. The same holds while
+a late starter of a new store waits to be let in: nobody can tell its disk from a wiped one. Nothing acknowledged
 may be missing then, whatever is done in which order; and the store must have a majority again at the end, so nothing is
 lost where that would be impossible for any store:
 
@@ -43,10 +44,19 @@ def may_lose(world: World, clients: Iterable[Client], host: Host) -> bool:
             return False
         if process is not None and process.node.membership.is_busy():
             return False
-        is_voter = config.is_voter(each.id)
-        if is_voter and (each.is_flipped or not each.is_whole() or (each is not host and not each.has_held())):
+        if config.is_voter(each.id) and not _spares_another(each, host):
             return False
     return True
+
+
+def _spares_another(each: Host, host: Host) -> bool:
+    """Return True if voter `each` is in order, so that `host` may lose its disk."""
+    if each.is_flipped or each.is_odd:
+        return False
+    if each is host:
+        # A late starter that waits to be let in is no second disk. A disk that lost something loses no more.
+        return each.lost_memory == 0 or each.is_whole()
+    return each.is_whole() and each.has_held()
 
 
 def lose(world: World, host: Host, chance: Chance) -> None:

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(
 
 def _change_one(world: World, _: None) -> None:
     """One node's tree changes behind the log's back, in a znode that no client of the simulation looks at."""
-    up = [process for process in world.running() if not process.node.joining.is_joining]
+    # The odd one is going to be emptied, so no other disk may be missing.
+    up = [process for process in world.running() if process.host.is_whole()]
     if len(up) < world.size:
         world.at(world.now + SECOND // 10, _change_one, world)
         return
@@ -49,5 +50,6 @@ def test_odd_replica_stops_and_only_that_one(seed: int, size: int) -> None:
     world.members_move = False
     world.at(2 * SECOND, _change_one, world)
     Story(world, Plan(seed, size, 4)).run()
-    assert world.counts["made_odd"] == 1
+    # In some histories the last node counts again only at their end.
+    assert world.run_until(world.now + SECOND, lambda: world.counts["made_odd"] == 1)
     assert world.run_until(world.now + 4 * SECOND, lambda: not _odd_ones(world))

@@ -338,27 +338,32 @@ class Host:
         self.new_disk()
 
     def new_disk(self) -> None:
-        """An empty disk."""
+        """Replace the disk by an empty one."""
         self.disk = SimDisk(f"disk{self.id}", self.world.chance, lambda: self.world.now)
         self.disk.step = lambda: self.world.step_of(self.id)
-        self.is_flipped = self.is_odd = False
+        self.is_flipped = self.is_odd = self.has_log = False
+        self.memory = FIRST_MEMORY
 
     def has_held(self) -> bool:
         """Whether there is anything durable in this machine's log."""
         return self.process.node.core.log.stable > 0 if self.process is not None else self.has_log
 
     def is_whole(self) -> bool:
-        """Whether nothing is missing on this disk (`amnesia`), or its node has been let in again without that."""
+        """Return True if this machine's disk is none that the store does without at the moment.
+
+        The store does without a disk that lost something (`tests.sim.store.amnesia`), and without the disk of every
+        voter that does not count: a wiped one, a repaired one, or a late starter of a new store.
+        """
+        config = self.world.check.config()
+        process = self.process
+        memory = self.memory if process is None else process.node.core.memory
+        if config.is_voter(self.id) and not config.counts(self.id, memory):
+            return False
         if self.lost_memory == 0:
             return True
-        process = self.process
         if process is None or process.node.joining.is_joining or process.node.core.abstains():
             return False
-        memory = process.node.core.memory
-        config = self.world.check.config()
-        if (self.must_forget and memory == self.lost_memory) or not (
-            config.counts(self.id, memory) or not config.is_voter(self.id)
-        ):
+        if self.must_forget and memory == self.lost_memory:
             return False
         self.lost_memory = 0
         return True

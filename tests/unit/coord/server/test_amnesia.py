@@ -170,6 +170,43 @@ def test_two_of_five_are_replaced_one_after_the_other() -> None:
     assert sorted(config.memories) == sorted(victims)
 
 
+@pytest.mark.parametrize("is_let_in", [False, True])
+@pytest.mark.parametrize("loses_leader", [False, True])
+def test_a_late_starter_is_as_good_as_a_lost_disk_until_it_is_let_in(loses_leader: bool, is_let_in: bool) -> None:
+    """A disk lost before that is a second one: nobody leads until it is put back. One lost afterwards heals."""
+    nodes = StoreNodes(3)
+    nodes.crash(3)
+    nodes.disks[3] = MemoryDisk()
+    first = nodes.leader().settings.node_id
+    client = nodes.client(nodes.leader(), timeout_ms=60_000)
+    create(client, 1, b"/kept")
+    nodes.run(2)
+    assert acknowledged(client, 1)
+    nodes.start(3)
+    assert nodes.nodes[3].joining.is_joining
+    nodes.run(40 if is_let_in else 0)
+    lost, whole = (first, 3 - first) if loses_leader else (3 - first, first)
+    nodes.crash(lost)
+    old_disk, nodes.disks[lost] = nodes.disks[lost], MemoryDisk()
+    if not is_let_in:
+        # The leader has not gotten to taking node 3 out.
+        nodes.crash(whole)
+        nodes.start(whole)
+    nodes.start(lost)
+    nodes.run(150)
+    if not is_let_in:
+        assert all(node.core.leadership is None for node in nodes.nodes.values())
+        assert [nodes.nodes[i].joining.is_joining for i in (lost, whole, 3)] == [True, False, True]
+        nodes.crash(lost)
+        nodes.disks[lost] = old_disk
+        nodes.start(lost)
+        nodes.run(150)
+    config = nodes.leader().core.configs.current
+    for i, node in nodes.nodes.items():
+        assert b"/kept" in node.machine.tree.nodes
+        assert config.counts(i, node.core.memory)
+
+
 def test_two_voters_without_a_leader_say_what_to_do() -> None:
     """Nobody can be elected: the wiped node names the safe way and the other one."""
     nodes = StoreNodes(2)
