@@ -9,8 +9,9 @@ from collections import Counter
 
 from tests.sim.raft.checks import Violation
 from tests.sim.raft.plan import Plan, parse_plan, shrink
-from tests.sim.store.faults import failure_of, run_plan
+from tests.sim.store.faults import failure_of, run_world
 from tests.sim.store.machinery import SECOND
+from tests.sim.store.world import World
 
 
 def main() -> int:
@@ -35,18 +36,19 @@ def main() -> int:
     simulated_us = failed = 0
     began = time.process_time()
     for plan in plans:
+        world = World(plan.seed, plan.nodes, trace=args.trace)
         try:
-            world = run_plan(plan, trace=args.trace)
+            run_world(world, plan)
         except Violation as violation:
             failed += 1
+            _write_trace(world)
             sys.stdout.write(f"VIOLATION {violation}\n")
             if args.shrink:
                 sys.stdout.write(f"  smallest found: {_smallest(plan)}\n")
             if not args.keep_going:
                 return 1
             continue
-        if world.trace is not None:
-            sys.stdout.write("\n".join(world.trace) + "\n")
+        _write_trace(world)
         counts.update(world.counts)
         simulated_us += world.now
     spent = time.process_time() - began
@@ -56,6 +58,11 @@ def main() -> int:
     for name in sorted(counts):
         sys.stdout.write(f"  {name} {counts[name]}\n")
     return 1 if failed else 0
+
+
+def _write_trace(world: World) -> None:
+    if world.trace is not None:
+        sys.stdout.write("\n".join(world.trace) + "\n")
 
 
 def _smallest(plan: Plan) -> Plan:

@@ -511,12 +511,17 @@ def run_plan(plan: Plan, bug: type[Bug] = Bug, trace: bool = False) -> World:
     Raises: Violation.
     """
     world = World(plan.seed, plan.nodes, bug, trace)
+    run_world(world, plan)
+    return world
+
+
+def run_world(world: World, plan: Plan) -> None:
+    """Simulate the history of `plan` in a new world to its end. After a Violation the world has the trace of it."""
     world.plan = plan
     with ExitStack() as stack:
         for patch in world.bug.patches():
             stack.enter_context(patch)
         Story(world, plan).run()
-    return world
 
 
 def run_one(seed: int, size: int = 3, trouble_s: float = 0, bug: type[Bug] = Bug, trace: bool = False) -> World:

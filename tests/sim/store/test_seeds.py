@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
+from tests.sim.raft.checks import Violation
 from tests.sim.raft.faults import run_one as run_group
 from tests.sim.raft.plan import GROUP, Failure, Plan, parse_plan, shrink
 from tests.sim.raft.rare import STORE_MET, STORE_RARE, missed
+from tests.sim.store import __main__ as command
 from tests.sim.store import planted
 from tests.sim.store.clients import Client, Link
 from tests.sim.store.faults import failure_of, is_interpreted, run_plan
@@ -77,6 +80,21 @@ def test_a_real_failure_says_how_to_see_it_again_and_gets_smaller() -> None:
     again = failure_of(small, bug)
     assert again is not None
     assert small.length_s() < plan.length_s()
+
+
+def test_the_trace_of_a_failing_history_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is what the command in a failure's text is for."""
+
+    def fail(world: World, _: Plan) -> None:
+        world.note("what happened")
+        raise Violation("all is wrong")
+
+    monkeypatch.setattr(command, "run_world", fail)
+    monkeypatch.setattr(sys, "argv", ["tests.sim.store", "--seed", "1", "--trace"])
+    assert command.main() == 1
+    assert capsys.readouterr().out == "0.000000 what happened\nVIOLATION all is wrong\n"
 
 
 def test_a_server_hears_of_a_session_by_whole_frames() -> None:
