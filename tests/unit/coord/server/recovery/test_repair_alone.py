@@ -170,10 +170,27 @@ def test_nothing_behind_the_damage_says_what_it_held() -> None:
         started(disk)
 
 
-def test_missing_segment_is_no_flipped_bit() -> None:
-    """Somebody has removed files: the node does not guess which."""
+@pytest.mark.parametrize("is_flipped", [False, True])
+def test_missing_segment_is_no_flipped_bit(is_flipped: bool) -> None:
+    """Somebody has removed a file: the node does not guess what was in there, also not when a bit before is flipped."""
     disk = log_of_one()
-    disk.remove(f"wal/{disk.names('wal')[2]}")
+    removed = f"wal/{disk.names('wal')[2]}"
+    found = records(disk)
+    path, offset, size, _ = found[[record[0] for record in found].index(removed) - 1]
+    if is_flipped:
+        flip(disk, path, offset + size // 2)
+    disk.remove(removed)
+    with pytest.raises(IrreparableError):
+        started(disk)
+
+
+def test_a_log_that_contradicts_the_snapshot() -> None:
+    """The log has another term at the snapshot's index, so the snapshot says nothing about this log's entries."""
+    disk = log_of_one()
+    meta = SnapshotMeta(SNAPSHOT, term_of(SNAPSHOT) + 1, Configuration([1]).encode())
+    Snapshots(disk, "snap").write(meta, StateMachine().snapshot_chunks())
+    path, offset, _, _ = records(disk)[2]
+    flip(disk, path, offset + 30)
     with pytest.raises(IrreparableError):
         started(disk)
 
