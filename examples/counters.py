@@ -37,7 +37,7 @@ from regions.records.model import RegionRecord
 from regionserver import service
 from regionserver.client import DataError, connect
 from regionserver.config import ServerSettings, parse_address
-from regionserver.replica.opener import Opening
+from regionserver.opener import Opening
 from regionserver.request_gate import FENCED, NOT_SERVING, Place, Serving
 from regionserver.storage.directory import DirectoryOpener
 from regionserver.storage.ownership import DirectoryLock

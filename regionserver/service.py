@@ -66,10 +66,10 @@ from regionserver.config import ServerSettings
 from regionserver.health import LOOK_EVERY_S, ServerHealth, SharedWatch
 from regionserver.kv.service import KvRegions
 from regionserver.metrics import Metrics
+from regionserver.opener import NothingOpener, RegionOpener, kind_of
 from regionserver.process import allow_many_files, install_reactor
 from regionserver.replica.effects import Key
 from regionserver.replica.host import Host
-from regionserver.replica.opener import NothingOpener, RegionOpener, kind_of
 from regionserver.replica.states import Phase
 from regionserver.request_gate import Serving
 from regionserver.session.drain import hand_over
@@ -79,9 +79,9 @@ from regionserver.session.instance import Instance
 from regionserver.session.lease import Lease
 from regionserver.session.master_link import Us
 from regionserver.session.registration import Registration
+from regionserver.shared_directory import Admission
 from regionserver.storage.directory import DirectoryOpener
 from regionserver.storage.purging import Purges
-from regionserver.storage.shared import Admission
 from regionserver.workers import Pool, Workers
 
 __all__ = ["RegionServer", "ServerSettings", "run"]

@@ -10,7 +10,7 @@ import msgspec
 from twisted.python.failure import Failure
 
 from regions.records.model import Incarnation, RegionRecord
-from regionserver.replica.opener import Opening, OwnerHeld, RegionError, RegionOpener
+from regionserver.opener import Opening, OwnerHeld, RegionError, RegionOpener
 from simulation.timeline import SECOND, TURN_US, Process
 
 T = TypeVar("T")

@@ -25,9 +25,9 @@ from master.leadership.fence import Deposed
 from master.phases import Phases
 from master.standby.watcher import StoreWatcher
 from regions import messages as ms
+from regions.assign.placement import objection_to
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
-from regions.diagnose.explain import objection_to
 from regions.records.model import MasterRecord, Move, RegionRecord
 from regions.records.znodes import CorruptZnode
 

@@ -23,16 +23,16 @@ would refuse what its successor has made possible.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
 from twisted.logger import Logger
 
+from coord.client.ops import WriteOp
 from coord.errors import BadVersion, MultiFailed
 from coord.rpc.server import RpcError
-from master.assignment.history_writer import HistoryWriter
 from master.catalog import store, tables
 from master.catalog.locks import Lock, LockTable, Rank
 from master.catalog.lookup import find_table, summary
@@ -53,11 +53,13 @@ from regions.records.model import (
     TableRecord,
     TableState,
     TabletState,
+    TransitionRecord,
     check_ranges,
 )
 from regions.records.schema import Schema
 from regions.records.znodes import CorruptZnode, check_table_name, decode_name, decode_table
 from regions.transitions import purging
+from regions.transitions.states import Cause
 from regions.transitions.table_states import VISIBLE, table_after
 
 log = Logger()
@@ -67,8 +69,18 @@ REPLICATION_MAX: Final = 7
 TRIES_MAX: Final = 3
 
 
+class HistoryPages(Protocol):
+    """What DDL uses of the history writer: pages that go into the same multi as the change."""
+
+    def page_of_ends(self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause) -> Any:
+        """Return a page for a multi that deletes these transitions at their versions."""
+
+    async def write(self, page: Any, ops: Sequence[WriteOp]) -> None:
+        """Perform `ops` and write the page in one multi."""
+
+
 class Reign(Protocol):
-    """What is used of a reign."""
+    """What DDL uses of the active master."""
 
     fence: Fence
     is_over: bool
@@ -77,7 +89,7 @@ class Reign(Protocol):
     def world(self) -> ClusterState: ...
 
     @property
-    def history_writer(self) -> HistoryWriter: ...
+    def history_writer(self) -> HistoryPages: ...
 
     def observe(self, event: ev.Event) -> None: ...
 

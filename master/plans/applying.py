@@ -28,8 +28,8 @@ from master.catalog import store
 from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
+from regions.assign.placement import objection_to
 from regions.cluster import events as ev
-from regions.diagnose.explain import objection_to
 from regions.records.model import Move, MoveBatch, PlanRecord, PlanState
 from regions.records.znodes import encode
 

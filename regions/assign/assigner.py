@@ -25,6 +25,7 @@ import msgspec
 from regions.assign import transition_writes
 from regions.assign.moves import MoveBook
 from regions.assign.orders import OrderBook
+from regions.assign.placement import objection_to
 from regions.assign.replacement import Replacements
 from regions.assign.schema_rollout import AlterBook
 from regions.assign.selection import Selection
@@ -36,7 +37,6 @@ from regions.cluster.deadlines import close_overdue, open_overdue
 from regions.cluster.history import StepLog, master_step, steps_since
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import CLOSE, OPEN, ClusterState, Order, Replica
-from regions.diagnose.explain import objection_to
 from regions.messages import OrderOutcome, OrderResult
 from regions.records.kinds import can_open
 from regions.records.model import (

@@ -9,9 +9,12 @@ of the world alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from typing import Protocol
 
+from regions.cluster.state import Replica, Server
 from regions.records.kinds import KV, can_open
+from regions.records.model import BarRecord
 
 
 class Candidate(Protocol):
@@ -105,3 +108,18 @@ def choose(
         if best_rank is None or rank < best_rank:
             best, best_rank = uuid, rank
     return best
+
+
+def objection_to(server: Server, replica: Replica, peers: Collection[str]) -> str:
+    """Return why `server` may not have `replica`, "" if it may; `peers` have the other replicas of the region."""
+    if server.bar is not None:
+        return f"it was fenced and gets no regions {bar_words(server.bar)}"
+    table = replica.region.table.record
+    return objection(server, group=table.group, kind=table.kind, peers=peers)
+
+
+def bar_words(bar: BarRecord) -> str:
+    """Return until when a bar stands."""
+    if not bar.until_ms:
+        return "until `rk server unfence`"
+    return f"until {datetime.fromtimestamp(bar.until_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

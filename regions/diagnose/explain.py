@@ -7,17 +7,14 @@ servers, times since the last sign of life) is then missing, and the store's own
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import UTC, datetime
-
 import msgspec
 
-from regions.assign.placement import objection
+from regions.assign.placement import objection_to
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import CLOSE, OPEN, ClusterState, Replica, Server
 from regions.messages import Explanation, NextActor
 from regions.records.kinds import KV, kind_name
-from regions.records.model import BarRecord, RegionState, TableState, TransitionRecord
+from regions.records.model import RegionState, TableState, TransitionRecord
 
 
 def explain(replica: Replica, world: ClusterState, config: AssignerConfig, now_ms: int) -> Explanation:
@@ -269,21 +266,6 @@ def objections(replica: Replica, world: ClusterState, *, but: str = "") -> dict[
     others = (server for server in world.servers.values() if server.uuid != but)
     found = {server.uuid: objection_to(server, replica, peers) for server in others}
     return {uuid: why for uuid, why in found.items() if why}
-
-
-def objection_to(server: Server, replica: Replica, peers: Collection[str]) -> str:
-    """Return why `server` may not have `replica`, "" if it may; `peers` have the other replicas of the region."""
-    if server.bar is not None:
-        return f"it was fenced and gets no regions {bar_words(server.bar)}"
-    table = replica.region.table.record
-    return objection(server, group=table.group, kind=table.kind, peers=peers)
-
-
-def bar_words(bar: BarRecord) -> str:
-    """Return until when a bar stands."""
-    if not bar.until_ms:
-        return "until `rk server unfence`"
-    return f"until {datetime.fromtimestamp(bar.until_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _with_objections(said: Explanation, replica: Replica, world: ClusterState, *, but: str = "") -> Explanation:

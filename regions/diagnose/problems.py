@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from regions.assign.placement import bar_words
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import CLOSE, ClusterState, Replica
-from regions.diagnose.explain import bar_words, objections
+from regions.diagnose.explain import objections
 from regions.diagnose.explain_table import late_tables
 from regions.records.model import RegionState
 

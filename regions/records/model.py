@@ -167,7 +167,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/shared/<kind>`: the shared directory of all servers of a kind (`regionserver/storage/shared.py`).
+    """Value of `/shared/<kind>`: the shared directory of all servers of a kind
+    (`regionserver/shared_directory.py`).
 
     `path` and `server` ("host:port") are those of the server that recorded the id, for people.
     """

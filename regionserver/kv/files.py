@@ -52,7 +52,7 @@ from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE
 from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import is_whole, seal, seal_all, shown
 from regionserver.kv.snapshot import DAMAGE, RowSnapshot
-from regionserver.replica.opener import RegionError
+from regionserver.opener import RegionError
 from regionserver.request_gate import FENCED, NOT_SERVING
 from regionserver.storage.directory import sync_folder
 from regionserver.storage.ownership import DirectoryLock

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from regionserver.replica.opener import RegionError
+from regionserver.opener import RegionError
 
 _PAGE_HEADER: Final = 16
 _MAGIC_AND_VERSION: Final = (0xBEEFC0DE, 1)

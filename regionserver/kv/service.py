@@ -40,7 +40,7 @@ from regionserver.kv.messages import (
     check_request,
 )
 from regionserver.kv.snapshot import RowSnapshot
-from regionserver.replica.opener import Opening
+from regionserver.opener import Opening
 from regionserver.request_gate import FENCED, NOT_SERVING, Serving
 from regionserver.storage.directory import DirectoryOpener
 from regionserver.workers import WorkerPool

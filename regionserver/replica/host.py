@@ -37,6 +37,7 @@ from regions.records.kinds import KV, can_open
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout
 from regionserver.metrics import Metrics
+from regionserver.opener import Opening, OwnerHeld, RegionOpener
 from regionserver.replica.effects import (
     AskAlive,
     CloseRegion,
@@ -50,7 +51,6 @@ from regionserver.replica.effects import (
     WriteStep,
 )
 from regionserver.replica.machine import Replicas
-from regionserver.replica.opener import Opening, OwnerHeld, RegionOpener
 from regionserver.replica.states import Phase
 from regionserver.replica.step_writer import Reactor as TimerReactor
 from regionserver.replica.step_writer import StepWriter, Store

@@ -46,7 +46,7 @@ from regions.records.formats import objection
 from regions.records.model import ServerRecord
 from regions.records.znodes import CorruptZnode, Layout
 from regionserver.session.lease import Lease
-from regionserver.storage.shared import Admission
+from regionserver.shared_directory import Admission
 
 log = Logger()
 

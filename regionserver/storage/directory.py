@@ -43,9 +43,9 @@ import msgspec
 from coord.errors import ConfigError
 from regions.records.kinds import DIRECTORIES
 from regions.records.model import RegionRecord
-from regionserver.replica.opener import Opening, RegionError, RegionOpener
+from regionserver.opener import Opening, RegionError, RegionOpener
+from regionserver.shared_directory import SharedDirectory
 from regionserver.storage.ownership import DirectoryLock, Owner, holder_of, take
-from regionserver.storage.shared import SharedDirectory
 
 _RECORD: Final = "region.json"
 _GENERATION: Final = re.compile(r"opened-([0-9]{1,20})")

@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from regions.records.model import Incarnation
-from regionserver.replica.opener import OwnerHeld, RegionError
+from regionserver.errors import OwnerHeld, RegionError
 
 _MARK: Final = re.compile(r"owner-([0-9]{1,20})")
 _READ_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW

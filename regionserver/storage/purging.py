@@ -17,7 +17,7 @@ from coord.rpc.server import RpcError
 from regions.messages import BAD_REQUEST, BUSY, Directories, Purged
 from regions.records.znodes import CorruptZnode, decode_table
 from regions.transitions.purging import objection_to_purge
-from regionserver.replica.opener import RegionOpener
+from regionserver.opener import RegionOpener
 
 log = Logger()
 

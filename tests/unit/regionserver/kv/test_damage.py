@@ -16,7 +16,7 @@ from regionserver.kv import files as files_module
 from regionserver.kv import pages, rows
 from regionserver.kv.files import RegionFile
 from regionserver.kv.messages import DAMAGED, STORAGE
-from regionserver.replica.opener import RegionError
+from regionserver.opener import RegionError
 from tests.unit.regionserver.kv.test_files import ROOT, closed, opened, put, rows_files, values
 
 #: Reads every row of a file, as a server would: by a map.

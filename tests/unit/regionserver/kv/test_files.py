@@ -17,7 +17,7 @@ from regions.records.model import Incarnation
 from regionserver.kv import files as files_module
 from regionserver.kv.files import Environments, RegionFile
 from regionserver.kv.messages import PAGE_BYTES_MAX, REGION_FULL
-from regionserver.replica.opener import RegionError
+from regionserver.opener import RegionError
 from regionserver.request_gate import FENCED, NOT_SERVING
 from regionserver.storage.ownership import Owner, take
 

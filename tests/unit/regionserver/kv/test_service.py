@@ -37,7 +37,7 @@ from regionserver.kv.messages import (
     check_request,
 )
 from regionserver.kv.service import KvRegions
-from regionserver.replica.opener import Opening
+from regionserver.opener import Opening
 from regionserver.request_gate import RATE_SPAN_S, Place, Serving
 
 ME = Incarnation("me", 7)

@@ -27,10 +27,10 @@ from regions.records.model import (
 )
 from regionserver import workers as workers_module
 from regionserver.metrics import Metrics
+from regionserver.opener import Opening, OwnerHeld, RegionOpener
 from regionserver.replica import host as host_module
 from regionserver.replica import step_writer as steps_module
 from regionserver.replica.host import Host
-from regionserver.replica.opener import Opening, OwnerHeld, RegionOpener
 from regionserver.replica.states import Phase
 
 ME = Incarnation("me", 7)

@@ -12,7 +12,7 @@ import pytest
 
 from coord.errors import ConfigError
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
-from regionserver.replica.opener import Opening, OwnerHeld, RegionError
+from regionserver.opener import Opening, OwnerHeld, RegionError
 from regionserver.storage import directory
 from regionserver.storage import ownership as owner_module
 from regionserver.storage.directory import DirectoryOpener

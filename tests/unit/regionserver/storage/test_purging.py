@@ -18,7 +18,7 @@ from coord.rpc.server import RpcError
 from regions.messages import BAD_REQUEST, BUSY, Directories, Purged
 from regions.records.model import Incarnation, RegionRecord, TableRecord, TableState
 from regions.records.znodes import encode
-from regionserver.replica.opener import Opening, RegionError
+from regionserver.opener import Opening, RegionError
 from regionserver.storage.directory import DirectoryOpener
 from regionserver.storage.purging import Purges
 

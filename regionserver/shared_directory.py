@@ -34,7 +34,7 @@ from coord.errors import ConfigError, ConnectionLoss, NodeExists, NoNode
 from regions.records import znodes
 from regions.records.model import DirectoryRecord
 from regions.records.znodes import CorruptZnode, Layout
-from regionserver.replica.opener import RegionError
+from regionserver.errors import RegionError
 
 log = Logger()
 

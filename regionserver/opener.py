@@ -29,26 +29,12 @@ import msgspec
 from coord.errors import ConfigError
 from regions.records.kinds import NOTHING, check_kind
 from regions.records.model import Incarnation, RegionRecord
+from regionserver.errors import OwnerHeld as OwnerHeld
+from regionserver.errors import RegionError as RegionError
 
 if TYPE_CHECKING:
     from regionserver.request_gate import Serving
-    from regionserver.storage.shared import SharedDirectory
-
-
-class RegionError(Exception):
-    """A region cannot be opened or closed; the message reaches the master and the operator."""
-
-
-class OwnerHeld(RegionError):  # noqa: N818 - a finding, not a fault
-    """Another incarnation holds the region.
-
-    The server then asks the store: if that incarnation is not registered any more, `open` is called again with it as
-    `Opening.evict`.
-    """
-
-    def __init__(self, holder: Incarnation) -> None:
-        super().__init__(f"server {holder} holds it")
-        self.holder = holder
+    from regionserver.shared_directory import SharedDirectory
 
 
 class Opening:

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from coord.errors import ConfigError, NodeExists, NoNode, RetryableError
 from coord.wire.records import Stat
 from regions.records import znodes
-from regionserver.storage.shared import FILE, Admission, SharedDirectory
+from regionserver.shared_directory import FILE, Admission, SharedDirectory
 
 PATHS = znodes.Layout("/rk")
 RECORD = PATHS.shared_directory("kv")
