@@ -173,7 +173,7 @@ def test_nothing_behind_the_damage_says_what_it_held() -> None:
 @pytest.mark.parametrize("is_flipped", [False, True])
 def test_missing_segment_is_no_flipped_bit(is_flipped: bool) -> None:
     """Somebody has removed a file: the node does not guess what was in there, also not when a bit before is flipped."""
-    disk = log_of_one()
+    disk = log_of_one(snapshot=ENTRIES)
     removed = f"wal/{disk.names('wal')[2]}"
     found = records(disk)
     path, offset, size, _ = found[[record[0] for record in found].index(removed) - 1]
