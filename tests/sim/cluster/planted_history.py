@@ -48,7 +48,7 @@ class FoundStatesTold(Bug):
         def take_in(self: ActiveMaster, loaded: Any, transitions: Any) -> None:
             for record, _ in transitions:
                 state = record.state.value
-                self.chronicle.note(
+                self.history_writer.note(
                     HistoryEntry(0, record.key, Actor.MASTER.value, state, state, "found", "", record.epoch)
                 )
             real(self, loaded, transitions)
@@ -68,8 +68,8 @@ class LostAnswerToldTwice(Bug):
 
     def patches(self) -> list[Patch]:
         def lost(self: ChroniclePage) -> None:
-            self._chronicle.settled(self, is_there=False)
-            self._chronicle.log.put_back(unpack(self.op.data))  # type: ignore[union-attr]
+            self._history_writer.settled(self, is_there=False)
+            self._history_writer.log.put_back(unpack(self.op.data))  # type: ignore[union-attr]
 
         return [instead(ChroniclePage, "lost", lost)]
 

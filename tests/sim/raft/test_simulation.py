@@ -61,7 +61,7 @@ def test_one_seed_gives_one_history_whatever_the_hash_seed() -> None:
     """Nothing depends on the order of a set or on object identity: two processes, byte-equal traces."""
     traces = [
         subprocess.run(
-            [sys.executable, "-m", "tests.sim", "--seed", "7", "--nodes", "5", "--trouble-s", "8", "--trace"],
+            [sys.executable, "-m", "tests.sim.raft", "--seed", "7", "--nodes", "5", "--trouble-s", "8", "--trace"],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,

@@ -12,6 +12,7 @@ import pytest
 from coord.server.clients.listener import ClientLimits, ClientListener, ClientStream
 from coord.server.net.reactor import READABLE
 from coord.server.net.stream import listening_socket
+from coord.tree.sessions import Session
 from tests.support.store_nodes import StoreNodes
 
 
@@ -192,7 +193,7 @@ def test_over_tls_each_answer_of_a_turn_is_sealed_alone_and_all_leave_in_one_sen
 def test_answers_wait_for_contact_with_the_leader_and_words_do_not(clients: Clients) -> None:
     """In their order; what is no session's leaves all the same."""
     contact = clients.listener.node.liveness.contact
-    session: Any = object()
+    session = Session(1, bytes(16), 10_000, 1, [])
     for stream in clients.streams[1:]:
         stream.connection.session = session
     held_until, contact.until_ms = contact.until_ms, -1
