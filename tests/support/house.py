@@ -1,0 +1,277 @@
+"""Figures of the source tree: sizes, imports, circles, docstrings, assertions. `make tidy` prints them.
+
+    python -m tests.support.house            tables
+    python -m tests.support.house --json     the same figures for a program
+
+A *room* is a folder of modules. An *arrow* is an import between two rooms or modules of one folder; *floors* is the
+longest chain of such arrows. A *circle* is a set of modules (or rooms) that import each other, imports for type
+checking included: an object that needs the other's type is coupled to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGES: Final = ("coord", "regions", "master", "regionserver", "cli", "simulation")
+#: Parts of a package that are listed by themselves: the cores, which must be denser in comments and assertions.
+CORES: Final = ("coord.raft", "coord.tree", "coord.storage", "coord.wire", "regions.assign", "regionserver.replica")
+
+FILE_LINES_MAX: Final = 600
+#: A module below this size must earn its name.
+MODULE_LINES_MIN: Final = 40
+FOLDER_MODULES_MAX: Final = 12
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass
+class Module:
+    """One source file: its dotted name, its text, its tree, and the modules of this project that it imports."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+    imports: set[str] = field(default_factory=set)
+
+    @property
+    def room(self) -> str:
+        """Dotted name of the folder."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+    def line_count(self) -> int:
+        """Number of lines of the file."""
+        return self.text.count("\n")
+
+    def functions(self) -> list[Function]:
+        """Every function and method, nested ones included."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, Function)]
+
+
+def load(root: Path = ROOT, packages: Iterable[str] = PACKAGES) -> dict[str, Module]:
+    """Read every module of `packages`; the result maps dotted names to modules."""
+    modules = {}
+    for package in packages:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = list(path.relative_to(root).with_suffix("").parts)
+            if parts[-1] == "__init__":
+                parts.pop()
+            text = path.read_text()
+            modules[".".join(parts)] = Module(".".join(parts), path, text, ast.parse(text))
+    for module in modules.values():
+        module.imports = {name for name in _imported(module, modules) if name != module.name}
+    return modules
+
+
+def _imported(module: Module, modules: dict[str, Module]) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.room.split(".")
+                base = ".".join([*parents[: len(parents) - node.level + 1], *([node.module] if node.module else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                if full in modules:
+                    yield full
+                elif base in modules:
+                    yield base
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components with more than one member, sorted (Tarjan)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = low[name] = len(order)
+        stack.append(name)
+        for following in sorted(graph.get(name, ())):
+            if following not in order:
+                visit(following)
+                low[name] = min(low[name], low[following])
+            elif following in stack:
+                low[name] = min(low[name], order[following])
+        if low[name] == order[name]:
+            at = stack.index(name)
+            component, stack[at:] = stack[at:], []
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for name in sorted(graph):
+        if name not in order:
+            visit(name)
+    return sorted(found)
+
+
+def longest_chain(graph: dict[str, set[str]]) -> list[str]:
+    """Return the longest chain of arrows. Arrows that close a circle are left out."""
+    best: dict[str, list[str]] = {}
+    open_now: set[str] = set()
+
+    def chain(name: str) -> list[str]:
+        if name not in best:
+            open_now.add(name)
+            tails = [chain(following) for following in sorted(graph.get(name, ())) if following not in open_now]
+            open_now.discard(name)
+            best[name] = [name, *max(tails, key=len, default=[])]
+        return best[name]
+
+    return max((chain(name) for name in sorted(graph)), key=len, default=[])
+
+
+def room_graph(modules: dict[str, Module], room: str) -> dict[str, set[str]]:
+    """Return the arrows between the direct children (modules and rooms) of one folder."""
+    graph: dict[str, set[str]] = {}
+    for module in modules.values():
+        child = _child(module.name, room)
+        if child is None:
+            continue
+        arrows = graph.setdefault(child, set())
+        arrows |= {other for name in module.imports if (other := _child(name, room)) is not None and other != child}
+    return graph
+
+
+def _child(name: str, room: str) -> str | None:
+    """Return the direct child of `room` that holds `name`; None outside of the room and for the room's own sign."""
+    if not name.startswith(room + "."):
+        return None
+    return name[len(room) + 1 :].partition(".")[0]
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def package_figures(modules: dict[str, Module], package: str) -> dict[str, Any]:
+    """Return sizes, docstring coverage, assertions per function and comment lines per 100 of one package."""
+    members = [m for m in modules.values() if m.name == package or m.name.startswith(package + ".")]
+    functions = [f for m in members for f in m.functions()]
+    lengths = sorted((f.end_lineno or f.lineno) - f.lineno + 1 for f in functions) or [0]
+    lines = sum(m.line_count() for m in members)
+    public = [node for m in members for node in _public(m.tree)]
+    asserts = sum(isinstance(node, ast.Assert) for m in members for node in ast.walk(m.tree))
+    comments = sum(bool(re.match(r"\s*#(?!:)|\s*#:", line)) for m in members for line in m.text.splitlines())
+    return {
+        "package": package,
+        "files": len(members),
+        "lines": lines,
+        "functions": len(functions),
+        "length_median": int(statistics.median(lengths)),
+        "length_p95": lengths[int(len(lengths) * 0.95) - 1],
+        "length_max": lengths[-1],
+        "docstrings_percent": round(100 * sum(ast.get_docstring(n) is not None for n in public) / max(1, len(public))),
+        "asserts_per_function": round(asserts / max(1, len(functions)), 2),
+        "comments_per_100_lines": round(100 * comments / max(1, lines), 1),
+    }
+
+
+def _public(tree: ast.AST) -> Iterator[ast.ClassDef | Function]:
+    """Yield public classes, functions and methods; a private class hides its methods."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | Function) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node)
+
+
+def room_figures(modules: dict[str, Module]) -> list[dict[str, Any]]:
+    """Return modules, children, arrows, floors and circles of every folder."""
+    rows = []
+    for room in sorted({m.room for m in modules.values()}):
+        graph = room_graph(modules, room)
+        own = [m for m in modules.values() if m.room == room and m.path.name != "__init__.py"]
+        rows.append(
+            {
+                "room": room,
+                "modules": len(own),
+                "children": len(graph),
+                "arrows": sum(map(len, graph.values())),
+                "floors": len(longest_chain(graph)),
+                "circles": circles(graph),
+            }
+        )
+    return rows
+
+
+def duplicate_classes(modules: dict[str, Module]) -> dict[str, list[str]]:
+    """Return every class name that more than one module defines at its top level, with these modules."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in modules.values():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(module.name)
+    return {name: sorted(found) for name, found in sorted(places.items()) if len(found) > 1}
+
+
+def figures(modules: dict[str, Module]) -> dict[str, Any]:
+    """Return everything that is printed."""
+    graph = {m.name: set(m.imports) for m in modules.values()}
+    rooms = room_figures(modules)
+    return {
+        "packages": [package_figures(modules, p) for p in (*PACKAGES, *CORES)],
+        "rooms": rooms,
+        "files_too_long": {m.name: m.line_count() for m in modules.values() if m.line_count() > FILE_LINES_MAX},
+        "modules_too_short": {
+            m.name: m.line_count()
+            for m in modules.values()
+            if m.line_count() < MODULE_LINES_MIN and m.path.stem not in ("__init__", "__main__")
+        },
+        "folders_too_full": {r["room"]: r["modules"] for r in rooms if r["modules"] > FOLDER_MODULES_MAX},
+        "circles_of_modules": circles(graph),
+        "circles_of_rooms": {r["room"]: r["circles"] for r in rooms if r["circles"]},
+        "deepest_chain": longest_chain(graph),
+        "duplicate_classes": duplicate_classes(modules),
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    for title, rows in (("packages and cores", found["packages"]), ("rooms", found["rooms"])):
+        shown = [{key: "" if value == [] else value for key, value in row.items()} for row in rows]
+        widths = {key: max(len(key), *(len(str(row[key])) for row in shown)) for key in shown[0]}
+        print(title)
+        print("  " + "  ".join(key.ljust(width) for key, width in widths.items()))
+        for row in shown:
+            print("  " + "  ".join(str(row[key]).ljust(width) for key, width in widths.items()))
+    chain = found["deepest_chain"]
+    print(f"deepest import chain: {len(chain)}: {' > '.join(chain)}")
+    for key in ("files_too_long", "modules_too_short", "folders_too_full", "circles_of_modules", "circles_of_rooms"):
+        print(f"{key.replace('_', ' ')}: {len(found[key])}  {found[key] or ''}")
+    duplicates = found["duplicate_classes"]
+    print(f"class names defined more than once: {len(duplicates)}  {' '.join(duplicates)}")
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.house", description="Figures of the source tree.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
+    options = parser.parse_args(arguments)
+    found = figures(load(options.root))
+    if options.json:
+        json.dump(found, sys.stdout, indent=1)
+        print()
+    else:
+        _print(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
