@@ -43,7 +43,7 @@ lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 tidy: $(VENV)/installed-dev  ## figures of the source tree: sizes, rooms, import circles, docstrings, assertions
-	@$(BIN)/python -m tests.support.house
+	@$(BIN)/python -m tests.support.tidy
 
 # Two at a time; files whose tests start processes of their own stay whole.
 # Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.

@@ -19,7 +19,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from coord.rpc.wire import RpcError, call_blocking
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import RpcError
 from regions.messages import NO_BOUND, NOT_LEADER, TIMED_OUT, MasterStatus
 from regions.messages.leader_search import Next, Search, is_repeatable
 from regions.messages.staleness import AsOf, Bound

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.assign.lab import Lab, all_open, lab, say
-from coord.rpc.wire import call_blocking
+from coord.rpc.blocking import call_blocking
 from regions import messages as ms
 from regions.messages.ddl import DdlRequest
 from regions.records.schema import AddColumn, ColumnSpec, ColumnType

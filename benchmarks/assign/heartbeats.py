@@ -20,7 +20,8 @@ import msgspec
 from benchmarks.assign.beating import START_CODE, TABLE, region_of, uuid_of
 from benchmarks.assign.lab import Daemon, Lab, say
 from benchmarks.assign.open_regions import commit
-from coord.rpc.wire import RpcError, call_blocking
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import RpcError
 from regions import messages as ms
 from regions.records import znodes
 from regions.records.model import ClusterRecord, EpochRecord, RegionRecord, ReplicaLocation, TableRecord

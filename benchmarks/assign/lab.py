@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from coord.rpc.blocking import call_blocking
 from coord.rpc.server import RpcError
-from coord.rpc.wire import call_blocking
 from regions import messages as ms
 from regions.records.model import RegionSpec, ServerRecord
 from regions.records.znodes import Layout, decode_active, decode_run, decode_server

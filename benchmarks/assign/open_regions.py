@@ -21,7 +21,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from coord.rpc.wire import call_blocking
+from coord.rpc.blocking import call_blocking
 from regions.messages import CloseOrder, CloseRegions, OpenOrder, OpenRegions, OrderOutcome, OrderResults
 from regions.records import znodes
 from regions.records.model import RegionRecord, RegionState, ServerRecord, TransitionRecord

@@ -34,7 +34,8 @@ from cli.common.local import LocalCluster, local_cluster_id, read_cluster, read_
 from cli.common.options import DEFAULT_ROOT, Globals
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
-from coord.rpc.wire import Code, RpcError, call_blocking
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import Code, RpcError
 from master.client import MasterClient, NoLeader
 from master.client import split_address as split_address
 from regions import messages

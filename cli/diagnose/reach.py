@@ -14,7 +14,8 @@ from rich.console import Console
 
 from cli.common import output
 from cli.common.names import Names
-from coord.rpc.wire import RpcError, call_blocking
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.liveness.roster import SILENT_MS
 from regions.records.model import Incarnation, MasterRecord, ServerRecord

@@ -31,7 +31,8 @@ from cli.diagnose.audit import read_alarms
 from cli.diagnose.reach import Reach
 from cli.tables import summary
 from coord.client.access import StoreAccess
-from coord.rpc.wire import RpcError, call_blocking
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.messages.staleness import AsOf, Bound
 from regions.records.kinds import KV

@@ -29,7 +29,8 @@ from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_
 from cli.tables import new_request_id
 from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
 from coord.client.access import StoreAccess
-from coord.rpc.wire import RpcError, call_blocking
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import ActiveRecord, PlanState, RegionSpec, ServerRecord, TableState
 from regions.records.znodes import decode_region

@@ -8,7 +8,7 @@
 
 `dispatch` refuses by raising RpcError(code, message, hint): the caller gets exactly that. Any other exception is
 logged here and reaches the caller as Code.INTERNAL without a word of detail. Frames and codes: `coord.rpc.wire`,
-which also has `call_blocking`.
+`coord.rpc.blocking` has the form for tools.
 
 A client connects when it is first called and keeps the connection. What it does about a peer that cannot be reached,
 each call says for itself (`Reconnect`). All frames queued in one turn of the reactor leave in one write. A caller
@@ -51,7 +51,6 @@ from coord.rpc.wire import (
     RpcError,
     RpcFrameReader,
     StreamError,
-    call_blocking,
     decode_reply,
     decode_request,
     encode_body,
@@ -65,7 +64,6 @@ __all__ = [
     "RpcClient",
     "RpcError",
     "RpcServer",
-    "call_blocking",
 ]
 
 log = Logger()

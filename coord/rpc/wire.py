@@ -20,12 +20,10 @@ meaning.
 from __future__ import annotations
 
 import functools
-import socket
 import struct
-import time
 import typing
 from collections.abc import Iterator
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -235,62 +233,3 @@ def decode_reply(payload: Payload, replies: Any) -> Any:
         return body_decoder(replies).decode(payload.body)
     except UNREADABLE as error:
         raise RpcError(Code.BAD_REPLY, f"unreadable reply: {error}") from error
-
-
-@overload
-def call_blocking(
-    address: tuple[str, int], message: msgspec.Struct, timeout_s: float = ..., *, expect: type[T], cluster: str = ...
-) -> T: ...
-@overload
-def call_blocking(
-    address: tuple[str, int], message: msgspec.Struct, timeout_s: float = ..., *, replies: Any, cluster: str = ...
-) -> Any: ...
-def call_blocking(
-    address: tuple[str, int],
-    message: msgspec.Struct,
-    timeout_s: float = 10.0,
-    *,
-    expect: type[Any] | None = None,
-    replies: Any = None,
-    cluster: str = "",
-) -> Any:
-    """One request on a connection of its own, waiting for the reply: for the CLI and for tests, never in a reactor.
-
-    Give `expect` (the one type the reply can have) or `replies` (a tagged union). `timeout_s` covers connecting,
-    sending and waiting together. `cluster`: the receiver refuses if it belongs to another one. Raises RpcError.
-    """
-    union = replies if expect is None else expect
-    assert union is not None, "call_blocking needs to know what may be answered"
-    host, port = address
-    deadline = time.monotonic() + timeout_s
-    frame = encode_frame(Request(1, encode_body(message), cluster))
-    try:
-        connection = socket.create_connection(address, timeout=timeout_s)
-    except OSError as error:
-        raise RpcError(Code.UNREACHABLE, f"{host}:{port} does not answer: {error.strerror or error}") from error
-    with connection:
-        try:
-            connection.sendall(PREAMBLE + frame)
-            return decode_reply(_read_payload(connection, deadline), union)
-        except TimeoutError as error:
-            raise RpcError(Code.TIMEOUT, f"{host}:{port} did not reply within {timeout_s:g} s") from error
-        except StreamError as error:
-            raise RpcError(Code.PROTOCOL, f"{host}:{port}: {error}") from error
-        except OSError as error:
-            raise RpcError(
-                Code.CONNECTION_LOST, f"{host}:{port} closed the connection: {error.strerror or error}"
-            ) from error
-
-
-def _read_payload(connection: socket.socket, deadline: float) -> Payload:
-    reader = RpcFrameReader()
-    while True:
-        remaining_s = deadline - time.monotonic()
-        if remaining_s <= 0:
-            raise TimeoutError
-        connection.settimeout(remaining_s)
-        data = connection.recv(65536)
-        if not data:
-            raise ConnectionResetError("end of stream before the reply")
-        for payload in reader.feed(data):
-            return payload

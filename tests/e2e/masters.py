@@ -15,7 +15,8 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.protocol.states import ZnodeStat
 
-from coord.rpc.server import Code, RpcError, call_blocking
+from coord.rpc.blocking import call_blocking
+from coord.rpc.server import Code, RpcError
 from regions import messages as ms
 from regions.records.model import RegionRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_region, decode_transition

@@ -15,17 +15,8 @@ from pathlib import Path
 import pytest
 
 from cli.drill.load import Load
-from coord.rpc.wire import (
-    PREAMBLE,
-    Failed,
-    Payload,
-    Request,
-    RpcError,
-    RpcFrameReader,
-    call_blocking,
-    encode_body,
-    encode_frame,
-)
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import PREAMBLE, Failed, Payload, Request, RpcError, RpcFrameReader, encode_body, encode_frame
 from regions import messages as ms
 from regions.records.model import ServerRecord
 from regionserver.client import Change, RegionClient, connect

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
-from coord.rpc.wire import RpcError, call_blocking
+from coord.rpc.blocking import call_blocking
+from coord.rpc.wire import RpcError
 from regions import messages
 from regions.messages import (
     CloseOrder,

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.house import (
+from tests.support.tidy import (
     FILE_LINES_MAX,
     FOLDER_MODULES_MAX,
     Module,
@@ -51,7 +51,18 @@ CIRCLES: Final = [
 ]
 ROOMS_IN_CIRCLES: Final = {"coord.server", "coord.server.clients", "simulation"}
 #: Protocols and private classes that are still defined twice.
-DUPLICATE_CLASSES: Final = {"Contact", "Listener", "Master", "Reactor", "Ruler", "Step", "_Log", "_Reader", "_Region", "_Wish"}
+DUPLICATE_CLASSES: Final = {
+    "Contact",
+    "Listener",
+    "Master",
+    "Reactor",
+    "Ruler",
+    "Step",
+    "_Log",
+    "_Reader",
+    "_Region",
+    "_Wish",
+}
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from coord.rpc.blocking import call_blocking
 from coord.rpc.server import Reconnect, RpcClient, RpcServer
 from coord.rpc.wire import (
     FRAME_BYTES_MAX,
@@ -28,7 +29,6 @@ from coord.rpc.wire import (
     RpcError,
     RpcFrameReader,
     StreamError,
-    call_blocking,
     encode_body,
     encode_frame,
 )

@@ -1,7 +1,7 @@
 """Figures of the source tree: sizes, imports, circles, docstrings, assertions. `make tidy` prints them.
 
-    python -m tests.support.house            tables
-    python -m tests.support.house --json     the same figures for a program
+    python -m tests.support.tidy            tables
+    python -m tests.support.tidy --json     the same figures for a program
 
 A *room* is a folder of modules. An *arrow* is an import between two rooms or modules of one folder; *floors* is the
 longest chain of such arrows. A *circle* is a set of modules (or rooms) that import each other, imports for type
@@ -260,7 +260,7 @@ def _print(found: dict[str, Any]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.house", description="Figures of the source tree.")
+    parser = argparse.ArgumentParser(prog="python -m tests.support.tidy", description="Figures of the source tree.")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     options = parser.parse_args(arguments)
