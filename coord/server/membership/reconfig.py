@@ -301,6 +301,9 @@ class Reconfiguration:
         for origin, token, wish in self._queue[:]:
             if wish["applied"] > self._node.applied_index or not has_begun:
                 continue
+            if wish.get("checked") and self._work is not None:
+                # Its leader handed over for it. Meanwhile another wish has begun here, and is done first.
+                continue
             self._queue.remove((origin, token, wish))
             try:
                 self._begin(origin, token, wish)
@@ -321,7 +324,7 @@ class Reconfiguration:
         if busy and not wish.get("checked"):
             raise RefusedError(RECONFIG_IN_PROGRESS, busy)
         version = self._version()
-        if do == "reconfig" and wish["version"] not in (-1, version) and not wish.get("checked"):
+        if do == "reconfig" and wish["version"] not in (-1, version):
             raise RefusedError(BAD_VERSION, f"the configuration has version {version:x}")
         self._check_rights(wish, op.PERM_WRITE)
         if do == changes.TRANSFER:

@@ -275,6 +275,34 @@ def test_remove_the_leader(by_leader: bool) -> None:
     agree(nodes)
 
 
+@pytest.mark.parametrize("is_conditional", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_both_are_answered_when_the_heir_is_at_another_change_already(seed: int, is_conditional: bool) -> None:
+    """The leader hands over to be removed; a client of the heir is quicker with its wish than the node that asked."""
+    nodes = store(5, seed=seed)
+    leader = nodes.leader()
+    old = leader.settings.node_id
+    client = super_client(nodes, nodes.follower())
+    rest = [i for i, node in nodes.nodes.items() if node not in (leader, client.node)]
+    others = {i: super_client(nodes, nodes.nodes[i]) for i in rest}
+    version = parse_config_text(leader.machine.tree.nodes[CONFIG].data or b"")[1]
+    reconfig(client, leaving=str(old), version=version if is_conditional else -1)
+    for _ in range(100):
+        heirs = [i for i in others if nodes.nodes[i].core.leadership is not None]
+        if heirs:
+            break
+        nodes.turn()
+    heir = heirs[0]
+    third = next(i for i in others if i != heir)
+    wish(others[heir], do="remove", id=third)
+    assert facts(nodes, others[heir])["code"] == 0
+    err, _ = answer(nodes, client)
+    # What the version stood for is no more when the other change is done.
+    assert err == (e.BAD_VERSION if is_conditional else 0)
+    left = {old} if not is_conditional else set()
+    assert voters(nodes) == sorted({1, 2, 3, 4, 5} - {third} - left)
+
+
 def test_leadership_is_transferred() -> None:
     """To whom one wants; to the leader itself nothing happens; to a stranger it is refused."""
     nodes = store(3)
