@@ -22,6 +22,7 @@ class NodeSettings:
         contact_grace_ms: int = 1250,
         snapshot_entries: int = 100_000,
         snapshot_bytes: int = 64 << 20,
+        snapshot_again_ms: int = 30_000,
         keep_entries: int = 10_000,
         keep_bytes: int = 16 << 20,
         compare_every: int = 256,
@@ -56,6 +57,8 @@ class NodeSettings:
         #: A snapshot is due after so many entries or bytes of them.
         self.snapshot_entries = snapshot_entries
         self.snapshot_bytes = snapshot_bytes
+        #: A snapshot that failed, or that a peer could not use, is written again after this.
+        self.snapshot_again_ms = snapshot_again_ms
         #: Entries kept in memory behind the snapshot for peers that are a little behind, and bytes of them.
         self.keep_entries = keep_entries
         self.keep_bytes = keep_bytes

@@ -18,8 +18,6 @@ from coord.tree.machine import StateMachine
 
 log = Logger(__name__)
 
-#: A snapshot that failed, or that a peer could not use, is written again after this.
-AGAIN_MS: Final = 30_000
 #: Nodes whose ids differ by less take their snapshots apart from each other.
 APART: Final = 4
 
@@ -67,7 +65,7 @@ class SnapshotPolicy:
         if not core.log.reaches_snapshot() and not core.is_alone():
             due = True
         if self.error or self._is_doubtful:
-            due = self._clock.monotonic_ms() - self._began_ms >= AGAIN_MS
+            due = self._clock.monotonic_ms() - self._began_ms >= settings.snapshot_again_ms
             grown = applied
         if due and grown > 0 and not self.is_snapshotting:
             self.take(machine, applied)

@@ -566,6 +566,7 @@ class World:
             contact_lease_ms=300,
             contact_grace_ms=600,
             snapshot_entries=self._snapshot_entries,
+            snapshot_again_ms=2000,
             compare_every=1,
             keep_entries=self._keep_entries,
             reap_interval_ms=500,

@@ -12,7 +12,6 @@ import pytest
 
 from coord.errors import OK
 from coord.server.peers.snapshot_transfer import REFUSED_MS
-from coord.server.snapshots.policy import AGAIN_MS
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest
@@ -105,7 +104,7 @@ class Life:
         self.run((REFUSED_MS + 3000) // TICK_MS)
         self.write(4)
         self.run(20)
-        nodes.clock.now_ms += AGAIN_MS
+        nodes.clock.now_ms += nodes.leader().settings.snapshot_again_ms
         self.run(3)
 
     def check(self) -> None:
