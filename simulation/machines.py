@@ -20,13 +20,14 @@ from master.plans.planner import Made, Planner
 from master.service import MasterService
 from master.settings import MasterSettings as MasterSettings
 from regions.cluster.limits import AssignerConfig
-from regions.messages import AlterRegions, CloseRegions, ListTables, OpenRegions, ServerRequest
+from regions.messages import ListTables, ServerRequest
 from regions.messages.staleness import Bound
 from regions.plan import Params, PlanError, Snapshot, plan
 from regions.records.model import Incarnation
 from regionserver.config import ServerSettings as ServerSettings
-from regionserver.service import RegionServer
+from regionserver.service import Command, RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
+from regionserver.session.master_link import Us
 from simulation.network import Network
 from simulation.region_work import Holds, Opener, Threads, Work
 from simulation.standbys import Standbys, observed
@@ -254,18 +255,34 @@ class ObservedServer(RegionServer):
     """A region server that says which orders it took."""
 
     setting: Setting
+    #: The highest epoch that this server has obeyed, has read in the store, or has told a master.
     highest_epoch = -1
 
-    def dispatch(self, request: ServerRequest) -> Any:
-        """See RegionServer.dispatch; FW-11: no order of a master older than one that was obeyed already."""
-        answer = super().dispatch(request)
-        if isinstance(request, OpenRegions | CloseRegions | AlterRegions):
+    def _obey(self, request: ServerRequest) -> Any:
+        """See RegionServer._obey; FW-11: no order of a master older than one that the server knows already.
+
+        An order of a higher epoch that still waits for the store's word has not been obeyed, and comes here when it
+        is carried out. A refused order raises RpcError, and has not been obeyed either.
+        """
+        answer = super()._obey(request)
+        if isinstance(request, Command):
             if request.epoch < self.highest_epoch:
                 self.setting.violated(
                     f"FW-11: server {request.recipient} obeys epoch {request.epoch} after epoch {self.highest_epoch}"
                 )
             self.highest_epoch = max(self.highest_epoch, request.epoch)
         return answer
+
+    def _epoch_begun(self, epoch: int) -> None:
+        """See RegionServer._epoch_begun."""
+        super()._epoch_begun(epoch)
+        self.highest_epoch = max(self.highest_epoch, epoch)
+
+    def us(self) -> Us:
+        """See RegionServer.us."""
+        told = super().us()
+        self.highest_epoch = max(self.highest_epoch, told.epoch)
+        return told
 
 
 class ServerMachine(Machine):

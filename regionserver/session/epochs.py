@@ -8,6 +8,9 @@ the server would refuse every real master from then on. So an order of a higher 
     store says >= e           ->  known = what the store says; the orders up to it go on, in the order of their arrival
     store says < e            ->  those that came before the read are refused with UNKNOWN_EPOCH; nothing has changed
 
+Until the store has said so, the former epoch stands and its orders are carried out. An order that goes on is checked
+against the known epoch once more, because the store may have said a higher one than the order's.
+
 A real master has written its epoch before it sends its first order, and the read comes behind a sync, so the first
 read confirms it.
 """
