@@ -21,6 +21,7 @@ from regions.assign.orders import CLOSE, OrderBook
 from regions.assign.schema_rollout import AlterBook
 from regions.assign.selection import Selection
 from regions.records.model import Incarnation, TableIntent, TableState
+from regionserver.service import Command, RegionServer
 from simulation.drills import come_up
 from simulation.region_work import SIMULATED
 from simulation.run import Options, RunVerdict, run
@@ -215,5 +216,25 @@ class AssignsUnchecked(DdlBug):
             world.run_for(chance.between(0.0, 0.3))
 
 
+class UncheckedAfterWaiting(DdlBug):
+    """An order that waited for the store to confirm its epoch is not checked again when its turn comes."""
+
+    elections = ("vacate-active", "freeze-server")
+    duration_s = 15.0
+    heavy = 0.3
+
+    def patches(self) -> list[Patch]:
+        def dispatch(self: RegionServer, request: Any) -> Any:
+            if isinstance(request, Command) and request.epoch > self._epoch and not self._objection(request)[0]:
+                return self._epochs.claim(request.epoch, lambda: unchecked(self, request))
+            return self._obey(request)
+
+        def unchecked(server: RegionServer, request: Any) -> Any:
+            with instead(server, "_admit", lambda _command: None):
+                return server._obey(request)
+
+        return [instead(RegionServer, "_dispatch", dispatch)]
+
+
 KUDU_BUGS: list[type[DdlBug]] = [ColdServerList, StaleReplicas, LostWithTheLeader, RefusedWriteAborts]
-DDL_BUGS: list[type[DdlBug]] = [*KUDU_BUGS, RetryIsNew, AssignsUnchecked]
+DDL_BUGS: list[type[DdlBug]] = [*KUDU_BUGS, RetryIsNew, AssignsUnchecked, UncheckedAfterWaiting]
