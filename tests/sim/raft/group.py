@@ -161,12 +161,11 @@ class Simulation:
         next_look = self.now
         try:
             while queue and queue[0][0] <= end:
-                when, _, what, a, b = heapq.heappop(queue)
-                if done is not None and when >= next_look:
-                    next_look = when + SECOND // 2
+                if done is not None and queue[0][0] >= next_look:
+                    next_look = queue[0][0] + SECOND // 2
                     if done():
                         return True
-                self.now = when
+                self.now, _, what, a, b = heapq.heappop(queue)
                 what(a, b)
         except AssertionError as error:
             raise self.failure(error) from error

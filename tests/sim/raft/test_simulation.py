@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.raft.faults import run_one
-from tests.sim.raft.group import SECOND
+from tests.sim.raft.group import SECOND, Simulation
 from tests.sim.raft.rare import GROUP_MET, missed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,6 +55,17 @@ def test_the_simulated_clients_get_work_done(history: Counter[str]) -> None:
 def test_rare_states_are_reached(history: Counter[str]) -> None:
     """Each of the situations that bugs hide in occurred."""
     assert missed(history, GROUP_MET) == []
+
+
+def test_a_run_that_is_done_leaves_the_next_event() -> None:
+    """A node whose tick was dropped would never tick again: a leader would send no more heartbeats."""
+    simulation = Simulation(1, 3)
+    happened: list[str] = []
+    simulation.at(simulation.now, lambda name, _: happened.append(name), "next")
+    assert simulation.run_until(SECOND, lambda: True)
+    assert happened == []
+    simulation.run_until(SECOND)
+    assert happened == ["next"]
 
 
 def test_one_seed_gives_one_history_whatever_the_hash_seed() -> None:
