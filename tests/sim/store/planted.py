@@ -28,6 +28,7 @@ from coord.tree import machine as machine_module
 from coord.tree import snapshot as tree_snapshot
 from coord.tree.acl import OPEN
 from coord.tree.datatree import DataTree
+from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
 from coord.tree.node import DeleteDelta
 from coord.tree.paths import parent_of
@@ -303,14 +304,15 @@ class PartialSnapshot(Bug):
     crash_in_step = 0.001
 
     def patches(self) -> list[Patch]:
-        def restore(cls: Any, pieces: Any) -> StateMachine:
-            reader = tree_snapshot.SnapshotDecoder()
+        def restore(cls: Any, pieces: Any, supported: int = SUPPORTED) -> StateMachine:
+            reader = tree_snapshot.SnapshotDecoder(supported=supported)
             try:
                 for piece in pieces:
                     reader.feed(piece)
             except CorruptRecord:
                 pass
-            machine = StateMachine(reader.tree, reader.sessions)
+            machine = StateMachine(reader.tree, reader.sessions, reader.supported)
+            machine.level = reader.level
             machine.last_zxid, machine.applied_time_ms = reader.last_zxid, reader.applied_time_ms
             return machine
 

@@ -75,7 +75,7 @@ LATELY: dict[type[Bug], int] = {
     planted.ForwardedTwice: 1,
     planted.NothingSynced: 1,
     planted.MissedNotTold: 16,
-    planted.PartialSnapshot: 3,
+    planted.PartialSnapshot: 5,
     planted.ProposalsOutliveState: 23,
     planted.RemoverDeaf: 15,
     planted.StaleNodeBuries: 14,
