@@ -54,12 +54,11 @@ WITHIN: dict[type[Bug], int] = {
     planted.WatchBlindToRights: 5,
     planted.WatchesOutliveConnection: 40,
     planted.WipedNodeVotes: 20,
-    planted_amnesia.ForgottenCounted: 80,
     planted_amnesia.ShortLogTaken: 20,
-    planted_levels.AbsentMemberIgnored: 5,
+    planted_levels.AbsentMemberIgnored: 80,
     planted_levels.LevelNotInSnapshot: 5,
     planted_levels.OlderStaysLinked: 55,
-    planted_levels.PlansByOwnLevel: 5,
+    planted_levels.PlansByOwnLevel: 20,
 }
 #: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
@@ -84,8 +83,8 @@ LATELY: dict[type[Bug], int] = {
     planted.WatchBeforeRead: 7,
     planted.WatchesOutliveConnection: 4,
     planted.WipedNodeVotes: 2,
-    planted_amnesia.ForgottenCounted: 40,
     planted_amnesia.ShortLogTaken: 3,
+    planted_levels.AbsentMemberIgnored: 26,
     planted_levels.OlderStaysLinked: 18,
 }
 #: The same for bugs of the log, which `log_alone` shows.
