@@ -69,6 +69,8 @@ from regions.messages.explain import Explanations as Explanations
 from regions.messages.explain import Holdup as Holdup
 from regions.messages.explain import NextActor as NextActor
 from regions.messages.explain import TableExplanation as TableExplanation
+from regions.messages.heartbeat import Heartbeat as Heartbeat
+from regions.messages.heartbeat import HeartbeatReply as HeartbeatReply
 from regions.messages.master import MasterReply as MasterReply
 from regions.messages.master import MasterRequest as MasterRequest
 from regions.messages.plans import AbortPlan as AbortPlan
