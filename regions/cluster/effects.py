@@ -1,4 +1,8 @@
-"""TODO."""
+"""Effects of the assigner: what the active master, or a simulation, must carry out (see `regions/assign/assigner.py`).
+
+A write names the znode version that it replaces and goes out with a check of the fencing epoch. Its outcome returns to
+the assigner as the event `WriteDone` or `WriteFailed` (`regions/cluster/events.py`).
+"""
 
 from __future__ import annotations
 

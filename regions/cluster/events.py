@@ -1,4 +1,4 @@
-"""TODO."""
+"""Events of the assigner: what happened in the cluster, one at a time (see `regions/assign/assigner.py`)."""
 
 from __future__ import annotations
 

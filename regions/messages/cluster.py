@@ -1,4 +1,4 @@
-"""TODO."""
+"""Requests about masters and servers, and the answers: status, lists, drains, fences, recent transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Codes of `RpcError` that masters and region servers answer with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Requests that ask why a region or a table is in its state, and the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The unions of all requests that a master answers and of all its replies, for decoding."""
 
 from __future__ import annotations
 

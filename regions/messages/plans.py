@@ -1,4 +1,4 @@
-"""TODO."""
+"""Requests about balancing and bulk plans, and the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Requests to a region server, and its answers: orders to open and close, schema changes, status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Requests about tables and their regions, and the answers: lists, descriptions, moves, intents."""
 
 from __future__ import annotations
 
