@@ -5,6 +5,7 @@ A server is named as elsewhere: `server-2` in a local cluster, host:port, or the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -122,14 +123,7 @@ def drain(given: Globals, name: str, wait_s: float) -> None:
 @click.pass_obj
 def undrain(given: Globals, name: str) -> None:
     """Let SERVER have regions again; one that is not running is named by its whole uuid."""
-    with open_cluster(given) as cluster:
-        names = Names(cluster.servers(), cluster.local)
-        try:
-            uuid = names.find(name).uuid
-        except NotFoundError:
-            uuid = name
-        answer = cluster.ask_master(messages.DrainServer(uuid, drain=False), messages.Accepted)
-    _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
+    _let_have_regions(given, name, lambda uuid: messages.DrainServer(uuid, drain=False))
 
 
 @server.command()
@@ -173,13 +167,18 @@ def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: floa
 @click.pass_obj
 def unfence(given: Globals, name: str) -> None:
     """Let SERVER, which was fenced, have regions again; one that is not running is named by its whole uuid."""
+    _let_have_regions(given, name, messages.UnfenceServer)
+
+
+def _let_have_regions(given: Globals, name: str, request_of: Callable[[str], messages.MasterRequest]) -> None:
+    """Send the request for the server; a server that is not running is known by its whole uuid only."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         try:
             uuid = names.find(name).uuid
         except NotFoundError:
             uuid = name
-        answer = cluster.ask_master(messages.UnfenceServer(uuid), messages.Accepted)
+        answer = cluster.ask_master(request_of(uuid), messages.Accepted)
     _say(given, {"server": uuid, "detail": answer.detail}, names.in_text(answer.detail))
 
 
