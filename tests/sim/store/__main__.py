@@ -12,6 +12,7 @@ from tests.sim.raft.plan import Plan, parse_plan, shrink
 from tests.sim.store.faults import failure_of, run_world
 from tests.sim.store.machinery import SECOND
 from tests.sim.store.world import World
+from tests.support.interpreted import run_interpreted
 
 
 def main() -> int:
@@ -71,4 +72,5 @@ def _smallest(plan: Plan) -> Plan:
 
 
 if __name__ == "__main__":
+    run_interpreted("tests.sim.store")
     sys.exit(main())

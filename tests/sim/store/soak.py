@@ -18,6 +18,7 @@ from tests.sim.raft.faults import run_one as run_group
 from tests.sim.raft.plan import Plan, shrink
 from tests.sim.raft.rare import ENOUGH, GROUP_MET, STORE_MET, STORE_RARE, missed
 from tests.sim.store.faults import failure_of, run_plan
+from tests.support.interpreted import run_interpreted
 
 SIZES = (3, 3, 5)
 #: A failing history is made smaller by so many runs at most.
@@ -93,4 +94,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    run_interpreted("tests.sim.store.soak")
     sys.exit(main())
