@@ -174,7 +174,8 @@ class Node:
             # This process stood still: what clients said meanwhile is still unread, so every session begins anew.
             self.liveness.lead()
         self._ticked_ms = now_ms
-        self.core.tick()
+        if not self._awaits_voters():
+            self.core.tick()
         self.syncs.tick()
         self.membership.tick()
         self.levels.tick()
@@ -213,6 +214,13 @@ class Node:
         except StateDiverged as error:
             self.on_failed(error)
 
+    def _awaits_voters(self) -> bool:
+        """Whether the first election of a new store waits for voters that have not started yet."""
+        core = self.core
+        return core.log.last == core.term == core.leader == 0 and self.joining.awaits(
+            self.settings.node_id, core.configs.current, self.uptime_ms()
+        )
+
     def has_log(self) -> bool:
         """Whether there is anything in this node's log; peers are told (`Joining`)."""
         return self.core.log.last > 0
@@ -225,7 +233,7 @@ class Node:
         try:
             # Who knows a term has a disk that remembers its votes. Without this, a first leader whose voters have got
             # nothing of its log yet would make all of them joining, and nobody could ever be elected.
-            self.joining.peer_introduced(peer_has_log=has_log, has_log=self.has_log() or self.core.term > 0)
+            self.joining.peer_introduced(peer, peer_has_log=has_log, has_log=self.has_log() or self.core.term > 0)
             self.core.memory = self.joining.memory
         except OSError as error:
             self.on_failed(error)

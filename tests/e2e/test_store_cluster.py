@@ -76,12 +76,13 @@ class Cluster:
             return status
 
     def leader(self) -> int:
-        """The node that leads and is followed by all that run."""
+        """The node that leads and is followed by all that run, each with its full vote."""
 
         def found() -> int:
             states = {node: self.status(node) for node in self.processes}
             leaders = {state["leader"] for state in states.values()}
             assert len(leaders) == 1, states
+            assert not any(state["joining"] or state["joining_members"] for state in states.values()), states
             return int(leaders.pop())
 
         return eventually(found, what="one leader")

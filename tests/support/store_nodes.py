@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from coord.raft.membership import Configuration
@@ -136,7 +137,10 @@ class StoreNodes:
     #: Whether nodes announce their feature levels to each other, as builds of today do.
     announces = False
 
-    def __init__(self, count: int = 3, seed: int = 1, segment_bytes: int = 100_000, **settings: Any) -> None:
+    def __init__(
+        self, count: int = 3, seed: int = 1, segment_bytes: int = 100_000, away: Sequence[int] = (), **settings: Any
+    ) -> None:
+        """Start all nodes but those that are `away`."""
         self.segment_bytes = segment_bytes
         #: Node -> the highest feature level that its build supports, where that is not today's.
         self.builds: dict[int, int] = {}
@@ -154,7 +158,8 @@ class StoreNodes:
         #: What each node's directory says that its store began with.
         self.began: dict[int, list[int] | Configuration] = {i: list(self.ids()) for i in self.ids()}
         for i in self.ids():
-            self.start(i)
+            if i not in away:
+                self.start(i)
 
     def ids(self) -> range:
         return range(1, self.count + 1)

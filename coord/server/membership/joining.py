@@ -9,9 +9,12 @@ let this memory vote; both are committed without it. A node that finds its files
 Two files say so. MEMORY holds the number and stays. MARK is there until a committed configuration has this memory:
 older builds take no part in elections while it is there.
 
-In a new cluster nobody has a log, and everybody has the first memory. What is not covered: a wiped node that meets none
-but nodes which have never held anything (they cannot tell it that there was something), and a directory that was put
-back from an old copy.
+In a new store nobody has a log, and everybody has the first memory. A node that starts after its peers have elected a
+leader looks like a wiped one and goes the way of a wiped one; until it counts, the store does not survive the loss of
+another node. So the nodes of a new store wait a little for each other (`Joining.awaits`).
+
+What is not covered: a wiped node that meets none but nodes which have never held anything (they cannot tell it that
+there was something), and a directory that was put back from an old copy.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ log = Logger()
 
 MARK: Final = "joining"
 MEMORY: Final = "memory"
+#: For so long a node of a new store waits for voters that it has not met, before it stands for election without them.
+FIRST_ELECTION_WAIT_MS: Final = 2000
 #: With fewer voters the others are no majority that could let this node in again.
 VOTERS_MIN: Final = 3
 
@@ -64,12 +69,15 @@ class Joining:
         self._rng = rng
         self.is_joining = MARK in disk.names("")
         self.memory = read_memory(disk)
+        #: Peers that have said hello to this process.
+        self._met: set[int] = set()
         if self.is_joining and self.memory == FIRST_MEMORY:
             # An older build found this directory empty.
             self.memory = forget(disk, rng)
 
-    def peer_introduced(self, *, peer_has_log: bool, has_log: bool) -> None:
-        """A peer said whether it has a log. Raises OSError when the memory cannot be made durable."""
+    def peer_introduced(self, peer: int, *, peer_has_log: bool, has_log: bool) -> None:
+        """`peer` said whether it has a log. Raises OSError when the memory cannot be made durable."""
+        self._met.add(peer)
         if peer_has_log and not has_log and not self.is_joining and self.memory == FIRST_MEMORY:
             self.memory = forget(self._disk, self._rng)
             self.is_joining = True
@@ -77,6 +85,12 @@ class Joining:
                 "this node is empty and its peers are not: it counts for nothing until the leader has made it a"
                 " learner, and a voter again when it has caught up"
             )
+
+    def awaits(self, node_id: int, config: Configuration, uptime_ms: int) -> bool:
+        """Return True while this node, which holds nothing yet, gives other voters of a new store time to start."""
+        return uptime_ms < FIRST_ELECTION_WAIT_MS and any(
+            voter != node_id and voter not in self._met for voter in config.voters
+        )
 
     def applied(self, node_id: int, config: Configuration) -> None:
         """`config` is committed and applied here. Raises OSError."""

@@ -20,7 +20,7 @@ from coord.raft.messages import (
     Message,
 )
 from coord.raft.progress import Progress
-from coord.server.membership.joining import MARK, MEMORY, Joining, forget, read_memory
+from coord.server.membership.joining import FIRST_ELECTION_WAIT_MS, MARK, MEMORY, Joining, forget, read_memory
 from coord.server.peers import codec
 from coord.storage.extent import NAME as EXTENT
 from coord.wire import opcodes as op
@@ -209,6 +209,37 @@ def test_a_late_starter_is_as_good_as_a_lost_disk_until_it_is_let_in(loses_leade
         assert config.counts(i, node.core.memory)
 
 
+def test_nodes_of_a_new_store_wait_for_each_other() -> None:
+    """Who starts a second after the others is no lost disk: the first election was held back for it."""
+    nodes = StoreNodes(3, away=[3])
+    nodes.run(FIRST_ELECTION_WAIT_MS // (2 * TICK_MS))
+    assert all(node.core.term == 0 for node in nodes.nodes.values())
+    nodes.start(3)
+    config = nodes.leader().core.configs.current
+    assert not nodes.nodes[3].joining.is_joining
+    assert config.memories == {}
+
+
+def test_a_new_store_does_not_wait_for_long() -> None:
+    nodes = StoreNodes(3, away=[3])
+    nodes.run(FIRST_ELECTION_WAIT_MS // TICK_MS - 1)
+    assert all(node.core.term == 0 for node in nodes.nodes.values())
+    nodes.run(30)
+    assert nodes.leader().core.term > 0
+
+
+def test_only_the_first_election_waits() -> None:
+    """A store that has had a leader elects the next one as soon as a majority is there."""
+    nodes = StoreNodes(3)
+    nodes.leader()
+    for i in nodes.ids():
+        nodes.crash(i)
+    for i in (1, 2):
+        nodes.start(i)
+    nodes.run(FIRST_ELECTION_WAIT_MS // TICK_MS - 1)
+    assert any(node.core.leadership for node in nodes.nodes.values())
+
+
 def test_two_voters_without_a_leader_say_what_to_do() -> None:
     """Nobody can be elected: the wiped node names the safe way and the other one."""
     nodes = StoreNodes(2)
@@ -335,12 +366,12 @@ def test_memory_is_drawn_once_and_kept() -> None:
     disk = MemoryDisk()
     rng = SeededRng(1)
     joining = Joining(disk, rng)
-    joining.peer_introduced(peer_has_log=False, has_log=False)
+    joining.peer_introduced(2, peer_has_log=False, has_log=False)
     assert joining.memory == FIRST_MEMORY
-    joining.peer_introduced(peer_has_log=True, has_log=False)
+    joining.peer_introduced(2, peer_has_log=True, has_log=False)
     memory = joining.memory
     assert FIRST_MEMORY < memory <= MEMORY_MAX
-    joining.peer_introduced(peer_has_log=True, has_log=False)
+    joining.peer_introduced(2, peer_has_log=True, has_log=False)
     again = Joining(disk, rng)
     assert (again.memory, again.is_joining) == (memory, True)
     again.applied(3, Configuration([1, 2], [3]))
