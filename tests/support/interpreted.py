@@ -10,7 +10,7 @@ from coord.raft import core
 
 
 def run_interpreted(module: str) -> None:
-    """Replace this process by `python -m module` with the same arguments and an interpreted store, unless it has one."""
+    """Replace this process by `python -m module`, same arguments, with an interpreted store, unless it has one."""
     if not str(core.__file__).endswith(".py"):
         os.environ[PURE_VARIABLE] = "1"
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
