@@ -61,7 +61,7 @@ HASTENED_APART_TICKS: Final = 3
 HAND_OVER_S: Final = 1.0
 #: Descriptors that clients do not get: peers, strangers at their door, log, snapshots, the admin port's connections.
 OWN_DESCRIPTORS: Final = 256
-#: Collector settings for a process whose long-lived objects are many and acyclic (FEASIBILITY §6).
+#: Collector settings for a process whose long-lived objects are many and acyclic.
 GC_THRESHOLDS: Final = (50_000, 20, 1000)
 
 

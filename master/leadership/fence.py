@@ -1,7 +1,7 @@
 """Fenced writes: every write of an active master is a multi that begins with a check of its epoch.
 
 The fencing epoch is the version of `/epoch`. A newer master has raised it before it does anything else, so a write of
-a master that has been replaced without knowing it is refused as a whole, whenever it arrives (FW-11, BULKPLAN §6).
+a master that has been replaced without knowing it is refused as a whole, whenever it arrives (FW-11).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The job gets a directory with the snapshot and leaves one with the plan; its progress comes as JSON lines. A job
 that fails, is late, or whose plan breaks a hard rule costs nothing but time: the greedy engine plans instead, and one
-log line and the plan's note say why (BULKPLAN §7). Plans are checked by the verifier whoever made them.
+log line and the plan's note say why. Plans are checked by the verifier whoever made them.
 """
 
 from __future__ import annotations

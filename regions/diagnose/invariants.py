@@ -1,4 +1,4 @@
-"""What must hold in a running cluster, checked while it runs (FEATURES N5). Facts in, alarms out; no I/O, no clock.
+"""What must hold in a running cluster, checked while it runs (N5). Facts in, alarms out; no I/O, no clock.
 
 Whoever watches the store (an auditor in every master, a simulation, a test) tells an `Audit` what it sees: transition
 znodes with their versions, tables, servers, versions of the epoch, and now and then what servers say they have open.

@@ -1,4 +1,4 @@
-"""Where everything is kept in the store, and how: paths and values of all znodes (DESIGN §5).
+"""Where everything is kept in the store, and how: paths and values of all znodes.
 
 Values are JSON, so any ZooKeeper tool can read them; fields that have their default are left out. The paths hang
 below a configurable root. Transitions are spread over 256 directories by a checksum of the region's id, so that no

@@ -24,7 +24,7 @@ _WORDS: Final = {
     Action.DELETE: "delete, with a check of the intent",
 }
 
-#: Where the documents contradict themselves, and what is done here.
+#: Where the sources contradict themselves, and what is done here.
 DECISIONS: Final = (
     ("X1", "A CLOSING region whose destination dies", "stays CLOSING while its source lives; only a dead source is "
      "forced OFFLINE. Otherwise a second server would open what the first still serves"),
@@ -91,9 +91,9 @@ def _merged(state: RegionState, reopen: bool) -> list[tuple[str, str, str, str]]
 def decisions() -> str:
     """X1 to X14."""
     lines = [
-        "## Where the documents contradict themselves",
+        "## Where the sources contradict themselves",
         "",
-        "| | what the documents say, or leave open | what is done |",
+        "| | what the sources say, or leave open | what is done |",
         "| --- | --- | --- |",
     ]
     lines += [f"| {number} | {what} | {done} |" for number, what, done in DECISIONS]

@@ -1,4 +1,4 @@
-"""The tests that the source documents ask for by name: tables over a change of the leader master (TS-01, TS-02, TS-03).
+"""Tests that docs/requirements.md asks for by name: tables over a change of the leader master (TS-01, TS-02, TS-03).
 
 The leader is changed in both ways that matter: it dies, or it lives on and does not know yet that it was replaced.
 """

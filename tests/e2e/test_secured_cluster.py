@@ -107,7 +107,7 @@ def _splits(folder: Path) -> Path:
 
 
 def test_whole_cluster_on_tls_and_a_credential(cluster: Secured) -> None:
-    """RELIABILITY §4: master, server and commands work; the four regions are open, and status sees the store."""
+    """By TLS and with a credential, master, server and commands work: four regions are open, status sees the store."""
 
     def status() -> Any:
         return json.loads(cluster.command("status", "--json").stdout)

@@ -309,7 +309,7 @@ def test_all_words_answer(node: Cluster) -> None:
 
 
 def test_watches_znodes_and_quotas_at_their_bounds(tmp_path: Path) -> None:
-    """RELIABILITY §4: bounded watches of a session and znodes of the store, and hard quotas; what frees goes on."""
+    """A session's watches, the store's znodes and hard quotas are bounded; requests that free memory go on."""
     roots = 4
     options = ("--max-watches", "2", "--max-znodes", str(roots + 6), "--enforce-quotas", "--reap-interval-ms", "100")
     made = Cluster(tmp_path, 1, options)

@@ -1,4 +1,4 @@
-"""BULKPLAN §7 by the Spark job: what is counted and refused is what the other engines count and refuse."""
+"""Malformed input, read by the Spark job: it counts and refuses the rows that the other engines count and refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input directories as strangers make them: seeded, dirty in every way of BULKPLAN §7 and in some more.
+"""Input directories as strangers make them: seeded, and malformed in every way of malformed.py and some more.
 
 `write_nasty(directory, seed)` writes one and says what it did. Whatever comes of it, no engine may end in a traceback;
 all engines must agree on whether there is a plan; `broken_rules`, which shares no code with the planner, must find that

@@ -1,4 +1,4 @@
-"""Inputs that are not as they should be, with what each source and engine must make of them: BULKPLAN §7 as data."""
+"""Malformed plan inputs, and what each source and engine must make of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Twisted's epoll reactor with a table of plain functions beside its own descriptors.
 
 Client and peer sockets are watched here: `watch(fd, function)` costs one dict lookup per event instead of Twisted's
-chain of readers and loggers (FEASIBILITY §1: half the CPU of a small request). Everything else, that is timers,
+chain of readers and loggers (half the CPU of a small request). Everything else, that is timers,
 listening ports, the admin port, signals, stays ordinary Twisted.
 
 One *turn* is one poll and the handling of all it returned. `at_turn_end` is called once per turn, after the last

@@ -9,7 +9,7 @@ from typing import Final
 from coord.server.net.reactor import READABLE, WRITABLE, TurnReactor
 from coord.tls.context import Engine, TlsError
 
-#: Read at once. Larger buffers make malloc map and unmap memory at every call (FEASIBILITY §4).
+#: Read at once. Larger buffers make malloc map and unmap memory at every call.
 READ_BYTES: Final = 64 << 10
 
 

@@ -16,7 +16,7 @@ def test_the_history_is_the_log_over_lost_answers_and_merges() -> None:
 
 @pytest.mark.parametrize("bug", HISTORY_BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_of_the_history_is_found(bug: type[Bug]) -> None:
-    """RELIABILITY §3: the mutation list."""
+    """Every bug of the list is found by the simulation."""
     found = bug().hunt()
     assert found is not None, f"{bug.__doc__} not found by {bug.seeds} seeds"
     assert "history: " in found[1].violation

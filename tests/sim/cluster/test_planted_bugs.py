@@ -9,5 +9,5 @@ from tests.sim.cluster.planted import BUGS, Bug
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
-    """RELIABILITY §3: the mutation list."""
+    """Every bug of the list is found by the simulation."""
     assert bug().hunt() is not None, f"{bug.__doc__} not caught by {bug.seeds} seeds"

@@ -1,4 +1,4 @@
-"""Whole clusters in simulated time: seeds that must hold, determinism, and the command (N3, RELIABILITY §3)."""
+"""Whole clusters in simulated time: seeds that must hold, determinism, and the command (N3)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_every_command_has_the_same_options(words: tuple[str, ...]) -> None:
-    """RELIABILITY §4: whoever connects to the store can do so by TLS and with a credential."""
+    """Every command that connects to the store can use TLS and a credential."""
     shown = CliRunner().invoke(rk, [*words, "--help"]).output
     for option, _, _ in SETTINGS:
         assert f"--{option}" in shown, (words, option)

@@ -1,4 +1,4 @@
-"""BULKPLAN §7 by `rk plan create`: each case counted, reported and said, from CSV and from Parquet, by both engines."""
+"""Malformed inputs of `rk plan create`: each is counted and reported, from CSV and from Parquet, by both engines."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_the_group_says_whether_quotas_hold() -> None:
 
 
 def test_full_store_takes_nothing_that_grows() -> None:
-    """RELIABILITY §4: the leader's word in the group; deletes, shorter data and sessions go on."""
+    """The leader's mark in the batch refuses creates; deletes, shorter data and sessions go on."""
     store = Store()
     c = store.client(1)
     c.create(b"/q", b"12345")

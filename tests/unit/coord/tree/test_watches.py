@@ -289,7 +289,7 @@ def test_unreadable_set_watches(w: Client, store: Store) -> None:
 
 
 def test_watches_of_one_session_are_bounded(c: Client, store: Store) -> None:
-    """RELIABILITY §4: at the bound a read with a watch is refused, one without is not; others have their own bound."""
+    """At the bound a read with a watch is refused, one without is not; others have their own bound."""
     store.watches = WatchTable(3)
     w = store.client(2)
     assert w.get(b"/w", watch=True)[0] == 0

@@ -1,7 +1,7 @@
 """A planning job that ends at any stage, is late, or leaves something else than a plan: greedy plans, and says why.
 
 The job is a stand-in that leaves on the disk what the real one would have left there at that point; tests/spark kills
-real ones. Everything after the job is the master's own code: reading, checking, falling back (BULKPLAN §7, issue 5).
+real ones. Everything after the job is the master's own code: reading, checking, falling back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The auditor's rules (FEATURES N5): each kind of breach is planted once, and everything legal stays silent."""
+"""The auditor's rules (N5): each kind of breach is planted once, and everything legal stays silent."""
 
 from __future__ import annotations
 

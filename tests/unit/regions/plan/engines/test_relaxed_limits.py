@@ -1,4 +1,4 @@
-"""A table over its limit on a server is brought back by a move or a swap if one fits (BULKPLAN §2, ceilings)."""
+"""A table over its limit on a server is brought back by a move or a swap if one fits."""
 
 from __future__ import annotations
 

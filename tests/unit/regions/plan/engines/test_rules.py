@@ -155,7 +155,7 @@ def test_verify_finds_each_broken_rule() -> None:
 def test_leftovers_with_few_arcs_at_first_end_as_well_placed(
     name: str, racks_first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BULKPLAN §2: classes that see a few racks only, and the others when these are full, lose no place by it."""
+    """Classes that see a few racks only, and the others when these are full, lose no place by it."""
     snapshot = scenario(name, regions=900, servers=60, seed=31)
     wanted = plan(snapshot, PARAMS).stats
     monkeypatch.setattr(leftover, "ARCS_AT_ONCE", 0)

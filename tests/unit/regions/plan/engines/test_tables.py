@@ -1,4 +1,4 @@
-"""Thousands of small tables: what is solved grows with the regions, not with tables x servers (BULKPLAN §4)."""
+"""Thousands of small tables: what is solved grows with the regions, not with tables x servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas that some placement on distinct servers and racks can fill, whatever the weights (BULKPLAN §2)."""
+"""Quotas that some placement on distinct servers and racks can fill, whatever the weights."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_kernels_give_the_plan_of_one_process(name: str, buckets: int, rows: int
 
 
 def test_kernels_count_what_they_set_aside_as_one_process_does() -> None:
-    """BULKPLAN §7: every kind of unusable row, in one bucket or several, in one batch or row by row."""
+    """Every kind of unusable row, in one bucket or several, in one batch or row by row."""
     snapshot = Snapshot.of(
         [
             RegionRow("a", "t", 9),

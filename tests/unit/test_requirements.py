@@ -1,0 +1,87 @@
+"""docs/requirements.md has a row for every requirement that the tree cites, and names modules and tests that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tests.support.sources import ROOT, cited_requirements, text_files
+
+PAGE: Final = ROOT / "docs" / "requirements.md"
+NOT_BUILT: Final = "not built"
+#: Documents whose sections may be cited; the page says which texts they are.
+SOURCES: Final = {"S0", "S1", "S2", "S3", "S4", "Raft", "Dissertation", "RFC"}
+#: A name in front of a section sign: `S4 §3`, `RFC 2831 §2.1`, `Raft dissertation §4.1`.
+_SECTION: Final = re.compile(r"(?<!\w)(?!and )([A-Za-z][\w.-]*)(?: \d+)? §\d")
+
+
+@cache
+def rows() -> list[tuple[str, str, str, str]]:
+    """Id, what the row asks, where it is decided, what proves it."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.read_text().splitlines()]
+    return [
+        (c[0], c[1], c[2].strip("`"), c[3].strip("`")) for c in cells if len(c) == 4 and re.match(r"[A-Z]+-?\d", c[0])
+    ]
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """Names of the functions and classes of a Python file, those of methods with their class in front as well."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}::{one.name}"
+                for one in node.body
+                if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+    return found
+
+
+def test_no_row_stands_twice() -> None:
+    ids = [row[0] for row in rows()]
+    assert sorted({one for one in ids if ids.count(one) > 1}) == []
+    assert len(ids) > 150
+
+
+def test_every_citation_has_a_row() -> None:
+    known = {row[0] for row in rows()}
+    dangling = {row: places[0] for row, places in cited_requirements().items() if row not in known}
+    assert dangling == {}
+
+
+def test_every_row_names_a_module_that_exists() -> None:
+    """Or says that the row is not built."""
+    missing = [row[0] for row in rows() if row[2] != NOT_BUILT and not (ROOT / row[2]).is_file()]
+    assert missing == []
+
+
+def test_every_row_that_is_built_is_proved_by_a_test_that_exists() -> None:
+    missing = []
+    for row, _, module, proof in rows():
+        path, _, name = proof.partition("::")
+        if module == NOT_BUILT and not proof:
+            continue
+        if not (ROOT / path).is_file() or (name and name not in names_in(ROOT / path)):
+            missing.append((row, proof))
+    assert missing == []
+
+
+def test_cited_documents_are_sources_of_the_page() -> None:
+    """A section of a document that the reader cannot find is no reason for anything."""
+    strange = {}
+    for path in text_files():
+        cited = {name.capitalize() if name.islower() else name for name in _SECTION.findall(path.read_text())}
+        if unknown := cited - SOURCES:
+            strange[str(path.relative_to(ROOT))] = sorted(unknown)
+    assert strange == {}
+
+
+def test_the_page_lists_the_sources() -> None:
+    listed = {line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| ")}
+    assert listed >= SOURCES
