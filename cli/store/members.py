@@ -23,7 +23,7 @@ from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFa
 from cli.common.options import Globals, global_options
 from cli.common.output import console, print_json, print_json_line, seconds, table
 from coord.errors import NO_AUTH
-from coord.server.membership.addresses import parse_host_port, shown
+from coord.server.config.addresses import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
 
 #: How long `add` waits until the node votes, and how often it looks.

@@ -22,7 +22,7 @@ from coord.errors import StorageError
 from coord.offline.directory import Progress, StoppedDirectory, no_progress
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
-from coord.server.membership.addresses import config_text
+from coord.server.config.addresses import config_text
 from coord.server.membership.joining import MARK
 from coord.server.recovery.startup import WAL_FOLDER
 from coord.storage.backup import CRC, BackupManifest

@@ -18,7 +18,7 @@ from coord.offline.describe import command_fields, command_line, text
 from coord.offline.directory import Progress, StoppedDirectory, no_progress
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
-from coord.server.membership.addresses import config_text
+from coord.server.config.addresses import config_text
 from coord.server.recovery.repair import covered_alone
 from coord.server.recovery.startup import WAL_FOLDER, TermSpent, check_term
 from coord.storage.extent import check_end, check_files, number_of, read_extent

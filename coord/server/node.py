@@ -55,7 +55,7 @@ from coord.server.clients.authentication import Authenticator
 from coord.server.clients.pipeline import Pipeline
 from coord.server.clients.proposals import Forwarded, Proposals, Sent
 from coord.server.clients.syncs import Syncs
-from coord.server.membership.addresses import config_text
+from coord.server.config.addresses import config_text
 from coord.server.membership.joining import Joining
 from coord.server.membership.levels import Levels
 from coord.server.membership.reconfig import Reconfiguration

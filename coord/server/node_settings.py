@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coord.server.clients.connection import Limits
-from coord.server.membership.addresses import Address, Members
+from coord.server.config.addresses import Address, Members
 
 
 class NodeSettings:

@@ -29,8 +29,8 @@ from coord.server.admin.readiness import Readiness
 from coord.server.admin.stderr_log import StderrLog
 from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
+from coord.server.config.addresses import shown
 from coord.server.config.settings import RAFT_TICK_MS, StoreSettings
-from coord.server.membership.addresses import shown
 from coord.server.membership.joining import Joining, forget
 from coord.server.membership.removal import Leaving
 from coord.server.membership.steps import addresses_of

@@ -10,8 +10,8 @@ from typing import Final
 
 from coord.server.admin.four_letter import VERSION, Words, began_ms, operation_of
 from coord.server.clients.connection import Connection
+from coord.server.config.addresses import MemberAddress, config_text, decode_members, role_of, shown
 from coord.server.config.settings import StoreSettings
-from coord.server.membership.addresses import MemberAddress, config_text, decode_members, role_of, shown
 from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 

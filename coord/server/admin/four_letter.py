@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from coord.server.clients.connection import Connection
+from coord.server.config.addresses import config_text
 from coord.server.config.settings import StoreSettings
-from coord.server.membership.addresses import config_text
 from coord.server.node import Node
 from coord.wire import opcodes as op
 

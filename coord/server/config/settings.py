@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from coord.errors import ConfigError
-from coord.server.membership.addresses import NODE_ID_MAX, Address, MemberAddress, Members
+from coord.server.config.addresses import NODE_ID_MAX, Address, MemberAddress, Members
 from coord.tls.context import NEED, TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from coord.errors import ConfigError
+from coord.server.config.addresses import OBSERVER, Address, MemberAddress, Members, parse_member
 from coord.server.config.secrets import read_jaas, read_peer_secret, read_secret, warn_if_open
 from coord.server.config.settings import StoreSettings, parse_words
-from coord.server.membership.addresses import OBSERVER, Address, MemberAddress, Members, parse_member
 from coord.tls.context import NEED, NONE, TlsFiles
 
 #: Where ZooKeeper keeps its log and snapshots below dataDir.

@@ -1,6 +1,5 @@
 """Members of the store: who is one, how that changes, how a node joins and leaves.
 
-addresses.py  addresses of members, as the Raft configuration carries them and as ZooKeeper prints them
 steps.py      a requested membership as single-server changes (pure)
 reconfig.py   a reconfig request from the client's node to the leader and back
 joining.py    a node that came back without its memory

@@ -14,7 +14,7 @@ from typing import Final
 
 from coord.errors import CoordError, RemoteProtocolError
 from coord.raft.membership import Configuration
-from coord.server.membership.addresses import Address, parse_config_text, shown
+from coord.server.config.addresses import Address, parse_config_text, shown
 from coord.server.peers import codec
 from coord.server.peers.guard import PeerGuard
 from coord.tree.datatree import CONFIG

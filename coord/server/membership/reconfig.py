@@ -34,8 +34,7 @@ from coord.errors import (
 from coord.raft.leadership import Leadership
 from coord.raft.membership import Configuration
 from coord.server.clients.connection import Connection, Pending
-from coord.server.membership import steps as changes
-from coord.server.membership.addresses import (
+from coord.server.config.addresses import (
     PARTICIPANT,
     MemberAddress,
     decode_members,
@@ -45,6 +44,7 @@ from coord.server.membership.addresses import (
     shown,
     with_members,
 )
+from coord.server.membership import steps as changes
 from coord.server.membership.steps import MembershipStep, RefusedError
 from coord.server.peers import codec
 from coord.tree.datatree import CONFIG

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from coord.errors import BAD_ARGUMENTS, MARSHALLING_ERROR, NEW_CONFIG_NO_QUORUM
 from coord.raft.membership import MEMBER_ID_MAX, Configuration
-from coord.server.membership.addresses import (
+from coord.server.config.addresses import (
     NODE_ID_MAX,
     OBSERVER,
     PARTICIPANT,

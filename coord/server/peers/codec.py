@@ -60,7 +60,7 @@ from coord.raft.messages import (
     Message,
     RaftSnapshot,
 )
-from coord.server.membership.addresses import check_configuration, parse_host_port
+from coord.server.config.addresses import check_configuration, parse_host_port
 from coord.tree.command import COMMAND_HEADER_BYTES
 from coord.tree.levels import decode_level
 from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX

@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 
 from coord.env import Rng
 from coord.errors import RemoteProtocolError
-from coord.server.membership.addresses import parse_host_port
+from coord.server.config.addresses import parse_host_port
 from coord.server.net.interfaces import MembersView, PeerEvents
 from coord.server.net.reactor import TurnReactor
 from coord.server.net.stream import Stream, family_of, is_numeric, tune

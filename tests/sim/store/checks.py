@@ -14,7 +14,7 @@ from coord import errors as e
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL, Entry
 from coord.raft.trace import Event, TraceModel, TraceViolation
-from coord.server.membership.addresses import config_text
+from coord.server.config.addresses import config_text
 from coord.server.peers import codec
 from coord.tree.command import decode_group, encode_group
 from coord.tree.levels import decode_level

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coord import errors as e
 from coord.raft.membership import Configuration
-from coord.server.membership.addresses import OBSERVER, PARTICIPANT
+from coord.server.config.addresses import OBSERVER, PARTICIPANT
 from coord.wire import records as r
 from coord.wire.jute import buffer, read_buffer
 from tests.sim.raft.checks import Violation

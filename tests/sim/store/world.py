@@ -22,7 +22,7 @@ from coord.errors import CoordError, CorruptRecord, StateDiverged, UnsupportedLe
 from coord.raft.membership import FIRST_MEMORY, Configuration, decode_configuration
 from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
-from coord.server.membership.addresses import MemberAddress
+from coord.server.config.addresses import MemberAddress
 from coord.server.membership.joining import Joining, forget
 from coord.server.membership.removal import Leaving
 from coord.server.membership.steps import addresses_of

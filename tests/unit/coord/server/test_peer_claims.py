@@ -11,7 +11,7 @@ from coord.errors import RemoteProtocolError
 from coord.raft.bounds import TERM_LEAP_MAX
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, APPEND_RESP, CONFIG, HEARTBEAT, SNAPSHOT, VOTE, Entry, Message, RaftSnapshot
-from coord.server.membership.addresses import MemberAddress
+from coord.server.config.addresses import MemberAddress
 from coord.server.membership.reconfig import ADDRESS_CHARS_MAX, WISHES_MAX
 from coord.server.node import Node
 from coord.server.peers import codec

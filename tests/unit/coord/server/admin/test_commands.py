@@ -10,8 +10,8 @@ import pytest
 from coord.raft.membership import Configuration
 from coord.server.admin.commands import command_pages
 from coord.server.admin.four_letter import Words
+from coord.server.config.addresses import Members, encode_members, parse_member
 from coord.server.config.settings import StoreSettings
-from coord.server.membership.addresses import Members, encode_members, parse_member
 from coord.server.node import Node
 from coord.wire import opcodes as op
 from coord.wire.records import encode_path_watch

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coord import errors as e
-from coord.server.membership.addresses import MemberAddress, config_text, parse_config_text
+from coord.server.config.addresses import MemberAddress, config_text, parse_config_text
 from coord.server.node import Node
 from coord.server.peers import codec
 from coord.wire import opcodes as op

@@ -8,8 +8,7 @@ import pytest
 
 from coord.errors import BAD_ARGUMENTS, RemoteProtocolError
 from coord.raft.membership import Configuration
-from coord.server.membership import steps
-from coord.server.membership.addresses import (
+from coord.server.config.addresses import (
     MemberAddress,
     config_text,
     decode_members,
@@ -18,6 +17,7 @@ from coord.server.membership.addresses import (
     parse_server,
     with_members,
 )
+from coord.server.membership import steps
 from coord.server.peers import codec
 from coord.server.peers.link import PeerLinks
 from tests.support.store_nodes import SeededRng
