@@ -118,7 +118,9 @@ class Node:
             entropy.token, super_digest=settings.super_digest, sasl_users=settings.sasl_users
         )
         self.pipeline.is_linearizable = settings.linearizable_reads
-        self.membership = Reconfiguration(self, peers)
+        self.applied_index = applied.index
+        self.levels = Levels(self, machine.supported)
+        self.membership = Reconfiguration(self, peers, self.levels)
         self.pipeline.on_wish = self.membership.asked
         #: None: nobody traces this node.
         self.tracer: Tracer | None = None
@@ -145,8 +147,6 @@ class Node:
         self.term = 0
         self.leader = 0
         self.group = Batching(settings, clock)
-        self.applied_index = applied.index
-        self.levels = Levels(self, machine.supported)
         #: Peers to which the link is newer than what was last forwarded over it.
         self._fresh_links: set[int] = set()
         #: (batch number of the writer, Ready number or 0, messages that wait for it), oldest first.
@@ -198,7 +198,7 @@ class Node:
                 ms=now_ms - self._leaderless_since_ms,
                 count=len(self.pipeline.connections),
             )
-            self.close_clients()
+            self.pipeline.close_all()
         self.snapshot_policy.note_doubt(self._outbox.take_doubt())
         if not self.is_full:
             self.snapshot_policy.maybe_take(self.machine, self.applied_index)
@@ -596,13 +596,11 @@ class Node:
         time_ms = self.group.time_ms(self.machine.applied_time_ms)
         paths = self.machine.reap_candidates(time_ms)[:REAPED_PER_ROUND]
         if paths:
-            commands = [encode_command(0, 0, 0, OP_DELETE_CONTAINER, encode_path(path)) for path in paths]
-            self.group.add(self.core.term, commands)
+            self.propose([encode_command(0, 0, 0, OP_DELETE_CONTAINER, encode_path(path)) for path in paths])
 
-    def close_clients(self) -> None:
-        """Close every client connection; the sessions live on elsewhere."""
-        for connection in list(self.pipeline.connections.values()):
-            self.pipeline.close(connection)
+    def propose(self, commands: list[bytes]) -> None:
+        """See `NodeContext.propose`."""
+        self.group.add(self.core.term, commands)
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
@@ -612,7 +610,7 @@ class Node:
         assert arrived is not None, f"the core wants {meta.handle}, which nobody brought"
         machine = arrived.machine
         assert machine is not None, meta.handle
-        self.close_clients()
+        self.pipeline.close_all()
         self._dismantling.add(self.machine)
         self.proposals.forget()
         # The leader must hear that some numbers will not come.
@@ -653,6 +651,10 @@ class Node:
     def is_serving(self) -> bool:
         """Whether this node has a leader, so that requests get somewhere."""
         return self.core.leader != 0 and self.failure is None
+
+    def is_settled(self) -> bool:
+        """See `NodeContext.is_settled`. The expiry queue is built when the last entry of earlier terms is applied."""
+        return self.core.leadership is not None and self.liveness.expiry is not None
 
     def trouble(self) -> str:
         """What keeps this node from doing its work as it should although it goes on, "" for nothing."""

@@ -173,25 +173,32 @@ class Service:
         if trace is not None:
             trace.begin(found.core, is_new=is_new or has_forgotten(disk))
             self.node.tracer = trace
-        self._leaving = Leaving(self.node, self.reactor.callLater, self._left, str(settings.data_dir))
+        membership = self.node.membership
+        self._leaving = Leaving(self.node, membership, self.reactor.callLater, self._left, str(settings.data_dir))
         self.node.levels.on_required = lambda: self._level_required(disk)
         if self.node.levels.required():
             self._mark_level(disk)
-        self._know_members(bytes.fromhex(meta["cluster"]))
+        membership.cluster = bytes.fromhex(meta["cluster"])
+        self._know_members()
         backups = Backups(self.node, disk, meta["cluster"], self.clock, entropy)
         self._job.written = backups.snapshot_written
         self._job.damaged = self.node.on_failed
         self._readiness = Readiness(self.node, found.wal, self.clock)
         words = Words(settings, self.node)
-        self.clients = ClientListener(self.reactor, self.node, self.clock, _client_limits(settings), words.answer)
+        self.clients = ClientListener(
+            self.reactor,
+            self.node.pipeline,
+            self.clock,
+            _client_limits(settings),
+            words.answer,
+            may_answer=self.node.liveness.may_answer,
+        )
         self._serve_admin(words, backups)
         self._begin(doors, peer_socket)
 
-    def _know_members(self, cluster: bytes) -> None:
+    def _know_members(self) -> None:
         """Let the links follow the members in force, from now on and over all changes."""
-        membership = self.node.membership
-        membership.cluster = cluster
-        self.links.members = membership
+        self.links.members = self.node.membership
         self.node.on_members_changed = self._follow_members
         self._follow_members()
         settings = self.settings
@@ -250,7 +257,7 @@ class Service:
         gc.freeze()
         reactor.at_turn_end(self._turn_end)
         reactor.at_peers_served(self._peers_served)
-        reactor.at_fault(self._fault)
+        reactor.at_fault(self.node.on_failed)
         reactor.callLater(RAFT_TICK_MS / 1000, self._tick)
         reactor.addSystemEventTrigger("before", "shutdown", self._stop)
         if self.node.core.configs.current.voters == [self.settings.node_id]:
@@ -379,7 +386,7 @@ class Service:
                     self._recovered_to = 0
                     return_memory()
             except Exception as error:  # a broken invariant: stop, never go on
-                self._fault(error)
+                self.node.on_failed(error)
 
     def _hasten(self) -> None:
         """After the start nobody may be leading yet: once a majority converses, do not sit the timeout out.
@@ -404,7 +411,7 @@ class Service:
             self.node.peers_served()
         except Exception as error:  # a broken invariant: stop, never go on
             log.failure("fault while applying what peers have sent")
-            self._fault(error)
+            self.node.on_failed(error)
 
     def _turn_end(self) -> bool:
         """The reactor's call after each turn; True when there is more to do at once."""
@@ -415,7 +422,7 @@ class Service:
                 has_more = node.turn_end()
             except Exception as error:  # a broken invariant: stop, never go on
                 log.failure("fault at the end of a turn")
-                self._fault(error)
+                self.node.on_failed(error)
         if not self._is_stopping:
             self._leaving.turn_end()
         if node.failure is None:
@@ -434,9 +441,6 @@ class Service:
         if not self._is_stopping:
             self._is_stopping = True
             self.reactor.stop()
-
-    def _fault(self, error: Exception) -> None:
-        self.node.on_failed(error)
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 

@@ -40,16 +40,10 @@ LONG_FILES: Final = {
 FULL_FOLDERS: Final = {"cli.drill": 18, "coord.raft": 13, "coord.tree": 14, "simulation": 16}
 CIRCLES: Final = [
     ["coord.server.clients.pipeline", "coord.server.clients.read_only"],
-    [
-        "coord.server.membership.levels",
-        "coord.server.membership.reconfig",
-        "coord.server.node",
-        "coord.server.sessions.liveness",
-    ],
     ["simulation.faults", "simulation.world"],
     ["simulation.network", "simulation.timeline"],
 ]
-ROOMS_IN_CIRCLES: Final = {"coord.server", "coord.server.clients", "simulation"}
+ROOMS_IN_CIRCLES: Final = {"coord.server.clients", "simulation"}
 #: Protocols and private classes that are still defined twice.
 DUPLICATE_CLASSES: Final = {
     "Contact",

@@ -16,9 +16,9 @@ from twisted.logger import Logger
 
 from coord.env import Clock
 from coord.server.clients.connection import ClientTransport, Connection
+from coord.server.clients.pipeline import Pipeline
 from coord.server.net.reactor import TurnReactor
 from coord.server.net.stream import Stream, tune
-from coord.server.node import Node
 from coord.tls.context import Engine
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientConnection
 
@@ -82,7 +82,7 @@ class ClientStream(Stream, ClientTransport):
         self._wire = ClientConnection(listener.limits.frame_bytes_max)
         self.address = address[0]
         now_ms = listener.clock.monotonic_ms()
-        self.connection: Connection = listener.node.pipeline.connect(self, address[0], address[1], now_ms)
+        self.connection: Connection = listener.pipeline.connect(self, address[0], address[1], now_ms)
         self.connection.is_secure = tls is not None
         self.output = self.connection.output
         self.is_dirty = False
@@ -96,7 +96,7 @@ class ClientStream(Stream, ClientTransport):
         """Bytes from the client."""
         wire = self._wire
         connection = self.connection
-        pipeline = self._listener.node.pipeline
+        pipeline = self._listener.pipeline
         try:
             frames = wire.receive_data(data)
             if not self._has_begun:
@@ -115,7 +115,7 @@ class ClientStream(Stream, ClientTransport):
         """The first bytes decide: a session or a four-letter word."""
         wire = self._wire
         listener = self._listener
-        pipeline = listener.node.pipeline
+        pipeline = listener.pipeline
         if wire.phase == PHASE_WORD:
             self._has_begun = True
             answer = listener.answer_word(wire.word)
@@ -136,7 +136,7 @@ class ClientStream(Stream, ClientTransport):
         if reason.startswith("TLS"):
             log.info("{address}: {reason}", address=self.address, reason=reason)
         self._listener.forget(self)
-        self._listener.node.pipeline.connection_lost(self.connection)
+        self._listener.pipeline.connection_lost(self.connection)
 
     # --- what the pipeline asks ---------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class ClientStream(Stream, ClientTransport):
 
     def _drained(self) -> None:
         self._will_drain = False
-        self._listener.node.pipeline.drained(self.connection)
+        self._listener.pipeline.drained(self.connection)
 
     def sweep(self, now_ms: int) -> None:
         """Close the connection if it is half open or stalled."""
@@ -210,17 +210,23 @@ class ClientListener:
     def __init__(
         self,
         reactor: TurnReactor,
-        node: Node,
+        pipeline: Pipeline,
         clock: Clock,
         limits: ClientLimits,
         answer_word: Callable[[bytes], bytes],
+        *,
+        may_answer: Callable[[], bool],
     ) -> None:
-        """`answer_word` gives the answer to a four-letter word, b"" for none."""
+        """`answer_word` returns the answer to a four-letter word, b"" for none.
+
+        `may_answer` returns True while answers to sessions may leave (`coord.server.sessions.liveness`).
+        """
         self.reactor = reactor
-        self.node = node
+        self.pipeline = pipeline
         self.clock = clock
         self.limits = limits
         self.answer_word = answer_word
+        self._may_answer = may_answer
         #: Those with output, in the order in which it came; those that an earlier turn did not get to.
         self.dirty: list[ClientStream] = []
         self._late: deque[ClientStream] = deque()
@@ -248,7 +254,7 @@ class ClientListener:
         self._listening = {}
         while self.send_all():
             pass
-        self.node.close_clients()
+        self.pipeline.close_all()
         for stream in list(self.streams):
             stream.close()
 
@@ -264,7 +270,7 @@ class ClientListener:
         if not self.dirty and not late and not self._held:
             return False
         dirty, self.dirty = self.dirty, []
-        if not self.node.liveness.may_answer():
+        if not self._may_answer():
             dirty = self._hold([*late, *dirty])
             late.clear()
         elif self._held:

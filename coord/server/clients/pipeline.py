@@ -164,6 +164,11 @@ class Pipeline:
             self.connection_lost(connection)
             connection.transport.close(flush=flush)
 
+    def close_all(self) -> None:
+        """Close every client connection; the sessions live on elsewhere."""
+        for connection in list(self.connections.values()):
+            self.close(connection)
+
     def has_heard(self) -> bool:
         """Return True if any client was heard from since the last `take_heard`."""
         return len(self._heard) > 0

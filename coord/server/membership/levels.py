@@ -16,16 +16,14 @@ CockroachDB's cluster version. Here the level is an entry of the log and so has 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twisted.logger import Logger
 
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft.messages import LEVEL, Entry
+from coord.server.context import NodeContext
 from coord.tree.levels import LEVELS, decode_level, encode_level
-
-if TYPE_CHECKING:
-    from coord.server.node import Node
 
 log = Logger()
 
@@ -37,9 +35,9 @@ STRANGERS_MAX: Final = 64
 class Levels:
     """The feature levels that a node knows of."""
 
-    def __init__(self, node: Node, supported: int) -> None:
+    def __init__(self, context: NodeContext, supported: int) -> None:
         """`supported`: the highest level of this node's build."""
-        self._node = node
+        self._context = context
         self.supported = supported
         #: Peers whose link is up -> the highest level that their builds support.
         self.announced: dict[int, int] = {}
@@ -51,7 +49,7 @@ class Levels:
         self._strangers: dict[int, str] = {}
         #: Called when a higher level is required: links to peers below must go.
         self.on_required: Callable[[], None] = _nobody_cares
-        self._take(node.core.log.entries)
+        self._take(context.core.log.entries)
 
     def has_pending(self) -> bool:
         """Return True if the log holds LEVEL entries that are not applied."""
@@ -59,7 +57,7 @@ class Levels:
 
     def in_force(self) -> int:
         """Return the level by which this node plans commands now."""
-        return self._node.machine.level
+        return self._context.machine.level
 
     def required(self) -> int:
         """Return the level below which no peer may be: the level in force, or that of a LEVEL entry in the log."""
@@ -78,7 +76,7 @@ class Levels:
             self.on_required()
 
     def _take(self, entries: list[Entry]) -> None:
-        applied = self._node.applied_index
+        applied = self._context.applied_index
         for entry in entries:
             if entry.kind == LEVEL and entry.index > applied:
                 self._in_log.append((entry.index, decode_level(entry.data)))
@@ -107,7 +105,7 @@ class Levels:
     def objection(self, peer: int, supported: int, required: int) -> str:
         """Return why there is no link to a peer that supports `supported` and requires `required`, "" if there is."""
         why = self._objection(peer, supported, required)
-        if not self._node.core.configs.current.is_member(peer):
+        if not self._context.core.configs.current.is_member(peer):
             self._strangers.pop(peer, None)
             if why and len(self._strangers) < STRANGERS_MAX:
                 self._strangers[peer] = why
@@ -121,13 +119,13 @@ class Levels:
                 " (docs/compatibility.md)"
             )
         if required > self.supported:
-            own = self._node.settings.node_id
+            own = self._context.settings.node_id
             why = (
                 f"the build of this node ({own}) supports feature levels up to {self.supported}, node {peer} says that"
                 f" the store has level {required}: start this node with a build that supports level {required}"
                 " (docs/compatibility.md)"
             )
-            if self._node.core.configs.current.is_member(peer):
+            if self._context.core.configs.current.is_member(peer):
                 self._outdated[peer] = why
             return why
         return ""
@@ -138,21 +136,20 @@ class Levels:
 
     def supported_by(self, member: int) -> int | None:
         """Return the highest level that a member's build supports, None while there is no link to the member."""
-        return self.supported if member == self._node.core.id else self.announced.get(member)
+        return self.supported if member == self._context.core.id else self.announced.get(member)
 
     # --- raising ------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """As the leader, raise the level if all members support a higher one."""
-        node = self._node
-        # With the expiry queue everything of earlier terms is applied: no older raise is unknown.
-        if node.core.leadership is None or node.liveness.expiry is None:
+        # Everything of earlier terms is applied, so no older raise is unknown.
+        if not self._context.is_settled():
             return
         level = self.attainable()
         if level <= self.required():
             return
         try:
-            index = node.core.propose(encode_level(level), LEVEL)
+            index = self._context.core.propose(encode_level(level), LEVEL)
         except (NotLeader, ProposalDropped):
             return
         self._in_log.append((index, level))
@@ -164,7 +161,7 @@ class Levels:
 
         A member without a link may be of any build. So may one whose removal is not committed: it may return.
         """
-        core = self._node.core
+        core = self._context.core
         if core.configs.newest_index() > core.log.commit:
             return self.required()
         others = [peer for peer in core.configs.current.members() if peer != core.id]

@@ -15,7 +15,7 @@ it may. A node whose client address nobody has told announces it.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from twisted.logger import Logger
 
@@ -44,18 +44,17 @@ from coord.server.config.addresses import (
     shown,
     with_members,
 )
+from coord.server.context import NodeContext
 from coord.server.membership import steps as changes
+from coord.server.membership.levels import Levels
 from coord.server.membership.steps import MembershipStep, RefusedError
+from coord.server.net.interfaces import PeerDoor
 from coord.server.peers import codec
 from coord.tree.datatree import CONFIG
 from coord.tree.node import I32_MAX
 from coord.wire import opcodes as op
 from coord.wire.jute import buffer
 from coord.wire.records import decode_reconfig, decode_sasl
-
-if TYPE_CHECKING:
-    from coord.server.net.interfaces import PeerDoor
-    from coord.server.node import Node
 
 log = Logger()
 
@@ -116,9 +115,10 @@ class _Work:
 class Reconfiguration:
     """One node's part in it: its clients' wishes, and as the leader everybody's."""
 
-    def __init__(self, node: Node, peers: PeerDoor) -> None:
-        self._node = node
+    def __init__(self, context: NodeContext, peers: PeerDoor, levels: Levels) -> None:
+        self._context = context
         self._peers = peers
+        self._levels = levels
         self._wishes: dict[int, _Wish] = {}
         self._next_token = 1
         #: As the leader: (origin, token, wish) not looked at yet, and client addresses that nodes have announced.
@@ -137,7 +137,7 @@ class Reconfiguration:
         """A client's RECONFIG or MEMBERSHIP request has come in."""
         try:
             wish = _read_wish(pending.opcode, pending.body)
-            if wish["do"] != "list" and not self._node.settings.reconfig_enabled:
+            if wish["do"] != "list" and not self._context.settings.reconfig_enabled:
                 raise RefusedError(
                     RECONFIG_DISABLED,
                     "changes of the members are switched off on this node: see reconfigEnabled",
@@ -160,7 +160,7 @@ class Reconfiguration:
 
     def turn(self) -> None:
         """Do what can be done now: send wishes, answer them, take the next step of the one that is worked on."""
-        core = self._node.core
+        core = self._context.core
         for token in list(self._wishes):
             wish = self._wishes[token]
             if wish.connection.is_closed:
@@ -168,11 +168,11 @@ class Reconfiguration:
             elif wish.connection.pending[0] is not wish.pending:
                 continue
             elif wish.answer is not None:
-                if wish.answer["index"] <= self._node.applied_index:
+                if wish.answer["index"] <= self._context.applied_index:
                     del self._wishes[token]
                     self._reply(wish, wish.answer)
             elif wish.leader == 0 and core.leader:
-                wish.wish["applied"] = self._node.applied_index
+                wish.wish["applied"] = self._context.applied_index
                 if core.leadership is not None:
                     wish.leader = core.id
                     self._queue.append((core.id, token, wish.wish))
@@ -183,7 +183,7 @@ class Reconfiguration:
         self._lead()
 
     def _reply(self, wish: _Wish, answer: dict[str, Any]) -> None:
-        pipeline = self._node.pipeline
+        pipeline = self._context.pipeline
         if wish.pending.opcode == op.OP_MEMBERSHIP:
             facts = {"code": answer["code"], "error": answer["text"], **answer.get("facts", {})}
             pipeline.answer_wish(wish.connection, wish.pending, OK, buffer(json.dumps(facts).encode()))
@@ -192,7 +192,7 @@ class Reconfiguration:
             log.info("reconfig refused: {why}", why=answer["text"])
             pipeline.answer_wish(wish.connection, wish.pending, answer["code"], b"")
             return
-        znode = self._node.machine.tree.nodes[CONFIG]
+        znode = self._context.machine.tree.nodes[CONFIG]
         pipeline.answer_wish(wish.connection, wish.pending, OK, buffer(znode.data) + znode.stat())
 
     def answered(self, peer: int, token: int, text: bytes) -> None:
@@ -224,7 +224,7 @@ class Reconfiguration:
     def tick(self) -> None:
         """Time passes."""
         self._ticks += 1
-        core = self._node.core
+        core = self._context.core
         for token in list(self._wishes):
             wish = self._wishes[token]
             if wish.leader and wish.answer is None and core.leader and wish.leader != core.leader:
@@ -243,7 +243,7 @@ class Reconfiguration:
             self._lost(token)
 
     def _lost(self, token: int) -> None:
-        self._node.pipeline.close(self._wishes.pop(token).connection)
+        self._context.pipeline.close(self._wishes.pop(token).connection)
 
     def leadership_settled(self) -> None:
         """This node leads, and has applied everything of earlier terms."""
@@ -278,7 +278,7 @@ class Reconfiguration:
             self._announced[peer] = client
             return
         _check_brought(wish)
-        if self._node.core.leadership is None:
+        if self._context.core.leadership is None:
             self._answer(peer, token, {"code": _AGAIN, "checked": bool(wish.get("checked"))})
         elif len(self._queue) >= WISHES_MAX:
             raise RemoteProtocolError(f"{WISHES_MAX} wishes wait already")
@@ -286,20 +286,20 @@ class Reconfiguration:
             self._queue.append((peer, token, wish))
 
     def _answer(self, origin: int, token: int, answer: dict[str, Any]) -> None:
-        if origin == self._node.core.id:
+        if origin == self._context.core.id:
             self._take_answer(origin, token, answer)
         else:
             self._peers.send(origin, codec.encode_numbered(codec.ANSWER, token, json.dumps(answer).encode()))
 
     def _lead(self) -> None:
-        core = self._node.core
+        core = self._context.core
         if core.leadership is None:
             return
         # The addresses of a new store come first: whatever is wished for is a change of them.
         config = core.configs.current
-        has_begun = bool(config.attachment) or not any(i in self._node.settings.members for i in config.members())
+        has_begun = bool(config.attachment) or not any(i in self._context.settings.members for i in config.members())
         for origin, token, wish in self._queue[:]:
-            if wish["applied"] > self._node.applied_index or not has_begun:
+            if wish["applied"] > self._context.applied_index or not has_begun:
                 continue
             if wish.get("checked") and self._work is not None:
                 # Its leader handed over for it. Meanwhile another wish has begun here, and is done first.
@@ -314,7 +314,7 @@ class Reconfiguration:
 
     def _begin(self, origin: int, token: int, wish: dict[str, Any]) -> None:
         """Check a wish as ZooKeeper does, in its order, and make it the one that is worked on."""
-        config = self._node.core.configs.current
+        config = self._context.core.configs.current
         do = wish["do"]
         if do == "list":
             self._check_rights(wish, op.PERM_READ)
@@ -334,10 +334,10 @@ class Reconfiguration:
                 raise RefusedError(BAD_ARGUMENTS, "this store knows no peer addresses: start its node with one")
             target = changes.target_for(wish, config)
             awaited = changes.named(wish) if do == "reconfig" else []
-            steps = changes.steps_to(target, config, self._node.core.id, renews=do == "reconfig", awaited=awaited)
+            steps = changes.steps_to(target, config, self._context.core.id, renews=do == "reconfig", awaited=awaited)
             for node_id in target:
-                if not config.is_member(node_id) and self._node.levels.newcomer(node_id):
-                    raise RefusedError(NEW_CONFIG_NO_QUORUM, self._node.levels.newcomer(node_id))
+                if not config.is_member(node_id) and self._levels.newcomer(node_id):
+                    raise RefusedError(NEW_CONFIG_NO_QUORUM, self._levels.newcomer(node_id))
             if steps and steps[0].kind == changes.TRANSFER:
                 steps[0].node_id = self._heir(target, config)
         for step in steps:
@@ -355,14 +355,14 @@ class Reconfiguration:
         return ""
 
     def _check_rights(self, wish: dict[str, Any], permission: int) -> None:
-        machine = self._node.machine
+        machine = self._context.machine
         session = machine.sessions.find(wish["session"])
         if session is None or not machine.tree.nodes[CONFIG].acl.allows(permission, session.identities):
             raise RefusedError(NO_AUTH, "this needs write permission on /zookeeper/config: super has it")
 
     def _heir(self, target: changes.Target, config: Configuration) -> int:
         """Of those who stay and vote already, the one that holds most of the log. Raises RefusedError."""
-        lead = self._node.core.leadership
+        lead = self._context.core.leadership
         assert lead is not None
         alive = self._counting()
         heirs = [
@@ -375,7 +375,7 @@ class Reconfiguration:
         return max(heirs)[1]
 
     def _transfer_steps(self, heir: int, config: Configuration) -> list[MembershipStep]:
-        if heir == self._node.core.id:
+        if heir == self._context.core.id:
             return []
         if not config.is_voter(heir):
             raise RefusedError(BAD_ARGUMENTS, f"node {heir} is no participant; they are {config.voters}")
@@ -385,8 +385,8 @@ class Reconfiguration:
 
     def _advance(self, work: _Work) -> bool:
         """One step further; False when there is something to wait for, or the work is done."""
-        core = self._node.core
-        if work.index > self._node.applied_index:
+        core = self._context.core
+        if work.index > self._context.applied_index:
             return False
         if work.is_handing_over:
             lead = core.leadership
@@ -422,7 +422,7 @@ class Reconfiguration:
 
     def _await_promotion(self, work: _Work) -> bool:
         """Until the joiner votes, or stands still for too long: then it is taken out again."""
-        core = self._node.core
+        core = self._context.core
         config = core.configs.current
         joiner = work.joiner
         if config.is_voter(joiner):
@@ -451,7 +451,7 @@ class Reconfiguration:
 
     def _alive(self) -> list[int]:
         """Members heard from within an election timeout, this node included."""
-        core = self._node.core
+        core = self._context.core
         lead = core.leadership
         if lead is None:
             return []
@@ -460,17 +460,16 @@ class Reconfiguration:
 
     def _counting(self) -> list[int]:
         """Return those of `_alive` that count, should they vote."""
-        lead = self._node.core.leadership
+        lead = self._context.core.leadership
         return [i for i in self._alive() if lead is None or i not in lead.by_id or lead.by_id[i].counts]
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
         """Tell the leader where clients find this node, if the configuration does not."""
-        node = self._node
-        core = node.core
+        core = self._context.core
         own = decode_members(core.configs.current.attachment).get(core.id)
-        client = node.settings.client
+        client = self._context.settings.client
         if own is None or own.client is not None or client is None or not core.leader:
             return
         if core.leadership is not None:
@@ -481,8 +480,8 @@ class Reconfiguration:
 
     def _write_addresses(self) -> None:
         """As the leader of a store that does not know its own addresses: write them down; add what was announced."""
-        core = self._node.core
-        settings = self._node.settings
+        core = self._context.core
+        settings = self._context.settings
         if core.leadership is None or self._work is not None or not (self._announced or settings.members):
             return
         config = core.configs.current
@@ -511,12 +510,12 @@ class Reconfiguration:
     # --- views --------------------------------------------------------------------------------------------------------
 
     def _version(self) -> int:
-        data = self._node.machine.tree.nodes[CONFIG].data
+        data = self._context.machine.tree.nodes[CONFIG].data
         return parse_config_text(data)[1] if data else 0
 
     def _facts(self) -> dict[str, Any]:
         """What `rk coord list` shows, as the leader sees it."""
-        core = self._node.core
+        core = self._context.core
         config = core.configs.current
         lead = core.leadership
         known = decode_members(config.attachment)
@@ -532,7 +531,7 @@ class Reconfiguration:
                     "role": "joining" if i in config.pre_voters or _has_forgotten(lead, i) else role_of(config, i),
                     "is_leader": is_leader,
                     "is_up": i in alive,
-                    "supported_level": self._node.levels.supported_by(i),
+                    "supported_level": self._levels.supported_by(i),
                     "behind": 0 if is_leader else core.log.last - progress.match if progress is not None else None,
                     "peer": shown(member.peer) if member is not None else "",
                     "client": shown(member.client) if member is not None and member.client is not None else "",
@@ -540,23 +539,23 @@ class Reconfiguration:
             )
         settled = core.configs.newest_index() <= core.log.commit
         facts = {"nodes": nodes, "version": self._version(), "term": core.term, "is_settled": settled}
-        return {**facts, "level": self._node.levels.in_force()}
+        return {**facts, "level": self._levels.in_force()}
 
     # --- what the links want to know (MembersView) --------------------------------------------------------------------
 
     def config_index(self) -> int:
         """See `MembersView.config_index`."""
-        return self._node.core.configs.newest_index()
+        return self._context.core.configs.newest_index()
 
     def own_address(self) -> str:
         """See `MembersView.own_address`."""
-        own = decode_members(self._node.core.configs.current.attachment).get(self._node.core.id)
+        own = decode_members(self._context.core.configs.current.attachment).get(self._context.core.id)
         return shown(own.peer) if own is not None else ""
 
     def may_return(self, peer: int) -> bool:
         """See `MembersView.may_return`. Whoever removes a node need not be able to commit that, and the others may
         elect the removed one: refused here, it could never say so."""
-        core = self._node.core
+        core = self._context.core
         configs = core.configs
         return any(
             config.is_member(peer)
@@ -566,7 +565,7 @@ class Reconfiguration:
 
     def removed_since(self, peer: int) -> int:
         """See `MembersView.removed_since`."""
-        core = self._node.core
+        core = self._context.core
         configs = core.configs
         index = configs.newest_index()
         return index if index <= core.log.commit and not configs.current.is_member(peer) else 0
@@ -577,7 +576,7 @@ class Reconfiguration:
         While a leader is heard, nothing of this is believed: a leader closes its link to a node that it has removed,
         and whoever listens at the address of a dead node could say it. A removed node dials again, and is told again.
         """
-        core = self._node.core
+        core = self._context.core
         if core.leader:
             return
         if not any(config.is_member(core.id) for config in core.configs.configs):
@@ -590,7 +589,7 @@ class Reconfiguration:
 
     def describe(self) -> bytes:
         """See `MembersView.describe`."""
-        configs = self._node.core.configs
+        configs = self._context.core.configs
         return codec.encode_cluster(self.cluster, configs.newest_index(), configs.current)
 
 

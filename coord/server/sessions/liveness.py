@@ -7,21 +7,19 @@ before its timeout has passed since the last request of it that was answered.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twisted.logger import Logger
 
+from coord.env import Clock
+from coord.server.context import NodeContext
+from coord.server.net.interfaces import PeerDoor
 from coord.server.peers import codec
 from coord.server.sessions.contact import IDLE_REPORT_TICKS, REPORT_MARK, REPORT_TICKS, Contact
 from coord.server.sessions.endings import Endings
 from coord.tree.command import encode_command
 from coord.tree.sessions import ExpiryQueue
 from coord.wire.opcodes import OP_EXPIRE
-
-if TYPE_CHECKING:
-    from coord.env import Clock
-    from coord.server.net.interfaces import PeerDoor
-    from coord.server.node import Node
 
 log = Logger(__name__)
 
@@ -32,10 +30,10 @@ _REPORT_CONTEXTS: Final = 1 << 60
 class Liveness:
     """Sessions of one node's clients; as the leader, all sessions."""
 
-    def __init__(self, node: Node, peers: PeerDoor, clock: Clock, first_context: int) -> None:
+    def __init__(self, context: NodeContext, peers: PeerDoor, clock: Clock, first_context: int) -> None:
         """`first_context`: see `Contact`; below 2**60."""
-        self.contact = Contact(_REPORT_CONTEXTS | first_context, node.settings.contact_lease_ms)
-        self._node = node
+        self.contact = Contact(_REPORT_CONTEXTS | first_context, context.settings.contact_lease_ms)
+        self._context = context
         self._peers = peers
         self._clock = clock
         self._ticks = 0
@@ -49,14 +47,14 @@ class Liveness:
 
         The time is that of the turn's end: all requests of the turn came before it.
         """
-        return self.contact.holds(self._node.pipeline.now_ms)
+        return self.contact.holds(self._context.pipeline.now_ms)
 
     # --- every node
 
     def tick(self, now_ms: int) -> None:
         """Report to the leader; as the leader, end the sessions that no node has heard of."""
         self._ticks += 1
-        pipeline = self._node.pipeline
+        pipeline = self._context.pipeline
         if self._ticks % IDLE_REPORT_TICKS == 0 or (self._ticks % REPORT_TICKS == 0 and pipeline.has_heard()):
             self.report(is_patient=True)
         if self.expiry is None or self.endings is None:
@@ -66,7 +64,7 @@ class Liveness:
             self.endings.due(session_id, owner, is_served_here=pipeline.end_silent(session_id))
         self._end(now_ms)
         if self._ticks % REPORT_TICKS == 0:
-            term = self._node.core.term
+            term = self._context.core.term
             for peer, (number, session_ids) in self.endings.questions().items():
                 self._peers.send(peer, codec.encode_silent(codec.DUE, term, number, session_ids))
 
@@ -75,13 +73,13 @@ class Liveness:
 
         `is_patient`: the next regular heartbeats are soon enough.
         """
-        core = self._node.core
+        core = self._context.core
         now_ms = self._clock.monotonic_ms()
         if core.leadership is not None:
             # The leader itself needs the lease alone.
             core.read_index(self.contact.report([], now_ms)[0], is_patient)
             return
-        heard = self._node.pipeline.take_heard()
+        heard = self._context.pipeline.take_heard()
         if not core.leader:
             self.contact.keep(heard)
             return
@@ -91,10 +89,10 @@ class Liveness:
 
     def answer_due(self, leader: int, term: int, number: int, session_ids: list[int]) -> None:
         """Handle the leader's question: report what was heard of, answer no more requests of the other sessions."""
-        core = self._node.core
+        core = self._context.core
         if leader != core.leader or term != core.term:
             return
-        pipeline = self._node.pipeline
+        pipeline = self._context.pipeline
         heard = {*pipeline.peek_heard()}
         silent = [one for one in session_ids if one not in heard and self._knows_silent(one)]
         for session_id in silent:
@@ -110,8 +108,8 @@ class Liveness:
         An earlier process of this node may have answered and died before its report: a process vouches for no silence
         that began before its start. Clocks of nodes run at different rates, so it waits longer by the same factor.
         """
-        settings = self._node.settings
-        session = self._node.machine.sessions.sessions.get(session_id)
+        settings = self._context.settings
+        session = self._context.machine.sessions.sessions.get(session_id)
         up_ms = (self._clock.monotonic_ms() - self._started_ms) * settings.contact_lease_ms // settings.contact_grace_ms
         return not self.contact.is_unconfirmed(session_id) and (session is None or up_ms >= session.timeout_ms)
 
@@ -119,12 +117,12 @@ class Liveness:
 
     def lead(self) -> None:
         """Give every session its whole timeout from now on. Everything of earlier terms is applied."""
-        node = self._node
-        settings = node.settings
-        table = node.machine.sessions
+        context = self._context
+        settings = context.settings
+        table = context.machine.sessions
         now_ms = self._clock.monotonic_ms()
         self.expiry = ExpiryQueue(table, max(1, settings.tick_ms // 2), now_ms)
-        members = node.core.configs.current.members()
+        members = context.core.configs.current.members()
         self.endings = Endings(table, settings.node_id, members, settings.contact_grace_ms, now_ms)
 
     def stop_leading(self) -> None:
@@ -143,7 +141,7 @@ class Liveness:
 
     def agreed(self, peer: int, term: int, number: int, session_ids: list[int]) -> None:
         """Handle a node's answer to our question."""
-        if self.endings is not None and term == self._node.core.term:
+        if self.endings is not None and term == self._context.core.term:
             self.endings.agreed(peer, number, session_ids)
             self._end(self._clock.monotonic_ms())
 
@@ -166,4 +164,4 @@ class Liveness:
         if due:
             log.info("{count} sessions expired", count=len(due))
             commands = [encode_command(session_id, owner, 0, OP_EXPIRE, b"") for session_id, owner in due]
-            self._node.group.add(self._node.core.term, commands)
+            self._context.propose(commands)

@@ -147,11 +147,11 @@ class Process:
         self.node.on_members_changed = self._follow_members
         self.node.levels.on_required = self.links.recheck
         self._follow_members()
-        self.leaving = Leaving(self.node, self.reactor.callLater, self._left, disk.name)
+        self.leaving = Leaving(self.node, self.node.membership, self.reactor.callLater, self._left, disk.name)
         self._has_left = False
         self.clients = ClientListener(
             self.reactor,  # type: ignore[arg-type]
-            self.node,
+            self.node.pipeline,
             host.clock,
             ClientLimits(
                 connections_per_address_max=0,
@@ -161,6 +161,7 @@ class Process:
                 sends_per_turn=1 if world.seed % 12 == 1 else 1000,
             ),
             lambda word: word,
+            may_answer=self.node.liveness.may_answer,
         )
         writer.start(self.node)
         net = world.net

@@ -30,6 +30,13 @@ class Doors:
     def unwatch(self, fd: int) -> None: ...
 
 
+def _listener(store: StoreNodes, doors: Any, limits: ClientLimits) -> ClientListener:
+    node = store.leader()
+    return ClientListener(
+        doors, node.pipeline, store.clock, limits, lambda word: word, may_answer=node.liveness.may_answer
+    )
+
+
 class Clients:
     """Connections of one listener, each with its client's end."""
 
@@ -37,7 +44,8 @@ class Clients:
         store = StoreNodes(1)
         doors: Any = Doors()
         limits = ClientLimits(sends_per_turn=sends_per_turn)
-        self.listener = ClientListener(doors, store.leader(), store.clock, limits, lambda word: word)
+        self.node = store.leader()
+        self.listener = _listener(store, doors, limits)
         self.streams: list[ClientStream] = []
         self.ends: list[socket.socket] = []
 
@@ -153,7 +161,7 @@ def test_ipv4_client_of_a_door_to_both_worlds_keeps_its_address() -> None:
     store = StoreNodes(1)
     doors: Any = Doors()
     limits = ClientLimits(connections_per_address_max=1)
-    listener = ClientListener(doors, store.leader(), store.clock, limits, lambda word: word)
+    listener = _listener(store, doors, limits)
     with contextlib.closing(listening_socket("::", 0)) as door, contextlib.ExitStack() as ends:
         listener.start({door: None})
         for host in ("127.0.0.1", "::1", "127.0.0.1"):
@@ -192,7 +200,7 @@ def test_over_tls_each_answer_of_a_turn_is_sealed_alone_and_all_leave_in_one_sen
 
 def test_answers_wait_for_contact_with_the_leader_and_words_do_not(clients: Clients) -> None:
     """In their order; what is no session's leaves all the same."""
-    contact = clients.listener.node.liveness.contact
+    contact = clients.node.liveness.contact
     session = Session(1, bytes(16), 10_000, 1, [])
     for stream in clients.streams[1:]:
         stream.connection.session = session
