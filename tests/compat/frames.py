@@ -48,7 +48,7 @@ class Frame(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A difference that is meant: what docs/store.md says of it, and why no run fails for it."""
+    """A difference that is meant: what docs/store says of it, and why no run fails for it."""
 
     documented: str
     here: str

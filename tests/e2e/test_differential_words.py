@@ -30,7 +30,7 @@ WORDS = (
 )
 #: So long that no session pings before all words are answered: a ping is an operation, too.
 TICK_MS = 2000
-#: Known differences; docs/store.md names them.
+#: Known differences; docs/store/guarantees.md names them.
 OURS_ALONE = {"zk_packets_received", "zk_packets_sent", "zk_disk_full", "zk_snapshot_failed"}
 
 

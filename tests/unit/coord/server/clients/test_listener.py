@@ -1,4 +1,4 @@
-"""The client port's sends: a crowd that hears of one change does not hold up those who ask (docs/store.md, Limits)."""
+"""Sends of the client port: an event for many watchers does not delay other requests (docs/store/operate.md, Limits)."""
 
 from __future__ import annotations
 
