@@ -1,4 +1,4 @@
-"""Sends of the client port: an event for many watchers does not delay other requests (docs/store/operate.md, Limits)."""
+"""Sends of the client port: an event for many watchers delays no other request (docs/store/operate.md, Limits)."""
 
 from __future__ import annotations
 
