@@ -210,6 +210,9 @@ class Checks:
         opcode = command.opcode
         if opcode in (r.OP_CLOSE_SESSION, r.OP_EXPIRE) and expected.err == e.OK:
             self.sessions_ended[command.session_id] = expected.zxid
+            if opcode == r.OP_CLOSE_SESSION:
+                # The client itself: whatever end a leader had proposed before was in vain.
+                self.ended_by.pop(command.session_id, None)
             self.world.counts["expired" if opcode == r.OP_EXPIRE else "closed"] += 1
         if opcode == r.OP_DELETE_CONTAINER and expected.err == e.OK:
             self.world.counts["reaped"] += 1

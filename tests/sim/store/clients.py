@@ -447,8 +447,7 @@ class Client:
         if zxid > self._model().zxid:
             raise Violation(f"{self._who(link)} is told of zxid {zxid}, which nobody has applied")
         self._saw(link, zxid)
-        if err not in answers.SESSION_ENDED and request.opcode != r.OP_CLOSE_SESSION:
-            # The client's own closeSession ends the session: nothing that a leader had proposed before ended it early.
+        if err not in answers.SESSION_ENDED:
             self._confirmed(link, request.sent_at)
         self.answered += 1
         body = bytes(block[at:end])
