@@ -246,9 +246,10 @@ class ActiveMaster:
             self.applying.give_up("the cluster was started anew: nothing is open that could be moved")
         self._pump()
         self.phases.end()
-        await self.janitor.clear(loaded.orphans)
-        await self.bulks.prune(loaded.plans)
-        await self.runs.begin(self._run_facts(len(found)))
+        # The active master decides now: a lost connection is a pause, behind which the interrupted write is repeated.
+        await self.insist(partial(self.janitor.clear, loaded.orphans))
+        await self.insist(partial(self.bulks.prune, loaded.plans))
+        await self.insist(partial(self.runs.begin, self._run_facts(len(found))))
 
     def _take_in(self, loaded: store.Loaded, transitions: list[tuple[TransitionRecord, int]]) -> None:
         """Make what was loaded, or kept warm, the picture to decide by."""

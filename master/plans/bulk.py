@@ -59,6 +59,8 @@ class Bulks:
         self._running: dict[str, BulkPlan] = {}
         #: Plans that former masters left unfinished.
         self._unfinished: list[PlanRecord] = []
+        #: Those of them that left nothing to do, while their records are being closed.
+        self._closing: list[PlanRecord] = []
         #: One plan is made at a time.
         self._lock = DeferredLock()
 
@@ -190,16 +192,22 @@ class Bulks:
         self._active_master.persist(lambda: self._active_master.runs.save(facts))
 
     async def prune(self, plans: list[PlanRecord]) -> None:
-        """Close the records of plans that left nothing to do, and remove records of long ago."""
+        """Close the records of plans that left nothing to do, and remove records of long ago. May be repeated."""
         fence = self._active_master.fence
-        while self._unfinished:
+        # Plans that are requested from now on begin under new ids.
+        self._closing += self._unfinished
+        self._unfinished.clear()
+        while self._closing:
             record = msgspec.structs.replace(
-                self._unfinished.pop(),
+                self._closing[-1],
                 state=PlanState.DONE,
                 note="finished by later masters",
                 finished_ms=self._now_ms(),
             )
             await fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))])
+            self._closing.pop()
         ended = [plan for plan in plans if not plan.by_moves or plan.finished_ms]
         for old in sorted(ended, key=lambda plan: plan.created_ms)[:-PLANS_KEPT]:
-            await fence.write([Delete(fence.layout.plan(old.plan_id))])
+            path = fence.layout.plan(old.plan_id)
+            if await fence.client.exists(path) is not None:
+                await fence.write([Delete(path)])

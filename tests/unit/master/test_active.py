@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
 from regions import messages as ms
-from regions.records.model import ServerRecord, TableIntent, TableRecord
-from regions.records.znodes import decode_cluster, encode
-from tests.unit.master.active_fixture import LAYOUT, Bench
+from regions.records.model import PlanRecord, PlanState, ServerRecord, TableIntent, TableRecord
+from regions.records.znodes import decode_cluster, decode_plan, encode
+from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore
 
 
 @pytest.fixture
@@ -155,3 +157,32 @@ def test_a_server_that_starts_ends_the_shutdown(tmp_path: Path) -> None:
             callback(1, LAYOUT.server("s1"), 0)
     bench.go_on()
     assert not active_master.assigner._suspended
+
+
+class CutAtPlanStore(LossyStore):
+    """The connection breaks under the first write of a plan's record."""
+
+    is_cut = False
+
+    def multi(self, operations: list[Any]) -> Deferred[Any]:
+        answer = super().multi(operations)
+        if not self.is_cut and any(op.path.startswith(LAYOUT.plans) for op in operations):
+            self.is_cut = True
+            self.cut()
+        return answer
+
+
+def test_a_connection_lost_at_the_end_of_the_takeover_leaves_nothing_undone(bench: Bench, tmp_path: Path) -> None:
+    """Plans of former masters stayed APPLYING, and the run had no record (simulation, random, seed 179537502555)."""
+    store = CutAtPlanStore()
+    store.nodes = bench.store.nodes
+    store.put(LAYOUT.epoch, b"", 5)
+    for plan_id in ("a", "b"):
+        store.put(LAYOUT.plan(plan_id), encode(PlanRecord(plan_id, 4, state=PlanState.APPLYING)))
+    later = Bench(tmp_path, store=store, epoch=5)
+    assert store.is_cut
+    store.mend()
+    later.go_on()
+    states = [decode_plan(store.nodes[LAYOUT.plan(plan_id)][0]).state for plan_id in ("a", "b")]
+    assert states == [PlanState.DONE, PlanState.DONE]
+    assert LAYOUT.run(5) in store.nodes

@@ -5,7 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from master.plans.bulk import Bulks
+import pytest
+from twisted.internet.defer import ensureDeferred
+
+from coord.client.ops import Delete, SetData
+from coord.errors import ConnectionLoss
+from master.plans.bulk import PLANS_KEPT, Bulks
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.records.model import (
@@ -17,6 +22,7 @@ from regions.records.model import (
     TableRecord,
     TransitionRecord,
 )
+from regions.records.znodes import decode_plan
 from regions.transitions.states import Cause
 
 KEY = "t.0-0"
@@ -35,3 +41,50 @@ def test_the_former_masters_transitions_do_not_finish_a_plan_that_is_not_handed_
     bulks._running["p"] = bulk
     bulks.count(fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE))
     assert (bulk.assigned, bulk.record.state) == (0, PlanState.PLANNING)
+
+
+class Records:
+    """The store of the plans' records; the connection breaks at the write `breaks_at`, which is done or not."""
+
+    def __init__(self, plans: list[PlanRecord], breaks_at: int, is_done: bool) -> None:
+        self.plans = {plan.plan_id: PlanState.APPLYING for plan in plans}
+        self.layout = self.client = self
+        self.epoch = 2
+        self._left = breaks_at
+        self._is_done = is_done
+
+    def plan(self, plan_id: str) -> str:
+        return plan_id
+
+    async def exists(self, path: str) -> object:
+        return path if path in self.plans else None
+
+    async def write(self, ops: list[Any]) -> None:
+        self._left -= 1
+        for op in ops if self._left != 0 or self._is_done else ():
+            if isinstance(op, Delete):
+                del self.plans[op.path]
+            else:
+                assert isinstance(op, SetData)
+                self.plans[op.path] = decode_plan(op.data, op.path).state
+        if self._left == 0:
+            raise ConnectionLoss("")
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("breaks_at", range(1, 6))
+def test_a_lost_connection_leaves_no_plan_open(breaks_at: int, is_done: bool) -> None:
+    """The plan whose closing was interrupted stayed APPLYING for ever (simulation, random, seed 179537502555)."""
+    unfinished = [PlanRecord(f"u{number}", 1, state=PlanState.APPLYING, created_ms=1000) for number in range(3)]
+    ended = [PlanRecord(f"e{number}", 1, state=PlanState.DONE, created_ms=number) for number in range(PLANS_KEPT)]
+    plans = unfinished + ended
+    records: Any = Records(plans, breaks_at, is_done)
+    active_master: Any = SimpleNamespace(fence=records)
+    bulks = Bulks(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
+    bulks.load(unfinished)
+    failures: list[Any] = []
+    for _ in range(2):
+        ensureDeferred(bulks.prune(plans)).addErrback(failures.append)
+    assert [failure.type for failure in failures] == [ConnectionLoss]
+    assert all(records.plans[plan.plan_id] is PlanState.DONE for plan in unfinished)
+    assert len(records.plans) == PLANS_KEPT
