@@ -97,15 +97,14 @@ def main() -> None:
     multis = groups(1, r.OP_MULTI, [r.encode_multi(ops[at : at + 100]) for at in range(0, count, 100)])
     timed("setData as part of a multi of 100", count, run(multis))
     # What a node does that has no clients of its own.
-    machine.answering = {}
-    machine.watches = watches
+    machine.serve_clients(frozenset(), watches)
     timed("  unanswered: setData", count, run(sets))
     timed("  unanswered: create", count, run(create), run(remove))
     run(create)()
     timed("  unanswered: delete", count, run(remove), run(create))
     run(remove)()
     timed("  unanswered: setData in a multi", count, run(multis))
-    machine.answering = machine.watches = None
+    machine.serve_clients(None, None)
     listing = [r.encode_path_watch(b"/load", False)] * 20
     timed(f"getChildren of {count}, again", 20, reads(r.OP_GET_CHILDREN, listing))
 

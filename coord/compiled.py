@@ -28,7 +28,7 @@ _STAMP: Final = "compiled.stamp"
 _MODULES: Final = {
     "raft": "bounds core leadership log membership messages persistence progress quorum reads settings",
     "server": "batching node node_settings",
-    "server/clients": "connection listener pipeline proposals syncs",
+    "server/clients": "connection handshake listener pipeline proposals syncs table",
     "server/net": "stream",
     "server/peers": "codec link snapshot_transfer",
     "server/recovery": "divergence",

@@ -45,7 +45,7 @@ class Client:
         self._has_begun = False
         self.is_dirty = False
         self._ends_when_sent = False
-        self.connection: Connection = node.pipeline.connect(self, end.peer.host, 0, node.store.now_ms())
+        self.connection: Connection = node.pipeline.clients.connect(self, end.peer.host, 0, node.store.now_ms())
         end.receive = self._received
         end.lost = self._lost
 
@@ -56,15 +56,15 @@ class Client:
             self._has_begun = True
             request = self._wire.take_connect()
             if request is not None:
-                pipeline.open_session(self.connection, request)
+                pipeline.handshake.open_session(self.connection, request)
         if frames:
             pipeline.receive(self.connection, self._wire.take_block(), frames)
         if self._wire.phase == PHASE_CLOSED:
-            pipeline.close(self.connection, flush=True)
+            pipeline.clients.close(self.connection, flush=True)
         self._node.turn_ends()
 
     def _lost(self, _reason: str) -> None:
-        self._node.pipeline.connection_lost(self.connection)
+        self._node.pipeline.clients.connection_lost(self.connection)
 
     def wake(self) -> None:
         """There is output."""
@@ -130,8 +130,8 @@ class SimulatedNode:
         self.incarnation += 1
         self.store.network.unlisten(self.host, PORT)
         self._syncs.clear()
-        for connection in list(self.pipeline.connections.values()):
-            self.pipeline.close(connection)
+        for connection in list(self.pipeline.clients.connections.values()):
+            self.pipeline.clients.close(connection)
         self.store.timeline.later(down_us, self._start_again)
 
     def _start_again(self) -> None:
@@ -171,7 +171,7 @@ class SimulatedNode:
         while self.applied < self._heard_of:
             group = self.store.log[self.applied]
             self.applied += 1
-            if pipeline.waiting_reads:
+            if pipeline.clients.waiting_reads:
                 time_ms, commands = decode_group(group)
                 for command in commands:
                     pipeline.applied([self.machine.apply(command, time_ms)])
@@ -210,8 +210,8 @@ class SimulatedNode:
 
     def _send_away(self, since: int) -> None:
         if self.alone_since == since and self.is_up:
-            for connection in list(self.pipeline.connections.values()):
-                self.pipeline.close(connection)
+            for connection in list(self.pipeline.clients.connections.values()):
+                self.pipeline.clients.close(connection)
 
 
 class SimulatedStore:
@@ -326,7 +326,7 @@ class SimulatedStore:
         now_ms = self.now_ms()
         for node in self.nodes:
             if node.is_up and node.alone_since < 0:
-                for session_id in node.pipeline.take_heard():
+                for session_id in node.pipeline.clients.take_heard():
                     self._expiry.touch(session_id, now_ms)
         if self.timeline.now < self._paused_until:
             return

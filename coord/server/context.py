@@ -10,6 +10,7 @@ from typing import Protocol
 
 from coord.raft.core import RaftCore
 from coord.server.clients.pipeline import Pipeline
+from coord.server.clients.table import ClientTable
 from coord.server.node_settings import NodeSettings
 from coord.tree.machine import StateMachine
 
@@ -21,7 +22,8 @@ class NodeContext(Protocol):
     core: RaftCore
     #: The state at `applied_index`. A snapshot from the leader replaces it, so nobody may keep it.
     machine: StateMachine
-    #: This node's clients.
+    #: Connections of this node's clients, and their requests.
+    clients: ClientTable
     pipeline: Pipeline
     #: Index of the last entry applied to `machine`.
     applied_index: int

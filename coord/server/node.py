@@ -112,16 +112,17 @@ class Node:
         self.pipeline = Pipeline(
             settings.node_id, machine, self.proposals, settings.limits, entropy.token, self.syncs.add
         )
+        self.clients = self.pipeline.clients
         self.liveness = Liveness(self, peers, clock, first_context)
         self.pipeline.on_session_opened = self.liveness.opened
-        self.pipeline.authenticator = Authenticator(
+        self.pipeline.handshake.authenticator = Authenticator(
             entropy.token, super_digest=settings.super_digest, sasl_users=settings.sasl_users
         )
         self.pipeline.is_linearizable = settings.linearizable_reads
         self.applied_index = applied.index
         self.levels = Levels(self, machine.supported)
         self.membership = Reconfiguration(self, peers, self.levels)
-        self.pipeline.on_wish = self.membership.asked
+        self.pipeline.on_membership_request = self.membership.asked
         #: None: nobody traces this node.
         self.tracer: Tracer | None = None
         #: Told when other members are in force than before: links are to be opened or closed.
@@ -187,18 +188,18 @@ class Node:
         self.snapshot_policy.forget_applied(self.applied_index)
         if self.core.leader != 0 and self.liveness.contact.holds(now_ms):
             self._leaderless_since_ms = now_ms
-            self.pipeline.read_only.end()
+            self.pipeline.handshake.read_only.end()
         elif now_ms - self._leaderless_since_ms <= self.settings.leader_absence_ms:
             pass
         elif self.settings.read_only_mode:
-            self.pipeline.read_only.begin()
-        elif self.pipeline.connections:
+            self.pipeline.handshake.read_only.begin()
+        elif self.clients.connections:
             log.warn(
                 "no leader for {ms} ms, closing {count} client connections",
                 ms=now_ms - self._leaderless_since_ms,
-                count=len(self.pipeline.connections),
+                count=len(self.clients.connections),
             )
-            self.pipeline.close_all()
+            self.clients.close_all()
         self.snapshot_policy.note_doubt(self._outbox.take_doubt())
         if not self.is_full:
             self.snapshot_policy.maybe_take(self.machine, self.applied_index)
@@ -495,11 +496,12 @@ class Node:
     def _apply(self, entries: list[Entry]) -> None:
         machine = self.machine
         pipeline = self.pipeline
+        clients = self.clients
         for entry in entries:
             self.proposals.entry_applied(entry.term)
             if entry.kind == NORMAL:
                 self.groups += 1
-                if pipeline.waiting_reads:
+                if clients.waiting_reads:
                     self._apply_one_by_one(entry)
                 else:
                     outcomes = machine.apply_group(entry.data)
@@ -610,7 +612,7 @@ class Node:
         assert arrived is not None, f"the core wants {meta.handle}, which nobody brought"
         machine = arrived.machine
         assert machine is not None, meta.handle
-        self.pipeline.close_all()
+        self.clients.close_all()
         self._dismantling.add(self.machine)
         self.proposals.forget()
         # The leader must hear that some numbers will not come.

@@ -19,8 +19,8 @@ Differences from ZooKeeper 3.9, all of them where that is plainly at fault:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Container, Iterable, Iterator
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -154,10 +154,18 @@ class StateMachine:
         self.last_zxid: int = 0
         #: The leader's clock of the last applied group.
         self.applied_time_ms: int = 0
-        #: The sessions whose commands this replica has to answer, as keys; other outcomes have no body. None: all.
-        self.answering: dict[int, Any] | None = None
-        #: The watches that outcomes have events for: none while that is empty. None: outcomes always have them.
-        self.watches: WatchTable | None = None
+        # See `serve_clients`.
+        self._answered: Container[int] | None = None
+        self._watches: WatchTable | None = None
+
+    def serve_clients(self, sessions: Container[int] | None, watches: WatchTable | None) -> None:
+        """Write reply bodies only for commands of `sessions`, and collect events only while `watches` holds any.
+
+        None: for all commands; always. The caller changes both as its clients come and go. The replicated state does
+        not depend on either.
+        """
+        self._answered = sessions
+        self._watches = watches
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
@@ -249,7 +257,7 @@ class StateMachine:
 
     def _events_of(self, outcome: CommandOutcome) -> list[Event] | None:
         """Where to put the events of an outcome, None if nobody could hear of them."""
-        if self.watches is not None and self.watches.is_empty():
+        if self._watches is not None and self._watches.is_empty():
             return None
         outcome.events = []
         return outcome.events
@@ -313,7 +321,7 @@ class StateMachine:
             outcome.err = planned
             return
         node = self.tree.apply(planned, outcome.zxid, self.applied_time_ms, self._events_of(outcome))
-        if node is None or (self.answering is not None and outcome.session_id not in self.answering):
+        if node is None or (self._answered is not None and outcome.session_id not in self._answered):
             return
         if not isinstance(planned, CreateDelta):
             outcome.body = node.stat()
@@ -339,7 +347,7 @@ class StateMachine:
             return
         events = self._events_of(outcome)
         parts: list[bytes] = []
-        is_answered = self.answering is None or outcome.session_id in self.answering
+        is_answered = self._answered is None or outcome.session_id in self._answered
         for i, delta in enumerate(planned.deltas):
             if is_answered:
                 self._perform_part(ops[i].opcode, delta, outcome.zxid, events, parts)

@@ -108,11 +108,11 @@ def fuzz_client(data: bytes) -> None:
         block = wire.take_block()
         request = wire.take_connect()
         if request is not None:
-            node.pipeline.open_session(client.connection, request)
+            node.pipeline.handshake.open_session(client.connection, request)
         if frames and client.is_open:
             node.pipeline.receive(client.connection, block, frames)
         if wire.phase == PHASE_CLOSED and client.is_open:
-            node.pipeline.close(client.connection, flush=True)
+            node.clients.close(client.connection, flush=True)
         nodes.settle()
         if not client.is_open:
             break

@@ -81,7 +81,7 @@ class Client:
         self.node = node
         self.is_open = True
         self.is_reading = True
-        self.connection: Connection = node.pipeline.connect(self, "10.0.0.1", 5000, clock.now_ms)
+        self.connection: Connection = node.clients.connect(self, "10.0.0.1", 5000, clock.now_ms)
         self.output = self.connection.output
         self.frames: list[bytes] = []
         self.connect_reply: records.ConnectResponse | None = None
@@ -103,7 +103,8 @@ class Client:
     def connect(
         self, timeout_ms: int = 4000, session_id: int = 0, passwd: bytes = bytes(16), last_zxid: int = 0
     ) -> None:
-        self.node.pipeline.open_session(self.connection, ConnectRequest(last_zxid, timeout_ms, session_id, passwd))
+        request = ConnectRequest(last_zxid, timeout_ms, session_id, passwd)
+        self.node.pipeline.handshake.open_session(self.connection, request)
 
     def request(self, xid: int, opcode: int, body: bytes = b"") -> None:
         frame = struct.pack("!ii", xid, opcode) + body

@@ -26,7 +26,6 @@ FUNCTION_LINES_MAX: Final = 85
 
 LONG_FILES: Final = {
     "coord.raft.core": 740,
-    "coord.server.clients.pipeline": 650,
     "coord.server.membership.reconfig": 660,
     "coord.server.node": 700,
     "coord.server.peers.codec": 650,
@@ -39,11 +38,10 @@ LONG_FILES: Final = {
 }
 FULL_FOLDERS: Final = {"cli.drill": 18, "coord.raft": 13, "coord.tree": 14, "simulation": 16}
 CIRCLES: Final = [
-    ["coord.server.clients.pipeline", "coord.server.clients.read_only"],
     ["simulation.faults", "simulation.world"],
     ["simulation.network", "simulation.timeline"],
 ]
-ROOMS_IN_CIRCLES: Final = {"coord.server.clients", "simulation"}
+ROOMS_IN_CIRCLES: Final = {"simulation"}
 #: Protocols and private classes that are still defined twice.
 DUPLICATE_CLASSES: Final = {
     "Contact",

@@ -41,7 +41,7 @@ def command_pages(settings: StoreSettings, node: Node, words: Words) -> dict[byt
         return {"is_leader": known == settings.node_id, "leader_id": known, "leader_ip": address[0] if address else ""}
 
     def watch_summary() -> Mapping[str, object]:
-        watches = node.pipeline.watches
+        watches = node.clients.watches
         return {
             "num_connections": watches.watcher_count(),
             "num_paths": watches.path_count(),
@@ -136,17 +136,17 @@ def _connection(c: Connection) -> Mapping[str, object]:
 
 def _server_stats(node: Node, words: Words) -> Mapping[str, object]:
     pipeline = node.pipeline
-    latency = pipeline.latency
+    latency = pipeline.clients.latency
     return {
         "version": VERSION,
         "read_only": words.mode() == "read-only",
         "server_stats": {
-            "packets_sent": pipeline.sent(),
-            "packets_received": pipeline.received,
+            "packets_sent": pipeline.clients.sent(),
+            "packets_received": pipeline.clients.received,
             "min_latency": latency.min_ms,
             "avg_latency": latency.mean_ms(),
             "max_latency": latency.max_ms,
-            "num_alive_client_connections": len(pipeline.connections),
+            "num_alive_client_connections": len(pipeline.clients.connections),
             "outstanding_requests": node.proposals.outstanding(),
             "server_state": words.mode(),
             "last_processed_zxid": node.machine.last_zxid,

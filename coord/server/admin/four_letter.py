@@ -89,14 +89,14 @@ class Words:
             return b""
         if name not in self._settings.words:
             return f"{name} is not executed because it is not in the whitelist.\n".encode()
-        is_of_use = self._node.is_serving() or self._node.pipeline.read_only.is_on
+        is_of_use = self._node.is_serving() or self._node.pipeline.handshake.read_only.is_on
         if not is_of_use and name not in _ALWAYS:
             return _NOT_SERVING.encode()
         return build().encode()
 
     def mode(self) -> str:
         """leader, follower, observer, standalone or read-only."""
-        if self._node.pipeline.read_only.is_on:
+        if self._node.pipeline.handshake.read_only.is_on:
             return "read-only"
         config = self._node.core.configs.current
         if len(config.members()) == 1:
@@ -107,7 +107,7 @@ class Words:
 
     def connections(self) -> list[Connection]:
         """The clients' connections, not more than LINES_MAX."""
-        return list(islice(self._node.pipeline.connections.values(), LINES_MAX))
+        return list(islice(self._node.clients.connections.values(), LINES_MAX))
 
     def _srvr(self) -> str:
         return self._version() + self._figures()
@@ -123,12 +123,12 @@ class Words:
     def _figures(self) -> str:
         node = self._node
         pipeline = node.pipeline
-        latency = pipeline.latency
+        latency = pipeline.clients.latency
         return (
             f"Latency min/avg/max: {latency.min_ms}/{latency.mean_ms()}/{latency.max_ms}\n"
-            f"Received: {pipeline.received}\n"
-            f"Sent: {pipeline.sent()}\n"
-            f"Connections: {len(pipeline.connections)}\n"
+            f"Received: {pipeline.clients.received}\n"
+            f"Sent: {pipeline.clients.sent()}\n"
+            f"Connections: {len(pipeline.clients.connections)}\n"
             f"Outstanding: {node.proposals.outstanding()}\n"
             f"Zxid: {node.machine.last_zxid:#x}\n"
             f"Mode: {self.mode()}\n"
@@ -143,15 +143,15 @@ class Words:
         figures: list[tuple[str, object]] = [
             ("version", VERSION),
             ("server_state", self.mode()),
-            ("avg_latency", pipeline.latency.mean_ms()),
-            ("max_latency", pipeline.latency.max_ms),
-            ("min_latency", pipeline.latency.min_ms),
-            ("packets_received", pipeline.received),
-            ("packets_sent", pipeline.sent()),
-            ("num_alive_connections", len(pipeline.connections)),
+            ("avg_latency", pipeline.clients.latency.mean_ms()),
+            ("max_latency", pipeline.clients.latency.max_ms),
+            ("min_latency", pipeline.clients.latency.min_ms),
+            ("packets_received", pipeline.clients.received),
+            ("packets_sent", pipeline.clients.sent()),
+            ("num_alive_connections", len(pipeline.clients.connections)),
             ("outstanding_requests", node.proposals.outstanding()),
             ("znode_count", len(tree.nodes)),
-            ("watch_count", pipeline.watches.watch_count()),
+            ("watch_count", pipeline.clients.watches.watch_count()),
             ("ephemerals_count", tree.ephemeral_count),
             ("approximate_data_size", tree.data_bytes),
             ("global_sessions", len(node.machine.sessions)),
@@ -173,7 +173,7 @@ class Words:
                 ("synced_followers", sum(1 for i in synced if i in config.voters)),
                 ("synced_non_voting_followers", sum(1 for i in synced if i in config.pre_voters)),
                 ("synced_observers", sum(1 for i in synced if i in config.learners)),
-                ("pending_syncs", sum(connection.syncs for connection in pipeline.connections.values())),
+                ("pending_syncs", sum(connection.syncs for connection in pipeline.clients.connections.values())),
                 ("leader_uptime", node.leading_ms()),
             ]
         return figures
@@ -226,11 +226,11 @@ class Words:
                 break
             parts.append(f"{owner:#x}:")
             parts += [f"\t{path.decode(errors='replace')}" for path in node.machine.tree.ephemerals_of(owner)]
-        parts += ["Connections dump:", f"Connections Sets (1)/({len(node.pipeline.connections)}):"]
+        parts += ["Connections dump:", f"Connections Sets (1)/({len(node.clients.connections)}):"]
         return "\n".join(parts) + "\n"
 
     def _wchs(self) -> str:
-        watches = self._node.pipeline.watches
+        watches = self._node.clients.watches
         return (
             f"{watches.watcher_count()} connections watching {watches.path_count()} paths\n"
             f"Total watches:{watches.watch_count()}\n"
@@ -238,7 +238,7 @@ class Words:
 
     def _wchc(self) -> str:
         lines: list[str] = []
-        for session_id, paths in self._node.pipeline.watches.by_watcher().items():
+        for session_id, paths in self._node.clients.watches.by_watcher().items():
             if len(lines) > LINES_MAX:
                 break
             lines.append(f"{session_id:#x}")
@@ -247,7 +247,7 @@ class Words:
 
     def _wchp(self) -> str:
         lines: list[str] = []
-        for path, session_ids in self._node.pipeline.watches.by_path().items():
+        for path, session_ids in self._node.clients.watches.by_path().items():
             if len(lines) > LINES_MAX:
                 break
             lines.append(path.decode(errors="replace"))
@@ -259,12 +259,12 @@ class Words:
         return f"datadir_size: {_folder_bytes(data_dir / 'snap')}\nlogdir_size: {_folder_bytes(data_dir / 'wal')}\n"
 
     def _crst(self) -> str:
-        for connection in self._node.pipeline.connections.values():
+        for connection in self._node.clients.connections.values():
             connection.received = connection.sent = 0
         return "Connection stats reset.\n"
 
     def _srst(self) -> str:
-        self._node.pipeline.reset_figures()
+        self._node.clients.reset_figures()
         return "Server stats reset.\n"
 
 

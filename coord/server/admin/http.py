@@ -56,8 +56,8 @@ def admin_site(
             "compared_index": node.divergence.agreed_index,
             "znodes": len(machine.tree.nodes),
             "sessions": len(machine.sessions),
-            "connections": len(node.pipeline.connections),
-            "watches": node.pipeline.watches.watch_count(),
+            "connections": len(node.clients.connections),
+            "watches": node.clients.watches.watch_count(),
             "outstanding": node.proposals.outstanding(),
             "resent": node.proposals.resent,
             "disk_full": node.is_full,
@@ -110,21 +110,21 @@ class _Figures(Collector):
             ("data_bytes", "Bytes of data in znodes", tree.data_bytes),
             ("ephemerals", "Ephemeral znodes", tree.ephemeral_count),
             ("sessions", "Sessions in the cluster", len(node.machine.sessions)),
-            ("connections", "Client connections of this node", len(pipeline.connections)),
-            ("watches", "Watches on this node", pipeline.watches.watch_count()),
+            ("connections", "Client connections of this node", len(pipeline.clients.connections)),
+            ("watches", "Watches on this node", pipeline.clients.watches.watch_count()),
             ("outstanding_commands", "Commands of this node's clients not seen applied", node.proposals.outstanding()),
             ("disk_full", "1 while the disk refuses the log for lack of room", float(node.is_full)),
             (
                 "request_latency_mean_seconds",
                 "Mean time of a request through the log",
-                pipeline.latency.mean_ms() / 1e3,
+                pipeline.clients.latency.mean_ms() / 1e3,
             ),
         ]
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"rk_coord_{name}", text, value=value)
         counters: list[tuple[str, str, float]] = [
-            ("requests", "Requests received from clients", pipeline.received),
-            ("events", "Watch events sent", pipeline.events_sent),
+            ("requests", "Requests received from clients", pipeline.clients.received),
+            ("events", "Watch events sent", pipeline.clients.events_sent),
             ("groups", "Log entries with commands applied", node.groups),
             ("commands", "Commands applied", node.commands),
             ("elections_won", "Times this node became leader", node.elections_won),

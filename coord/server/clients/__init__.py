@@ -4,6 +4,8 @@ Read in the order of a request:
 
     listener.py        the client port: accepts sockets, reads frames, sends the output of a turn
     connection.py      one client's connection: identities, pending requests, output, bounds
+    table.py           all connections of the node, by connection and by session, and their figures
+    handshake.py       connect requests: a session from the log
     authentication.py  credentials in, identities out
     pipeline.py        one session's requests in order: reads are answered, writes are proposed
     proposals.py       this node's writes on their way into the log, over any number of leader changes

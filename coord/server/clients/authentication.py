@@ -17,18 +17,16 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twisted.logger import Logger
 
 from coord.errors import OK, RemoteProtocolError
+from coord.server.clients.connection import Connection
 from coord.tree.acl import DIGEST, IP, SUPER, Identity
 from coord.tree.command import COMMAND_HEADER_BYTES
 from coord.wire.records import decode_set_acl
 from coord.wire.sasl import SaslError, SaslServer
-
-if TYPE_CHECKING:
-    from coord.server.clients.connection import Connection
 
 audit = Logger(namespace="audit")
 

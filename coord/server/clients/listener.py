@@ -82,7 +82,7 @@ class ClientStream(Stream, ClientTransport):
         self._wire = ClientConnection(listener.limits.frame_bytes_max)
         self.address = address[0]
         now_ms = listener.clock.monotonic_ms()
-        self.connection: Connection = listener.pipeline.connect(self, address[0], address[1], now_ms)
+        self.connection: Connection = listener.pipeline.clients.connect(self, address[0], address[1], now_ms)
         self.connection.is_secure = tls is not None
         self.output = self.connection.output
         self.is_dirty = False
@@ -105,11 +105,11 @@ class ClientStream(Stream, ClientTransport):
                 pipeline.receive(connection, wire.take_block(), frames)
         except Exception:  # the named boundary: whatever a client sends costs its own connection only
             log.failure("fault while serving {address}; its connection is closed", address=self.address)
-            pipeline.close(connection)
+            pipeline.clients.close(connection)
             return
         if wire.phase == PHASE_CLOSED and not self.is_closed:
             log.debug("{address} broke the protocol: {why}", address=self.address, why=wire.violation)
-            pipeline.close(connection, flush=True)
+            pipeline.clients.close(connection, flush=True)
 
     def _begin(self) -> None:
         """The first bytes decide: a session or a four-letter word."""
@@ -122,21 +122,21 @@ class ClientStream(Stream, ClientTransport):
             if answer:
                 self.output.append(answer)
                 self.wake()
-            pipeline.close(self.connection, flush=True)
+            pipeline.clients.close(self.connection, flush=True)
         elif wire.phase in (PHASE_OPEN, PHASE_CLOSED):
             self._has_begun = True
             request = wire.take_connect()
             if self.tls is not None:
                 self.connection.certificate = self.tls.peer_subject().encode()
             if request is not None:
-                pipeline.open_session(self.connection, request)
+                pipeline.handshake.open_session(self.connection, request)
 
     def lost(self, reason: str) -> None:
         """The client is gone."""
         if reason.startswith("TLS"):
             log.info("{address}: {reason}", address=self.address, reason=reason)
         self._listener.forget(self)
-        self._listener.pipeline.connection_lost(self.connection)
+        self._listener.pipeline.clients.connection_lost(self.connection)
 
     # --- what the pipeline asks ---------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class ClientListener:
         self._listening = {}
         while self.send_all():
             pass
-        self.pipeline.close_all()
+        self.pipeline.clients.close_all()
         for stream in list(self.streams):
             stream.close()
 

@@ -30,27 +30,24 @@ from coord.errors import (
     UNIMPLEMENTED,
     RemoteProtocolError,
 )
-from coord.server.clients.authentication import Authenticator
-from coord.server.clients.connection import ClientTransport, Connection, Latency, Limits, Pending
+from coord.server.clients.connection import Connection, Limits, Pending
+from coord.server.clients.handshake import OPENING, SessionHandshake
 from coord.server.clients.proposals import Proposals, Sent
-from coord.server.clients.read_only import ReadOnly
+from coord.server.clients.table import ClientTable
 from coord.tree.acl import Identity
-from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_identities
+from coord.tree.command import encode_command, encode_identities
 from coord.tree.machine import CommandOutcome, StateMachine
-from coord.tree.sessions import Session
 from coord.tree.watches import WatchTable
 from coord.wire import opcodes as op
 from coord.wire.codec import (
     decode_auth,
     decode_sasl,
-    encode_connect_response,
     encode_event_frame,
     encode_reply_frame,
     encode_sasl,
 )
 from coord.wire.jute import IS_COMPILED
 from coord.wire.sasl import SaslError
-from coord.wire.values import NO_PASSWD, PASSWD_BYTES, ConnectRequest, ConnectResponse
 
 if IS_COMPILED:
     from librt.strings import read_i32_be
@@ -79,11 +76,10 @@ READS: Final = frozenset(
 WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
 #: Stands among the requests of a connection for the read index that the reads behind it wait for.
 BARRIER: Final = -2
-_OPENING: Final = (op.OP_CREATE_SESSION, op.OP_ATTACH)
 
 
 class Pipeline:
-    """All client connections of one node, between their bytes and the node's log."""
+    """The requests of one node's clients, between their bytes and the node's log."""
 
     def __init__(
         self,
@@ -94,200 +90,35 @@ class Pipeline:
         token: Callable[[int], bytes],
         ask_read_index: Callable[[Connection, Pending], None],
     ) -> None:
-        """`token(n)`: n unguessable bytes; `ask_read_index` is told of every sync, `release_sync` answers it."""
+        """`token(n)` returns n unguessable bytes.
+
+        `ask_read_index` is called for every sync; `release_sync` must answer it.
+        """
         self.machine: StateMachine
         self.watches = WatchTable(limits.watches_max)
         self.limits = limits
-        self.connections: dict[int, Connection] = {}
-        self._node_id = node_id
+        self.clients = ClientTable(self.watches)
+        self.handshake = SessionHandshake(node_id, machine, self.clients, proposals, limits, token)
         self._proposals = proposals
-        self._token = token
         self._ask_read_index = ask_read_index
-        #: Who may prove what; set anew by whoever has settings for it.
-        self.authenticator = Authenticator(token)
-        #: What is done while there is no leader.
-        self.read_only = ReadOnly(self, token)
-        self._by_session: dict[int, Connection] = {}
         self.serve(machine)
-        #: Connections whose sessions the group being applied has opened, with requests that came early.
+        #: Connections whose sessions the batch being applied has opened, with requests that came early.
         self._opened: list[Connection] = []
-        self._connection_count = 0
-        self._origin = (node_id << 48) | int.from_bytes(token(4), "big")
-        #: Told of every session that a command created or moved, and the node where its client is.
-        self.on_session_opened: Callable[[int, int], None] = _nobody_listens
-        #: Told of every request for other members; `answer_wish` answers it.
-        self.on_wish: Callable[[Connection, Pending], None] = _nobody_grants
+        #: Called with every session that a command created or moved, and the node where its client is.
+        self.on_session_opened: Callable[[int, int], None] = _ignore_session
+        #: Called with every membership request; `answer_membership_request` answers it.
+        self.on_membership_request: Callable[[Connection, Pending], None] = _ignore_membership_request
         #: Reads wait for a read index, as behind a sync.
         self.is_linearizable = False
-        #: Connections heard from since the last `take_heard`.
-        self._heard: set[Connection] = set()
-        #: Requests taken and events given, since the start or the last reset.
-        self.received = 0
-        self.events_sent = 0
-        self.latency = Latency()
-        #: Reads that wait behind something of their session. While there are any, commands are applied one by one
-        #: (`Node`), so that a read between two writes of its session sees the first and not the second.
-        self.waiting_reads = 0
         #: The time at the end of the last turn, as good as any within one turn.
         self.now_ms = 0
 
     def serve(self, machine: StateMachine) -> None:
         """Answer from this state from now on."""
-        self.machine = machine
-        machine.answering = self._by_session
-        # No watch is left while a group is being applied, but between its commands if they are applied one by one.
-        machine.watches = self.watches
-
-    # --- connections ------------------------------------------------------------------------------------------------
-
-    def connect(self, transport: ClientTransport, address: str, port: int, now_ms: int) -> Connection:
-        """A client has connected."""
-        self._connection_count += 1
-        connection = Connection(self._connection_count, transport, address, port, now_ms)
-        self.connections[connection.number] = connection
-        return connection
-
-    def connection_lost(self, connection: Connection) -> None:
-        """The client is gone; its session lives on until it expires. What it asked for may still be performed."""
-        if connection.is_closed:
-            return
-        connection.is_closed = connection.is_ending = True
-        self.waiting_reads -= sum(1 for waiting in connection.pending if waiting.is_read)
-        del self.connections[connection.number]
-        if self._by_session.get(connection.session_id) is connection:
-            self.watches.drop(connection.session_id)
-            del self._by_session[connection.session_id]
-
-    def close(self, connection: Connection, *, flush: bool = False) -> None:
-        """End a connection from this side."""
-        if not connection.is_closed:
-            self.connection_lost(connection)
-            connection.transport.close(flush=flush)
-
-    def close_all(self) -> None:
-        """Close every client connection; the sessions live on elsewhere."""
-        for connection in list(self.connections.values()):
-            self.close(connection)
-
-    def has_heard(self) -> bool:
-        """Return True if any client was heard from since the last `take_heard`."""
-        return len(self._heard) > 0
-
-    def peek_heard(self) -> list[int]:
-        """Return what `take_heard` would return."""
-        return sorted({c.session_id for c in self._heard if c.session is not None and not c.is_read_only})
-
-    def take_heard(self) -> list[int]:
-        """Ids of the sessions heard from since the last call, ascending; also of connections that have gone since."""
-        heard = self.peek_heard()
-        self._heard.clear()
-        return heard
-
-    def end_silent(self, session_id: int) -> bool:
-        """Close the connection of a session that is about to end; return False if there is none here.
-
-        Nothing more is answered over it. A client that lives after all connects anew, which the log decides.
-        """
-        connection = self._by_session.get(session_id)
-        if connection is None or connection.is_read_only:
-            return False
-        self.close(connection)
-        return True
-
-    def sent(self) -> int:
-        """Replies and events given to the clients that are connected now."""
-        return self.events_sent + sum(connection.sent for connection in self.connections.values())
-
-    def reset_figures(self) -> None:
-        """Begin to count anew."""
-        self.received = self.events_sent = 0
-        self.latency = Latency()
-
-    # --- the handshake ----------------------------------------------------------------------------------------------
-
-    def open_session(self, connection: Connection, request: ConnectRequest) -> None:
-        """Ask the log for a session, or to move an existing one here."""
-        limits = self.limits
-        wanted = max(limits.session_timeout_min_ms, min(request.timeout_ms, limits.session_timeout_max_ms))
-        address = connection.address.encode()
-        connection.has_read_only = request.has_read_only
-        connection.timeout_ms = wanted
-        if request.last_zxid_seen > self.machine.last_zxid:
-            # The client has seen more than this node: it must not go back in time (ZooKeeper: single system image).
-            self.close(connection)
-            return
-        new_id = ((self._node_id & 0x7F) << 56) | (int.from_bytes(self._token(7), "big") or 1)
-        if self.read_only.is_on:
-            self.read_only.open_session(connection, request, new_id)
-            return
-        self._origin += 1
-        if request.session_id == 0:
-            if len(self.machine.sessions) >= limits.sessions_max:
-                self.close(connection)
-                return
-            connection.passwd = self._token(PASSWD_BYTES)
-            session_id = new_id
-            opcode = op.OP_CREATE_SESSION
-        else:
-            connection.passwd = request.passwd
-            session_id = request.session_id
-            opcode = op.OP_ATTACH
-        connection.session_id = session_id
-        proved = encode_identities(self.authenticator.certificate(connection))
-        encode = encode_create_session if opcode == op.OP_CREATE_SESSION else encode_attach
-        body = encode(wanted, connection.passwd, address, proved)
-        pending = Pending(0, opcode, 0)
-        connection.pending.append(pending)
-        self._propose(connection, pending, session_id, self._origin, 0, opcode, body)
-
-    def _session_opened(self, connection: Connection, outcome: CommandOutcome) -> None:
-        connection.pending.clear()
-        session = self.machine.sessions.find(outcome.session_id)
-        if outcome.err != OK or session is None:
-            self.refuse_session(connection)
-        else:
-            self.start_session(connection, session, outcome.zxid)
-            if connection.early:
-                self._opened.append(connection)
-
-    def refuse_session(self, connection: Connection) -> None:
-        """Tell a client that its session is gone."""
-        self._send_connect_response(connection, ConnectResponse(0, 0, NO_PASSWD))
-        self.close(connection, flush=True)
-
-    def start_session(self, connection: Connection, session: Session, owner: int) -> None:
-        """From here on the connection speaks for the session, under this owner."""
-        connection.session = session
-        connection.session_id = session.session_id
-        connection.owner = owner
-        connection.timeout_ms = session.timeout_ms
-        older = self._by_session.get(session.session_id)
-        if older is not None:
-            self.close(older)
-        self._by_session[session.session_id] = connection
-        self._heard.add(connection)
-        response = ConnectResponse(session.timeout_ms, session.session_id, session.passwd, connection.is_read_only)
-        self._send_connect_response(connection, response)
-        connection.pending_bytes = 0
-        if connection.is_paused:
-            connection.is_paused = False
-            connection.transport.set_reading(not connection.is_choked)
-
-    def _serve_early(self) -> None:
-        """Take the requests that came before their session: the tree is where the last command of the group left it,
-        so they have to wait until all events of the group are given."""
-        opened, self._opened = self._opened, []
-        for connection in opened:
-            early, connection.early = connection.early, []
-            for block, frames in early:
-                self.receive(connection, block, frames)
-
-    def _send_connect_response(self, connection: Connection, response: ConnectResponse) -> None:
-        response.has_read_only = connection.has_read_only
-        body = encode_connect_response(response)
-        connection.output.append(_pack_length(len(body)) + body)
-        connection.sent += 1
-        connection.transport.wake()
+        self.machine = self.handshake.machine = machine
+        # The machine writes replies for the sessions of this node's clients alone, and events while there are watches.
+        # Reads leave watches between the commands of a batch only if the commands are applied one by one.
+        machine.serve_clients(self.clients.by_session.keys(), self.watches)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -300,12 +131,12 @@ class Pipeline:
                 connection.pending_bytes += len(block)
                 self._maybe_pause(connection, len(connection.early))
             return
-        self._heard.add(connection)
+        self.clients.heard.add(connection)
         if connection.is_choked or connection.parked:
             connection.parked.append((block, frames))
             return
         connection.received += len(frames)
-        self.received += len(frames)
+        self.clients.received += len(frames)
         pending = connection.pending
         output = connection.output
         machine = self.machine
@@ -380,7 +211,7 @@ class Pipeline:
             self._wait(connection, waiting)
             # As behind a sync, no later write of this connection goes to the log before this is answered.
             connection.syncs += 1
-            self.on_wish(connection, waiting)
+            self.on_membership_request(connection, waiting)
         else:
             self._answer_now(connection, xid, opcode, UNIMPLEMENTED, closes=True)
 
@@ -398,7 +229,7 @@ class Pipeline:
         except RemoteProtocolError:
             self._answer_now(connection, xid, op.OP_AUTH, MARSHALLING_ERROR, closes=True)
             return
-        proved = self.authenticator.auth(connection, scheme, credential)
+        proved = self.handshake.authenticator.auth(connection, scheme, credential)
         if proved is None:
             self._answer_now(connection, xid, op.OP_AUTH, AUTH_FAILED, closes=True)
         elif proved:
@@ -412,10 +243,10 @@ class Pipeline:
             token = decode_sasl(block, at, end) or b""
         except RemoteProtocolError:
             # ZooKeeper closes; a client that cannot write its token is no client.
-            self.close(connection)
+            self.clients.close(connection)
             return
         try:
-            answer, proved = self.authenticator.sasl(connection, token)
+            answer, proved = self.handshake.authenticator.sasl(connection, token)
         except SaslError:
             # With an empty token: the Java client reads one whatever the error code; without it, it never gives up.
             self._answer_now(connection, xid, op.OP_SASL, AUTH_FAILED, closes=True, body=encode_sasl(None))
@@ -447,7 +278,7 @@ class Pipeline:
         connection.pending.append(waiting)
         connection.pending_bytes += waiting.size
         if waiting.is_read:
-            self.waiting_reads += 1
+            self.clients.waiting_reads += 1
         self._maybe_pause(connection, len(connection.pending))
 
     def _maybe_pause(self, connection: Connection, waiting: int) -> None:
@@ -488,7 +319,7 @@ class Pipeline:
         self, connection: Connection, waiting: Pending, session_id: int, owner: int, cxid: int, opcode: int, body: bytes
     ) -> None:
         if connection.is_read_only:
-            err = self.read_only.perform(connection, opcode, body)
+            err = self.handshake.read_only.perform(connection, opcode, body)
             reply = waiting.body if waiting.opcode == op.OP_SASL and err == OK else b""
             waiting.reply = encode_reply_frame(waiting.xid, self.machine.last_zxid, err, reply)
             self._advance(connection)
@@ -513,31 +344,41 @@ class Pipeline:
         if self._opened:
             self._serve_early()
 
+    def _serve_early(self) -> None:
+        """Take the requests that came before their session: the tree is where the last command of the group left it,
+        so they have to wait until all events of the group are given."""
+        opened, self._opened = self._opened, []
+        for connection in opened:
+            early, connection.early = connection.early, []
+            for block, frames in early:
+                self.receive(connection, block, frames)
+
     def _session_changed(self, outcome: CommandOutcome) -> None:
         """A session was opened, moved or ended: a connection of it that is here under an older owner is history."""
         if outcome.opcode == op.OP_CREATE_SESSION or outcome.opcode == op.OP_ATTACH:
             self.on_session_opened(outcome.session_id, outcome.owner >> 48)
         elif outcome.opcode == op.OP_CLOSE_SESSION:
             return  # Ends behind its own reply; a connection elsewhere would have an older owner.
-        connection = self._by_session.get(outcome.session_id)
+        connection = self.clients.by_session.get(outcome.session_id)
         if connection is not None:
-            self.close(connection, flush=True)
+            self.clients.close(connection, flush=True)
 
     def _answer(self, sent: Sent, outcome: CommandOutcome) -> None:
         connection = sent.connection
-        if outcome.opcode < 0 and outcome.opcode in _OPENING:
-            self._session_opened(connection, outcome)
+        if outcome.opcode < 0 and outcome.opcode in OPENING:
+            if self.handshake.session_opened(connection, outcome) and connection.early:
+                self._opened.append(connection)
             return
         body = b"" if outcome.err else outcome.body
         waiting = sent.pending
         if outcome.opcode == op.OP_SET_ACL:
-            self.authenticator.acl_changed(connection, sent.command, outcome.err)
+            self.handshake.authenticator.acl_changed(connection, sent.command, outcome.err)
         elif outcome.opcode == op.OP_AUTH:
             if outcome.err:
                 waiting.closes = True
             elif waiting.opcode == op.OP_SASL:
                 body = waiting.body
-        self.latency.add(self.now_ms - sent.since_ms)
+        self.clients.latency.add(self.now_ms - sent.since_ms)
         waiting.reply = encode_reply_frame(waiting.xid, outcome.zxid, outcome.err, body)
         if outcome.err == SESSION_EXPIRED or outcome.err == SESSION_MOVED:
             waiting.closes = True
@@ -552,13 +393,13 @@ class Pipeline:
         if connection.is_closed:
             return
         waiting.is_read = True
-        self.waiting_reads += 1
+        self.clients.waiting_reads += 1
         connection.syncs -= 1
         self._advance(connection)
         if connection.parked and not connection.syncs:
             self._resume(connection)
 
-    def answer_wish(self, connection: Connection, waiting: Pending, err: int, body: bytes) -> None:
+    def answer_membership_request(self, connection: Connection, waiting: Pending, err: int, body: bytes) -> None:
         """What became of a request for other members."""
         if connection.is_closed:
             return
@@ -580,11 +421,11 @@ class Pipeline:
         while pending:
             first = pending[0]
             if first.is_read:
-                self.waiting_reads -= 1
+                self.clients.waiting_reads -= 1
                 self._read(connection, first)
                 if connection.output_bytes > self.limits.backlog_bytes_max:
                     first.is_read = False  # it is counted no more
-                    self.close(connection)
+                    self.clients.close(connection)
                     return
             elif first.reply is not None:
                 output.append(first.reply)
@@ -594,7 +435,7 @@ class Pipeline:
             connection.pending_bytes -= first.size
             connection.sent += first.opcode != BARRIER
             if first.closes:
-                self.close(connection, flush=True)
+                self.clients.close(connection, flush=True)
                 return
         limits = self.limits
         if (
@@ -619,7 +460,7 @@ class Pipeline:
             for event_type, path in missed:
                 frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN)
                 connection.output.append(frame)
-                self.events_sent += 1
+                self.clients.events_sent += 1
             # Whoever would believe in watches that are not there must notice.
             waiting.closes = err == QUOTA_EXCEEDED
         else:
@@ -633,16 +474,16 @@ class Pipeline:
         for event_type, path, session_ids in self.machine.notify(outcome, self.watches):
             frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, outcome.zxid)
             for session_id in session_ids:
-                connection = self._by_session.get(session_id)
+                connection = self.clients.by_session.get(session_id)
                 if connection is not None:
                     connection.output.append(frame)
                     connection.transport.wake()
-                    self.events_sent += 1
+                    self.clients.events_sent += 1
 
 
-def _nobody_listens(session_id: int, node: int) -> None:
+def _ignore_session(session_id: int, node: int) -> None:
     """The default of `Pipeline.on_session_opened`."""
 
 
-def _nobody_grants(connection: Connection, waiting: Pending) -> None:
-    """The default of `Pipeline.on_wish`."""
+def _ignore_membership_request(connection: Connection, waiting: Pending) -> None:
+    """The default of `Pipeline.on_membership_request`."""

@@ -20,12 +20,10 @@ is on every new connection.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
-if TYPE_CHECKING:
-    from coord.server.clients.connection import Connection, Pending
+from coord.server.clients.connection import Connection, Pending
 
 
 @mypyc_attr(acyclic=True)

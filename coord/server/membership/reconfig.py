@@ -186,14 +186,14 @@ class Reconfiguration:
         pipeline = self._context.pipeline
         if wish.pending.opcode == op.OP_MEMBERSHIP:
             facts = {"code": answer["code"], "error": answer["text"], **answer.get("facts", {})}
-            pipeline.answer_wish(wish.connection, wish.pending, OK, buffer(json.dumps(facts).encode()))
+            pipeline.answer_membership_request(wish.connection, wish.pending, OK, buffer(json.dumps(facts).encode()))
             return
         if answer["code"]:
             log.info("reconfig refused: {why}", why=answer["text"])
-            pipeline.answer_wish(wish.connection, wish.pending, answer["code"], b"")
+            pipeline.answer_membership_request(wish.connection, wish.pending, answer["code"], b"")
             return
         znode = self._context.machine.tree.nodes[CONFIG]
-        pipeline.answer_wish(wish.connection, wish.pending, OK, buffer(znode.data) + znode.stat())
+        pipeline.answer_membership_request(wish.connection, wish.pending, OK, buffer(znode.data) + znode.stat())
 
     def answered(self, peer: int, token: int, text: bytes) -> None:
         """The leader's ANSWER. Raises RemoteProtocolError."""
@@ -243,7 +243,7 @@ class Reconfiguration:
             self._lost(token)
 
     def _lost(self, token: int) -> None:
-        self._context.pipeline.close(self._wishes.pop(token).connection)
+        self._context.clients.close(self._wishes.pop(token).connection)
 
     def leadership_settled(self) -> None:
         """This node leads, and has applied everything of earlier terms."""

@@ -51,7 +51,7 @@ class Leaving:
             seconds=LEAVE_S,
             data=self._where,
         )
-        self._context.pipeline.close_all()
+        self._context.clients.close_all()
         self._later(LEAVE_S, self._decide)
 
     def _decide(self) -> None:

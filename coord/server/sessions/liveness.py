@@ -54,14 +54,14 @@ class Liveness:
     def tick(self, now_ms: int) -> None:
         """Report to the leader; as the leader, end the sessions that no node has heard of."""
         self._ticks += 1
-        pipeline = self._context.pipeline
-        if self._ticks % IDLE_REPORT_TICKS == 0 or (self._ticks % REPORT_TICKS == 0 and pipeline.has_heard()):
+        clients = self._context.clients
+        if self._ticks % IDLE_REPORT_TICKS == 0 or (self._ticks % REPORT_TICKS == 0 and clients.has_heard()):
             self.report(is_patient=True)
         if self.expiry is None or self.endings is None:
             return
-        self._hear(pipeline.take_heard(), now_ms)
+        self._hear(clients.take_heard(), now_ms)
         for session_id, owner in self.expiry.expired(now_ms):
-            self.endings.due(session_id, owner, is_served_here=pipeline.end_silent(session_id))
+            self.endings.due(session_id, owner, is_served_here=clients.end_silent(session_id))
         self._end(now_ms)
         if self._ticks % REPORT_TICKS == 0:
             term = self._context.core.term
@@ -79,7 +79,7 @@ class Liveness:
             # The leader itself needs the lease alone.
             core.read_index(self.contact.report([], now_ms)[0], is_patient)
             return
-        heard = self._context.pipeline.take_heard()
+        heard = self._context.clients.take_heard()
         if not core.leader:
             self.contact.keep(heard)
             return
@@ -92,11 +92,11 @@ class Liveness:
         core = self._context.core
         if leader != core.leader or term != core.term:
             return
-        pipeline = self._context.pipeline
-        heard = {*pipeline.peek_heard()}
+        clients = self._context.clients
+        heard = {*clients.peek_heard()}
         silent = [one for one in session_ids if one not in heard and self._knows_silent(one)]
         for session_id in silent:
-            pipeline.end_silent(session_id)
+            clients.end_silent(session_id)
         if silent:
             self._peers.send(leader, codec.encode_silent(codec.AGREED, term, number, silent))
         if len(silent) < len(session_ids):

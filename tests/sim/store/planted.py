@@ -17,7 +17,8 @@ from coord.raft import core as core_module
 from coord.raft.membership import FIRST_MEMORY
 from coord.raft.messages import LEADER, Entry
 from coord.server import node
-from coord.server.clients import pipeline, proposals, read_only, syncs
+from coord.server.clients import handshake, pipeline, proposals, syncs
+from coord.server.clients.table import ClientTable
 from coord.server.membership import joining, reconfig
 from coord.server.recovery import repair
 from coord.storage import snapshot as files
@@ -144,18 +145,17 @@ class AttachedLocally(Bug):
     favours = ("_lose_client", "_reset", "_isolate_leader")
 
     def patches(self) -> list[Patch]:
-        def open_session(self: pipeline.Pipeline, connection: Any, request: Any) -> None:
+        def open_session(self: handshake.SessionHandshake, connection: Any, request: Any) -> None:
             session = self.machine.sessions.find(request.session_id)
             if session is None or session.passwd != request.passwd:
                 real(self, connection, request)
                 return
             connection.session_id = session.session_id
             outcome = machine_module.CommandOutcome(session.owner, session.session_id, 0, 0, pipeline.op.OP_ATTACH)
-            self._session_opened(connection, outcome)
-            self._serve_early()
+            self.session_opened(connection, outcome)
 
-        real = pipeline.Pipeline.open_session
-        return [instead(pipeline.Pipeline, "open_session", open_session)]
+        real = handshake.SessionHandshake.open_session
+        return [instead(handshake.SessionHandshake, "open_session", open_session)]
 
 
 class ExpiryNotRestarted(Bug):
@@ -205,12 +205,12 @@ class WatchesOutliveConnection(Bug):
     known = "watches fired twice on reconnect"
 
     def patches(self) -> list[Patch]:
-        def lost(self: pipeline.Pipeline, connection: Any) -> None:
+        def lost(self: ClientTable, connection: Any) -> None:
             with mock.patch.object(self.watches, "drop"):
                 real(self, connection)
 
-        real = pipeline.Pipeline.connection_lost
-        return [instead(pipeline.Pipeline, "connection_lost", lost)]
+        real = ClientTable.connection_lost
+        return [instead(ClientTable, "connection_lost", lost)]
 
 
 class WatchBeforeRead(Bug):
@@ -685,14 +685,14 @@ class StaleNodeBuries(Bug):
 
     def patches(self) -> list[Patch]:
         def open_session(self: Any, connection: Any, request: Any, new_id: int) -> None:
-            known = self._pipeline.machine.sessions.find(request.session_id)
+            known = self.machine.sessions.find(request.session_id)
             if request.read_only and request.session_id and known is None:
-                self._pipeline.refuse_session(connection)
+                self.refuse_session(connection)
                 return
             real(self, connection, request, new_id)
 
-        real = read_only.ReadOnly.open_session
-        return [instead(read_only.ReadOnly, "open_session", open_session)]
+        real = handshake.SessionHandshake._open_read_only
+        return [instead(handshake.SessionHandshake, "_open_read_only", open_session)]
 
 
 class ReapedUnchecked(Bug):

@@ -59,10 +59,10 @@ def test_a_client_that_goes_is_heard_of_to_its_last_word() -> None:
     nodes = StoreNodes(1)
     client = nodes.client(nodes.leader())
     pipeline = nodes.leader().pipeline
-    pipeline.take_heard()
+    pipeline.clients.take_heard()
     client.request(records.XID_PING, op.OP_PING)
-    pipeline.connection_lost(client.connection)
-    assert pipeline.take_heard() == [client.connection.session_id]
+    pipeline.clients.connection_lost(client.connection)
+    assert pipeline.clients.take_heard() == [client.connection.session_id]
 
 
 def test_a_record_whose_sync_failed_is_durable_once_a_restart_has_taken_it_up() -> None:

@@ -742,6 +742,6 @@ def test_reads_behind_a_write_are_bounded_in_bytes_together(reads: int, survives
         client.request(xid, op.OP_GET_DATA, get(b"/big"))
     nodes.settle()
     assert client.is_open == survives
-    assert nodes.nodes[1].pipeline.waiting_reads == 0
+    assert nodes.nodes[1].clients.waiting_reads == 0
     if survives:
         assert client.xids() == list(range(1, 3 + reads))

@@ -502,7 +502,7 @@ def test_time_never_goes_back(c: Client, store: Store) -> None:
 
 
 def test_outcomes_have_no_events_while_the_watches_are_known_and_none(c: Client, store: Store) -> None:
-    store.machine.watches = store.watches
+    store.machine.serve_clients(None, store.watches)
     assert c.create(b"/a").events == []
     assert c.get(b"/a", watch=True) == (0, b"")
     c.multi(set_op(b"/a", b"x"))

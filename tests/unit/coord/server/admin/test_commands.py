@@ -38,7 +38,7 @@ def page(nodes: StoreNodes, name: str, node: Node | None = None) -> Any:
 
 def test_connections(nodes: StoreNodes) -> None:
     """Those by TLS apart."""
-    [connection] = nodes.leader().pipeline.connections.values()
+    [connection] = nodes.leader().clients.connections.values()
     found = page(nodes, "connections")
     [plain] = found["connections"]
     assert (plain["remote_socket_address"], plain["last_operation"]) == ("10.0.0.1:5000", "EXIS")
@@ -59,7 +59,7 @@ def test_read_only_server_says_so(nodes: StoreNodes) -> None:
     """In the line behind the version: scripts that wait for a server look for it."""
     node = nodes.leader()
     assert b"READ-ONLY" not in Words(SETTINGS, node).answer(b"srvr")
-    node.pipeline.read_only.is_on = True
+    node.pipeline.handshake.read_only.is_on = True
     assert Words(SETTINGS, node).answer(b"srvr").splitlines()[1].startswith(b"READ-ONLY mode")
     assert page(nodes, "is_read_only", node)["read_only"]
 

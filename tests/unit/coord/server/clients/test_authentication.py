@@ -47,7 +47,7 @@ def nodes() -> StoreNodes:
     for node in made.nodes.values():
         users = {"bob": "builder"}
         token = SeededRng(7).token
-        node.pipeline.authenticator = Authenticator(token, super_digest=SUPER_DIGEST, sasl_users=users)
+        node.pipeline.handshake.authenticator = Authenticator(token, super_digest=SUPER_DIGEST, sasl_users=users)
     made.leader()
     return made
 
@@ -110,7 +110,7 @@ def test_superuser_may_do_everything(nodes: StoreNodes, audit: Audit) -> None:
 
 def test_nobody_is_superuser_unless_set(nodes: StoreNodes) -> None:
     """Without the setting its credential proves a digest identity and no more."""
-    nodes.nodes[1].pipeline.authenticator = Authenticator(SeededRng(1).token)
+    nodes.nodes[1].pipeline.handshake.authenticator = Authenticator(SeededRng(1).token)
     asker = Asker(nodes)
     assert asker.auth(b"digest", b"super:test") == OK
     assert asker.identities() == [(b"digest", SUPER_DIGEST.encode())]
@@ -146,7 +146,7 @@ def test_wrong_secret_ends_the_connection(nodes: StoreNodes, audit: Audit) -> No
 
 def test_without_users_the_answer_is_null(nodes: StoreNodes) -> None:
     """That is how a ZooKeeper without SASL answers; clients take it for a failure."""
-    nodes.nodes[1].pipeline.authenticator = Authenticator(SeededRng(1).token)
+    nodes.nodes[1].pipeline.handshake.authenticator = Authenticator(SeededRng(1).token)
     asker = Asker(nodes)
     assert asker.sasl(b"") == (OK, None)
     assert asker.identities() == []

@@ -27,7 +27,7 @@ def get(path: bytes) -> bytes:
 def connected(nodes: StoreNodes, node: Node, request: ConnectRequest) -> Client:
     """A client that has sent this request."""
     client = Client(node, nodes.clock)
-    node.pipeline.open_session(client.connection, request)
+    node.pipeline.handshake.open_session(client.connection, request)
     nodes.settle()
     client.drain()
     return client

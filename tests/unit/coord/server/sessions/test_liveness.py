@@ -132,7 +132,7 @@ def test_a_silent_session_is_answered_no_more_once_its_node_has_agreed() -> None
     for number, expected in ((7, True), (8, False)):
         term = leader.core.term - expected
         frame = codec.encode_silent(codec.DUE, term, number, [session_of(client)])
-        serving.pipeline.take_heard()
+        serving.clients.take_heard()
         serving.peer_frame(leader.settings.node_id, 1, codec.DUE, frame, 5, len(frame))
         assert client.is_open is expected, "a leader of another term decides nothing"
     sent = [f for f in nodes.queues[serving.settings.node_id, leader.settings.node_id] if f[4] == codec.AGREED]
