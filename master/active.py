@@ -83,7 +83,7 @@ OPENING_UNREAD_MS: Final = 1_500
 def _only_begun(replica: Replica) -> bool:
     """Whether the change of a transition's data can only be the server's first step, from OFFLINE to OPENING."""
     transition = replica.transition
-    if transition is None or transition.state is not RegionState.OFFLINE or replica.writing is not None:
+    if transition is None or transition.state is not RegionState.OFFLINE or replica.is_writing:
         return False
     if replica.failure is not None:  # the next step waits for what the znode says
         return False
@@ -465,8 +465,8 @@ class ActiveMaster:
         if found is None:
             return
         replica = self.assigner.world.replicas.get(f"{found[0]}-{found[1]}")
-        if replica is not None and replica.writing is not None:
-            own = EVENT_DELETED if replica.proposed is None else EVENT_DATA_CHANGED
+        if replica is not None and replica.write is not None:
+            own = EVENT_DELETED if replica.write.record is None else EVENT_DATA_CHANGED
             if replica.transition is None:
                 own = EVENT_CREATED
             if event_type == own:

@@ -352,7 +352,7 @@ class MasterService:
         return {
             one.key: one.home
             for one in active_master.assigner.world.replicas.values()
-            if one.home is not None and one.transition is None and one.writing is None and one.open_on is not None
+            if one.home is not None and one.transition is None and not one.is_writing and one.open_on is not None
         }
 
     def _racing(self) -> None:

@@ -37,6 +37,7 @@ from regions.cluster.deadlines import close_overdue, open_overdue
 from regions.cluster.history import StepLog, master_step, steps_since
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import CLOSE, OPEN, ClusterState, Order, Replica
+from regions.cluster.work import OrderState, Work
 from regions.messages import OrderOutcome, OrderResult
 from regions.records.kinds import can_open
 from regions.records.model import (
@@ -169,7 +170,7 @@ class Assigner:
             self._moves.drop_all(self.world.replicas.values())
             for replica in self.world.replicas.values():
                 if replica.open_on is None:
-                    replica.home = None
+                    self.world.set_home(replica, None)
         for replica in self.world.replicas.values():
             if not replica.is_at_rest:
                 self._settle(replica, now_ms)
@@ -265,9 +266,9 @@ class Assigner:
                 self._settle(replica, now_ms)
         for replica in list(self.world.active.values()):
             order = replica.order
-            if order is None or replica.writing is not None:
+            if order is None or replica.is_writing:
                 continue
-            if order.queued and not order.first_sent_ms:
+            if order.state is OrderState.QUEUED and not order.first_sent_ms:
                 transition = replica.transition
                 if transition is not None and transition.state is RegionState.OFFLINE:
                     continue  # nobody was asked yet: no time runs, and there may be a hundred thousand of them
@@ -311,9 +312,9 @@ class Assigner:
             if event.record is not None:
                 self._note(f"transition of an unknown region, state {event.record.state.value}", event.region_id)
             return
-        if replica.writing is not None:
+        if replica.is_writing:
             return  # our own write names a version: if this is newer, the write fails and we read again
-        replica.is_unread = False
+        self.world.has_read(replica)
         record = event.record
         if record == replica.transition and event.version == replica.version:
             self._unchanged(replica, now_ms)
@@ -375,16 +376,19 @@ class Assigner:
             self._orders.drop(replica)
             if must_close and server is not None:
                 self._orders.put(replica, CLOSE, server, -1, now_ms + self.config.reask_ms, now_ms)
-            self.world.relink(replica)
         elif transition.state in (RegionState.OFFLINE, RegionState.OPENING):
             self._attempt_failed(replica, Cause.OPEN_FAILED, refusal[1], now_ms)
 
     def _become(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
         """The transition is now `record`: adjust location, order, links and counts."""
-        former = replica.transition
-        replica.transition = record
-        replica.version = version
-        replica.seen_ms = now_ms
+        former, former_home = replica.transition, replica.home
+        self.world.set_transition(replica, record, version, now_ms)
+        self._became(replica, former, former_home, now_ms)
+
+    def _became(
+        self, replica: Replica, former: TransitionRecord | None, former_home: Incarnation | None, now_ms: int
+    ) -> None:
+        record = replica.transition
         replica.refusal = replica.failure = None
         if record is not None:
             self._moves.drop(replica)  # under way; steps between two looks may have been missed
@@ -399,19 +403,15 @@ class Assigner:
             self._replacements.ended(replica.region)
         elif record.state is RegionState.OPENED:
             self._orders.drop(replica)
-            self._opened(replica, record)
+            if record.destination != former_home:
+                self._opened(replica, record)
         elif record.state is RegionState.CLOSED:
             self._orders.drop(replica)
-            replica.last_uuid = record.source.uuid if record.source is not None else replica.last_uuid
-            replica.home = None
             replica.damage = None
         elif record.state is RegionState.CLOSING and former is not None:
             self._orders.drop(replica)
-        elif record.state is RegionState.OFFLINE:
-            replica.home = None
-            if record.attempt == 0:
-                replica.failed = None
-        self.world.relink(replica)
+        elif record.state is RegionState.OFFLINE and record.attempt == 0:
+            replica.failed = None
         if record is None:
             self._free_peers(replica, now_ms)
 
@@ -425,10 +425,8 @@ class Assigner:
     def _opened(self, replica: Replica, record: TransitionRecord) -> None:
         """The server wrote the location in the same multi as OPENED, so the region's version went up by one; unless the
         region was read after that."""
-        if record.destination is None or replica.home == record.destination:
+        if record.destination is None:
             return
-        replica.home = record.destination
-        replica.last_uuid = record.destination.uuid
         replica.schema_version = -1
         region = replica.region
         # To the letter what the server wrote: it recognises its own open by it.
@@ -441,36 +439,27 @@ class Assigner:
 
     def _write_done(self, event: ev.WriteDone, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
-        if replica is None or replica.writing is None:
+        if replica is None or not replica.is_writing:
             return
-        cause, replica.writing = replica.writing, None
-        record, replica.proposed = replica.proposed, None
-        if record is None:
-            assert replica.transition is not None, replica.key
-            self.history.append(master_step(replica.transition, None, cause, self.epoch, now_ms))
-            if replica.proposed_region is not None:
-                replica.region.record, replica.proposed_region = replica.proposed_region, None
-                replica.region.version += 1
-            self._become(replica, None, -1, now_ms)
+        former, former_home = replica.transition, replica.home
+        write = self.world.commit_write(replica, event.version, now_ms)
+        self.history.append(master_step(former, write.record, write.cause, self.epoch, now_ms))
+        if write.region is not None:
+            replica.region.record = write.region
+            replica.region.version += 1
+        self._became(replica, former, former_home, now_ms)
+        if write.record is None:
             self._catalog.finish(replica.region.table)
-        else:
-            self.history.append(master_step(replica.transition, record, cause, self.epoch, now_ms))
-            self._become(replica, record, event.version, now_ms)
         self._settle(replica, now_ms)
 
     def _write_failed(self, event: ev.WriteFailed, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
-        if replica is None or replica.writing is None:
+        if replica is None or not replica.is_writing:
             return
         if event.table_version is not None:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
             return
-        deleting = replica.proposed is None
-        replica.is_unread = True
-        replica.writing = None
-        replica.proposed = None
-        replica.proposed_region = None
-        self.world.relink(replica)
+        deleting = self.world.abandon_write(replica, Work.UNREAD).record is None
         record = replica.region.record
         self._effects.append(fx.ReadTransition(record.region_id, replica.number))
         if deleting:
@@ -504,7 +493,8 @@ class Assigner:
             return
         replica.failed = None
         replica.cause = Cause.REPLAN
-        replica.transition = msgspec.structs.replace(replica.transition, attempt=0, deaths=0)
+        again = msgspec.structs.replace(replica.transition, attempt=0, deaths=0)
+        self.world.set_transition(replica, again, replica.version, replica.seen_ms)
         self._selection.add(replica)
 
     def _plan_ready(self, event: ev.PlanReady, now_ms: int) -> None:
@@ -523,7 +513,7 @@ class Assigner:
 
     def _settle(self, replica: Replica, now_ms: int) -> None:
         """Do what the replica needs now; nothing while a write for it is on its way, or its transition is unread."""
-        if not self._begun or self._suspended or replica.writing is not None or replica.is_unread:
+        if not self._begun or self._suspended or replica.work is not Work.IDLE:
             return
         if replica.region.is_given_up and self._catalog.settle_given_up(replica, now_ms):
             return
@@ -592,7 +582,6 @@ class Assigner:
                 self._orders.put(replica, CLOSE, server, -1, now_ms, now_ms)
         elif replica.order is not None:
             self._orders.drop(replica)
-        self.world.relink(replica)
 
     def _order_open(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
         order = replica.order
@@ -622,9 +611,7 @@ class Assigner:
 
     def _delete(self, replica: Replica, transition: TransitionRecord, verdict: NextStep) -> None:
         effect = transition_writes.delete(replica, transition, verdict.cause)
-        replica.writing = verdict.cause
-        replica.proposed = None
-        replica.proposed_region = effect.region
+        self.world.begin_write(replica, verdict.cause, None, effect.region)
         self._effects.append(effect)
 
     def _elsewhere(self, replica: Replica) -> bool:
@@ -667,10 +654,8 @@ class Assigner:
             intent=intent,
             deaths=deaths_after(replica.transition, cause, self.world.departed),
         )
-        replica.writing = cause
-        replica.proposed = effect.record
+        self.world.begin_write(replica, cause, effect.record)
         self._orders.drop(replica)
-        self.world.relink(replica)  # it counts as the destination's load from now on
         self._effects.append(effect)
 
     # --- outcomes and time ------------------------------------------------------------------------------------------
@@ -679,7 +664,7 @@ class Assigner:
         """A server's answer about a current order. The store's word counts; an answer only says where to look."""
         order = replica.order
         assert order is not None, replica.key
-        if replica.writing is not None:
+        if replica.is_writing:
             return
         if result.outcome is OrderOutcome.FAILED:
             if order.kind == CLOSE:
@@ -737,9 +722,9 @@ class Assigner:
             late = close_overdue(replica, order, self.config, now_ms)
             if late:
                 self._fleet.fence(order.server, late)
-        if late or order.queued or order.sent or order.next_ms > now_ms:
+        if late or order.state in (OrderState.QUEUED, OrderState.SENT) or order.next_ms > now_ms:
             return
-        if order.done:
+        if order.state is OrderState.DONE:
             record = replica.region.record
             order.next_ms = now_ms + self.config.reask_ms
             self._effects.append(fx.ReadTransition(record.region_id, replica.number))
@@ -753,7 +738,6 @@ class Assigner:
         self._note("move given up, the server does not answer", replica.key)
         self._moves.drop(replica)
         self._orders.drop(replica)
-        self.world.relink(replica)
 
     def move_target(self, replica: Replica) -> Incarnation | None:
         """Destination to put into a CLOSE order; None if there is none now (it is chosen again at CLOSED)."""

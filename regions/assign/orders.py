@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.state import CLOSE, OPEN, ClusterState, Order, Replica, Server
+from regions.cluster.work import OrderState
 from regions.messages import CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.kinds import KV
 from regions.records.model import Incarnation, Intent
@@ -46,15 +47,14 @@ class OrderBook:
 
     def put(self, replica: Replica, kind: int, server: Server, version: int, when_ms: int, now_ms: int) -> None:
         """Give a replica its order, to be sent as soon as `when_ms` has come and a slot is free."""
-        assert replica.order is None, replica.key
-        order = replica.order = Order(kind, server, version, when_ms)
-        self._world.active[replica.key] = replica
+        order = Order(kind, server, version, when_ms)
+        self._world.set_order(replica, order)
         if when_ms <= now_ms:
             self.enqueue(replica, order)
 
     def enqueue(self, replica: Replica, order: Order) -> None:
         """Queue the order for sending (again)."""
-        order.queued = True
+        order.move_to(OrderState.QUEUED, replica.key)
         server = order.server
         queue = server.opens if order.kind == OPEN else server.closes
         if order.first_sent_ms or replica.region.table.record.system:
@@ -69,7 +69,7 @@ class OrderBook:
         order = replica.order
         if order is None:
             return
-        replica.order = None
+        self._world.set_order(replica, None)
         if order.first_sent_ms:
             order.server.busy.pop(replica.key, None)
             if order.server.opens or order.server.closes:
@@ -98,20 +98,20 @@ class OrderBook:
         for replica, order in self._batches.pop(event.batch, []):
             if replica.order is not order:
                 continue
-            order.sent = False
-            order.next_ms = now_ms + min(self._reask_ms << min(order.asks - 1, 10), self._reask_max_ms)
             result = results.get((replica.region.record.region_id, replica.number))
+            is_done = result is not None and result.outcome is OrderOutcome.DONE
+            order.move_to(OrderState.DONE if is_done else OrderState.PAUSED, replica.key)
+            order.next_ms = now_ms + min(self._reask_ms << min(order.asks - 1, 10), self._reask_max_ms)
             if result is None:
                 continue
-            order.done = result.outcome is OrderOutcome.DONE
-            order.heard = order.heard or result.outcome is OrderOutcome.STARTED
+            order.is_acknowledged = order.is_acknowledged or result.outcome is OrderOutcome.STARTED
             yield replica, result
 
     def lost(self, batch: int, now_ms: int) -> None:
         """No answer: ask again after a pause that grows with the number of asks."""
         for replica, order in self._batches.pop(batch, []):
             if replica.order is order:
-                order.sent = False
+                order.move_to(OrderState.PAUSED, replica.key)
                 order.next_ms = now_ms + min(200 << min(order.asks - 1, 10), self._reask_max_ms)
 
     def _take(self, server: Server, kind: int, now_ms: int) -> list[tuple[Replica, Order]]:
@@ -125,7 +125,12 @@ class OrderBook:
         while queue and len(taken) < self._batch_max:
             replica = queue[0]
             order = replica.order
-            if order is None or order.server is not server or order.kind != kind or not order.queued:
+            if (
+                order is None
+                or order.server is not server
+                or order.kind != kind
+                or order.state is not OrderState.QUEUED
+            ):
                 queue.popleft()
                 continue
             if not order.first_sent_ms and slots <= 0:
@@ -134,8 +139,7 @@ class OrderBook:
             if kind == OPEN and not self._may_open(server, replica):
                 held_back.append(replica)
                 continue
-            order.queued = False
-            order.sent = True
+            order.move_to(OrderState.SENT, replica.key)
             order.asks += 1
             if not order.first_sent_ms:
                 order.first_sent_ms = now_ms

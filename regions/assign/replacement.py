@@ -103,7 +103,7 @@ class Replacements:
 
 def _is_put_down(replica: Replica, now_ms: int) -> bool:
     """Whether no server has the replica, or is at work on it, and whoever watches has had time to see that."""
-    if replica.writing is not None or replica.open_on is not None:
+    if replica.is_writing or replica.open_on is not None:
         return False
     transition = replica.transition
     if transition is None:

@@ -49,7 +49,7 @@ class Selection:
     def planned(self, keys: list[str]) -> list[Replica]:
         """Take the replicas whose plan is ready and that still want a destination."""
         found = [self._planning.pop(key, None) for key in keys]
-        return [one for one in found if one is not None and one.writing is None and self.wants(one)]
+        return [one for one in found if one is not None and not one.is_writing and self.wants(one)]
 
     def wants(self, replica: Replica) -> bool:
         """Whether the replica still needs a destination."""
@@ -70,7 +70,7 @@ class Selection:
         if not self._unplaced:
             return []
         waiting, self._unplaced = self._unplaced, {}
-        wanting = [one for one in waiting.values() if one.writing is None and self.wants(one)]
+        wanting = [one for one in waiting.values() if not one.is_writing and self.wants(one)]
         urgent = [one for one in wanting if one.region.table.record.system]
         rest = [one for one in wanting if not one.region.table.record.system]
         fresh = [one for one in rest if one.cause is Cause.ASSIGN and not one.plan_id]

@@ -117,19 +117,18 @@ class ServerTracker:
 
     def down(self, uuid: str, now_ms: int) -> None:
         """RF-01, RF-02: everything that is on the dead server or on its way to it is settled again."""
-        server = self._world.servers.pop(uuid, None)
+        server = self._world.servers.get(uuid)
         if server is None:
             return
+        affected = self._world.drop_server(server)
         if server.fenced_until_ms is not None:
             self._effects(fx.ForgetFence(uuid))
         if server.fenced_until_ms is not None or server.record.leaving:
             self._world.departed[server.incarnation] = None
             if len(self._world.departed) > DEPARTED_MAX:
                 del self._world.departed[next(iter(self._world.departed))]
-        affected = [*server.open.values(), *server.incoming.values()]
         for replica in affected:
             self._orders.drop(replica)
-            self._world.relink(replica)
         for replica in affected:
             self._settle(replica, now_ms)
         for table in {replica.region.table.record.table_id: replica.region.table for replica in affected}.values():

@@ -14,10 +14,11 @@ from collections.abc import Callable
 
 from regions.cluster import effects as fx
 from regions.cluster.state import ClusterState, Replica, Table
+from regions.cluster.work import Work
 
 
 class TableChecks:
-    """Holds refused writes. A held replica keeps `writing` set, so nothing else is decided about it meanwhile."""
+    """Holds refused writes. A held replica is in HELD, so nothing else is decided about it meanwhile."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class TableChecks:
             self._closed(table)
             return
         table_id = table.record.table_id
+        self._world.hold_write(replica)
         self._held.setdefault(table_id, {})[replica.key] = replica
         if table_id not in self._asked_ms:
             self._ask(table_id, now_ms)
@@ -71,14 +73,13 @@ class TableChecks:
 
     def _again(self, replica: Replica, now_ms: int) -> None:
         """Send the write again with the table's version that is known by now, unless the region is to stay closed."""
-        record, cause, table = replica.proposed, replica.writing, replica.region.table
-        if record is not None and cause is not None and replica.wants_open:
+        write, table = replica.write, replica.region.table
+        if write is not None and write.record is not None and replica.wants_open:
+            write = self._world.repeat_write(replica)
             former = replica.transition
             before = None if former is None else former.state
             check = (table.record.table_id, table.version)
-            self._emit(fx.WriteOffline(replica.key, record, before, replica.version, cause, check, former))
+            self._emit(fx.WriteOffline(replica.key, write.record, before, replica.version, write.cause, check, former))
             return
-        replica.writing = None
-        replica.proposed = replica.proposed_region = None
-        self._world.relink(replica)
+        self._world.abandon_write(replica, Work.IDLE)
         self._settle(replica, now_ms)

@@ -196,7 +196,7 @@ class _Sheet:
             for replica in region.replicas:
                 on = replica.open_on or replica.coming_to
                 number = None if on is None else self.number.get(on.uuid)
-                at_rest = replica.transition is None and replica.writing is None and replica.move is None
+                at_rest = replica.transition is None and not replica.is_writing and replica.move is None
                 at_rest = at_rest and replica.order is None and replica.open_on is not None
                 if number is None:
                     if at_rest and on is not None and pool(on.group, on.kind) != self.pool:

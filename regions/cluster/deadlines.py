@@ -17,7 +17,7 @@ def open_overdue(replica: Replica, order: Order, config: AssignerConfig, now_ms:
         return ""
     if transition.state is RegionState.OFFLINE:
         # A server that has taken the order, and waits with it, gets as long as one that opens.
-        limit_ms = config.open_timeout_ms if order.heard else config.start_timeout_ms
+        limit_ms = config.open_timeout_ms if order.is_acknowledged else config.start_timeout_ms
         late = order.first_sent_ms > 0 and now_ms - order.first_sent_ms > limit_ms
         return "the server did not begin to open in time" if late else ""
     late = now_ms - replica.seen_ms > config.open_timeout_ms

@@ -23,7 +23,6 @@ from regions.cluster.state import ClusterState, Region, Replica
 from regions.records.model import (
     FenceRecord,
     RegionRecord,
-    RegionState,
     ServerRecord,
     TableRecord,
     TabletState,
@@ -250,28 +249,14 @@ class StandbyMirror:
             return
         if record is None and replica.transition is None:
             return  # it was over before it could be read, as most are while many regions move
-        replica.transition = record
-        replica.version = version
-        replica.seen_ms = now_ms
+        self.world.set_transition(replica, record, version, now_ms)
         self._place(replica)
 
     def _place(self, replica: Replica) -> None:
         """Where the replica is, by its region's record and its transition, as `Assigner.load` takes it."""
         location = replica.region.record.location(replica.number)
-        replica.home = location.incarnation
         replica.last_uuid = location.uuid
-        transition = replica.transition
-        if transition is not None:
-            if transition.state is RegionState.OPENED and transition.destination is not None:
-                replica.home = transition.destination
-                replica.last_uuid = transition.destination.uuid
-            elif transition.state is RegionState.CLOSED:
-                replica.home = None
-                if transition.source is not None:
-                    replica.last_uuid = transition.source.uuid
-            elif transition.state is RegionState.OFFLINE:
-                replica.home = None
-        self.world.relink(replica)
+        self.world.set_home(replica, location.incarnation)
 
 
 class ReadBatch:

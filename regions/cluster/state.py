@@ -8,9 +8,10 @@ times since the last sign of life. All of that may be lost at any moment and cos
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from regions.cluster.work import OrderState, Standing, Work, next_order, next_work
 from regions.records.model import (
     BarRecord,
     Incarnation,
@@ -31,19 +32,17 @@ CLOSE: Final = 2
 
 
 class Order:
-    """What a server has been, or is to be, told about a replica; asked again until the store shows the outcome."""
+    """An OPEN or CLOSE of one replica, sent to its server again and again until the store shows the outcome."""
 
     __slots__ = (
         "asks",
-        "done",
         "first_sent_ms",
-        "heard",
+        "is_acknowledged",
         "kind",
         "next_ms",
-        "queued",
         "schema_version",
-        "sent",
         "server",
+        "state",
         "version",
     )
 
@@ -52,17 +51,34 @@ class Order:
         self.server = server
         #: Version of the transition that the order refers to, -1 for a close.
         self.version = version
-        #: When to ask (again).
+        #: How far the order is on its way. Changed by `move_to` alone.
+        self.state = OrderState.PAUSED
+        #: When to send (again), or in state DONE: when to read the transition (again).
         self.next_ms = next_ms
+        #: How often the order was sent, and when first; 0: never. From then on the order holds a slot of its server.
         self.asks = 0
         self.first_sent_ms = 0
-        #: The server said that it has taken the order.
-        self.heard = False
-        self.queued = False
-        self.sent = False
-        self.done = False
-        #: The schema version that went out with it first; -1: nothing went out.
+        #: The server has answered at least once that it has begun.
+        self.is_acknowledged = False
+        #: The schema version in the order as first sent; -1: never sent.
         self.schema_version = -1
+
+    def move_to(self, state: OrderState, key: str) -> None:
+        """Take one step of `ORDER_NEXT`; `key` names the order's replica."""
+        self.state = next_order(key, self.state, state)
+
+
+class Write:
+    """The one write of a replica's transition that is on its way, or held back."""
+
+    __slots__ = ("cause", "record", "region")
+
+    def __init__(self, cause: Cause, record: TransitionRecord | None, region: RegionRecord | None) -> None:
+        self.cause = cause
+        #: The transition as written; None: deleted.
+        self.record = record
+        #: The region's record that is written together with the delete; None: unchanged.
+        self.region = region
 
 
 class Table:
@@ -71,13 +87,10 @@ class Table:
     __slots__ = (
         "altering_since_ms",
         "behind",
+        "counts",
         "is_finishing",
-        "open_replicas",
-        "parked",
         "record",
         "regions",
-        "replicas",
-        "rit",
         "version",
     )
 
@@ -85,12 +98,8 @@ class Table:
         self.record = record
         self.version = version
         self.regions: dict[str, Region] = {}
-        self.replicas = 0
-        #: Replicas at rest on a live server.
-        self.open_replicas = 0
-        self.parked = 0
-        #: Replicas in transition.
-        self.rit = 0
+        #: How many replicas stand where. Changed by `count` alone.
+        self.counts = dict.fromkeys(Standing, 0)
         #: While ALTERING: replicas that are not known to follow its latest schema, by key
         #: (`regions/assign/schema_rollout.py`).
         self.behind: dict[str, Replica] = {}
@@ -98,6 +107,34 @@ class Table:
         self.altering_since_ms = 0
         #: It is removed, and that all of it is closed is being written.
         self.is_finishing = False
+
+    def count(self, former: Standing | None, present: Standing | None) -> None:
+        """Count a replica as `present` instead of `former`; None: the replica is new, or is dropped."""
+        if former is not None:
+            self.counts[former] -= 1
+            assert self.counts[former] >= 0, f"{self.record.name} has less than no replicas {former.value}"
+        if present is not None:
+            self.counts[present] += 1
+
+    @property
+    def replicas(self) -> int:
+        """Replicas in all."""
+        return sum(self.counts.values())
+
+    @property
+    def open_replicas(self) -> int:
+        """Replicas at rest on a live server."""
+        return self.counts[Standing.OPEN]
+
+    @property
+    def parked(self) -> int:
+        """Replicas in transition that wait for an operator."""
+        return self.counts[Standing.PARKED]
+
+    @property
+    def rit(self) -> int:
+        """Replicas in transition, parked ones included."""
+        return self.counts[Standing.MOVING] + self.counts[Standing.PARKED]
 
     @property
     def altered(self) -> int:
@@ -134,19 +171,20 @@ class Region:
 
 
 class Replica:
-    """One replica: where it is, its transition, and what the master is doing about it."""
+    """One replica: where it is, its transition, and what the master is doing about it.
+
+    `home`, `transition`, `version`, `order`, `work` and `write` are changed by `ClusterState` alone, which keeps the
+    indexes and counts that are derived from them: `open_on`, `coming_to`, `standing`, `Server.open`, `Server.incoming`,
+    `Table.counts` and `ClusterState.active`.
+    """
 
     __slots__ = (
         "cause",
         "coming_to",
-        "counted_open",
-        "counted_parked",
-        "counted_rit",
         "damage",
         "failed",
         "failure",
         "home",
-        "is_unread",
         "key",
         "last_error",
         "last_uuid",
@@ -158,15 +196,15 @@ class Replica:
         "open_on",
         "order",
         "plan_id",
-        "proposed",
-        "proposed_region",
         "refusal",
         "region",
         "schema_version",
         "seen_ms",
+        "standing",
         "transition",
         "version",
-        "writing",
+        "work",
+        "write",
     )
 
     def __init__(self, region: Region, number: int) -> None:
@@ -184,14 +222,9 @@ class Replica:
         self.damage: tuple[Incarnation, str] | None = None
         #: When the transition last changed, as far as this master saw.
         self.seen_ms = 0
-        #: Set while a write for this replica is on its way; nothing is decided until it is answered.
-        self.writing: Cause | None = None
-        #: The record being written; None while a delete is on its way.
-        self.proposed: TransitionRecord | None = None
-        #: The catalogue record that is written together with the delete.
-        self.proposed_region: RegionRecord | None = None
-        #: A write was refused, so the transition is another one by now: nothing is decided until it has been read.
-        self.is_unread = False
+        #: What the assigner is doing about the transition's znode; `write` is set in WRITING and HELD.
+        self.work = Work.IDLE
+        self.write: Write | None = None
         self.order: Order | None = None
         #: Destination uuid of a wanted move, "" for any; None: no move wanted.
         self.move: str | None = None
@@ -213,9 +246,8 @@ class Replica:
         self.last_error = ""
         self.open_on: Server | None = None
         self.coming_to: Server | None = None
-        self.counted_open = False
-        self.counted_parked = False
-        self.counted_rit = False
+        #: Where its table counts it; None: nowhere, it is not in the cluster state (any more).
+        self.standing: Standing | None = None
 
     @property
     def wants_open(self) -> bool:
@@ -228,13 +260,18 @@ class Replica:
         return self.damage is not None and self.damage[0] == self.home
 
     @property
+    def is_writing(self) -> bool:
+        """Whether a write of the transition is on its way, or held back until the table's record has been read."""
+        return self.write is not None
+
+    @property
     def is_at_rest(self) -> bool:
         """Nothing is to be done about it: open where it should be, on a server that keeps what it has. Of a hundred
         thousand regions all but a few are at rest when a master takes over, so this has to be quick."""
         server = self.open_on
         if server is None or self.transition is not None or self.move is not None or self.order is not None:
             return False
-        return not server.draining and self.writing is None and self.region.wants_open
+        return not server.draining and self.write is None and self.region.wants_open
 
 
 class Server:
@@ -337,15 +374,14 @@ class ClusterState:
         if table.record.state is not TableState.REMOVED or table.open_replicas or table.rit:
             return False
         replicas = (replica for region in table.regions.values() for replica in region.replicas)
-        return self.tables.get(table.record.table_id) is table and all(one.writing is None for one in replicas)
+        return self.tables.get(table.record.table_id) is table and not any(one.is_writing for one in replicas)
 
     def forget_table(self, table: Table) -> None:
         """A removed table is closed everywhere: nothing of it is looked at any more."""
         for region in table.regions.values():
             del self.regions[region.record.region_id]
             for replica in region.replicas:
-                del self.replicas[replica.key]
-                self.active.pop(replica.key, None)
+                self._unlink(replica)
         del self.tables[table.record.table_id]
 
     def drop_table(self, table: Table) -> None:
@@ -358,11 +394,7 @@ class ClusterState:
     def drop_region(self, region: Region) -> None:
         """The region's record is no more: nothing is open, coming or counted of it."""
         for replica in region.replicas:
-            replica.transition = replica.proposed = replica.order = replica.home = None
-            self.relink(replica)
-            del self.replicas[replica.key]
-            region.table.behind.pop(replica.key, None)
-        region.table.replicas -= len(region.replicas)
+            self._unlink(replica)
         del region.table.regions[region.record.region_id]
         del self.regions[region.record.region_id]
 
@@ -383,12 +415,21 @@ class ClusterState:
                 known.marked = uuid in draining
         for server in former:
             for replica in [*server.open.values(), *server.incoming.values()]:
-                self.relink(replica)
+                self._relink(replica)
         if fresh:
             for replica in self.replicas.values():
                 if _names(replica, fresh):
-                    self.relink(replica)
+                    self._relink(replica)
         self.set_bars(self.bars.values())
+
+    def drop_server(self, server: Server) -> list[Replica]:
+        """Drop a server that is dead. Return the replicas that were on it or on their way to it."""
+        assert self.servers.get(server.uuid) is server, f"{server.incarnation} is not known"
+        del self.servers[server.uuid]
+        affected = [*server.open.values(), *server.incoming.values()]
+        for replica in affected:
+            self._relink(replica)
+        return affected
 
     def set_bars(self, bars: Iterable[BarRecord]) -> list[Server]:
         """Exactly these servers are barred now; return the live servers of which that changes anything."""
@@ -421,8 +462,7 @@ class ClusterState:
             replica = Replica(region, number)
             region.replicas.append(replica)
             self.replicas[replica.key] = replica
-            table.replicas += 1
-            self.relink(replica)
+            self._relink(replica)
         return region
 
     def adopt(self, other: ClusterState) -> None:
@@ -446,8 +486,83 @@ class ClusterState:
             return Party.NONE
         return Party.DEAD if self.alive(incarnation) is None else Party.ALIVE
 
-    def relink(self, replica: Replica) -> None:
-        """Bring the servers' sets and the table's counts in line with the replica's home and transition."""
+    # --- the setters: everything that indexes and counts are derived from is changed here -----------------------------
+
+    def set_transition(self, replica: Replica, record: TransitionRecord | None, version: int, seen_ms: int) -> None:
+        """Take over a replica's transition as of `version` of its znode; None and -1: there is no znode."""
+        assert (record is None) == (version < 0), f"{replica.key}: version {version} of {record}"
+        replica.transition = record
+        replica.version = version
+        replica.seen_ms = seen_ms
+        self.set_home(replica, replica.home)
+
+    def set_home(self, replica: Replica, home: Incarnation | None) -> None:
+        """Take over where the store says that a replica is open, which its transition may know better."""
+        transition = replica.transition
+        if transition is not None:
+            if transition.state is RegionState.OPENED and transition.destination is not None:
+                home = transition.destination
+                replica.last_uuid = home.uuid
+            elif transition.state is RegionState.CLOSED:
+                home = None
+                if transition.source is not None:
+                    replica.last_uuid = transition.source.uuid
+            elif transition.state is RegionState.OFFLINE:
+                home = None
+        replica.home = home
+        self._relink(replica)
+
+    def set_order(self, replica: Replica, order: Order | None) -> None:
+        """Give a replica its order, or take its order away. One order must be taken away before another is given."""
+        assert order is None or replica.order is None, f"{replica.key} has an order already"
+        replica.order = order
+        self._relink(replica)
+
+    def begin_write(
+        self, replica: Replica, cause: Cause, record: TransitionRecord | None, region: RegionRecord | None = None
+    ) -> None:
+        """A write of the transition goes out. The replica counts as the destination's load from now on."""
+        replica.work = next_work(replica.key, replica.work, Work.WRITING)
+        replica.write = Write(cause, record, region)
+        self._relink(replica)
+
+    def hold_write(self, replica: Replica) -> None:
+        """The write was refused because the table's record has changed. Keep it until the record has been read."""
+        replica.work = next_work(replica.key, replica.work, Work.HELD)
+
+    def repeat_write(self, replica: Replica) -> Write:
+        """The write goes out again, with the newer version of the table's record. Return the write."""
+        assert replica.write is not None, f"{replica.key} has nothing to write again"
+        replica.work = next_work(replica.key, replica.work, Work.WRITING)
+        return replica.write
+
+    def commit_write(self, replica: Replica, version: int, now_ms: int) -> Write:
+        """The write has committed: take over the transition as written, now at `version`. Return the write."""
+        assert replica.work is Work.WRITING, f"{replica.key} has no write on its way, but is {replica.work.name}"
+        write = self._take_write(replica, Work.IDLE)
+        self.set_transition(replica, write.record, -1 if write.record is None else version, now_ms)
+        return write
+
+    def abandon_write(self, replica: Replica, after: Work) -> Write:
+        """The store has not taken the write: it is given up (`after` is IDLE) or was refused (UNREAD). Return it."""
+        write = self._take_write(replica, after)
+        self._relink(replica)
+        return write
+
+    def _take_write(self, replica: Replica, after: Work) -> Write:
+        write = replica.write
+        assert write is not None, f"{replica.key} has no write on its way"
+        replica.work = next_work(replica.key, replica.work, after)
+        replica.write = None
+        return write
+
+    def has_read(self, replica: Replica) -> None:
+        """The transition has been read, so decisions may be taken again."""
+        if replica.work is Work.UNREAD:
+            replica.work = next_work(replica.key, replica.work, Work.IDLE)
+
+    def _relink(self, replica: Replica) -> None:
+        """Bring the servers' sets, the table's counts and `active` in line with the replica's primary fields."""
         transition = replica.transition
         on: Server | None = None
         coming: Server | None = None
@@ -457,8 +572,31 @@ class ClusterState:
             if transition.state is RegionState.CLOSING:
                 on = self.alive(transition.source)
             coming = self.alive(transition.destination)
-        if replica.proposed is not None:
-            coming = self.alive(replica.proposed.destination)
+        if replica.write is not None and replica.write.record is not None:
+            coming = self.alive(replica.write.record.destination)
+        self._set_links(replica, on, coming)
+        if transition is None:
+            standing = Standing.CLOSED if on is None else Standing.OPEN
+        else:
+            standing = Standing.PARKED if transition.parked else Standing.MOVING
+        self._set_standing(replica, standing)
+        if transition is not None or replica.order is not None:
+            self.active[replica.key] = replica
+        else:
+            self.active.pop(replica.key, None)
+
+    def _unlink(self, replica: Replica) -> None:
+        """Drop a replica whose region is no more: nothing is open, coming or counted of it."""
+        replica.transition = replica.write = replica.order = replica.home = None
+        replica.work = Work.IDLE
+        self._set_links(replica, None, None)
+        self._set_standing(replica, None)
+        self.active.pop(replica.key, None)
+        replica.region.table.behind.pop(replica.key, None)
+        del self.replicas[replica.key]
+
+    @staticmethod
+    def _set_links(replica: Replica, on: Server | None, coming: Server | None) -> None:
         if replica.open_on is not on:
             if replica.open_on is not None:
                 replica.open_on.open.pop(replica.key, None)
@@ -471,25 +609,12 @@ class ClusterState:
             if coming is not None:
                 coming.incoming[replica.key] = replica
             replica.coming_to = coming
-        self._count(replica, transition)
-        if transition is not None or replica.order is not None:
-            self.active[replica.key] = replica
-        else:
-            self.active.pop(replica.key, None)
 
-    def _count(self, replica: Replica, transition: TransitionRecord | None) -> None:
-        table = replica.region.table
-        is_open = transition is None and replica.open_on is not None
-        if is_open != replica.counted_open:
-            replica.counted_open = is_open
-            table.open_replicas += 1 if is_open else -1
-        if (transition is not None) != replica.counted_rit:
-            replica.counted_rit = transition is not None
-            table.rit += 1 if replica.counted_rit else -1
-        is_parked = transition is not None and transition.parked
-        if is_parked != replica.counted_parked:
-            replica.counted_parked = is_parked
-            table.parked += 1 if is_parked else -1
+    @staticmethod
+    def _set_standing(replica: Replica, standing: Standing | None) -> None:
+        if standing is not replica.standing:
+            replica.region.table.count(replica.standing, standing)
+            replica.standing = standing
 
     def peers(self, replica: Replica) -> tuple[list[str], list[str]]:
         """Uuids and racks of the servers that have, or are getting, the region's other replicas."""
@@ -503,17 +628,6 @@ class ClusterState:
                     uuids.append(server.uuid)
                     racks.append(server.rack)
         return uuids, racks
-
-    def named_incarnations(self) -> Iterator[Incarnation]:
-        """Every server start that a region or a transition names."""
-        for replica in self.replicas.values():
-            if replica.home is not None:
-                yield replica.home
-            if replica.transition is not None:
-                if replica.transition.source is not None:
-                    yield replica.transition.source
-                if replica.transition.destination is not None:
-                    yield replica.transition.destination
 
     def rit(self) -> Iterable[Replica]:
         """Replicas with a transition."""

@@ -51,7 +51,7 @@ def _explain(replica: Replica, world: ClusterState, config: AssignerConfig) -> E
         epoch=transition.epoch,
         plan_id=transition.plan_id,
     )
-    if replica.writing is not None:
+    if replica.is_writing:
         return _say(said, NextActor.MASTER, "its next step is being written", "the store's answer to the write")
     if replica.region.is_given_up:
         return _say(said, NextActor.MASTER, "its region could not be created", "put another region in its place")
@@ -109,7 +109,7 @@ def _not_open(said: Explanation, replica: Replica, world: ClusterState) -> Expla
     table = replica.region.table.record
     if replica.wants_open:
         said = msgspec.structs.replace(said, standing="NOT OPEN", reason=replica.cause.value)
-        if replica.writing is not None:
+        if replica.is_writing:
             return _say(said, NextActor.MASTER, "its assignment is being written", "the store's answer to the write")
         gone = "" if replica.home is None else f"its server {replica.home} is gone"
         return _unplaced(said, replica, world, gone or "it is open nowhere and wants a server")

@@ -72,8 +72,7 @@ def test_the_answer_waits_and_says_where_the_regions_went(bench: Bench) -> None:
     active_master = bench.active_master
     assert active_master is not None
     replica = active_master.world.replicas["t.0-0"]
-    replica.home = active_master.world.servers["s2"].incarnation
-    active_master.world.relink(replica)
+    active_master.world.set_home(replica, active_master.world.servers["s2"].incarnation)
     bench.go_on(1.0)
     assert [one.places for one in answers] == [{"s2": 1}]
     assert answers[0].detail == "s1 is fenced until `rk server unfence`; of its 1 replicas there are 1 on s2"

@@ -57,8 +57,7 @@ def carry_out(world: ClusterState, proposal: Proposal) -> None:
         assert replica.home is not None
         assert replica.home.uuid == move.source
         assert move.destination != move.source
-        replica.home = Incarnation(move.destination, 1)
-        world.relink(replica)
+        world.set_home(replica, Incarnation(move.destination, 1))
 
 
 def counts(world: ClusterState, table: str = "") -> dict[str, int]:
@@ -272,11 +271,10 @@ def test_random_clusters_come_to_rest_within_bounds(seed: int) -> None:
 def in_transition(world: ClusterState, key: str, since_ms: int) -> None:
     replica = world.replicas[key]
     record = replica.region.record
-    replica.transition = TransitionRecord(
+    transition = TransitionRecord(
         record.region_id, record.table_id, 0, RegionState.CLOSING, Incarnation("a", 1), Incarnation("b", 1)
     )
-    replica.seen_ms = since_ms
-    world.relink(replica)
+    world.set_transition(replica, transition, 0, since_ms)
 
 
 def test_a_young_transition_holds_balancing_up_and_is_named() -> None:
