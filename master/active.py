@@ -50,8 +50,9 @@ from master.standby.watcher import Warm
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.entities import Replica
 from regions.cluster.history import SERVER_DOWN, SERVER_UP, StepLog
-from regions.cluster.state import ClusterState, Replica
+from regions.cluster.state import ClusterState
 from regions.diagnose.problems import problems
 from regions.liveness.reports import Reports
 from regions.messages import Purged

@@ -23,7 +23,7 @@ from benchmarks.plan.running import machine
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import Replica
+from regions.cluster.entities import Replica
 from regions.messages import OrderOutcome, OrderResult
 from regions.records.model import RegionRecord, RegionState, ReplicaLocation, ServerRecord, TableRecord
 

@@ -13,9 +13,10 @@ import msgspec
 
 from master.catalog.lookup import find_region, find_table, summary
 from regions import messages as ms
+from regions.cluster.entities import Region, Replica, Server, Table
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import ClusterState, Region, Replica, Server, Table
+from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
 from regions.diagnose.explain_table import explain_table
 from regions.transitions.table_states import tablet_state

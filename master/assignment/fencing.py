@@ -16,7 +16,7 @@ from master.catalog.ddl import Reign
 from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import Replica, Server
+from regions.cluster.entities import Replica, Server
 from regions.records.model import BarRecord, ServerRecord
 
 #: The store's answer to the write that fences a server comes in this time, or the server is fenced later.

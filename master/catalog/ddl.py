@@ -40,7 +40,8 @@ from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import ClusterState, Table
+from regions.cluster.entities import Table
+from regions.cluster.state import ClusterState
 from regions.messages import ddl
 from regions.records import partitioning
 from regions.records import schema as columns

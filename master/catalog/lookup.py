@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from coord.rpc.server import RpcError
 from regions import messages as ms
-from regions.cluster.state import ClusterState, Region, Replica, Table
+from regions.cluster.entities import Region, Replica, Table
+from regions.cluster.state import ClusterState
 from regions.records.model import TableState
 
 

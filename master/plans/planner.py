@@ -25,7 +25,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.errors import CoordError
-from regions.cluster.state import ClusterState, Replica
+from regions.cluster.entities import Replica
+from regions.cluster.state import ClusterState
 from regions.plan import LastRow, Params, PlanError, RegionRow, ServerRow, Snapshot, plan, verify
 from regions.plan.artifact.files import read_plan, write_snapshot
 from regions.plan.artifact.fingerprint import fingerprint

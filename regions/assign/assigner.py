@@ -34,9 +34,10 @@ from regions.assign.tables import Catalogue
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.deadlines import close_overdue, open_overdue
+from regions.cluster.entities import CLOSE, OPEN, Order, Replica
 from regions.cluster.history import StepLog, master_step, steps_since
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import CLOSE, OPEN, ClusterState, Order, Replica
+from regions.cluster.state import ClusterState
 from regions.cluster.work import OrderState, Work
 from regions.messages import OrderOutcome, OrderResult
 from regions.records.kinds import can_open

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from regions.cluster import effects as fx
-from regions.cluster.state import ClusterState, Replica
+from regions.cluster.entities import Replica
+from regions.cluster.state import ClusterState
 from regions.records.model import MoveBatch
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import CLOSE, OPEN, ClusterState, Order, Replica, Server
+from regions.cluster.entities import CLOSE, OPEN, Order, Replica, Server
+from regions.cluster.state import ClusterState
 from regions.cluster.work import OrderState
 from regions.messages import CloseOrder, OpenOrder, OrderOutcome, OrderResult
 from regions.records.kinds import KV

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from regions.cluster.state import Replica, Server
+from regions.cluster.entities import Replica, Server
 from regions.records.kinds import KV, can_open
 from regions.records.model import BarRecord
 

@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 
 from regions.cluster import effects as fx
-from regions.cluster.state import ClusterState, Region, Replica
+from regions.cluster.entities import Region, Replica
+from regions.cluster.state import ClusterState
 from regions.records.model import RegionRecord, RegionState, TabletState
 from regions.transitions.table_states import VISIBLE
 

@@ -15,7 +15,8 @@ from typing import Final
 
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import ClusterState, Replica, Server, Table
+from regions.cluster.entities import Replica, Server, Table
+from regions.cluster.state import ClusterState
 from regions.messages import AlterOrder
 from regions.messages.heartbeat import OPEN, ReplicaReport
 from regions.records.model import Incarnation, RegionState, TableState

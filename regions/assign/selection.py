@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from regions.assign.placement import choose
 from regions.cluster import effects as fx
-from regions.cluster.state import ClusterState, Replica
+from regions.cluster.entities import Replica
+from regions.cluster.state import ClusterState
 from regions.records.model import Incarnation, RegionState
 from regions.transitions.states import Cause
 

@@ -24,8 +24,9 @@ from regions.assign.orders import OrderBook
 from regions.assign.selection import Selection
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import ClusterState, Replica, Server, Table
+from regions.cluster.state import ClusterState
 from regions.records.model import BarRecord, FenceRecord, ServerRecord
 
 #: Servers remembered that ended in order: their regions are settled at once, all but what a plan is made for.

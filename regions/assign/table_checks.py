@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from regions.cluster import effects as fx
-from regions.cluster.state import ClusterState, Replica, Table
+from regions.cluster.entities import Replica, Table
+from regions.cluster.state import ClusterState
 from regions.cluster.work import Work
 
 
@@ -74,12 +75,13 @@ class TableChecks:
     def _again(self, replica: Replica, now_ms: int) -> None:
         """Send the write again with the table's version that is known by now, unless the region is to stay closed."""
         write, table = replica.write, replica.region.table
-        if write is not None and write.record is not None and replica.wants_open:
-            write = self._world.repeat_write(replica)
+        record = None if write is None else write.record
+        if write is not None and record is not None and replica.wants_open:
+            self._world.repeat_write(replica)
             former = replica.transition
             before = None if former is None else former.state
             check = (table.record.table_id, table.version)
-            self._emit(fx.WriteOffline(replica.key, write.record, before, replica.version, write.cause, check, former))
+            self._emit(fx.WriteOffline(replica.key, record, before, replica.version, write.cause, check, former))
             return
         self._world.abandon_write(replica, Work.IDLE)
         self._settle(replica, now_ms)

@@ -16,7 +16,8 @@ from regions.assign.schema_rollout import AlterBook
 from regions.assign.table_checks import TableChecks
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.state import ClusterState, Region, Replica, Table
+from regions.cluster.entities import Region, Replica, Table
+from regions.cluster.state import ClusterState
 from regions.records.model import Incarnation, Intent, RegionState
 from regions.transitions.states import Cause
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from regions.cluster import effects as fx
-from regions.cluster.state import Replica
+from regions.cluster.entities import Replica
 from regions.records.model import Incarnation, Intent, RegionState, TableState, TabletState, TransitionRecord
 from regions.transitions.states import Cause
 

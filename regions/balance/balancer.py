@@ -24,8 +24,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.limits import BalancerConfig
-from regions.cluster.state import ClusterState, Replica, Server, Table
+from regions.cluster.state import ClusterState
 from regions.plan.problem.quota import group_shares
 from regions.records.kinds import KV, can_open, pool, pool_words
 from regions.records.model import BalanceMove, GroupBalance

@@ -1,6 +1,6 @@
 """The cluster state on which the assigner bases its decisions.
 
-state.py      tables, regions, replicas and servers, and their links and counts
+state.py      all of it, indexed and counted; entities.py: tables, regions, replicas, servers
 work.py       the states of a write and of an order, and where a replica is counted
 events.py     what happened: input of the assigner
 effects.py    what must be done: output of the assigner

@@ -5,8 +5,8 @@ Times are those of the master that reigns, from what it saw last; a new one coun
 
 from __future__ import annotations
 
+from regions.cluster.entities import Order, Replica
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import Order, Replica
 from regions.records.model import RegionState
 
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from regions.cluster.state import ClusterState, Region, Replica
+from regions.cluster.entities import Region, Replica
+from regions.cluster.state import ClusterState
 from regions.records.model import (
     FenceRecord,
     RegionRecord,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from regions.assign.placement import objection_to
+from regions.cluster.entities import CLOSE, OPEN, Replica, Server
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import CLOSE, OPEN, ClusterState, Replica, Server
+from regions.cluster.state import ClusterState
 from regions.messages import Explanation, NextActor
 from regions.records.kinds import KV, kind_name
 from regions.records.model import RegionState, TableState, TransitionRecord

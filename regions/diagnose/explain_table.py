@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from regions.assign.schema_rollout import RolloutState, standing
+from regions.cluster.entities import Replica, Table
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import ClusterState, Replica, Table
+from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
 from regions.messages import Holdup, NextActor, TableExplanation
 from regions.records.kinds import one_copy

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from itertools import islice
 
 from regions.assign.placement import bar_words
+from regions.cluster.entities import CLOSE, Replica
 from regions.cluster.limits import AssignerConfig
-from regions.cluster.state import CLOSE, ClusterState, Replica
+from regions.cluster.state import ClusterState
 from regions.diagnose.explain import objections
 from regions.diagnose.explain_table import late_tables
 from regions.records.model import RegionState

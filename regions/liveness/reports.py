@@ -23,7 +23,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from regions.cluster.state import ClusterState, Replica
+from regions.cluster.entities import Replica
+from regions.cluster.state import ClusterState
 from regions.messages.heartbeat import OPEN, ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TabletState, TransitionRecord
 

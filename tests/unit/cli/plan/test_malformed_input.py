@@ -10,7 +10,8 @@ import pytest
 from cli.common.errors import EXIT_REFUSED
 from cli.main import run
 from master.plans.planner import snapshot_of
-from regions.cluster.state import ClusterState, Server
+from regions.cluster.entities import Server
+from regions.cluster.state import ClusterState
 from regions.plan import Params, plan
 from regions.plan.artifact.files import MANIFEST, write_snapshot
 from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord

@@ -12,7 +12,8 @@ from twisted.python.failure import Failure
 from master.phases import BulkPlan, Phases
 from master.plans import planner as planning
 from master.plans.planner import PlanFailed, PlanJob, Planner, _greedy, _read_checked, snapshot_of
-from regions.cluster.state import ClusterState, Server
+from regions.cluster.entities import Server
+from regions.cluster.state import ClusterState
 from regions.plan import Params, Snapshot, choice, plan
 from regions.plan.artifact.files import write_plan
 from regions.records.model import PlanRecord, PlanState, RegionRecord, ReplicaLocation, ServerRecord, TableRecord

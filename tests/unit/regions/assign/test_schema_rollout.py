@@ -8,7 +8,7 @@ import pytest
 
 from regions.assign.schema_rollout import RolloutState, standing
 from regions.cluster import events as ev
-from regions.cluster.state import OPEN, Order, Replica, Server
+from regions.cluster.entities import OPEN, Order, Replica, Server
 from regions.messages.heartbeat import ReplicaReport
 from regions.records.model import RegionState, TableState
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition

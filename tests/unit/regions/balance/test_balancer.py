@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from regions.balance.balancer import Proposal, gate, propose
+from regions.cluster.entities import Server
 from regions.cluster.limits import BalancerConfig
-from regions.cluster.state import ClusterState, Server
+from regions.cluster.state import ClusterState
 from regions.records.model import (
     Incarnation,
     RegionRecord,

@@ -1,4 +1,4 @@
-"""The states of a replica's write and of an order: every cell of both tables, and that nobody goes round the setters."""
+"""The states of a write and of an order: every cell of both tables, and that nobody goes round the setters."""
 
 from __future__ import annotations
 
