@@ -38,7 +38,7 @@ from regions.cluster.entities import CLOSE, OPEN, Order, Replica
 from regions.cluster.history import StepLog, master_step, steps_since
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
-from regions.cluster.work import OrderState, Work
+from regions.cluster.work import OrderState, WriteState
 from regions.messages import OrderOutcome, OrderResult
 from regions.records.kinds import can_open
 from regions.records.model import (
@@ -460,7 +460,7 @@ class Assigner:
         if event.table_version is not None:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
             return
-        deleting = self.world.abandon_write(replica, Work.UNREAD).record is None
+        deleting = self.world.abandon_write(replica, WriteState.UNREAD).record is None
         record = replica.region.record
         self._effects.append(fx.ReadTransition(record.region_id, replica.number))
         if deleting:
@@ -514,7 +514,7 @@ class Assigner:
 
     def _settle(self, replica: Replica, now_ms: int) -> None:
         """Do what the replica needs now; nothing while a write for it is on its way, or its transition is unread."""
-        if not self._begun or self._suspended or replica.work is not Work.IDLE:
+        if not self._begun or self._suspended or replica.write_state is not WriteState.IDLE:
             return
         if replica.region.is_given_up and self._catalog.settle_given_up(replica, now_ms):
             return

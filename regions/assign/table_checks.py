@@ -15,7 +15,7 @@ from collections.abc import Callable
 from regions.cluster import effects as fx
 from regions.cluster.entities import Replica, Table
 from regions.cluster.state import ClusterState
-from regions.cluster.work import Work
+from regions.cluster.work import WriteState
 
 
 class TableChecks:
@@ -83,5 +83,5 @@ class TableChecks:
             check = (table.record.table_id, table.version)
             self._emit(fx.WriteOffline(replica.key, record, before, replica.version, write.cause, check, former))
             return
-        self._world.abandon_write(replica, Work.IDLE)
+        self._world.abandon_write(replica, WriteState.IDLE)
         self._settle(replica, now_ms)

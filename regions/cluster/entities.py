@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from regions.cluster.work import OrderState, Standing, Work, next_order
+from regions.cluster.work import OrderState, Standing, WriteState, next_order_state
 from regions.records.model import (
     BarRecord,
     Incarnation,
@@ -60,10 +60,10 @@ class Order:
 
     def move_to(self, state: OrderState, key: str) -> None:
         """Take one step of `ORDER_NEXT`; `key` names the order's replica."""
-        self.state = next_order(key, self.state, state)
+        self.state = next_order_state(key, self.state, state)
 
 
-class Write:
+class PendingWrite:
     """The one write of a replica's transition that is on its way, or held back."""
 
     __slots__ = ("cause", "record", "region")
@@ -168,9 +168,9 @@ class Region:
 class Replica:
     """One replica: where it is, its transition, and what the master is doing about it.
 
-    `home`, `transition`, `version`, `order`, `work` and `write` are changed by `ClusterState` alone, which keeps the
-    indexes and counts that are derived from them: `open_on`, `coming_to`, `standing`, `Server.open`, `Server.incoming`,
-    `Table.counts` and `ClusterState.active`.
+    `home`, `transition`, `version`, `order`, `write_state` and `write` are changed by `ClusterState` alone, which keeps
+    the indexes and counts that are derived from them: `open_on`, `coming_to`, `standing`, `Server.open`,
+    `Server.incoming`, `Table.counts` and `ClusterState.active`.
     """
 
     __slots__ = (
@@ -198,8 +198,8 @@ class Replica:
         "standing",
         "transition",
         "version",
-        "work",
         "write",
+        "write_state",
     )
 
     def __init__(self, region: Region, number: int) -> None:
@@ -218,8 +218,8 @@ class Replica:
         #: When the transition last changed, as far as this master saw.
         self.seen_ms = 0
         #: What the assigner is doing about the transition's znode; `write` is set in WRITING and HELD.
-        self.work = Work.IDLE
-        self.write: Write | None = None
+        self.write_state = WriteState.IDLE
+        self.write: PendingWrite | None = None
         self.order: Order | None = None
         #: Destination uuid of a wanted move, "" for any; None: no move wanted.
         self.move: str | None = None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from regions.cluster.entities import Order, Region, Replica, Server, Table, Write
-from regions.cluster.work import Standing, Work, next_work
+from regions.cluster.entities import Order, PendingWrite, Region, Replica, Server, Table
+from regions.cluster.work import Standing, WriteState, next_write_state
 from regions.records.model import (
     BarRecord,
     Incarnation,
@@ -216,43 +216,45 @@ class ClusterState:
         self, replica: Replica, cause: Cause, record: TransitionRecord | None, region: RegionRecord | None = None
     ) -> None:
         """A write of the transition goes out. The replica counts as the destination's load from now on."""
-        replica.work = next_work(replica.key, replica.work, Work.WRITING)
-        replica.write = Write(cause, record, region)
+        replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.WRITING)
+        replica.write = PendingWrite(cause, record, region)
         self._relink(replica)
 
     def hold_write(self, replica: Replica) -> None:
         """The write was refused because the table's record has changed. Keep it until the record has been read."""
-        replica.work = next_work(replica.key, replica.work, Work.HELD)
+        replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.HELD)
 
     def repeat_write(self, replica: Replica) -> None:
         """The write goes out again, with the newer version of the table's record."""
         assert replica.write is not None, f"{replica.key} has nothing to write again"
-        replica.work = next_work(replica.key, replica.work, Work.WRITING)
+        replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.WRITING)
 
-    def commit_write(self, replica: Replica, version: int, now_ms: int) -> Write:
+    def commit_write(self, replica: Replica, version: int, now_ms: int) -> PendingWrite:
         """The write has committed: take over the transition as written, now at `version`. Return the write."""
-        assert replica.work is Work.WRITING, f"{replica.key} has no write on its way, but is {replica.work.name}"
-        write = self._take_write(replica, Work.IDLE)
+        assert replica.write_state is WriteState.WRITING, (
+            f"{replica.key} has no write on its way, but is {replica.write_state.name}"
+        )
+        write = self._take_write(replica, WriteState.IDLE)
         self.set_transition(replica, write.record, -1 if write.record is None else version, now_ms)
         return write
 
-    def abandon_write(self, replica: Replica, after: Work) -> Write:
+    def abandon_write(self, replica: Replica, after: WriteState) -> PendingWrite:
         """The store has not taken the write: it is given up (`after` is IDLE) or was refused (UNREAD). Return it."""
         write = self._take_write(replica, after)
         self._relink(replica)
         return write
 
-    def _take_write(self, replica: Replica, after: Work) -> Write:
+    def _take_write(self, replica: Replica, after: WriteState) -> PendingWrite:
         write = replica.write
         assert write is not None, f"{replica.key} has no write on its way"
-        replica.work = next_work(replica.key, replica.work, after)
+        replica.write_state = next_write_state(replica.key, replica.write_state, after)
         replica.write = None
         return write
 
     def has_read(self, replica: Replica) -> None:
         """The transition has been read, so decisions may be taken again."""
-        if replica.work is Work.UNREAD:
-            replica.work = next_work(replica.key, replica.work, Work.IDLE)
+        if replica.write_state is WriteState.UNREAD:
+            replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.IDLE)
 
     def _relink(self, replica: Replica) -> None:
         """Bring the servers' sets, the table's counts and `active` in line with the replica's primary fields."""
@@ -281,7 +283,7 @@ class ClusterState:
     def _unlink(self, replica: Replica) -> None:
         """Drop a replica whose region is no more: nothing is open, coming or counted of it."""
         replica.transition = replica.write = replica.order = replica.home = None
-        replica.work = Work.IDLE
+        replica.write_state = WriteState.IDLE
         self._set_links(replica, None, None)
         self._set_standing(replica, None)
         self.active.pop(replica.key, None)

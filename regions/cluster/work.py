@@ -1,7 +1,7 @@
 """The states of the assigner's own work: on a replica, on an order, and where a replica is counted. Pure data.
 
 Each machine is one enum and one table of legal successors. Only `ClusterState` and `OrderBook` move a machine, through
-`next_work` and `next_order`; both assert that the table has the step.
+`next_write_state` and `next_order_state`; both assert that the table has the step.
 
     replica   IDLE -> WRITING -> IDLE                          the write has committed
                       WRITING -> HELD -> WRITING               the table's record must be read first
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 
-class Work(enum.Enum):
+class WriteState(enum.Enum):
     """What the assigner is doing about a replica's znode. Decisions are taken in IDLE only."""
 
     IDLE = "idle"  #: the state of the znode is known, as far as anybody has told this master
@@ -45,13 +45,13 @@ class Standing(enum.Enum):
     PARKED = "parked"  #: a transition that waits for an operator
 
 
-WORK_NEXT: Final[Mapping[Work, tuple[Work, ...]]] = {
-    Work.IDLE: (Work.WRITING,),
+WRITE_NEXT: Final[Mapping[WriteState, tuple[WriteState, ...]]] = {
+    WriteState.IDLE: (WriteState.WRITING,),
     # WRITING to WRITING: refused for an outdated version of the table's record, and sent again with the newer one.
-    Work.WRITING: (Work.IDLE, Work.WRITING, Work.HELD, Work.UNREAD),
+    WriteState.WRITING: (WriteState.IDLE, WriteState.WRITING, WriteState.HELD, WriteState.UNREAD),
     # HELD to IDLE: the record says that the region is to stay closed, so the write is given up.
-    Work.HELD: (Work.WRITING, Work.IDLE),
-    Work.UNREAD: (Work.IDLE,),
+    WriteState.HELD: (WriteState.WRITING, WriteState.IDLE),
+    WriteState.UNREAD: (WriteState.IDLE,),
 }
 
 ORDER_NEXT: Final[Mapping[OrderState, tuple[OrderState, ...]]] = {
@@ -62,13 +62,13 @@ ORDER_NEXT: Final[Mapping[OrderState, tuple[OrderState, ...]]] = {
 }
 
 
-def next_work(key: str, before: Work, after: Work) -> Work:
+def next_write_state(key: str, before: WriteState, after: WriteState) -> WriteState:
     """Return `after`. Raise AssertionError if the table does not have the step; `key` names the replica."""
-    assert after in WORK_NEXT[before], f"{key} cannot go from {before.name} to {after.name}"
+    assert after in WRITE_NEXT[before], f"{key} cannot go from {before.name} to {after.name}"
     return after
 
 
-def next_order(key: str, before: OrderState, after: OrderState) -> OrderState:
+def next_order_state(key: str, before: OrderState, after: OrderState) -> OrderState:
     """Return `after`. Raise AssertionError if the table does not have the step; `key` names the order's replica."""
     assert after in ORDER_NEXT[before], f"order of {key} cannot go from {before.name} to {after.name}"
     return after

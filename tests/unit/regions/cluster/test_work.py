@@ -9,27 +9,38 @@ from pathlib import Path
 import pytest
 
 import regions
-from regions.cluster.work import ORDER_NEXT, WORK_NEXT, OrderState, Work, next_order, next_work
+from regions.cluster.work import ORDER_NEXT, WRITE_NEXT, OrderState, WriteState, next_order_state, next_write_state
 
 #: Fields from which indexes and counts are derived; `ClusterState` alone assigns them.
-PRIMARY = {"home", "transition", "version", "order", "work", "write", "open_on", "coming_to", "standing", "counts"}
+PRIMARY = {
+    "home",
+    "transition",
+    "version",
+    "order",
+    "write_state",
+    "write",
+    "open_on",
+    "coming_to",
+    "standing",
+    "counts",
+}
 ROOT = Path(regions.__file__).parent
 
 
-@pytest.mark.parametrize(("before", "after"), list(product(Work, Work)))
-def test_every_cell_of_the_writes(before: Work, after: Work) -> None:
+@pytest.mark.parametrize(("before", "after"), list(product(WriteState, WriteState)))
+def test_every_cell_of_the_writes(before: WriteState, after: WriteState) -> None:
     legal = {
-        Work.IDLE: {Work.WRITING},
-        Work.WRITING: {Work.IDLE, Work.WRITING, Work.HELD, Work.UNREAD},
-        Work.HELD: {Work.WRITING, Work.IDLE},
-        Work.UNREAD: {Work.IDLE},
+        WriteState.IDLE: {WriteState.WRITING},
+        WriteState.WRITING: {WriteState.IDLE, WriteState.WRITING, WriteState.HELD, WriteState.UNREAD},
+        WriteState.HELD: {WriteState.WRITING, WriteState.IDLE},
+        WriteState.UNREAD: {WriteState.IDLE},
     }
-    assert set(WORK_NEXT) == set(Work)
+    assert set(WRITE_NEXT) == set(WriteState)
     if after in legal[before]:
-        assert next_work("r1-0", before, after) is after
+        assert next_write_state("r1-0", before, after) is after
     else:
         with pytest.raises(AssertionError, match=f"r1-0 cannot go from {before.name} to {after.name}"):
-            next_work("r1-0", before, after)
+            next_write_state("r1-0", before, after)
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(OrderState, OrderState)))
@@ -42,10 +53,10 @@ def test_every_cell_of_the_orders(before: OrderState, after: OrderState) -> None
     }
     assert set(ORDER_NEXT) == set(OrderState)
     if after in legal[before]:
-        assert next_order("r1-0", before, after) is after
+        assert next_order_state("r1-0", before, after) is after
     else:
         with pytest.raises(AssertionError, match=f"order of r1-0 cannot go from {before.name} to {after.name}"):
-            next_order("r1-0", before, after)
+            next_order_state("r1-0", before, after)
 
 
 def test_nobody_but_the_cluster_state_assigns_what_indexes_are_derived_from() -> None:
@@ -58,6 +69,9 @@ def test_nobody_but_the_cluster_state_assigns_what_indexes_are_derived_from() ->
             targets = node.targets if isinstance(node, ast.Assign) else []
             for target in [part for one in targets for part in (one.elts if isinstance(one, ast.Tuple) else [one])]:
                 is_replica = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
-                if is_replica and target.value.id in ("replica", "peer", "one", "other") and target.attr in PRIMARY:
+                if not is_replica:
+                    continue
+                is_primary = target.value.id in ("replica", "peer", "one", "other") and target.attr in PRIMARY
+                if is_primary or (target.value.id, target.attr) in (("order", "state"), ("table", "counts")):
                     found.append(f"{path.name}:{node.lineno} {target.value.id}.{target.attr}")
     assert not found
