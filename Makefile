@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster torture fuzz bench bench-plan bench-store clean
+.PHONY: help up install lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster torture fuzz bench bench-plan bench-store clean docs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
 
 tidy: $(VENV)/installed-dev  ## figures of the source tree: sizes, rooms, import circles, docstrings, assertions
 	@$(BIN)/python -m tests.support.tidy
+
+docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compares them with their sources)
+	@$(BIN)/python -m tests.support.docs
 
 # Two at a time; files whose tests start processes of their own stay whole.
 # Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.

@@ -47,6 +47,7 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     closes_max: int = 200
     #: So many replicas without a former place make a bulk plan; fewer are placed one by one.
     bulk_min: int = 8
+    #: Latest steps that the active master keeps in memory.
     history_max: int = 50_000
 
     def __post_init__(self) -> None:

@@ -2,13 +2,7 @@
 
 Values are JSON, so any ZooKeeper tool can read them; fields that have their default are left out. The paths hang
 below a configurable root. Transitions are spread over 256 directories by a checksum of the region's id, so that no
-children list becomes long.
-
-    /cluster /epoch /balancer /active /masters/<uuid> /servers/<uuid> /draining/<uuid>
-    /tables/<table_id> /names/<name> /regions/<table_id>/<region_id>
-    /unassigned/<xx>/<region_id>-<replica> /plans/<plan_id> /moves/<move_id> /fenced/<uuid>
-    /barred/<uuid>
-    /history/<segment> /alarms/<alarm_id> /runs/<epoch> /requests/<request_id> /shared/<kind>
+children list becomes long. `regions/records/znode_table.py` lists them all.
 
 An operation on a table is one write (OC-01): creating one writes its name, its directory, its regions and last its own
 record, which makes it exist; altering and renaming, its record and names; deleting, its record, which says REMOVED, and

@@ -1,0 +1,20 @@
+"""Which page of the documentation is generated, and from what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from regions.transitions.diagrams import transitions_page
+from tests.support.docs.diagrams import diagrams_page
+from tests.support.docs.reference import commands_page, configuration_page, limits_page, znodes_page
+
+#: Page, below the repository, and the function that returns its text.
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "docs/transitions.md": transitions_page,
+    "docs/reference/znodes.md": znodes_page,
+    "docs/reference/limits.md": limits_page,
+    "docs/reference/configuration.md": configuration_page,
+    "docs/reference/commands.md": commands_page,
+    "docs/reference/diagrams.md": diagrams_page,
+}
