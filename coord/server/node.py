@@ -61,7 +61,7 @@ from coord.server.membership.levels import Levels
 from coord.server.membership.reconfig import Reconfiguration
 from coord.server.net.interfaces import PeerDoor, SnapshotJob, Tracer
 from coord.server.node_settings import NodeSettings
-from coord.server.peers import codec
+from coord.server.peers import codec, raft_frames
 from coord.server.peers.snapshot_transfer import Arrival, Dismantling, SnapshotInbox, SnapshotOutbox
 from coord.server.recovery.divergence import DivergenceCheck
 from coord.server.sessions.liveness import Liveness
@@ -257,9 +257,9 @@ class Node:
         Raises RemoteProtocolError to have the link broken; then the frame has changed nothing.
         """
         if kind == codec.RAFT:
-            self._peer_message(peer, codec.readable(codec.decode_raft, block, at, end))
+            self._peer_message(peer, codec.readable(raft_frames.decode_raft, block, at, end))
         elif kind == codec.FORWARD:
-            term, first, commands = codec.readable(codec.decode_forward, block, at, end)
+            term, first, commands = codec.readable(raft_frames.decode_forward, block, at, end)
             self._take_forward(peer, incarnation, term, first, commands)
         elif kind == codec.TOUCH:
             self.liveness.take_report(peer, codec.readable(codec.decode_touch, block, at, end))
@@ -491,7 +491,7 @@ class Node:
             if message.kind == SNAPSHOT:
                 self._outbox.begin(message, self.core)
             else:
-                self._peers.send(message.dst, codec.encode_raft(message))
+                self._peers.send(message.dst, raft_frames.encode_raft(message))
 
     def _apply(self, entries: list[Entry]) -> None:
         machine = self.machine
@@ -569,7 +569,7 @@ class Node:
             if core.leader in self._fresh_links:
                 self._fresh_links.clear()
                 first, unapplied = proposals.unapplied(core.term)
-                self._peers.send(core.leader, codec.encode_forward(core.term, first, []))
+                self._peers.send(core.leader, raft_frames.encode_forward(core.term, first, []))
                 self._forward(core.leader, core.term, first, unapplied)
             if proposals.waiting:
                 self._forward(core.leader, core.term, *proposals.take(core.term))
@@ -585,7 +585,7 @@ class Node:
             size += len(sent.command)
             if size >= GROUP_BYTES_MAX or position == len(taken) - 1:
                 number = first + position + 1 - len(part)
-                if not self._peers.send(leader, codec.encode_forward(term, number, part)):
+                if not self._peers.send(leader, raft_frames.encode_forward(term, number, part)):
                     return
                 part = []
                 size = 0

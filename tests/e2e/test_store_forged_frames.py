@@ -28,7 +28,7 @@ from coord.raft.messages import (
     RaftSnapshot,
 )
 from coord.server.config.settings import StoreSettings
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames, raft_frames
 from coord.storage.wal import Batch, open_wal
 from coord.tree.levels import SUPPORTED
 from tests.e2e.clusters import run_rk
@@ -54,10 +54,10 @@ def running(folder: Path) -> Iterator[Cluster]:
         cluster.kill()
 
 
-def send(cluster: Cluster, node: int, hello: codec.Hello, frames: bytes) -> None:
+def send(cluster: Cluster, node: int, hello: hello_frames.Hello, frames: bytes) -> None:
     """Say hello to a node, then `frames`, and wait until the node closes or answers."""
     with socket.create_connection(("127.0.0.1", cluster.peer_ports[node]), 10) as sock:
-        sock.sendall(codec.encode_hello(hello))
+        sock.sendall(hello_frames.encode_hello(hello))
         sock.settimeout(30)
         if not frames:
             with contextlib.suppress(OSError):
@@ -111,14 +111,14 @@ def test_forged_frames_cost_connections_only(tmp_path: Path) -> None:
         for node in (leader, leader % 3 + 1):
             src = next(i for i in cluster.ids if i not in (leader, node))
             term = cluster.status(node)["term"]
-            hello = codec.Hello(identity(), src, node, 4711, True, supported=SUPPORTED)
+            hello = hello_frames.Hello(identity(), src, node, 4711, True, supported=SUPPORTED)
             for message in forged(src, node, term):
                 with contextlib.suppress(OverflowError, ValueError):
-                    send(cluster, node, hello, codec.encode_raft(message))
+                    send(cluster, node, hello, raft_frames.encode_raft(message))
                 assert cluster.processes[node].poll() is None, repr((message.kind, message.term))
             # Asks it to stand for election, which is allowed: the cluster finds a leader again.
-            send(cluster, node, hello, codec.encode_raft(Message(TIMEOUT_NOW, src, node, term)))
-            send(cluster, node, hello, codec.encode_raft(Message(VOTE, src, node, term + 5)))
+            send(cluster, node, hello, raft_frames.encode_raft(Message(TIMEOUT_NOW, src, node, term)))
+            send(cluster, node, hello, raft_frames.encode_raft(Message(VOTE, src, node, term + 5)))
         eventually(cluster.leader, what="a leader")
         alive(cluster)
         with cluster.client() as client:
@@ -141,14 +141,18 @@ def test_hellos_with_impossible_numbers_cost_connections_only(tmp_path: Path) ->
                     send(
                         cluster,
                         1,
-                        codec.Hello(identity(), src, 1, 1, True, config=config, address=address, supported=SUPPORTED),
+                        hello_frames.Hello(
+                            identity(), src, 1, 1, True, config=config, address=address, supported=SUPPORTED
+                        ),
                         b"",
                     )
         for src in range(20, 40):
             send(
                 cluster,
                 1,
-                codec.Hello(identity(), src, 1, 1, True, config=1 << 61, address="127.0.0.1:1", supported=SUPPORTED),
+                hello_frames.Hello(
+                    identity(), src, 1, 1, True, config=1 << 61, address="127.0.0.1:1", supported=SUPPORTED
+                ),
                 b"",
             )
         alive(cluster)

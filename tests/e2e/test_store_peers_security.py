@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames
 from tests.e2e.test_store_cluster import Cluster
 from tests.support.certificates import Authority
 from tests.support.helpers import eventually, free_ports
@@ -67,7 +67,7 @@ def hello_of(cluster: Cluster) -> bytes:
     """What node 3 would say, by somebody who knows the cluster's id: it is no secret."""
     peers = ",".join(f"{i}=127.0.0.1:{port}" for i, port in sorted(cluster.peer_ports.items()))
     identity = hashlib.sha256(b"regionkeeper cluster " + peers.encode()).digest()[:16]
-    return codec.encode_hello(codec.Hello(identity, 3, 1, 99, True))
+    return hello_frames.encode_hello(hello_frames.Hello(identity, 3, 1, 99, True))
 
 
 def serves(cluster: Cluster, node: int) -> bool:
@@ -114,7 +114,7 @@ def test_secret_is_shared_or_nobody_gets_in(tmp_path: Path) -> None:
         outsider(cluster)
         assert "gives no proof of the peers' secret" in said(cluster, 3)
         raft = codec.frame(codec.RAFT, bytes(80))
-        for frames in ((hello_of(cluster), raft), (raft,), (codec.encode_who(),)):
+        for frames in ((hello_of(cluster), raft), (raft,), (hello_frames.encode_who(),)):
             answer = stranger(cluster, *frames)
             assert answer[4:5] == bytes([codec.REFUSED])
             assert b"no proof" in answer

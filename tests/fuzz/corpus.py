@@ -9,7 +9,7 @@ from pathlib import Path
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, RaftSnapshot
 from coord.rpc import wire
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames, raft_frames
 from coord.storage.wal import Batch
 from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_group, encode_identities
 from coord.tree.machine import StateMachine
@@ -147,22 +147,22 @@ def _apply() -> list[bytes]:
 
 
 def _peer() -> list[bytes]:
-    hello = codec.encode_hello(codec.Hello(bytes(16), 1, 2, 3, True))
+    hello = hello_frames.encode_hello(hello_frames.Hello(bytes(16), 1, 2, 3, True))
     snapshot = RaftSnapshot(9, 2, Configuration([1, 2, 3]), _SNAPSHOT)
     entries = [Entry(1, 5, 0, encode_group(7, [encode_command(1, 2, 3, 4, b"b")])), Entry(1, 6, 1, b"")]
     frames = [
-        codec.encode_raft(Message(5, 1, 2, 3, 4, 1, 4, entries=entries)),
-        codec.encode_raft(Message(10, 1, 2, 3, snapshot=snapshot)),
-        codec.encode_raft(Message(7, 1, 2, 3, context=9)),
-        codec.encode_forward(1, 2, [encode_command(1, 2, 3, 4, b"body")] * 2),
+        raft_frames.encode_raft(Message(5, 1, 2, 3, 4, 1, 4, entries=entries)),
+        raft_frames.encode_raft(Message(10, 1, 2, 3, snapshot=snapshot)),
+        raft_frames.encode_raft(Message(7, 1, 2, 3, context=9)),
+        raft_frames.encode_forward(1, 2, [encode_command(1, 2, 3, 4, b"body")] * 2),
         codec.encode_touch([1, 2, 3]),
         codec.encode_chunk(codec.Chunk(snapshot.handle, 100, 50, b"x" * 50)),
         codec.encode_received(snapshot.handle, True),
         codec.frame(codec.REFUSED, b"another cluster"),
         codec.encode_numbered(codec.ASK, 7, b'{"do": "facts"}'),
         codec.encode_numbered(codec.ANSWER, 7, b'{"code": 0}'),
-        codec.encode_cluster(bytes(16), 9, Configuration([1, 2, 3])),
-        codec.encode_removed(9),
+        hello_frames.encode_cluster(bytes(16), 9, Configuration([1, 2, 3])),
+        hello_frames.encode_removed(9),
     ]
     return [b"\0" + hello + b"".join(frames), *(b"\3" + hello + frame for frame in frames), b"\1" + hello]
 
@@ -180,11 +180,11 @@ def _node() -> list[bytes]:
     answers = [
         codec.encode_numbered(codec.ANSWER, 1, text) for text in (b'{"code": 0, "why": ""}', b'{"code": 0, "index": 1}')
     ]
-    raft = [codec.encode_raft(_raft(kind, term, 1)) for kind in range(15) for term in (1, 2)]
-    raft += [codec.encode_raft(_raft(kind, term, index)) for kind in range(1, 14) for term, index in _EXTREMES]
+    raft = [raft_frames.encode_raft(_raft(kind, term, 1)) for kind in range(15) for term in (1, 2)]
+    raft += [raft_frames.encode_raft(_raft(kind, term, index)) for kind in range(1, 14) for term, index in _EXTREMES]
     chunk = codec.encode_chunk(codec.Chunk(_SNAPSHOT, 100, 0, b"x" * 50))
     others = [
-        codec.encode_forward(1, 1, [encode_command(1, 2, 3, 4, b"body")]),
+        raft_frames.encode_forward(1, 1, [encode_command(1, 2, 3, 4, b"body")]),
         codec.encode_touch([1, 2]),
         chunk,
         codec.encode_received(_SNAPSHOT, False),

@@ -27,7 +27,7 @@ from coord.raft.bounds import INDEX_MAX, TERM_LEAP_MAX
 from coord.raft.membership import decode_configuration
 from coord.rpc import wire as rpc_wire
 from coord.server.node import Node
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames, raft_frames
 from coord.storage.wal import MAGIC, Recovered, SegmentReader
 from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
 from coord.tree.machine import CommandOutcome, StateMachine
@@ -227,16 +227,16 @@ def commands(data: bytes, machine: StateMachine) -> Iterator[tuple[int, int, int
 # --- a peer ----------------------------------------------------------------------------------------------------------
 
 _BODIES: dict[int, Callable[[bytes, int, int], Any]] = {
-    codec.RAFT: codec.decode_raft,
-    codec.FORWARD: codec.decode_forward,
+    codec.RAFT: raft_frames.decode_raft,
+    codec.FORWARD: raft_frames.decode_forward,
     codec.TOUCH: codec.decode_touch,
     codec.CHUNK: codec.decode_chunk,
     codec.RECEIVED: codec.decode_received,
     codec.ASK: codec.decode_numbered,
     codec.ANSWER: codec.decode_numbered,
-    codec.WHO: lambda data, at, end: codec.is_who(data[at:end]),
-    codec.CLUSTER: lambda data, at, end: codec.decode_cluster(data[at:end]),
-    codec.REMOVED: lambda data, at, end: codec.decode_removed(data[at:end]),
+    codec.WHO: lambda data, at, end: hello_frames.is_who(data[at:end]),
+    codec.CLUSTER: lambda data, at, end: hello_frames.decode_cluster(data[at:end]),
+    codec.REMOVED: lambda data, at, end: hello_frames.decode_removed(data[at:end]),
     codec.DIGEST: codec.decode_digest,
 }
 #: Frames that a member of the cluster may send once it has said hello.
@@ -262,7 +262,7 @@ def fuzz_peer(data: bytes) -> None:
 
 def _peer_body(frames: codec.PeerFrames, kind: int, block: bytes, at: int, end: int) -> None:
     if kind == codec.HELLO:
-        codec.decode_hello(block[at:end])
+        hello_frames.decode_hello(block[at:end])
         frames.limit = codec.FRAME_BYTES_MAX
     elif kind in _BODIES:
         _BODIES[kind](block, at, end)

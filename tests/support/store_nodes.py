@@ -12,7 +12,7 @@ from coord.server.clients.connection import Connection
 from coord.server.membership.joining import Joining, forget
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.peers import codec
+from coord.server.peers import codec, raft_frames
 from coord.server.recovery.repair import recover_or_repair
 from coord.server.snapshots.job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
@@ -301,4 +301,4 @@ class StoreNodes:
 
 def forwards_of(queue: deque[bytes]) -> list[tuple[int, int, list[bytes]]]:
     """The FORWARD frames in a queue, decoded."""
-    return [codec.decode_forward(f, 5, len(f)) for f in queue if f[4] == codec.FORWARD]
+    return [raft_frames.decode_forward(f, 5, len(f)) for f in queue if f[4] == codec.FORWARD]

@@ -15,7 +15,7 @@ from typing import Final
 from coord.errors import CoordError, RemoteProtocolError
 from coord.raft.membership import Configuration
 from coord.server.config.addresses import Address, parse_config_text, shown
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames
 from coord.server.peers.guard import PeerGuard
 from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op
@@ -92,13 +92,13 @@ def ask_peer(address: Address, guard: PeerGuard | None = None) -> DiscoveredStor
             if guard.client is not None:
                 sock = stack.enter_context(guard.client.wrap_socket(sock, server_hostname=address[0]))
             _prove(sock, guard)
-        sock.sendall(codec.encode_who())
+        sock.sendall(hello_frames.encode_who())
         body = _read_frame(sock)
     if body[:1] == bytes([codec.REFUSED]):
         raise RemoteProtocolError("refused: " + body[1:].decode(errors="replace"))
     if body[:1] != bytes([codec.CLUSTER]):
         raise RemoteProtocolError("is no peer address of a store")
-    cluster, index, config = codec.decode_cluster(body[1:])
+    cluster, index, config = hello_frames.decode_cluster(body[1:])
     return DiscoveredStore(cluster, index, config, address)
 
 

@@ -49,7 +49,7 @@ from coord.server.membership import steps as changes
 from coord.server.membership.levels import Levels
 from coord.server.membership.steps import MembershipStep, RefusedError
 from coord.server.net.interfaces import PeerDoor
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames
 from coord.tree.datatree import CONFIG
 from coord.tree.node import I32_MAX
 from coord.wire import opcodes as op
@@ -590,7 +590,7 @@ class Reconfiguration:
     def describe(self) -> bytes:
         """See `MembersView.describe`."""
         configs = self._context.core.configs
-        return codec.encode_cluster(self.cluster, configs.newest_index(), configs.current)
+        return hello_frames.encode_cluster(self.cluster, configs.newest_index(), configs.current)
 
 
 def _read_wish(opcode: int, body: bytes) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from coord.server.config.addresses import parse_host_port
 from coord.server.net.interfaces import MembersView, PeerEvents
 from coord.server.net.reactor import TurnReactor
 from coord.server.net.stream import Stream, family_of, is_numeric, tune
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames
 from coord.server.peers.guard import Handshake, PeerGuard
 from coord.tls.context import Engine
 
@@ -90,7 +90,7 @@ class _Dialled(Stream):
             self.flush()
 
     def _say_hello(self) -> None:
-        self.output.append(codec.encode_hello(self._link.owner.hello(self._link.peer, self._link.version)))
+        self.output.append(hello_frames.encode_hello(self._link.owner.hello(self._link.peer, self._link.version)))
         self.flush()
 
     def received(self, data: bytes) -> None:
@@ -108,12 +108,12 @@ class _Dialled(Stream):
                 if kind == codec.REMOVED:
                     owner = self._link.owner
                     if owner.members is not None:
-                        owner.members.removed(self._link.peer, codec.decode_removed(block[at:end]))
+                        owner.members.removed(self._link.peer, hello_frames.decode_removed(block[at:end]))
                     self.fail("refused: this node is not a member")
                     return
                 if kind != codec.HELLO or self.is_up:
                     raise RemoteProtocolError(f"unexpected frame of kind {kind}")
-                self._link.check_answer(codec.decode_hello(block[at:end]))
+                self._link.check_answer(hello_frames.decode_hello(block[at:end]))
                 self.is_up = True
                 self._link.up()
         except RemoteProtocolError as error:
@@ -210,10 +210,10 @@ class _Link:
 
         Only the next one: when the link breaks, the peer may come back with a newer build.
         """
-        if self.version == codec.VERSION and codec.refused_version(reason) == codec.VERSION_BEFORE:
+        if self.version == codec.VERSION and hello_frames.refused_version(reason) == codec.VERSION_BEFORE:
             self._is_older = True
 
-    def check_answer(self, hello: codec.Hello) -> None:
+    def check_answer(self, hello: hello_frames.Hello) -> None:
         owner = self.owner
         if hello.version != self.version:
             raise RemoteProtocolError(f"answers in version {hello.version}, was asked in {self.version}")
@@ -297,12 +297,12 @@ class _Accepted(Stream):
                 if kind == codec.CHALLENGE:
                     self._dismiss(codec.frame(codec.REFUSED, b"this node knows of no secret of the peers"))
                     return
-                if kind == codec.WHO and self._owner.members is not None and codec.is_who(block[at:end]):
+                if kind == codec.WHO and self._owner.members is not None and hello_frames.is_who(block[at:end]):
                     self._dismiss(self._owner.members.describe())
                     return
                 if kind != codec.HELLO:
                     raise RemoteProtocolError("spoke before its hello")
-                self._introduce(codec.decode_hello(block[at:end]))
+                self._introduce(hello_frames.decode_hello(block[at:end]))
                 if self.peer == 0:
                     return
                 self._frames.limit = codec.FRAME_BYTES_MAX
@@ -334,7 +334,7 @@ class _Accepted(Stream):
             self.output.append(answer)
             self.flush()
 
-    def _introduce(self, hello: codec.Hello) -> None:
+    def _introduce(self, hello: hello_frames.Hello) -> None:
         owner = self._owner
         if owner.is_cut:
             return
@@ -345,7 +345,7 @@ class _Accepted(Stream):
                 # Once: a node that waits to be added, or has been removed, dials again and again.
                 owner.told[why] = None
                 log.warn("refused a connection that says it is node {src}: {why}", src=hello.src, why=why)
-            self._dismiss(codec.encode_removed(since) if since else codec.frame(codec.REFUSED, why.encode()))
+            self._dismiss(hello_frames.encode_removed(since) if since else codec.frame(codec.REFUSED, why.encode()))
             return
         owner.told.clear()
         owner.meet(hello)
@@ -354,7 +354,7 @@ class _Accepted(Stream):
         self.incarnation = hello.incarnation
         self.supported = hello.supported
         owner.introduced(self)
-        self.output.append(codec.encode_hello(owner.hello(hello.src, hello.version)))
+        self.output.append(hello_frames.encode_hello(owner.hello(hello.src, hello.version)))
         owner.node.peer_introduced(hello.src, hello.has_log)
         self.flush()
 
@@ -485,7 +485,7 @@ class PeerLinks:
         if self._has_started:
             link.dial()
 
-    def meet(self, hello: codec.Hello) -> None:
+    def meet(self, hello: hello_frames.Hello) -> None:
         """Answer a node that only newer configurations know at the address that it gives itself.
 
         That lasts until the configuration here says where the node is, or the node cannot be reached there.
@@ -578,9 +578,9 @@ class PeerLinks:
             self.strangers.discard(stream)
             stream.close()
 
-    def hello(self, peer: int, version: int = codec.VERSION) -> codec.Hello:
+    def hello(self, peer: int, version: int = codec.VERSION) -> hello_frames.Hello:
         """What this node says of itself."""
-        hello = codec.Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log(), version)
+        hello = hello_frames.Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log(), version)
         hello.supported = self.node.levels.supported
         hello.required = self.node.levels.required()
         if self.members is not None:
@@ -588,7 +588,7 @@ class PeerLinks:
             hello.address = self.members.own_address()
         return hello
 
-    def objection(self, hello: codec.Hello) -> str:
+    def objection(self, hello: hello_frames.Hello) -> str:
         """Why this hello is refused, "" if it is not."""
         if hello.version not in (codec.VERSION_BEFORE, codec.VERSION):
             return f"speaks version {hello.version}, this node {codec.VERSION}"
@@ -604,13 +604,13 @@ class PeerLinks:
             return f"{PROVISIONAL_MAX} nodes that are not members here are being met already"
         return ""
 
-    def mismatch(self, hello: codec.Hello) -> str:
+    def mismatch(self, hello: hello_frames.Hello) -> str:
         """Return why the feature levels of this node and of a node of this cluster do not fit, "" if they do."""
         if hello.cluster != self.cluster or hello.dst != self.node_id or hello.src == self.node_id:
             return ""
         return self.node.levels.objection(hello.src, hello.supported, hello.required)
 
-    def doubt(self, hello: codec.Hello, tls: Engine | None) -> str:
+    def doubt(self, hello: hello_frames.Hello, tls: Engine | None) -> str:
         """Why this connection is not that node's, as its certificate says, "" if it may be."""
         if self.guard is None or not self.guard.verifies_host or tls is None:
             return ""
@@ -618,15 +618,15 @@ class PeerLinks:
         host = link.address[0] if link is not None else hello.address.rpartition(":")[0].strip("[]")
         return "" if tls.names_host(host) else f"shows a certificate that is not for {host}, where node {hello.src} is"
 
-    def _is_newer(self, hello: codec.Hello) -> bool:
+    def _is_newer(self, hello: hello_frames.Hello) -> bool:
         """Whether a stranger has a configuration that this node has not heard of, and an address in it."""
         return self.members is not None and hello.config > self.members.config_index() and hello.address != ""
 
-    def _may_return(self, hello: codec.Hello) -> bool:
+    def _may_return(self, hello: hello_frames.Hello) -> bool:
         """Whether the configuration here that is without a stranger may be none: the stranger may lead by then."""
         return self.members is not None and hello.address != "" and self.members.may_return(hello.src)
 
-    def removed_since(self, hello: codec.Hello) -> int:
+    def removed_since(self, hello: hello_frames.Hello) -> int:
         """For a refused node of this cluster: the index of the configuration that is without it, else 0."""
         if self.members is None or hello.cluster != self.cluster or hello.dst != self.node_id:
             return 0

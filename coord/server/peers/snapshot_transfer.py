@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from coord.errors import CoordError, RemoteProtocolError, StorageError
 from coord.raft.core import RaftCore
 from coord.raft.messages import Message
-from coord.server.peers import codec
+from coord.server.peers import codec, raft_frames
 from coord.storage.snapshot import SnapshotDraft, SnapshotReader, Snapshots
 from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
@@ -104,7 +104,7 @@ class SnapshotOutbox:
                 return False
             sending.offset += len(data)
         else:
-            if not self._links.send(peer, codec.encode_raft(sending.message)):
+            if not self._links.send(peer, raft_frames.encode_raft(sending.message)):
                 return False
             sending.is_sent = True
         return True

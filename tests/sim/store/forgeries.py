@@ -27,7 +27,7 @@ from coord.raft.messages import (
     Message,
     RaftSnapshot,
 )
-from coord.server.peers import codec
+from coord.server.peers import codec, raft_frames
 from tests.sim.raft.chance import Chance
 from tests.sim.raft.checks import Violation
 from tests.sim.store.machinery import SECOND
@@ -110,7 +110,7 @@ class Forger:
         if message is None:
             return
         before = _state(core)
-        frame = codec.encode_raft(message)
+        frame = raft_frames.encode_raft(message)
         try:
             node.peer_frame(src, 1, codec.RAFT, frame, 5, len(frame))
         except RemoteProtocolError:

@@ -28,7 +28,7 @@ from coord.server.membership.removal import Leaving
 from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.peers import codec, link
+from coord.server.peers import hello_frames, link
 from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import IrreparableError, recover_or_repair
 from coord.server.snapshots.job import InlineSnapshotJob
@@ -589,7 +589,7 @@ class World:
             other = process.host.id
             if other != machine and not {(machine, other), (other, machine)} & self.net.cut:
                 frame = process.node.membership.describe()
-                found.append(codec.decode_cluster(frame[5:]))
+                found.append(hello_frames.decode_cluster(frame[5:]))
         if not found:
             raise NobodyAnswersError("no member of a store answers")
         return max(found, key=lambda each: each[1])[2]

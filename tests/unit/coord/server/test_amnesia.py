@@ -21,7 +21,7 @@ from coord.raft.messages import (
 )
 from coord.raft.progress import Progress
 from coord.server.membership.joining import FIRST_ELECTION_WAIT_MS, MARK, MEMORY, Joining, forget, read_memory
-from coord.server.peers import codec
+from coord.server.peers import raft_frames
 from coord.storage.extent import NAME as EXTENT
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -437,11 +437,11 @@ def test_a_voter_never_swaps_its_memory_in_one_step() -> None:
 
 @pytest.mark.parametrize("kind", [PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP, HEARTBEAT_RESP])
 def test_answers_carry_the_memory_where_older_builds_look_at_nothing(kind: int) -> None:
-    frame = codec.encode_raft(Message(kind, 1, 2, 3, match_index=4, memory=MEMORY_MAX))
-    found = codec.decode_raft(frame, 5, len(frame))
+    frame = raft_frames.encode_raft(Message(kind, 1, 2, 3, match_index=4, memory=MEMORY_MAX))
+    found = raft_frames.decode_raft(frame, 5, len(frame))
     assert (found.memory, found.commit, found.match_index) == (MEMORY_MAX, 0, 4)
-    frame = codec.encode_raft(Message(APPEND, 1, 2, 3, commit=9))
-    assert codec.decode_raft(frame, 5, len(frame)).commit == 9
+    frame = raft_frames.encode_raft(Message(APPEND, 1, 2, 3, commit=9))
+    assert raft_frames.decode_raft(frame, 5, len(frame)).commit == 9
 
 
 def test_an_older_member_keeps_the_others_from_writing_memories() -> None:

@@ -9,7 +9,7 @@ import pytest
 from coord.errors import NO_NODE, OK, SESSION_EXPIRED, SESSION_MOVED
 from coord.raft.messages import APPEND
 from coord.server.clients.connection import Limits
-from coord.server.peers import codec
+from coord.server.peers import codec, raft_frames
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest
@@ -272,7 +272,7 @@ def test_a_leader_does_not_split_its_turn_between_peers_and_clients() -> None:
     leader.peers_served()
     client.request(2, op.OP_CREATE, create(b"/y"))
     leader.turn_end()
-    frames = [codec.decode_raft(f, 5, len(f)) for f in nodes.queues[lead, follows] if f[4] == codec.RAFT]
+    frames = [raft_frames.decode_raft(f, 5, len(f)) for f in nodes.queues[lead, follows] if f[4] == codec.RAFT]
     assert [(m.kind, m.commit) for m in frames] == [(APPEND, leader.core.log.commit)]
     assert client.xids() == [1]
 

@@ -14,7 +14,7 @@ from coord.raft.messages import APPEND, APPEND_RESP, CONFIG, HEARTBEAT, SNAPSHOT
 from coord.server.config.addresses import MemberAddress
 from coord.server.membership.reconfig import ADDRESS_CHARS_MAX, WISHES_MAX
 from coord.server.node import Node
-from coord.server.peers import codec
+from coord.server.peers import codec, raft_frames
 from coord.storage.wal import open_wal
 from tests.support.store_nodes import StoreNodes
 from tests.unit.coord.server.membership.test_reconfig import answer, reconfig, store, super_client, wish
@@ -56,7 +56,7 @@ def test_no_forged_term_reaches_the_disk(kind: int) -> None:
         peer = next(i for i in nodes.ids() if i != own)
         before = persisted_term(nodes, own)
         for term in (node.core.term + TERM_LEAP_MAX + 1, (1 << 62) - 1, (1 << 62), (1 << 63) - 2):
-            refused(node, peer, codec.encode_raft(Message(kind, peer, own, term)))
+            refused(node, peer, raft_frames.encode_raft(Message(kind, peer, own, term)))
         assert persisted_term(nodes, own) == before
     nodes.run(20)
     for i in nodes.ids():
@@ -86,7 +86,7 @@ def test_the_leader_is_not_stopped_by_a_forged_frame(make: Callable[[int], Messa
     peer = next(i for i in nodes.ids() if i != own)
     message = make(node.core.term)
     message.src, message.dst = peer, own
-    refused(node, peer, codec.encode_raft(message))
+    refused(node, peer, raft_frames.encode_raft(message))
     assert node.core.leadership is not None
     client = nodes.client(node)
     assert client.is_open

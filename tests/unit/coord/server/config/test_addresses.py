@@ -18,7 +18,7 @@ from coord.server.config.addresses import (
     with_members,
 )
 from coord.server.membership import steps
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames
 from coord.server.peers.link import PeerLinks
 from tests.support.store_nodes import SeededRng
 
@@ -110,7 +110,7 @@ class _View:
         raise AssertionError((peer, index))
 
     def describe(self) -> bytes:
-        return codec.encode_cluster(b"c" * 16, 10, _config())
+        return hello_frames.encode_cluster(b"c" * 16, 10, _config())
 
 
 def test_who_may_dial() -> None:
@@ -124,9 +124,9 @@ def test_who_may_dial() -> None:
         rng=SeededRng(1),
     )
 
-    def hello(src: int, config: int = 10, address: str = "", cluster: bytes = b"c" * 16) -> codec.Hello:
-        raw = codec.encode_hello(codec.Hello(cluster, src, 1, 5, True, config=config, address=address))
-        return codec.decode_hello(raw[5:])
+    def hello(src: int, config: int = 10, address: str = "", cluster: bytes = b"c" * 16) -> hello_frames.Hello:
+        raw = hello_frames.encode_hello(hello_frames.Hello(cluster, src, 1, 5, True, config=config, address=address))
+        return hello_frames.decode_hello(raw[5:])
 
     assert "not a member" in links.objection(hello(5, 99, "h5:1"))  # its members never change
     links.members = _View()
@@ -151,18 +151,18 @@ def test_who_may_dial() -> None:
 
 def test_frames_of_membership() -> None:
     """There and back; what is cut short costs the connection and nothing else."""
-    frame = codec.encode_cluster(b"c" * 16, 10, _config())
-    assert codec.decode_cluster(frame[5:]) == (b"c" * 16, 10, _config())
-    assert codec.decode_removed(codec.encode_removed(77)[5:]) == 77
-    assert codec.is_who(codec.encode_who()[5:])
+    frame = hello_frames.encode_cluster(b"c" * 16, 10, _config())
+    assert hello_frames.decode_cluster(frame[5:]) == (b"c" * 16, 10, _config())
+    assert hello_frames.decode_removed(hello_frames.encode_removed(77)[5:]) == 77
+    assert hello_frames.is_who(hello_frames.encode_who()[5:])
     ask = codec.encode_numbered(codec.ASK, 9, b"{}")
     assert codec.decode_numbered(ask, 5, len(ask)) == (9, b"{}")
     for broken in (b"", frame[5:20], frame[5:40]):
         with pytest.raises(RemoteProtocolError):
-            codec.decode_cluster(broken)
+            hello_frames.decode_cluster(broken)
     with pytest.raises(RemoteProtocolError):
-        codec.decode_removed(b"1234")
+        hello_frames.decode_removed(b"1234")
     with pytest.raises(RemoteProtocolError):
         codec.decode_numbered(b"1234", 0, 4)
-    old = codec.decode_hello(b"RKPR\x00\x01" + bytes(41))
+    old = hello_frames.decode_hello(b"RKPR\x00\x01" + bytes(41))
     assert old.version == 1

@@ -13,7 +13,7 @@ import pytest
 from coord import errors as e
 from coord.server.config.addresses import MemberAddress, config_text, parse_config_text
 from coord.server.node import Node
-from coord.server.peers import codec
+from coord.server.peers import hello_frames
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.jute import buffer
@@ -637,7 +637,7 @@ def test_a_removed_node_learns_of_it() -> None:
     waiting = nodes.start_empty(7)
     waiting.membership.removed(1, index)
     assert waiting.membership.removed_at == 0
-    cluster, at, config = codec.decode_cluster(rest.describe()[5:])
+    cluster, at, config = hello_frames.decode_cluster(rest.describe()[5:])
     assert (cluster, at) == (bytes(16), index)
     assert config == nodes.leader().core.configs.current
 

@@ -12,7 +12,7 @@ from coord.errors import RemoteProtocolError
 from coord.raft.bounds import NUMBER_MAX
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, RaftSnapshot
-from coord.server.peers import codec
+from coord.server.peers import codec, hello_frames, raft_frames
 from coord.tree.command import encode_command
 
 numbers = st.integers(0, NUMBER_MAX - 1)
@@ -33,46 +33,46 @@ def fields(m: Message) -> tuple[object, ...]:
 def test_raft_messages_round_trip(term: int, index: int, commit: int, match: int, ok: bool, some: list[Entry]) -> None:
     """All fields, any entries."""
     message = Message(APPEND, 1, 2, term, index, term, commit, match, ok, index, some or None)
-    frame = codec.encode_raft(message)
-    assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)
+    frame = raft_frames.encode_raft(message)
+    assert fields(raft_frames.decode_raft(frame, 5, len(frame))) == fields(message)
 
 
 @pytest.mark.parametrize("size", [0, 900, 1000, 100_000])
 def test_raft_messages_of_any_size_round_trip(size: int) -> None:
     """Short ones are put together in another way than long ones."""
     message = Message(APPEND, 1, 2, 3, 4, 3, 4, entries=[Entry(3, 5, 0, b"x" * size), Entry(3, 6, 1, b"")])
-    frame = codec.encode_raft(message)
+    frame = raft_frames.encode_raft(message)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)
+    assert fields(raft_frames.decode_raft(frame, 5, len(frame))) == fields(message)
 
 
 @pytest.mark.parametrize("at", [7, 15, 23, 31, 39, 47, 55, 63, 83, 91, 100])
 def test_numbers_of_raft_messages_are_never_negative(at: int) -> None:
     """Neither a node, a term, an index nor a length is; whoever says so is not a peer."""
-    frame = bytearray(codec.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data")])))
+    frame = bytearray(raft_frames.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data")])))
     frame[at] = 0xFF
     with pytest.raises(RemoteProtocolError):
-        codec.decode_raft(bytes(frame), 5, len(frame))
+        raft_frames.decode_raft(bytes(frame), 5, len(frame))
 
 
 def test_a_frame_that_ends_early_is_refused() -> None:
     """Although more bytes lie behind it: they are another frame's."""
-    raft = codec.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data")]))
-    forward = codec.encode_forward(1, 1, [encode_command(1, 2, 3, 5, b"body")])
+    raft = raft_frames.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data")]))
+    forward = raft_frames.encode_forward(1, 1, [encode_command(1, 2, 3, 5, b"body")])
     for end in range(5, len(raft)):
         with pytest.raises(RemoteProtocolError):
-            codec.decode_raft(raft + raft, 5, end)
+            raft_frames.decode_raft(raft + raft, 5, end)
     for end in (5, 20, len(forward) - 1):
         with pytest.raises(RemoteProtocolError):
-            codec.decode_forward(forward + forward, 5, end)
+            raft_frames.decode_forward(forward + forward, 5, end)
 
 
 def test_snapshot_offer_round_trips() -> None:
     """Position, configuration and file name."""
     meta = RaftSnapshot(10, 2, Configuration([1, 2, 3], [], [4], b"1=a:2888:3888\n"), "name.snap")
     message = Message(SNAPSHOT, 1, 2, 5, snapshot=meta)
-    frame = codec.encode_raft(message)
-    assert fields(codec.decode_raft(frame, 5, len(frame))) == fields(message)
+    frame = raft_frames.encode_raft(message)
+    assert fields(raft_frames.decode_raft(frame, 5, len(frame))) == fields(message)
 
 
 @given(st.binary(max_size=200), st.integers(0, 200), st.integers(0, 255))
@@ -80,21 +80,21 @@ def test_snapshot_offer_round_trips() -> None:
 def test_damaged_frames_raise_only_the_named_error(garbage: bytes, position: int, value: int) -> None:
     """Random bytes, and a valid message with one byte changed."""
     message = Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data"), Entry(1, 3, 2, b"more")])
-    frame = bytearray(codec.encode_raft(message))
+    frame = bytearray(raft_frames.encode_raft(message))
     frame[5 + position % (len(frame) - 5)] = value
     for data in (garbage, bytes(frame[5:])):
-        for decode in (codec.decode_raft, codec.decode_forward, codec.decode_touch, codec.decode_chunk):
+        for decode in (raft_frames.decode_raft, raft_frames.decode_forward, codec.decode_touch, codec.decode_chunk):
             with contextlib.suppress(RemoteProtocolError):
                 decode(data, 0, len(data))
         with contextlib.suppress(RemoteProtocolError):
-            codec.decode_hello(data)
+            hello_frames.decode_hello(data)
 
 
 def test_forward_round_trips() -> None:
     """Commands keep their bytes and their order."""
     commands = [encode_command(1, 2, 3, 5, b"body"), encode_command(1, 2, 4, 5, b"")]
-    frame = codec.encode_forward(7, 42, commands)
-    assert codec.decode_forward(frame, 5, len(frame)) == (7, 42, commands)
+    frame = raft_frames.encode_forward(7, 42, commands)
+    assert raft_frames.decode_forward(frame, 5, len(frame)) == (7, 42, commands)
 
 
 def test_chunk_damaged_on_the_way_is_refused() -> None:
@@ -134,8 +134,8 @@ LEVELS = st.integers(0, (1 << 32) - 1)
 def test_hellos_round_trip_in_both_versions(supported: int, required: int, has_log: bool, address: str) -> None:
     """The older version has no levels: its sender supports level 0."""
     for version in (codec.VERSION_BEFORE, codec.VERSION):
-        hello = codec.Hello(b"c" * 16, 1, 2, 7, has_log, version, 9, address, supported, required)
-        got = codec.decode_hello(codec.encode_hello(hello)[5:])
+        hello = hello_frames.Hello(b"c" * 16, 1, 2, 7, has_log, version, 9, address, supported, required)
+        got = hello_frames.decode_hello(hello_frames.encode_hello(hello)[5:])
         levels = (supported, required) if version == codec.VERSION else (0, 0)
         assert (got.supported, got.required) == levels
         assert (got.version, got.src, got.dst, got.has_log, got.config) == (version, 1, 2, has_log, 9)
@@ -144,29 +144,29 @@ def test_hellos_round_trip_in_both_versions(supported: int, required: int, has_l
 
 def test_a_hello_of_the_version_before_is_byte_for_byte_what_older_builds_send() -> None:
     """They take the rest of the frame for the address."""
-    hello = codec.Hello(b"c" * 16, 1, 2, 7, True, codec.VERSION_BEFORE, 9, "h:1", 5, 5)
+    hello = hello_frames.Hello(b"c" * 16, 1, 2, 7, True, codec.VERSION_BEFORE, 9, "h:1", 5, 5)
     body = b"RKPR\x00\x03" + b"c" * 16 + b"".join(n.to_bytes(8, "big") for n in (1, 2, 7)) + b"\1" + bytes(7) + b"\x09"
-    assert codec.encode_hello(hello)[5:] == body + b"h:1"
+    assert hello_frames.encode_hello(hello)[5:] == body + b"h:1"
 
 
 def test_fields_of_later_builds_are_passed_over() -> None:
     """Whatever their length; a field that breaks off, or a level of another size, is no hello."""
-    body = codec.encode_hello(codec.Hello(b"c" * 16, 1, 2, 7, True, supported=3))[5:]
-    assert codec.decode_hello(body + b"\x00\x63\x00\x05later").supported == 3
+    body = hello_frames.encode_hello(hello_frames.Hello(b"c" * 16, 1, 2, 7, True, supported=3))[5:]
+    assert hello_frames.decode_hello(body + b"\x00\x63\x00\x05later").supported == 3
     for rest in (b"\x00", b"\x00\x63\x00\x05late", b"\x00\x01\x00\x02\x00\x03"):
         with pytest.raises(RemoteProtocolError):
-            codec.decode_hello(body + rest)
+            hello_frames.decode_hello(body + rest)
 
 
 def test_the_refusal_of_an_older_listener_names_its_version() -> None:
     """No other refusal makes a dialler try an older version."""
-    assert codec.refused_version("speaks version 4, this node 3") == 3
-    assert codec.refused_version("node 5 is not a member") == 0
-    assert codec.refused_version("speaks version 4, this node 3 and more") == 0
+    assert hello_frames.refused_version("speaks version 4, this node 3") == 3
+    assert hello_frames.refused_version("node 5 is not a member") == 0
+    assert hello_frames.refused_version("speaks version 4, this node 3 and more") == 0
 
 
 def test_a_level_entry_that_cannot_be_read_costs_the_link() -> None:
     """It would stop the node that applies it."""
-    frame = codec.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 1, 3, b"\2")]))
+    frame = raft_frames.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 1, 3, b"\2")]))
     with pytest.raises(RemoteProtocolError, match="feature level"):
-        codec.decode_raft(frame, 5, len(frame))
+        raft_frames.decode_raft(frame, 5, len(frame))

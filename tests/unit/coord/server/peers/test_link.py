@@ -11,7 +11,7 @@ import pytest
 
 from coord.errors import RemoteProtocolError
 from coord.server.net.reactor import TurnReactor
-from coord.server.peers.codec import Hello, decode_hello, encode_hello
+from coord.server.peers.hello_frames import Hello, decode_hello, encode_hello
 from coord.server.peers.link import PROVISIONAL_MAX, PROVISIONAL_TRIES, PeerLinks
 from tests.support.store_nodes import SeededRng
 
