@@ -30,7 +30,7 @@ _MODULES: Final = {
     "server": "batching node node_settings",
     "server/clients": "connection handshake listener pipeline proposals syncs table",
     "server/net": "stream",
-    "server/peers": "codec hello_frames link raft_frames snapshot_transfer",
+    "server/peers": "accepting codec dialing hello_frames link link_context raft_frames snapshot_transfer",
     "server/recovery": "divergence",
     "server/snapshots": "policy",
     "tree": "acl command datatree levels machine node paths plan quota reads requests sessions snapshot watches",

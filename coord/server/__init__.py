@@ -5,7 +5,7 @@
                                        proposals -> node: group -> RaftCore.propose  (leader)
                                                       |         -> FORWARD to the leader (follower)
                                                       v
-                 peer_link <- messages - Ready - entries -> LogWriter (sync in a thread)
+                 peers.link <- messages - Ready - entries -> LogWriter (sync in a thread)
                                                       |
                                                   committed -> StateMachine.apply_group -> outcomes
                                                       |

@@ -398,7 +398,7 @@ class Service:
         node = self.node
         own = self.settings.node_id
         voters = node.core.configs.current.voters
-        present = [peer for peer in self.links.conversing() if peer in voters]
+        present = [peer for peer in self.links.connected_both_ways() if peer in voters]
         if node.core.leader:
             self._is_led = True
         elif own in voters and not node.core.abstains() and 2 * len(present) + 2 > len(voters):

@@ -28,7 +28,6 @@ LONG_FILES: Final = {
     "coord.raft.core": 740,
     "coord.server.membership.reconfig": 660,
     "coord.server.node": 700,
-    "coord.server.peers.link": 670,
     "coord.storage.wal": 690,
     "regions.assign.assigner": 790,
     "master.active": 700,

@@ -5,7 +5,7 @@ cluster does so), and only with the token of `admin.json`. `direction` is as thi
 sends to its peers, `in` what they send to it. `POST /heal` ends it; so does the time, should nobody come back.
 
 A cut behaves as one in the network does. Nothing is refused: what is sent is taken and gets lost, what arrives is
-thrown away, nobody is told. Dialling gets no answer. After `peer_link.GIVE_UP_MS` without one, connections break, as
+thrown away, nobody is told. Dialling gets no answer. After `link_context.GIVE_UP_MS` without one, connections break, as
 the kernel would break them: acknowledgements do not come through, whichever direction is cut. Clients, and this
 process, know nothing of it.
 """
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from twisted.logger import Logger
 
-from coord.server.peers.link import GIVE_UP_MS, PeerLinks
+from coord.server.peers.link import PeerLinks
+from coord.server.peers.link_context import GIVE_UP_MS
 
 log = Logger()
 

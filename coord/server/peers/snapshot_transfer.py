@@ -36,7 +36,7 @@ DISMANTLED_PER_STEP: Final = 20_000
 REFUSED_MS: Final = 5000
 
 
-class Link(Protocol):
+class TransferLinks(Protocol):
     """The part of the peers' door that a transfer needs."""
 
     def send(self, peer: int, frame: bytes) -> bool:
@@ -61,7 +61,7 @@ class _Sending:
 class SnapshotOutbox:
     """Transfers this node is sending, at most one per peer."""
 
-    def __init__(self, snapshots: Snapshots, links: Link) -> None:
+    def __init__(self, snapshots: Snapshots, links: TransferLinks) -> None:
         self._snapshots = snapshots
         self._links = links
         self._sending: dict[int, _Sending] = {}

@@ -28,7 +28,7 @@ from coord.server.membership.removal import Leaving
 from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.peers import hello_frames, link
+from coord.server.peers import dialing, hello_frames
 from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import IrreparableError, recover_or_repair
 from coord.server.snapshots.job import InlineSnapshotJob
@@ -488,7 +488,7 @@ class Host:
 
 
 class _Sockets:
-    """What `coord.server.peers.link` finds under the name `socket`: sockets of the process whose turn it is."""
+    """What `coord.server.peers.dialing` finds under the name `socket`: sockets of the process whose turn it is."""
 
     def __init__(self, world: World, real: Any) -> None:
         self._world = world
@@ -552,7 +552,7 @@ class World:
         self.hosts: dict[int, Host] = {}
         for node_id in range(1, size + self.spares + 1):
             self.hosts[node_id] = Host(self, node_id)
-        self._real_socket = link.socket
+        self._real_socket = dialing.socket
         for host in self.hosts.values():
             host.clock.run_at(chance.between(0.75, 1.3))
             self.at(chance.below(200_000), self._first_start, host)
@@ -612,7 +612,7 @@ class World:
         """
         queue = self._queue
         next_look = self.now
-        real, link.socket = link.socket, _Sockets(self, link.socket)  # type: ignore[assignment,attr-defined]
+        real, dialing.socket = dialing.socket, _Sockets(self, dialing.socket)  # type: ignore[assignment,attr-defined]
         try:
             while queue and queue[0][0] <= end:
                 if done is not None and queue[0][0] >= next_look:
@@ -624,7 +624,7 @@ class World:
         except (AssertionError, Exception) as error:
             raise self.failure(error) from error
         finally:
-            link.socket = real  # type: ignore[attr-defined]
+            dialing.socket = real  # type: ignore[attr-defined]
         self.now = end
         return False
 

@@ -128,25 +128,25 @@ def test_who_may_dial() -> None:
         raw = hello_frames.encode_hello(hello_frames.Hello(cluster, src, 1, 5, True, config=config, address=address))
         return hello_frames.decode_hello(raw[5:])
 
-    assert "not a member" in links.objection(hello(5, 99, "h5:1"))  # its members never change
+    assert "not a member" in links.acceptor.objection(hello(5, 99, "h5:1"))  # its members never change
     links.members = _View()
-    assert links.objection(hello(2)) == ""
-    assert "this node" in links.objection(hello(1))
-    assert "another cluster" in links.objection(hello(2, cluster=b"d" * 16))
-    assert "not a member" in links.objection(hello(5, 10, "h5:1"))
-    assert "not a member" in links.objection(hello(5, 11))
+    assert links.acceptor.objection(hello(2)) == ""
+    assert "this node" in links.acceptor.objection(hello(1))
+    assert "another cluster" in links.acceptor.objection(hello(2, cluster=b"d" * 16))
+    assert "not a member" in links.acceptor.objection(hello(5, 10, "h5:1"))
+    assert "not a member" in links.acceptor.objection(hello(5, 11))
     newer = hello(5, 11, "h5:1")
-    assert links.objection(newer) == ""
-    links.meet(newer)
-    assert links.objection(hello(5)) == ""
-    assert "not a member" in links.objection(hello(6))
+    assert links.acceptor.objection(newer) == ""
+    links.open_provisional(newer)
+    assert links.acceptor.objection(hello(5)) == ""
+    assert "not a member" in links.acceptor.objection(hello(6))
     # Perhaps 6 leads by now, and what removed it here is no part of history.
-    assert links.objection(hello(6, 9, "h6:1")) == ""
-    assert links.removed_since(hello(7)) == 10
-    assert links.removed_since(hello(7, cluster=b"d" * 16)) == 0
+    assert links.acceptor.objection(hello(6, 9, "h6:1")) == ""
+    assert links.acceptor.removed_since(hello(7)) == 10
+    assert links.acceptor.removed_since(hello(7, cluster=b"d" * 16)) == 0
     links.follow({2: ("h2", 1), 4: ("h4", 1)})
-    assert "not a member" in links.objection(hello(3))
-    assert links.objection(hello(4)) == ""
+    assert "not a member" in links.acceptor.objection(hello(3))
+    assert links.acceptor.objection(hello(4)) == ""
 
 
 def test_frames_of_membership() -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from coord.errors import RemoteProtocolError
 from coord.server.net.reactor import TurnReactor
+from coord.server.peers.accepting import PROVISIONAL_MAX
+from coord.server.peers.dialing import PROVISIONAL_TRIES
 from coord.server.peers.hello_frames import Hello, decode_hello, encode_hello
-from coord.server.peers.link import PROVISIONAL_MAX, PROVISIONAL_TRIES, PeerLinks
+from coord.server.peers.link import PeerLinks
 from tests.support.store_nodes import SeededRng
 
 
@@ -112,7 +114,7 @@ def fire(call: Any) -> None:
 
 def next_dial(links: PeerLinks) -> float:
     """Let the next dial happen now; the pause before it in seconds."""
-    reactor: Any = links.reactor
+    reactor: Any = links._context.reactor
     calls = reactor.getDelayedCalls()
     [call] = [one for one in calls if one.func.__self__.peer != 2]
     pause = float(call.getTime() - reactor.seconds())
@@ -122,29 +124,29 @@ def next_dial(links: PeerLinks) -> float:
 
 def test_a_node_that_only_a_hello_knows_is_given_up(links: PeerLinks) -> None:
     """A stranger's invention is not dialled for ever, and with growing pauses."""
-    assert links.objection(stranger(9)) == ""
-    links.meet(stranger(9))
+    assert links.acceptor.objection(stranger(9)) == ""
+    links.open_provisional(stranger(9))
     pauses = [next_dial(links) for _ in range(PROVISIONAL_TRIES - 1)]
     assert sorted(links._links) == [2]
     assert pauses[-1] > pauses[0] > 0.5
-    [call] = links.reactor.getDelayedCalls()  # type: ignore[attr-defined]
+    [call] = links._context.reactor.getDelayedCalls()  # type: ignore[attr-defined]
     assert call.func.__self__.peer == 2
-    links.meet(stranger(9))  # it may try again
+    links.open_provisional(stranger(9))  # it may try again
     assert sorted(links._links) == [2, 9]
 
 
 def test_nodes_that_only_hellos_know_are_bounded(links: PeerLinks) -> None:
     """Ids can be invented without end."""
     for src in range(10, 10 + PROVISIONAL_MAX):
-        assert links.objection(stranger(src)) == ""
-        links.meet(stranger(src))
-    assert "not members" in links.objection(stranger(99))
-    assert links.objection(stranger(10)) == ""
+        assert links.acceptor.objection(stranger(src)) == ""
+        links.open_provisional(stranger(src))
+    assert "not members" in links.acceptor.objection(stranger(99))
+    assert links.acceptor.objection(stranger(10)) == ""
     links.follow({2: ("127.0.0.1", 9), 10: ("127.0.0.1", 1)})  # a member by now, and dialled as one
     assert sorted(links._links) == [2, 10]
-    links.meet(stranger(11))
+    links.open_provisional(stranger(11))
     for _ in range(3 * PROVISIONAL_TRIES):
-        for call in links.reactor.getDelayedCalls():  # type: ignore[attr-defined]
+        for call in links._context.reactor.getDelayedCalls():  # type: ignore[attr-defined]
             fire(call)
     assert sorted(links._links) == [2, 10]
 
@@ -193,4 +195,4 @@ def test_an_address_that_cannot_be_connected_to_costs_a_dial(links: PeerLinks, m
 
     monkeypatch.setattr(socket, "socket", lambda *arguments: Refusing())
     links._open(3, ("127.0.0.1", 99999))
-    assert len(links.reactor.getDelayedCalls()) == 2  # type: ignore[attr-defined]
+    assert len(links._context.reactor.getDelayedCalls()) == 2  # type: ignore[attr-defined]

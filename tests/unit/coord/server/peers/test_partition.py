@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from coord.server.peers.link import GIVE_UP_MS
+from coord.server.peers.link_context import GIVE_UP_MS
 from coord.server.peers.partition import CUT_S_MAX, CutDoor
 
 TOKEN = b"ab" * 32

@@ -1,0 +1,313 @@
+"""The incoming side of links: accept connections, check their hello, hand frames to the node.
+
+An accepted connection belongs to a *stranger* until its hello is accepted. A hello must have our version or the one
+before, name our cluster and this node, come from a member, and show a certificate and feature levels that fit. A
+stranger may also ask for the cluster (WHO); a node that is no longer a member is told so (REMOVED).
+
+A node that this node's configuration does not know may be a member in a newer one. Its hello says how new its
+configuration is, and where to dial the node.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final, Protocol
+
+from twisted.logger import Logger
+
+from coord.errors import RemoteProtocolError
+from coord.server.net.stream import Stream, tune
+from coord.server.peers import codec
+from coord.server.peers.guard import Handshake
+from coord.server.peers.hello_frames import Hello, decode_hello, encode_hello, encode_removed, is_who
+from coord.server.peers.link_context import GIVE_UP_MS, HELLO_TIMEOUT_S, Address, LinkContext
+from coord.tls.context import Engine
+
+log = Logger(__name__)
+
+#: Accepted connections whose hello is not accepted yet; more are closed at once.
+STRANGERS_MAX: Final = 64
+#: Links to nodes that the configuration here does not know. In practice a store gains fewer nodes than this while one
+#: of its nodes is away.
+PROVISIONAL_MAX: Final = 8
+#: Refusals that are logged until a hello is accepted: a stranger can invent a new reason with each hello.
+LOGGED_REFUSALS_MAX: Final = 64
+
+
+class LinkTable(Protocol):
+    """The outgoing links, as far as accepting a hello needs them."""
+
+    def address_of(self, peer: int) -> Address | None:
+        """Return the address at which this node dials `peer`, None without a link."""
+        ...
+
+    def provisional_count(self) -> int:
+        """Return how many links lead to nodes that the configuration here does not know."""
+        ...
+
+    def open_provisional(self, hello: Hello) -> None:
+        """Dial a node that the configuration here does not know at the address in its hello."""
+        ...
+
+
+class AcceptedStream(Stream):
+    """A connection to this node's peer port."""
+
+    def __init__(self, acceptor: Acceptor, sock: socket.socket) -> None:
+        context = acceptor.context
+        super().__init__(context.reactor, sock)
+        self._acceptor = acceptor
+        self._context = context
+        self._frames = codec.PeerFrames()
+        #: The node at the other end, 0 for a stranger.
+        self.peer = 0
+        self.incarnation = 0
+        self.supported = 0
+        self.tls = context.guard.engine(is_server=True) if context.guard is not None else None
+        self._handshake = context.guard.handshake() if context.guard is not None else None
+
+    def received(self, data: bytes) -> None:
+        try:
+            frames = self._frames.feed(data)
+            while frames and self._handshake is not None and not self._handshake.is_done:
+                kind, block, at, end = frames[0]
+                self._check_proof(self._handshake, kind, block[at:end])
+                frames = self._frames.feed(b"") if not self.is_closed else []
+            if self.peer == 0 and frames:
+                kind, block, at, end = frames[0]
+                self._first_frame(kind, block[at:end])
+                if self.peer == 0:
+                    return
+                self._frames.limit = codec.FRAME_BYTES_MAX
+                frames = self._frames.feed(b"")
+            node = self._context.node
+            if self._context.loses_incoming:
+                return
+            for kind, block, at, end in frames:
+                node.peer_frame(self.peer, self.incarnation, kind, block, at, end)
+        except RemoteProtocolError as error:
+            log.warn("connection from {who} broken: {error}", who=self._who(), error=str(error))
+            self.fail(str(error))
+        except Exception as error:
+            if self.peer:
+                raise
+            # A stranger's bytes change nothing of this node.
+            log.failure("bug while reading a connection to the peer port, before its hello")
+            self.fail(f"unreadable: {error!r}")
+
+    def _check_proof(self, handshake: Handshake, kind: int, body: bytes) -> None:
+        """Take a step of the proof of the shared secret. Raises RemoteProtocolError."""
+        try:
+            answer = handshake.counter(kind, body)
+        except RemoteProtocolError as error:
+            self.output.append(codec.frame(codec.REFUSED, str(error).encode()))
+            self.flush()
+            raise
+        if answer:
+            self.output.append(answer)
+            self.flush()
+
+    def _first_frame(self, kind: int, body: bytes) -> None:
+        """Answer a stranger's first frame; `peer` is set if it is a hello that is accepted."""
+        members = self._context.members
+        if kind == codec.CHALLENGE:
+            self._dismiss(codec.frame(codec.REFUSED, b"this node knows of no secret of the peers"))
+        elif kind == codec.WHO and members is not None and is_who(body):
+            self._dismiss(members.describe())
+        elif kind == codec.HELLO:
+            self._introduce(decode_hello(body))
+        else:
+            raise RemoteProtocolError(f"begins with a frame of kind {kind} instead of a hello")
+
+    def _introduce(self, hello: Hello) -> None:
+        context = self._context
+        if context.is_cut:
+            return
+        acceptor = self._acceptor
+        why = acceptor.refuse(hello, self.tls)
+        if why:
+            since = acceptor.removed_since(hello)
+            self._dismiss(encode_removed(since) if since else codec.frame(codec.REFUSED, why.encode()))
+            return
+        self.peer = hello.src
+        self.incarnation = hello.incarnation
+        self.supported = hello.supported
+        acceptor.introduced(self, hello)
+        self.output.append(encode_hello(context.hello(hello.src, hello.version)))
+        context.node.peer_introduced(hello.src, hello.has_log)
+        self.flush()
+
+    def _dismiss(self, frame: bytes) -> None:
+        """Send a stranger its only answer and close the connection."""
+        self.output.append(frame)
+        self.flush()
+        self.close_when_sent()
+        self._acceptor.strangers.discard(self)
+
+    def lost(self, reason: str) -> None:
+        if self.peer == 0 and reason.startswith("TLS"):
+            log.warn("refused a connection to the peer port: {reason}", reason=reason)
+        self._acceptor.lost(self)
+
+    def _who(self) -> str:
+        return f"node {self.peer}" if self.peer else "a stranger"
+
+
+class Acceptor:
+    """The accepted connections of one node: at most one per peer, and some strangers."""
+
+    def __init__(self, context: LinkContext, links: LinkTable) -> None:
+        self.context = context
+        self.strangers: set[AcceptedStream] = set()
+        self._links = links
+        self._accepted: dict[int, AcceptedStream] = {}
+        self._listening: socket.socket | None = None
+        #: Reasons of refusals that are logged since the last accepted hello.
+        self._logged: dict[str, None] = {}
+
+    def start(self, listening: socket.socket) -> None:
+        """Accept connections on `listening`."""
+        assert self._listening is None, "started twice"
+        self._listening = listening
+        self.context.reactor.watch(listening.fileno(), self._accept)
+
+    def stop(self) -> None:
+        """Close the listening socket and every connection."""
+        if self._listening is not None:
+            self.context.reactor.unwatch(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
+        for stream in self._streams():
+            stream.close()
+
+    def _streams(self) -> list[AcceptedStream]:
+        return [*self._accepted.values(), *self.strangers]
+
+    def has(self, peer: int) -> bool:
+        """Return True if `peer` has a link to this node."""
+        return peer in self._accepted
+
+    def drop(self, peer: int) -> bool:
+        """Close the connection of `peer`. Return False if there is none."""
+        accepted = self._accepted.pop(peer, None)
+        if accepted is None:
+            return False
+        accepted.close()
+        return True
+
+    def break_all(self, reason: str) -> None:
+        """Break every connection; peers dial again."""
+        for stream in self._streams():
+            stream.fail(reason)
+
+    def recheck(self) -> None:
+        """Break the connections of peers below the feature level that the node requires now."""
+        for peer, accepted in list(self._accepted.items()):
+            why = self.context.node.levels.objection(peer, accepted.supported, 0)
+            if why:
+                accepted.fail(why)
+
+    def _accept(self, events: int) -> None:  # noqa: ARG002
+        assert self._listening is not None
+        while True:
+            try:
+                sock, _ = self._listening.accept()
+            except OSError:
+                return
+            if len(self.strangers) >= STRANGERS_MAX:
+                sock.close()
+                continue
+            tune(sock, give_up_ms=GIVE_UP_MS)
+            stream = AcceptedStream(self, sock)
+            self.strangers.add(stream)
+            self.context.reactor.callLater(HELLO_TIMEOUT_S, self._drop_stranger, stream)
+
+    def _drop_stranger(self, stream: AcceptedStream) -> None:
+        if stream in self.strangers:
+            self.strangers.discard(stream)
+            stream.close()
+
+    # --- hellos -------------------------------------------------------------------------------------------------------
+
+    def refuse(self, hello: Hello, tls: Engine | None) -> str:
+        """Return why the hello of a connection is refused, and log a new reason; "" if it is accepted."""
+        why = self.level_mismatch(hello) or self.objection(hello) or self.certificate_mismatch(hello, tls)
+        if why and why not in self._logged and len(self._logged) < LOGGED_REFUSALS_MAX:
+            # Once: a node that waits to be added, or has been removed, dials again and again.
+            self._logged[why] = None
+            log.warn("refused a connection that says it is node {src}: {why}", src=hello.src, why=why)
+        return why
+
+    def objection(self, hello: Hello) -> str:
+        """Return why this hello is refused, whatever its levels and its certificate are; "" if it is not.
+
+        The sentence about versions is part of the protocol (`hello_frames.refused_version`).
+        """
+        node_id = self.context.node_id
+        if hello.version not in (codec.VERSION_BEFORE, codec.VERSION):
+            return f"speaks version {hello.version}, this node {codec.VERSION}"
+        if hello.cluster != self.context.cluster:
+            return "belongs to another cluster"
+        if hello.dst != node_id:
+            return f"looks for node {hello.dst}, this is node {node_id}"
+        if hello.src == node_id or hello.src <= 0:
+            return "says that it is this node"
+        if self._links.address_of(hello.src) is not None:
+            return ""
+        if not self._is_newer(hello) and not self._may_return(hello):
+            return f"node {hello.src} is not a member"
+        if self._links.provisional_count() >= PROVISIONAL_MAX:
+            return f"{PROVISIONAL_MAX} nodes that are not members here are being met already"
+        return ""
+
+    def level_mismatch(self, hello: Hello) -> str:
+        """Return why the feature levels of this node and of a node of this cluster do not fit, "" if they do."""
+        context = self.context
+        if hello.cluster != context.cluster or hello.dst != context.node_id or hello.src == context.node_id:
+            return ""
+        return context.node.levels.objection(hello.src, hello.supported, hello.required)
+
+    def certificate_mismatch(self, hello: Hello, tls: Engine | None) -> str:
+        """Return why the certificate of a connection is not that of the node in the hello, "" if it may be."""
+        guard = self.context.guard
+        if guard is None or not guard.verifies_host or tls is None:
+            return ""
+        address = self._links.address_of(hello.src)
+        host = address[0] if address is not None else hello.address.rpartition(":")[0].strip("[]")
+        return "" if tls.names_host(host) else f"shows a certificate that is not for {host}, where node {hello.src} is"
+
+    def _is_newer(self, hello: Hello) -> bool:
+        """Return True for a node with an address in a configuration newer than the newest here."""
+        members = self.context.members
+        return members is not None and hello.config > members.config_index() and hello.address != ""
+
+    def _may_return(self, hello: Hello) -> bool:
+        """Return True if the configuration that lacks a node is not committed: the node may lead after all."""
+        members = self.context.members
+        return members is not None and hello.address != "" and members.may_return(hello.src)
+
+    def removed_since(self, hello: Hello) -> int:
+        """For a refused node of this cluster: return the index of the configuration that lacks it, else 0."""
+        context = self.context
+        if context.members is None or hello.cluster != context.cluster or hello.dst != context.node_id:
+            return 0
+        return context.members.removed_since(hello.src)
+
+    def introduced(self, stream: AcceptedStream, hello: Hello) -> None:
+        """Make a stranger the connection of its peer. The peer's older one is closed before this one is read."""
+        self._logged.clear()
+        self._links.open_provisional(hello)
+        self.context.node.levels.peer_announced(hello.src, hello.supported, hello.required)
+        self.strangers.discard(stream)
+        self.context.reactor.prefer(stream.fd)
+        older = self._accepted.get(stream.peer)
+        self._accepted[stream.peer] = stream
+        if older is not None:
+            older.close()
+
+    def lost(self, stream: AcceptedStream) -> None:
+        """Note that a connection broke."""
+        self.strangers.discard(stream)
+        if stream.peer and self._accepted.get(stream.peer) is stream:
+            del self._accepted[stream.peer]
+            self.context.node.peer_lost(stream.peer)

@@ -1,0 +1,63 @@
+"""What both ends of a link know: the identity of this node, its guard, and the bounds of a connection."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord.env import Rng
+from coord.server.net.interfaces import MembersView, PeerEvents
+from coord.server.net.reactor import TurnReactor
+from coord.server.peers.codec import VERSION
+from coord.server.peers.guard import PeerGuard
+from coord.server.peers.hello_frames import Hello
+
+#: A connection whose hello is not accepted within this time is closed.
+HELLO_TIMEOUT_S: Final = 3.0
+#: The kernel breaks a connection whose data stays unacknowledged for this long.
+GIVE_UP_MS: Final = 5000
+
+Address = tuple[str, int]
+
+
+class LinkContext:
+    """The node as its links see it. The links of one node share one."""
+
+    def __init__(
+        self,
+        reactor: TurnReactor,
+        *,
+        node_id: int,
+        cluster: bytes,
+        incarnation: int,
+        rng: Rng,
+        guard: PeerGuard | None = None,
+    ) -> None:
+        """`cluster`: 16 bytes; `guard`: what peers have to prove, None: nothing."""
+        self.reactor = reactor
+        self.node_id = node_id
+        self.cluster = cluster
+        self.incarnation = incarnation
+        self.rng = rng
+        self.guard = guard
+        #: Set when the links start.
+        self.node: PeerEvents
+        #: None: the members never change.
+        self.members: MembersView | None = None
+        #: Directions in which a drill drops all frames without a sign (`coord.server.peers.partition`).
+        self.loses_incoming = False
+        self.loses_outgoing = False
+
+    @property
+    def is_cut(self) -> bool:
+        """True while a drill cuts this node off. No connection is established then."""
+        return self.loses_incoming or self.loses_outgoing
+
+    def hello(self, peer: int, version: int = VERSION) -> Hello:
+        """Return this node's introduction to `peer`."""
+        hello = Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log(), version)
+        hello.supported = self.node.levels.supported
+        hello.required = self.node.levels.required()
+        if self.members is not None:
+            hello.config = self.members.config_index()
+            hello.address = self.members.own_address()
+        return hello
