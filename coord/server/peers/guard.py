@@ -1,17 +1,18 @@
-"""Who may speak as a peer: certificates, a shared secret, both, or (on a network of its own) anybody.
+"""Authentication of peers: by certificates, a shared secret, both, or (on a private network) neither.
 
-With certificates the whole link is TLS, both ends show one that the cluster's own authority issued, and nothing of the
-peers' protocol is read before that. Where that is asked for, each must also be for the host at which the node is known
-to be: who has one node's certificate cannot speak as another. A shared secret is proved in front of the hello, by both
-ends, without being sent:
+With certificates the whole link is TLS. Both ends show a certificate that the cluster's own authority issued, before
+any frame of the peers' protocol is read. With `verify_host` a certificate must also name the host at which its node is
+known: the certificate of one node is of no use to another.
 
-    dialler                                      listener
+Both ends prove a shared secret before the hello. The secret itself is never sent:
+
+    dialer                                       listener
     CHALLENGE(n1)            ---------------->
                              <----------------   COUNTER(n2, HMAC-SHA-256(secret, "listener" n1 n2))
     PROOF(HMAC(secret, "dialler" n1 n2)), hello ->
 
-n1 and n2 are new for every connection. A secret keeps strangers out; it hides nothing from those who can listen, and
-does not bind what follows: for that there is TLS.
+n1 and n2 are new for every connection. A secret keeps strangers out. It neither hides the frames nor protects them from
+being changed on the way: use TLS for that. The spelling "dialler" is part of the protocol.
 """
 
 from __future__ import annotations
@@ -28,39 +29,47 @@ from coord.tls.context import Engine, TlsFiles, client_context, server_context
 NONCE_BYTES: Final = 32
 _MAC_BYTES: Final = 32
 NO_PROOF: Final = "gives no proof of the peers' secret"
+_LISTENER: Final = b"listener"
+_DIALER: Final = b"dialler"
 
 
 class Handshake:
-    """One connection's proof of the shared secret, either end."""
+    """The proof of the shared secret on one connection, for either end."""
 
     def __init__(self, secret: bytes, nonce: bytes) -> None:
-        """`nonce`: NONCE_BYTES that nobody could guess, for this connection alone."""
+        """`nonce`: NONCE_BYTES unguessable bytes, for this connection alone."""
+        assert len(nonce) == NONCE_BYTES
+        #: True once the other end has proved that it has the secret.
         self.is_done = False
         self._secret = secret
         self._nonce = nonce
-        self._theirs = b""
+        #: The listener's copy of the dialer's nonce.
+        self._dialer_nonce = b""
 
     def challenge(self) -> bytes:
-        """What a dialler sends first."""
+        """Return the dialer's first frame."""
         return frame(CHALLENGE, self._nonce)
 
     def counter(self, kind: int, body: bytes) -> bytes:
-        """The listener's part: the frame to answer with, b"" when the dialler is proved. Raises RemoteProtocolError."""
-        if kind == CHALLENGE and not self._theirs and len(body) == NONCE_BYTES:
-            self._theirs = body
-            return frame(COUNTER, self._nonce + self._mac(b"listener", body, self._nonce))
-        if kind != PROOF or not self._theirs:
+        """For the listener: return the frame to answer with, b"" behind the dialer's proof.
+
+        Raises RemoteProtocolError for a wrong proof or none.
+        """
+        if kind == CHALLENGE and not self._dialer_nonce and len(body) == NONCE_BYTES:
+            self._dialer_nonce = body
+            return frame(COUNTER, self._nonce + self._mac(_LISTENER, body, self._nonce))
+        if kind != PROOF or not self._dialer_nonce:
             raise RemoteProtocolError(NO_PROOF)
-        self._check(body, self._mac(b"dialler", self._theirs, self._nonce))
+        self._check(body, self._mac(_DIALER, self._dialer_nonce, self._nonce))
         return b""
 
     def prove(self, kind: int, body: bytes) -> bytes:
-        """The dialler's part: the frame that follows the listener's. Raises RemoteProtocolError."""
+        """For the dialer: return the frame that answers the listener's. Raises RemoteProtocolError."""
         if kind != COUNTER or len(body) != NONCE_BYTES + _MAC_BYTES:
             raise RemoteProtocolError(NO_PROOF)
         nonce = body[:NONCE_BYTES]
-        self._check(body[NONCE_BYTES:], self._mac(b"listener", self._nonce, nonce))
-        return frame(PROOF, self._mac(b"dialler", self._nonce, nonce))
+        self._check(body[NONCE_BYTES:], self._mac(_LISTENER, self._nonce, nonce))
+        return frame(PROOF, self._mac(_DIALER, self._nonce, nonce))
 
     def _check(self, given: bytes, wanted: bytes) -> None:
         if not hmac.compare_digest(given, wanted):
@@ -72,29 +81,28 @@ class Handshake:
 
 
 class PeerGuard:
-    """What a node was told about its peers' proofs."""
+    """The settings by which a node authenticates its peers."""
 
     def __init__(self, token: Callable[[int], bytes], *, secret: bytes = b"", tls: TlsFiles | None = None) -> None:
-        """`token(n)`: n unguessable bytes. Raises ConfigError for certificates that cannot be used."""
+        """`token(n)` returns n unguessable bytes. Raises ConfigError for certificates that cannot be used."""
         self._token = token
         self._secret = secret
         self._server = server_context(tls) if tls is not None else None
-        #: For those that this node dials.
+        #: For connections that this node opens.
         self.client: ssl.SSLContext | None = client_context(tls) if tls is not None else None
-
-        #: Whether a peer's certificate must name the host where that node is.
+        #: True if a peer's certificate must name the host at which the peer is known.
         self.verifies_host: bool = tls is not None and tls.verify_host
 
     def is_open(self) -> bool:
-        """Whether anybody may speak as a peer."""
+        """Return True if peers are not authenticated at all."""
         return not self._secret and self._server is None
 
     def engine(self, *, is_server: bool, host: str = "") -> Engine | None:
-        """TLS for a new connection, if there is any; `host`: whom this node dials."""
+        """Return the TLS of a new connection, None without certificates; `host`: the one that this node dials."""
         context = self._server if is_server else self.client
         named = host if self.verifies_host and not is_server else ""
         return Engine(context, is_server=is_server, host=named) if context is not None else None
 
     def handshake(self) -> Handshake | None:
-        """The proof of a new connection, if one is asked for."""
+        """Return the proof for a new connection, None without a secret."""
         return Handshake(self._secret, self._token(NONCE_BYTES)) if self._secret else None

@@ -1,13 +1,13 @@
-"""Cutting a node off from its peers, for drills: what a network partition is, on one machine and without root.
+"""Partition injection: cut a node off from its peers, for drills, on one machine and without root.
 
-`POST /cut?for_s=30&direction=both` on the admin port, only of a node that was started with `--drill-links` (a local
-cluster does so), and only with the token of `admin.json`. `direction` is as this node sees it: `out` loses what it
-sends to its peers, `in` what they send to it. `POST /heal` ends it; so does the time, should nobody come back.
+`POST /cut?for_s=30&direction=both` on the admin port cuts the node off. The node must have been started with
+`--drill-links` (a local cluster is), and the request needs the token of `admin.json`. `direction` is seen from this
+node: `out` drops what it sends to its peers, `in` what they send to it. The cut ends with `POST /heal`, or after
+`for_s` seconds if the drill has died.
 
-A cut behaves as one in the network does. Nothing is refused: what is sent is taken and gets lost, what arrives is
-thrown away, nobody is told. Dialling gets no answer. After `link_context.GIVE_UP_MS` without one, connections break, as
-the kernel would break them: acknowledgements do not come through, whichever direction is cut. Clients, and this
-process, know nothing of it.
+A cut behaves like one in the network. Frames are dropped without an error on either side, and attempts to connect get
+no answer. After `link_context.GIVE_UP_MS` connections break, as the kernel would break them: acknowledgements get lost
+whichever direction is cut. Client connections are not affected.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _BEARER: Final = b"Bearer "
 
 
 class CutDoor:
-    """Answers POST /cut and /heal. One per node."""
+    """The handler of POST /cut and /heal. One per node."""
 
     def __init__(self, reactor: Any, links: PeerLinks, token: bytes) -> None:
-        """`token`: what a request must bring; never empty."""
+        """`token`: the bearer token of a request; never empty."""
         assert token
         self._reactor = reactor
         self._links = links
@@ -42,7 +42,7 @@ class CutDoor:
         self._timers: list[Any] = []
 
     def answer_cut(self, request: Any) -> None:
-        """A request has come in (`coord.http`)."""
+        """Answer POST /cut (`coord.http`)."""
         if not self._is_allowed(request):
             return
         direction = _word(request, b"direction") or "both"
@@ -59,15 +59,20 @@ class CutDoor:
             _answer(request, 200, "cut")
 
     def answer_heal(self, request: Any) -> None:
-        """A request has come in."""
+        """Answer POST /heal."""
         if self._is_allowed(request):
             self.heal()
             _answer(request, 200, "healed")
 
     def cut(self, direction: str, seconds: float) -> None:
-        """From now on what goes in that direction, or both, is lost; for so long at most."""
+        """Drop all frames in `direction` until `heal` is called, for `seconds` at most."""
+        assert direction in DIRECTIONS
         self._drop_timers()
-        log.warn("a drill cuts this node off: direction {direction}", direction=direction)
+        log.warn(
+            "a drill cuts this node off from its peers for {seconds:g} s: direction {direction}",
+            seconds=seconds,
+            direction=direction,
+        )
         self._links.lose(is_incoming=direction in ("both", "in"), is_outgoing=direction in ("both", "out"))
         self._timers = [
             self._reactor.callLater(GIVE_UP_MS / 1000, self._links.break_all, "no acknowledgement"),
@@ -75,10 +80,10 @@ class CutDoor:
         ]
 
     def heal(self) -> None:
-        """What is sent arrives again, over new connections: the old ones have lost frames."""
+        """End the cut. Break all connections, since they have lost frames; links dial again."""
         self._drop_timers()
         if self._links.is_cut:
-            log.warn("a drill heals the links of this node")
+            log.warn("the cut of this node from its peers has ended; its links dial again")
             self._links.lose(is_incoming=False, is_outgoing=False)
             self._links.break_all("healed")
 
@@ -101,7 +106,7 @@ class CutDoor:
 
 
 def _word(request: Any, name: bytes) -> str:
-    """The first value of a parameter, "" when it was not given."""
+    """Return the first value of a parameter, "" without one."""
     values = request.args.get(name) or [b""]
     return str(values[0].decode(errors="replace"))
 

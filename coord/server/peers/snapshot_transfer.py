@@ -1,9 +1,13 @@
-"""Snapshots on their way between nodes: one file in chunks over the peer link, checked before anybody uses it.
+"""The transfer of a snapshot between nodes: one file in chunks over the peer link, checked before it is used.
 
-The sender keeps no more than `WINDOW_BYTES` in the link's queue, so heartbeats never wait behind a large state. Behind
-the last chunk, on the same stream, comes the SNAPSHOT message itself: when it arrives the file is complete or it never
-will be. The receiver reads the whole file back into a state of its own, a chunk per turn, makes it durable, answers
-RECEIVED and gives the message to its core; if that wants it, the state is there already.
+    sender (SnapshotOutbox)                    receiver (SnapshotInbox)
+    CHUNK*                   ---------------->  append to a draft
+    SNAPSHOT (Raft message)  ---------------->  read the draft into a new state, a chunk per turn; make it durable
+                             <----------------  RECEIVED(ok)
+
+The sender keeps at most `WINDOW_BYTES` in the link's queue, so heartbeats never wait behind a large state. The SNAPSHOT
+message follows the last chunk on the same stream. So the file is complete when the message arrives, or never will be.
+The receiver gives the message to its Raft core once the state behind it is durable.
 """
 
 from __future__ import annotations
@@ -28,16 +32,16 @@ log = Logger(__name__)
 WINDOW_BYTES: Final = 1 << 20
 #: A snapshot longer than this is refused by the receiver.
 SNAPSHOT_BYTES_MAX: Final = 16 << 30
-#: A file that is being received is synced this often, so that its end is not held up by one long sync.
+#: The receiver syncs its file this often, so that no long sync delays the end of a transfer.
 SYNC_BYTES: Final = 8 << 20
-#: Znodes of a replaced state that are freed in one turn.
+#: Znodes of a replaced state that are freed in one turn: a few ms.
 DISMANTLED_PER_STEP: Final = 20_000
-#: After a snapshot that this node's disk did not take (no room, mostly), none is taken for so long.
+#: The receiver accepts no snapshot for this long after its disk has rejected one, mostly for lack of room.
 REFUSED_MS: Final = 5000
 
 
 class TransferLinks(Protocol):
-    """The part of the peers' door that a transfer needs."""
+    """The links, as far as a transfer needs them."""
 
     def send(self, peer: int, frame: bytes) -> bool:
         """See `PeerDoor.send`."""
@@ -49,6 +53,8 @@ class TransferLinks(Protocol):
 
 
 class _Sending:
+    """A transfer to one peer: how much of the file is in the link's queue, and the message that follows it."""
+
     def __init__(self, message: Message, name: str, reader: SnapshotReader) -> None:
         self.message = message
         self.name = name
@@ -68,7 +74,7 @@ class SnapshotOutbox:
         self._is_doubtful = False
 
     def begin(self, message: Message, core: RaftCore) -> None:
-        """Send the snapshot that `message` offers, then the message."""
+        """Send the snapshot that `message` offers, then the message. An earlier transfer to that peer ends."""
         assert message.snapshot is not None, "SNAPSHOT message without a snapshot"
         peer = message.dst
         self._drop(peer)
@@ -83,7 +89,7 @@ class SnapshotOutbox:
         self.pump(core)
 
     def pump(self, core: RaftCore) -> None:
-        """Fill the links' windows."""
+        """Send chunks until each link's window is full."""
         for peer in sorted(self._sending):
             sending = self._sending[peer]
             while not sending.is_sent and self._links.backlog(peer) < WINDOW_BYTES:
@@ -97,6 +103,7 @@ class SnapshotOutbox:
                     break
 
     def _send_next(self, peer: int, sending: _Sending) -> bool:
+        """Send the next chunk, or the message behind the last one. Return False without a link. Raises OSError."""
         if sending.offset < sending.total:
             data = sending.reader.read_raw(sending.offset, codec.CHUNK_BYTES)
             chunk = codec.Chunk(sending.name, sending.total, sending.offset, data)
@@ -110,7 +117,7 @@ class SnapshotOutbox:
         return True
 
     def ended(self, peer: int, name: str, ok: bool, core: RaftCore) -> None:
-        """The peer says how the transfer went."""
+        """Handle RECEIVED: the peer has the snapshot (`ok`), or could not use it."""
         sending = self._sending.get(peer)
         if sending is not None and sending.name == name:
             self._drop(peer)
@@ -118,12 +125,12 @@ class SnapshotOutbox:
             core.snapshot_status(peer, ok)
 
     def take_doubt(self) -> bool:
-        """Whether, since this was asked last, a peer could not use what was sent: the file may be damaged."""
+        """Return True if a transfer has failed since the last call: the file may be damaged here. Clear the mark."""
         doubt, self._is_doubtful = self._is_doubtful, False
         return doubt
 
     def peer_lost(self, peer: int, core: RaftCore) -> None:
-        """The link broke: the core decides whether to begin again."""
+        """End the transfer to a peer whose link broke. The Raft core decides whether to begin again."""
         if peer in self._sending:
             self._drop(peer)
             core.snapshot_status(peer, False)
@@ -135,18 +142,18 @@ class SnapshotOutbox:
 
 
 class Arrival:
-    """How a transfer to this node has ended: `machine` holds the state, or `error` says why there is none."""
+    """The end of a transfer to this node: `machine` holds the state, or `error` says why there is none."""
 
     def __init__(self, peer: int, message: Message, machine: StateMachine | None, error: str = "") -> None:
         self.peer = peer
-        #: The SNAPSHOT message, for the core if there is a machine.
+        #: The SNAPSHOT message, for the Raft core if there is a machine.
         self.message = message
         self.machine = machine
         self.error = error
 
 
 class _Restoring:
-    """A file that is complete, on its way to becoming a state."""
+    """A complete file that is read into a state, a chunk per turn."""
 
     def __init__(self, peer: int, message: Message, name: str, draft: SnapshotDraft, supported: int) -> None:
         """Raises StorageError, OSError."""
@@ -159,7 +166,7 @@ class _Restoring:
         self.state = StateReader(name, supported)
 
     def step(self) -> StateMachine | None:
-        """Read one chunk; the state once it is whole and durable. Raises StorageError, OSError."""
+        """Read one chunk. Return the state once it is whole and its file durable. Raises StorageError, OSError."""
         chunk = next(self.chunks, None)
         if chunk is not None:
             self.state.feed(chunk)
@@ -170,27 +177,27 @@ class _Restoring:
         return machine
 
     def discard(self) -> None:
-        """Nothing comes of it."""
+        """Remove the file."""
         self.file.close()
         self.draft.discard()
 
 
 class SnapshotInbox:
-    """Transfers this node is receiving, at most one per peer, of which one at a time is being read."""
+    """Transfers to this node, at most one per peer. One complete file at a time is read into a state."""
 
     def __init__(self, snapshots: Snapshots, supported: int = SUPPORTED) -> None:
         self._snapshots = snapshots
         self._supported = supported
         self._drafts: dict[int, tuple[str, SnapshotDraft]] = {}
         self._restoring: _Restoring | None = None
-        #: Peer -> the transfer of which nothing more is taken, since this node's disk refused it.
+        #: Peer -> the transfer whose further chunks are ignored, since this node's disk rejected one.
         self._refused: dict[int, str] = {}
         self._not_before_ms = 0
 
     def take(self, peer: int, chunk: codec.Chunk, now_ms: int) -> bool:
-        """Add a chunk; False when the disk has just refused the transfer (the sender is to be told).
+        """Append a chunk to its draft. Return False when the disk rejects the transfer: the caller answers RECEIVED.
 
-        Raises RemoteProtocolError for a chunk that continues nothing.
+        Raises RemoteProtocolError for a chunk that does not continue its draft.
         """
         if chunk.total > SNAPSHOT_BYTES_MAX or chunk.offset + len(chunk.data) > chunk.total:
             raise RemoteProtocolError(f"snapshot of {chunk.total} bytes, chunk at {chunk.offset}")
@@ -210,7 +217,7 @@ class SnapshotInbox:
             return True
         name, draft = self._drafts.get(peer, ("", None))
         if draft is None or name != chunk.name or draft.size != chunk.offset:
-            raise RemoteProtocolError(f"chunk of {chunk.name} at {chunk.offset} continues nothing")
+            raise RemoteProtocolError(f"chunk of {chunk.name} at {chunk.offset} does not continue what was received")
         try:
             draft.append(chunk.data)
             if draft.size % SYNC_BYTES < len(chunk.data):
@@ -222,7 +229,8 @@ class SnapshotInbox:
 
     def _refuse(self, peer: int, name: str, error: OSError, now_ms: int) -> None:
         log.error(
-            "cannot keep snapshot {name} from node {peer}: {error}; none is taken for {seconds} s",
+            "cannot keep snapshot {name} from node {peer}: {error}; rejecting snapshots for {seconds} s. Make room, or"
+            " check the disk",
             name=name,
             peer=peer,
             error=error.strerror or str(error),
@@ -233,17 +241,20 @@ class SnapshotInbox:
         self._not_before_ms = now_ms + REFUSED_MS
 
     def complete(self, peer: int, message: Message) -> Arrival | None:
-        """The SNAPSHOT message is there, so the file should be. `step` reads it; an answer now is a refusal."""
+        """Begin to read the file of a SNAPSHOT message; `step` goes on. Return how it ended if there is no such file.
+
+        Return None as well for a transfer whose rejection the sender knows.
+        """
         assert message.snapshot is not None, "SNAPSHOT message without a snapshot"
         name = message.snapshot.handle
         received, draft = self._drafts.pop(peer, ("", None))
         if draft is None or received != name:
             if self._refused.pop(peer, "") == name:
-                return None  # said already
-            return Arrival(peer, message, None, f"nothing was received of {name}")
+                return None  # `take` has rejected it
+            return Arrival(peer, message, None, f"the message arrived without the file {name}")
         before = self._restoring
         if before is not None:
-            # Another leader's; this one is the newer.
+            # It came from another leader. The snapshot of the present leader replaces it.
             before.discard()
             self._restoring = None
         try:
@@ -258,13 +269,13 @@ class SnapshotInbox:
         return None
 
     def is_restoring(self) -> bool:
-        """Whether `step` has something to do."""
+        """Return True if `step` has something to do."""
         return self._restoring is not None
 
     def step(self, now_ms: int) -> Arrival | None:
-        """Read a piece: a large state must not hold up heartbeats and clients. How it ended, if it did.
+        """Read one chunk, so that a large state does not delay heartbeats and clients. Return the end, None before.
 
-        Raises UnsupportedLevel: the store has gone on without this build, the node must stop.
+        Raises UnsupportedLevel: the store has a higher feature level than this build, and the node must stop.
         """
         found = self._restoring
         if found is None:
@@ -285,7 +296,7 @@ class SnapshotInbox:
         return Arrival(found.peer, found.message, None, why)
 
     def peer_lost(self, peer: int) -> None:
-        """The link broke: what came so far is of no use."""
+        """Discard the unfinished transfer of a peer whose link broke."""
         self._refused.pop(peer, None)
         _, draft = self._drafts.pop(peer, ("", None))
         if draft is not None:
@@ -296,17 +307,17 @@ class SnapshotInbox:
 
 
 class Dismantling:
-    """States that were replaced, taken apart piece by piece: freeing a million znodes at once takes a second."""
+    """States that were replaced, freed piece by piece: freeing a million znodes at once takes a second."""
 
     def __init__(self) -> None:
         self._trees: list[dict[bytes, ZNode]] = []
 
     def add(self, machine: StateMachine) -> None:
-        """Nobody uses this one any more."""
+        """Queue the znodes of a state that is no longer in use."""
         self._trees.append(machine.tree.nodes)
 
     def step(self) -> bool:
-        """Free some; whether there is more."""
+        """Free some znodes. Return True if there are more."""
         if not self._trees:
             return False
         nodes = self._trees[-1]
