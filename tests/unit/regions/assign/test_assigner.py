@@ -8,7 +8,7 @@ import pytest
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.limits import AssignerConfig
-from regions.messages import OrderOutcome, OrderResult
+from regions.messages import OpenOrder, OrderOutcome, OrderResult
 from regions.records.model import (
     Intent,
     RegionState,
@@ -58,6 +58,50 @@ def test_system_tables_go_first_and_do_not_wait_for_a_plan() -> None:
     cluster.start(A)
     assert cluster.where("s1") == "a"
     assert [plan.keys for plan in cluster.plans] == [["r1-0", "r2-0", "r3-0"]]
+
+
+def test_system_tables_are_placed_before_the_others() -> None:
+    """RT-05: among regions that are placed one by one, whatever order they come in."""
+    cluster = ModelCluster()
+    cluster.tables["sys"] = (TableRecord("sys", "system", system=True), 0)
+    cluster.put(region("r1"), region("s1", table_id="sys"), region("r2"), region("s2", table_id="sys"))
+    cluster.start(A)
+    placed = [write.key for write in cluster.writes if isinstance(write, fx.WriteOffline)]
+    assert placed == ["s1-0", "s2-0", "r1-0", "r2-0"]
+
+
+def test_system_tables_are_placed_before_those_that_the_plan_leaves_out() -> None:
+    """RT-05: new regions wait for the plan, those of a dead server do not, and system tables come before them."""
+    cluster = ModelCluster(AssignerConfig(bulk_min=2))
+    cluster.tables["sys"] = (TableRecord("sys", "system", system=True), 0)
+    cluster.put(region("r1", on=at("b")), region("r2"), region("r3"), region("s1", table_id="sys"))
+    cluster.open.clear()
+    cluster.start(A)
+    placed = [write.key for write in cluster.writes if isinstance(write, fx.WriteOffline)]
+    assert placed == ["s1-0", "r1-0"]
+    assert [plan.keys for plan in cluster.plans] == [["r2-0", "r3-0"]]
+
+
+def test_system_tables_overtake_the_orders_that_wait_for_a_slot() -> None:
+    """RT-05: a region of a system table that comes later is the next that its server gets."""
+    cluster = ModelCluster(AssignerConfig(bulk_min=1000, batch_max=1, busy_max=1))
+    cluster.silent = {"a"}
+    cluster.put(region("r1"), region("r2"), region("r3"))
+    cluster.start(A)
+    assert [order.transition.key for order in _opens(cluster)] == ["r1-0"]
+    cluster.tables["sys"] = (TableRecord("sys", "system", system=True), 0)
+    cluster.handle(ev.TableSeen(*cluster.tables["sys"]))
+    cluster.put(region("s1", table_id="sys"))
+    cluster.handle(ev.RegionSeen(*cluster.regions["s1"]))
+    cluster.silent = set()
+    first = cluster.sent[0]
+    cluster._answer(first)
+    cluster.run()
+    assert [order.transition.key for order in _opens(cluster)] == ["r1-0", "s1-0", "r2-0", "r3-0"]
+
+
+def _opens(cluster: ModelCluster) -> list[OpenOrder]:
+    return [order for sent in cluster.sent if isinstance(sent, fx.SendOpen) for order in sent.orders]
 
 
 def test_no_server_strands_until_one_comes() -> None:
@@ -142,10 +186,10 @@ def test_restarted_server_gets_its_regions_back() -> None:
 
 
 def test_silent_destination_is_replaced_by_a_different_server() -> None:
-    """RT-11."""
+    """RT-11: the server that did not begin is not chosen again, although it has the least to do."""
     cluster = ModelCluster()
     cluster.silent = {"a"}
-    cluster.put(region())
+    cluster.put(region(), *(region(f"b{n}", on=at("b")) for n in range(4)))
     cluster.start(A, B)
     assert cluster.state() is RegionState.OFFLINE
     cluster.pass_time(cluster.config.start_timeout_ms + 2_000)

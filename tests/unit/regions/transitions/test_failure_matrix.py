@@ -17,7 +17,7 @@ import pytest
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.records.model import Incarnation, Intent, RegionState, ReplicaLocation, TableIntent
+from regions.records.model import Intent, RegionState, ReplicaLocation, TableIntent
 from regions.transitions.states import Actor, Cause
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server, transition
 
@@ -263,30 +263,3 @@ def _die(cluster: ModelCluster, dead: tuple[str, ...]) -> None:
     for uuid in dead:
         gone = cluster.servers.pop(uuid)
         cluster.open = {key: owner for key, owner in cluster.open.items() if owner != gone.incarnation}
-
-
-@pytest.mark.parametrize("state", list(RegionState))
-def test_exactly_one_of_many_contenders_takes_a_step(state: RegionState) -> None:
-    """RT-30, TS-06: of several servers and masters that try the same compare-and-set, one wins."""
-    cluster = moving(state)
-    record, version = cluster.unassigned["r1-0"]
-    after = {OFFLINE: OPENING, OPENING: OPENED, CLOSING: CLOSED}.get(state)
-    if after is None:
-        wins = [
-            cluster._write(fx.WriteOffline("r1-0", msgspec.structs.replace(record, state=OFFLINE, destination=at(uuid)),
-                                           state, version, DEATH))
-            for uuid in "abc"
-        ]  # fmt: skip
-    else:
-        cause = {OPENING: Cause.OPEN_ORDER, OPENED: Cause.OPEN_DONE, CLOSED: Cause.CLOSE_DONE}[after]
-        step = msgspec.structs.replace(record, state=after)
-        wins = [_try(cluster, step, version, cause, uuid) for uuid in "abc"]
-    assert sorted(wins) == [-1, -1, version + 1]
-
-
-def _try(cluster: ModelCluster, step: object, version: int, cause: Cause, uuid: str) -> int:
-    found = cluster.unassigned["r1-0"]
-    if found[1] != version:
-        return -1
-    record = msgspec.structs.replace(step, destination=Incarnation(uuid, 1))  # type: ignore[type-var]
-    return cluster.step(Actor.SERVER, record, version, cause)  # type: ignore[arg-type]

@@ -1,0 +1,120 @@
+"""RT-30, TS-06: several writers try to take a step from the same state of a transition, and the store lets one win.
+
+The writers are those of the product, masters' and region servers', and the store compares versions as ZooKeeper does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from twisted.internet.testing import MemoryReactorClock
+
+from master.assignment.transitions import TransitionWriter
+from master.leadership.fence import Fence
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.records.znodes import Layout, decode_transition, encode
+from regions.transitions.states import STEPS, Actor, Step
+from regionserver.replica.effects import WriteStep
+from regionserver.replica.step_writer import StepWriter
+from tests.unit.master.fake_store import FakeStore
+
+LAYOUT = Layout("/rk")
+VERSION = 3
+PATH = LAYOUT.transition("r1", 0)
+
+
+class Race:
+    """Contenders that have all read the same state, each with a writer of its own."""
+
+    def __init__(self, before: RegionState | None) -> None:
+        self.store = FakeStore()
+        for path in LAYOUT.parents():
+            self.store.put(path)
+        self.store.put(LAYOUT.epoch, b"", 4)
+        self.clock = MemoryReactorClock()
+        if before is not None:
+            self.store.put(PATH, encode(TransitionRecord("r1", "t", 0, before)), VERSION)
+        self.won: list[str] = []
+        self.lost: list[str] = []
+
+    def enter(self, name: str, step: Step) -> None:
+        """Queue the step of one contender; nothing reaches the store yet."""
+        server = Incarnation(name, 1)
+        state = step.after or step.before
+        assert state is not None
+        record = TransitionRecord("r1", "t", 0, state, server, server, epoch=4)
+        if step.actor is Actor.SERVER:
+            self._enter_server(name, step, record)
+        else:
+            self._enter_master(name, step, record)
+
+    def _enter_server(self, name: str, step: Step, record: TransitionRecord) -> None:
+        race = self
+
+        class Outcomes:
+            def step_done(self, *_: Any) -> None:
+                race.won.append(name)
+
+            def step_failed(self, _step: WriteStep, _error: str, is_refused: bool) -> None:
+                assert is_refused
+                race.lost.append(name)
+
+            def steps_settled(self) -> None:
+                pass
+
+        store: Any = self.store
+        writer = StepWriter(self.clock, store, LAYOUT, Outcomes(), lambda failure: failure.raiseException())
+        version = -1 if step.before is None else VERSION
+        writer.write(WriteStep(("r1", 0), 1, step.cause, step.before, record, version, epoch=4))
+        self.clock.advance(0)
+
+    def _enter_master(self, name: str, step: Step, record: TransitionRecord) -> None:
+        def done(_effect: object, event: ev.WriteDone | ev.WriteFailed) -> None:
+            (self.won if isinstance(event, ev.WriteDone) else self.lost).append(name)
+
+        store: Any = self.store
+        writer = TransitionWriter(
+            Fence(store, LAYOUT, 4), done, lambda: None, lambda failure: failure.raiseException()
+        )
+        version = -1 if step.before is None else VERSION
+        if step.after is None:
+            assert step.before is not None
+            writer.put(fx.DeleteTransition("r1-0", "r1", 0, step.before, version, step.cause))
+        else:
+            writer.put(fx.WriteOffline("r1-0", record, step.before, version, step.cause))
+        writer.flush()
+
+    def found(self) -> str:
+        """Return the name in the record that the store holds at the end, "" if the znode is gone."""
+        kept = self.store.nodes.get(PATH)
+        if kept is None:
+            return ""
+        record = decode_transition(kept[0], PATH)
+        return "" if record.destination is None else record.destination.uuid
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.actor.value} {step.before} {step.after} {step.cause}")
+def test_one_of_many_that_take_the_same_step_wins(step: Step) -> None:
+    """Three servers, or three masters that all hold the epoch: the store tells one that its step was taken."""
+    race = Race(step.before)
+    for name in "abc":
+        race.enter(name, step)
+    race.store.answer()
+    assert (race.won, sorted(race.lost)) == (["a"], ["b", "c"])
+    assert race.found() == ("" if step.after is None else "a")
+
+
+@pytest.mark.parametrize("before", [None, *RegionState])
+def test_one_of_all_steps_that_may_follow_wins(before: RegionState | None) -> None:
+    """Whichever comes first, each of the other legal steps from the same state is refused, a server's and a master's."""
+    steps = [step for step in STEPS if step.before is before]
+    for first, second in itertools.permutations(steps, 2):
+        race = Race(before)
+        race.enter("a", first)
+        race.enter("b", second)
+        race.store.answer()
+        assert (race.won, race.lost) == (["a"], ["b"]), (first, second)
