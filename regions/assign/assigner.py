@@ -75,6 +75,7 @@ class Assigner:
             closes_max=self.config.closes_max,
             reask_ms=self.config.reask_ms,
             reask_max_ms=self.config.reask_max_ms,
+            open_timeout_ms=self.config.open_timeout_ms,
         )
         self._effects: list[fx.Effect] = []
         self._selection = Selection(self.world, self.config.bulk_min)

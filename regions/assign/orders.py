@@ -32,6 +32,7 @@ class OrderBook:
         closes_max: int,
         reask_ms: int,
         reask_max_ms: int,
+        open_timeout_ms: int,
     ) -> None:
         """`move_target` chooses the destination of a move when its CLOSE goes out."""
         self._world = world
@@ -40,6 +41,7 @@ class OrderBook:
         self._closes_max = closes_max
         self._reask_ms = reask_ms
         self._reask_max_ms = reask_max_ms
+        self._open_timeout_ms = open_timeout_ms
         self._batches: dict[int, list[tuple[Replica, Order]]] = {}
         self._next_batch = 1
         #: Servers with something queued, by uuid.
@@ -176,6 +178,7 @@ class OrderBook:
                         replica.version,
                         region.record,
                         region.version,
+                        open_timeout_ms=self._open_timeout_ms,
                         schema_version=schema_version,
                         kind=region.table.record.kind or KV,
                     )

@@ -198,6 +198,14 @@ def test_silent_destination_is_replaced_by_a_different_server() -> None:
     assert [one.attempt for one in step] == [1]
 
 
+def test_an_order_carries_the_time_that_its_master_gives_the_open() -> None:
+    """X11: by it the server knows how often to report progress; a default would come too late for a shorter time."""
+    cluster = ModelCluster(AssignerConfig(bulk_min=1000, open_timeout_ms=7_000))
+    cluster.put(region())
+    cluster.start(A)
+    assert [order.open_timeout_ms for order in _opens(cluster)] == [7_000]
+
+
 def test_lost_answers_are_asked_about_again() -> None:
     """X10, RT-20: the order is repeated with growing pauses."""
     cluster = ModelCluster()
