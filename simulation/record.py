@@ -8,7 +8,7 @@ they are stored, in the order of their names, and compared once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from regions.cluster.history import HistoryEntry, entries_kept, parse_segment, unpack
@@ -29,9 +29,15 @@ class Step(NamedTuple):
     epoch: int
 
 
-def _told(entry: HistoryEntry) -> Step:
+def _told(entry: HistoryEntry) -> list[Step]:
+    """Return the steps that an entry stands for: its own, after those that are only counted.
+
+    Only reports of progress may be counted without a time of their own: a long open makes many (`trail.TOOK_MAX`).
+    """
     server = entry.server if entry.actor == Actor.SERVER.value else ""
-    return Step(entry.before, entry.after, entry.actor, server, entry.epoch)
+    own = Step(entry.before, entry.after, entry.actor, server, entry.epoch)
+    progress = own._replace(before=RegionState.OPENING.value, after=RegionState.OPENING.value)
+    return [progress] * entry.missed + [own]
 
 
 def _word(state: RegionState | None) -> str:
@@ -56,6 +62,11 @@ class Record:
     def steps(self) -> int:
         """Steps that were taken."""
         return sum(map(len, self._true.values()))
+
+    def entries(self) -> Iterator[HistoryEntry]:
+        """Return the steps that masters have written down, segment by segment."""
+        for name in sorted(self._segments):
+            yield from (entry for entry in self._segments[name] if entry.key)
 
     def taken(
         self,
@@ -93,16 +104,18 @@ class Record:
                     self._violated(f"history: {entry.cause} of {entry.server} at {entry.at_ms} ms is told twice")
                 self._notes.add(entry)
                 continue
-            at = self._written[entry.key] = self._written.get(entry.key, 0) + 1
             true = self._true.get(entry.key, [])
-            told = _told(entry)
-            if at > len(true) or true[at - 1] != told or entry.missed:
-                there = true[at - 1] if at <= len(true) else "no step"
-                self._violated(f"history: step {at} of {entry.key} is told as {told}, and was {there}")
+            for told in _told(entry):
+                at = self._written[entry.key] = self._written.get(entry.key, 0) + 1
+                if at > len(true) or true[at - 1] != told:
+                    there = true[at - 1] if at <= len(true) else "no step"
+                    self._violated(f"history: step {at} of {entry.key} is told as {told}, and was {there}")
 
     def check_kept(self, key: str, data: bytes | None, version: int) -> None:
         """Compare the steps that the znode keeps with those that are not written down; `data` None: it is gone."""
-        kept = [] if data is None else [_told(one) for one in entries_kept(decode_transition(data, key), version)]
+        kept: list[Step] = []
+        for entry in [] if data is None else entries_kept(decode_transition(data, key), version):
+            kept += _told(entry)
         left = self._true.get(key, [])[self._written.get(key, 0) :]
         if kept != left:
             self._violated(f"history: {key} keeps {kept}, and what is not written down is {left}")
@@ -110,10 +123,8 @@ class Record:
     def check_all(self) -> None:
         """At the end of a run: read the segments in the order of their names, as a reader does."""
         found: dict[str, list[Step]] = {}
-        for name in sorted(self._segments):
-            for entry in self._segments[name]:
-                if entry.key:
-                    found.setdefault(entry.key, []).append(_told(entry))
+        for entry in self.entries():
+            found.setdefault(entry.key, []).extend(_told(entry))
         for key, true in self._true.items():
             written = true[: self._written.get(key, 0)]
             if found.get(key, []) != written:

@@ -18,7 +18,7 @@ Key = tuple[str, int]
 
 #: Kind of the simulated service. Masters take it to copy rows between replicas, so a table may have several.
 SIMULATED: Final = "simulated/1"
-#: A slow open says so often that it gets on.
+#: A slow open reports its progress so often; one that hangs does not.
 PROGRESS_US: Final = 1 * SECOND
 #: What hangs ends so soon after the faults have stopped.
 RELEASED_US: Final = 2 * SECOND
@@ -109,15 +109,18 @@ class Opener(RegionOpener):
         span, self._span_us = self._span_us, 0
         return span
 
-    def _takes(self, slow: float, hanging: float) -> None:
+    def _takes(self, slow: float, hanging: float) -> bool:
+        """Draw how long the call takes; return whether it hangs."""
         chance, work = self.process.chance, self._work
         left = work.until - self.process.timeline.now
         if left > 0 and chance.happens(hanging):
             self._span_us = left + chance.below(RELEASED_US)
-        elif left > 0 and chance.happens(slow):
+            return True
+        if left > 0 and chance.happens(slow):
             self._span_us = min(int(chance.between(0.2, 15) * SECOND), left + chance.below(RELEASED_US))
         else:
             self._span_us = 500 + chance.below(20_000)
+        return False
 
     def open(self, opening: Opening) -> None:
         """Begin to open; raises RegionError, OwnerHeld."""
@@ -125,7 +128,7 @@ class Opener(RegionOpener):
         process, work = self.process, self._work
         if process.is_dead:
             return
-        self._takes(work.slow_open, work.hanging_open)
+        hangs = self._takes(work.slow_open, work.hanging_open)
         if work.locks:
             holder = self._holds.locks.get(key)
             if holder is not None and holder[0] != opening.evict:
@@ -137,7 +140,7 @@ class Opener(RegionOpener):
             raise RegionError("the simulation lets this open fail")
         if is_faulty and key[0] in work.deadly:
             process.timeline.later(self._span_us // 2, self._die_of, key[0])
-        for at in range(PROGRESS_US, self._span_us, PROGRESS_US):
+        for at in () if hangs else range(PROGRESS_US, self._span_us, PROGRESS_US):
             process.timeline.later(at, process.turn, opening.progress)
         process.timeline.later(self._span_us, self._has_opened, key)
 

@@ -49,6 +49,22 @@ class LossyStore(WatchedStore):
             callback(EVENT_GAP, path, 0)
 
 
+def lay_ground(store: LossyStore, *, clean: bool = False, servers: int = 1) -> None:
+    """Put a cluster into the store: servers s1 and so on, and one table with one region, open on s1."""
+    for path in ("/rk", *LAYOUT.parents()):
+        store.put(path)
+    store.put(LAYOUT.epoch, b"", 4)
+    store.put(LAYOUT.cluster, encode(ClusterRecord("c", clean_shutdown=clean)))
+    for number in range(1, servers + 1):
+        server = ServerRecord(f"s{number}", "h", number + 1, 7)
+        store.put(LAYOUT.server(server.uuid), encode(server))
+    store.put(LAYOUT.table("t"), encode(TableRecord("t", "orders")))
+    store.put(LAYOUT.name("orders"), b"t")
+    store.put(LAYOUT.table_regions("t"))
+    region = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "s1", 7),))
+    store.put(LAYOUT.region("t", "t.0"), encode(region))
+
+
 class Bench:
     """One master that reigns over one table; it also is what the API looks at."""
 
@@ -64,15 +80,21 @@ class Bench:
         servers: int = 1,
         store: LossyStore | None = None,
         epoch: int = 4,
+        min_servers: int = 1,
+        answers: int = -1,
     ) -> None:
-        """On a store of its own, which has one table, or under a later epoch on one that a former master left."""
+        """On a store of its own, which has one table, or under a later epoch on one that a former master left.
+
+        It is open when this returns, unless it waits for `min_servers`, or the store answers only so many requests.
+        """
         if store is None:
-            self._lay_ground(clean=clean, servers=servers)
+            self.store = LossyStore()
+            lay_ground(self.store, clean=clean, servers=servers)
         else:
             self.store = store
         self.clock = MemoryReactorClock()
         self.ended: list[str] = []
-        settings = MasterSettings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy")
+        settings = MasterSettings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy", min_servers=min_servers)
         planner = Planner(self.clock, folder, engine="greedy", deadline_s=1, spark_master="", spark_min=1)
         self.phases = Phases(self.clock.seconds)
         fence = Fence(self.store, LAYOUT, epoch)  # type: ignore[arg-type]
@@ -82,24 +104,12 @@ class Bench:
         )
         self.api = MasterApi(self)  # type: ignore[arg-type]
         self.active_master.start()
+        if answers >= 0:
+            self.store.answer(answers)
+            return
         for _ in range(4):
             self.go_on(1.0)
-        assert self.active_master.is_open
-
-    def _lay_ground(self, *, clean: bool, servers: int) -> None:
-        self.store = LossyStore()
-        for path in ("/rk", *LAYOUT.parents()):
-            self.store.put(path)
-        self.store.put(LAYOUT.epoch, b"", 4)
-        self.store.put(LAYOUT.cluster, encode(ClusterRecord("c", clean_shutdown=clean)))
-        for number in range(1, servers + 1):
-            server = ServerRecord(f"s{number}", "h", number + 1, 7)
-            self.store.put(LAYOUT.server(server.uuid), encode(server))
-        self.store.put(LAYOUT.table("t"), encode(TableRecord("t", "orders")))
-        self.store.put(LAYOUT.name("orders"), b"t")
-        self.store.put(LAYOUT.table_regions("t"))
-        region = RegionRecord("t", "t.0", replicas=(ReplicaLocation(0, "s1", 7),))
-        self.store.put(LAYOUT.region("t", "t.0"), encode(region))
+        assert self.active_master.is_open or servers < min_servers
 
     def succeeded_by(self, folder: Path) -> Bench:
         """The next master, after this one's session has ended: another session, and an epoch that is one higher."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -12,9 +13,19 @@ from twisted.python.failure import Failure
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
 from regions import messages as ms
-from regions.records.model import PlanRecord, PlanState, ServerRecord, TableIntent, TableRecord
+from regions.records.model import (
+    Incarnation,
+    Intent,
+    PlanRecord,
+    PlanState,
+    RegionState,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TransitionRecord,
+)
 from regions.records.znodes import decode_cluster, decode_plan, encode
-from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore
+from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore, lay_ground
 
 
 @pytest.fixture
@@ -186,3 +197,76 @@ def test_a_connection_lost_at_the_end_of_the_takeover_leaves_nothing_undone(benc
     states = [decode_plan(store.nodes[LAYOUT.plan(plan_id)][0]).state for plan_id in ("a", "b")]
     assert states == [PlanState.DONE, PlanState.DONE]
     assert LAYOUT.run(5) in store.nodes
+
+# --- how a reign begins ---------------------------------------------------------------------------------------------
+
+
+def _orders(bench: Bench) -> int:
+    """Connections to servers that the master has begun, over which orders go out."""
+    return len(bench.clock.tcpClients)
+
+
+def test_a_startup_waits_for_the_servers_that_it_is_to_have(tmp_path: Path) -> None:
+    """RT-03: with `--min-servers 3`, two that have been there for long are not enough; the third is."""
+    store = _before_a_startup()
+    bench = Bench(tmp_path, store=store, min_servers=3, servers=0)
+    active_master = bench.active_master
+    assert active_master is not None
+    for number in (1, 2):
+        store.change(LAYOUT.server(f"n{number}"), encode(ServerRecord(f"n{number}", "h", number, 7)))
+        bench.go_on(60.0)
+        assert (active_master.path, active_master.is_open) == ("", False) or active_master.path == "startup"
+        assert not active_master.is_open
+        assert (len(active_master.registry.servers), _orders(bench)) == (number, 0)
+    store.change(LAYOUT.server("n3"), encode(ServerRecord("n3", "h", 3, 7)))
+    for _ in range(4):
+        bench.go_on(1.0)
+    assert active_master.is_open
+
+
+def test_a_startup_takes_away_what_was_left_before_it_waits_for_servers(tmp_path: Path) -> None:
+    """RT-04: whatever state a transition is in, all servers are dead, so it means nothing."""
+    store = _before_a_startup()
+    paths = [LAYOUT.transition("t.0", number) for number in range(len(RegionState))]
+    for path, state in zip(paths, RegionState, strict=True):
+        number = int(path.rpartition("-")[2])
+        dead = Incarnation("s1", 7)
+        store.put(path, encode(TransitionRecord("t.0", "t", number, state, dead, dead)), 2)
+    bench = Bench(tmp_path, store=store, min_servers=1, servers=0)
+    active_master = bench.active_master
+    assert active_master is not None
+    assert (active_master.path, active_master.is_open) == ("startup", False)
+    assert [path for path in paths if path in store.nodes] == []
+
+
+def _before_a_startup() -> LossyStore:
+    """A store with one table, of which nothing is open, and no server."""
+    store = LossyStore()
+    lay_ground(store, servers=0)
+    return store
+
+
+def test_no_transition_is_missed_whenever_it_changes_while_a_reign_begins(tmp_path: Path) -> None:
+    """MF-03: the watch is in force before anything is read. A server goes on at each moment of the beginning in turn,
+    and the master that is open then knows how it stands without asking again."""
+    answers = 0
+    while True:
+        answers += 1
+        store = LossyStore()
+        lay_ground(store, servers=2)
+        path, s1 = LAYOUT.transition("t.0", 0), Incarnation("s1", 7)
+        closing = TransitionRecord("t.0", "t", 0, RegionState.CLOSING, s1, Incarnation("s2", 7), Intent.OPEN, 3)
+        store.put(path, encode(closing), 0)
+        bench = Bench(tmp_path, store=store, servers=2, answers=answers)
+        bench.hold_servers()
+        active_master = bench.active_master
+        assert active_master is not None
+        if active_master.is_open:
+            break
+        store.change(path, encode(msgspec.structs.replace(closing, state=RegionState.CLOSED)))
+        bench.go_on()
+        assert active_master.is_open, answers
+        replica = active_master.assigner.world.replicas["t.0-0"]
+        assert replica.transition is not None
+        assert replica.transition.state is not RegionState.CLOSING, f"changed after {answers} answers"
+    assert answers > 8, "the beginning takes several rounds"
