@@ -18,6 +18,7 @@ from kazoo.protocol.states import ZnodeStat
 from coord.rpc.blocking import call_blocking
 from coord.rpc.server import Code, RpcError
 from regions import messages as ms
+from regions.cluster.history import HistoryEntry, unpack
 from regions.records.model import RegionRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_region, decode_transition
 from tests.support.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
@@ -230,6 +231,12 @@ class Cluster:
                 with contextlib.suppress(Exception):
                     found.append(decode_transition(self.zk.get(f"{shard}/{name}")[0]))
         return found
+
+    def history(self) -> list[HistoryEntry]:
+        """Return the steps that masters have written down."""
+        folder = self.layout.history
+        found = [self.zk.get(f"{folder}/{name}")[0] for name in sorted(self.zk.get_children(folder))]
+        return [entry for data in found for entry in unpack(data)]
 
     def regions(self) -> list[RegionRecord]:
         found = []

@@ -34,6 +34,31 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         yield running
 
 
+def test_a_startup_waits_for_as_many_servers_as_it_was_told(tmp_path: Path) -> None:
+    """RT-03: with `--min-servers 3`, the regions of the third are not given to the two that come first."""
+    with (
+        any_store("one", tmp_path / "store") as hosts,
+        cluster_on(hosts, tmp_path / "cluster", options=OPTIONS) as cluster,
+    ):
+        cluster.wait_active()
+        cluster.wait_servers(3)
+        cluster.ask_active(ms.CreateTable("big", SPLITS[:29], wait_ms=60_000), ms.Tables)
+        before = cluster.check_owners()
+        for process in [*cluster.masters, *cluster.servers]:
+            process.kill()
+        registered, active = cluster.layout.servers, cluster.layout.active
+        eventually(lambda: not cluster.zk.get_children(registered), what="the store has noticed")
+        eventually(lambda: not cluster.zk.exists(active), what="no master is active")
+        for process in [*cluster.masters, *cluster.servers[:2]]:
+            process.start()
+        eventually(lambda: len(cluster.zk.get_children(registered)) == 2, what="two servers")
+        eventually(lambda: cluster.zk.exists(active), what="an active master")
+        assert cluster.transitions() == []
+        cluster.servers[2].start()
+        cluster.wait_settled()
+        assert cluster.check_owners() == before, "nothing was given to the two that came first"
+
+
 def test_master_dies_while_it_assigns_a_new_table(cluster: Cluster) -> None:
     """X8, RT-13: the table exists when it is answered; whatever is not assigned then, the next master assigns."""
     active = cluster.wait_active()

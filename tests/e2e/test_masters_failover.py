@@ -10,7 +10,9 @@ import pytest
 
 from coord.rpc.server import RpcError
 from regions import messages as ms
-from regions.records.model import RegionState, TableIntent
+from regions.records.model import Incarnation, RegionState, TableIntent, TransitionRecord
+from regions.records.znodes import encode
+from regions.transitions.states import Cause
 from tests.e2e.masters import Cluster, Process, any_store, cluster_on
 from tests.support.helpers import eventually
 
@@ -105,6 +107,11 @@ def test_restarted_cluster_puts_regions_back(cluster: Cluster) -> None:
         process.kill()
     registered = cluster.layout.servers
     eventually(lambda: not cluster.zk.get_children(registered), what="the store has noticed")
+    # What the dead had in hand: a close of which nobody will ever see the end.
+    region = sorted(before)[0]
+    owner = Incarnation(before[region], 1)
+    left = TransitionRecord(region, region.rpartition(".")[0], 0, RegionState.CLOSING, owner, epoch=1)
+    cluster.zk.create(cluster.layout.transition(region, 0), encode(left))
     for server in cluster.servers:
         server.start()
     # A master that starts a cluster waits for servers, but not for long.
@@ -114,6 +121,9 @@ def test_restarted_cluster_puts_regions_back(cluster: Cluster) -> None:
     cluster.wait_servers(3)
     status = cluster.wait_settled()
     assert status.path == "startup"
+    assert "wipe" in {phase.name for phase in status.phases}
+    steps = [step for step in cluster.history() if step.cause == Cause.STARTUP_WIPE.value]
+    assert [(step.region_id, step.before, step.after) for step in steps] == [(region, "CLOSING", "")]
     after = cluster.check_owners()
     kept = sum(after[region] == owner for region, owner in before.items())
     assert kept >= REGIONS * 9 // 10

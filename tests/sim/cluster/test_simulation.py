@@ -87,7 +87,9 @@ def _destination_dies_after_it_opened(world: SimulatedCluster) -> None:
     """RF-08, X5: the master that ordered it is dead, too, and the next one finds OPENED and no server."""
 
     def strike(record: TransitionRecord) -> None:
-        opener = [one for one in world.servers if record.destination is not None and one.uuid == record.destination.uuid]
+        opener = [
+            one for one in world.servers if record.destination is not None and one.uuid == record.destination.uuid
+        ]
         for machine in [*world.masters, *opener]:
             if machine.process is not None:
                 machine.process.kill()
@@ -137,7 +139,12 @@ def test_every_step_of_the_table_is_taken() -> None:
     taken: set[tuple[str, str, str, str]] = set()
     counted: set[str] = set()
     scripts = [DRILLS["random"]] * 12 + [DRILLS["table-creation"]] * 4
-    scripts += [_opens_take_long, _servers_do_not_begin, _destination_dies_after_it_opened, *map(_everything_dies, RegionState)]
+    scripts += [
+        _opens_take_long,
+        _servers_do_not_begin,
+        _destination_dies_after_it_opened,
+        *map(_everything_dies, RegionState),
+    ]
     for seed, script in enumerate(scripts, 1):
         worlds: list[SimulatedCluster] = []
 

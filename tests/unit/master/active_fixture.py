@@ -94,7 +94,9 @@ class Bench:
             self.store = store
         self.clock = MemoryReactorClock()
         self.ended: list[str] = []
-        settings = MasterSettings(store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy", min_servers=min_servers)
+        settings = MasterSettings(
+            store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy", min_servers=min_servers
+        )
         planner = Planner(self.clock, folder, engine="greedy", deadline_s=1, spark_master="", spark_min=1)
         self.phases = Phases(self.clock.seconds)
         fence = Fence(self.store, LAYOUT, epoch)  # type: ignore[arg-type]

@@ -77,9 +77,7 @@ class Race:
             (self.won if isinstance(event, ev.WriteDone) else self.lost).append(name)
 
         store: Any = self.store
-        writer = TransitionWriter(
-            Fence(store, LAYOUT, 4), done, lambda: None, lambda failure: failure.raiseException()
-        )
+        writer = TransitionWriter(Fence(store, LAYOUT, 4), done, lambda: None, lambda failure: failure.raiseException())
         version = -1 if step.before is None else VERSION
         if step.after is None:
             assert step.before is not None

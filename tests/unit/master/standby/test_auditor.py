@@ -13,7 +13,7 @@ from master.standby import auditor as module
 from master.standby.auditor import Auditor
 from regions.diagnose.invariants import STILL_MS, Rule
 from regions.records.alarms import Alarm
-from regions.records.model import RegionRecord, RegionState, TransitionRecord
+from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
 from regions.records.znodes import Layout, decode_alarm, encode
 from tests.unit.master.fake_store import FakeStore, WatchedStore
 
@@ -103,3 +103,78 @@ def test_nothing_stands_still_that_may_have_moved_unseen() -> None:
     assert auditor.alarms == 1, "it has not moved: so it has stood all the time"
     auditor.stop()
     assert store.listeners == []
+
+
+# --- owners ---------------------------------------------------------------------------------------------------------
+
+A, B = Incarnation("a", 1), Incarnation("b", 1)
+
+
+class Owners:
+    """An auditor that has begun, over a cluster with one region that the store gives to server a."""
+
+    def __init__(self) -> None:
+        store = WatchedStore()
+        for path in LAYOUT.parents():
+            store.put(path)
+        self.clock = Clock()
+        self.store = store
+        self.at_rest: dict[str, Incarnation] | None = {"t.0001-0": A}
+        self.held: dict[Incarnation, list[str]] = {A: ["t.0001-0"]}
+        client: Any = store
+        self.auditor = Auditor(
+            self.clock,
+            client,
+            LAYOUT,
+            lambda: 1_000_000 + int(self.clock.seconds() * 1000),
+            "m1",
+            lambda: None if self.at_rest is None else dict(self.at_rest),
+            lambda: {server: list(keys) for server, keys in self.held.items()},
+        )
+        self.auditor.start()
+        store.answer()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the auditor's timers fire, and the store answer."""
+        for _ in range(int(seconds / module.TICK_S)):
+            self.clock.advance(module.TICK_S)
+            self.store.answer()
+
+    def rules(self) -> list[str]:
+        """Return the rules of the alarms in the store."""
+        paths = sorted(path for path in self.store.nodes if path.startswith(f"{LAYOUT.alarms}/"))
+        return [decode_alarm(self.store.nodes[path][0], path).rule for path in paths]
+
+
+def test_what_servers_serve_is_compared_with_the_store_again_and_again() -> None:
+    """N5: a region that nobody serves rings at the second comparison, and not while it is served."""
+    owners = Owners()
+    owners.pass_time(4 * module.OWNERS_S)
+    assert owners.rules() == []
+    owners.held = {A: []}
+    owners.pass_time(module.OWNERS_S)
+    assert owners.rules() == [], "one comparison may be a heartbeat that is late"
+    owners.pass_time(module.OWNERS_S)
+    assert owners.rules() == [Rule.NO_OWNER.value]
+
+
+def test_a_server_that_serves_what_the_store_gives_to_another_is_an_alarm() -> None:
+    """N5: two servers with one region."""
+    owners = Owners()
+    owners.held = {A: ["t.0001-0"], B: ["t.0001-0"]}
+    owners.pass_time(3 * module.OWNERS_S)
+    assert owners.rules() != []
+
+
+def test_only_what_was_at_rest_all_the_time_is_compared() -> None:
+    """N5: a region that moves, or a master that is not active, is no reason for an alarm."""
+    owners = Owners()
+    owners.held = {A: ["t.0001-0"], B: []}
+    just_before = module.OWNERS_S - module.TICK_S
+    for then in ({"t.0001-0": A}, None):
+        for _ in range(3):
+            owners.at_rest = {"t.0001-0": B}
+            owners.pass_time(just_before)
+            owners.at_rest = then
+            owners.pass_time(module.TICK_S)
+    assert owners.rules() == []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import pytest
 
+from cli.main import rk
 from regions.diagnose.unstick import Remedy, unstick
 from regions.messages import Explanation, NextActor
 from regions.records.model import Incarnation
+from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
 S = Incarnation("s1", 1)
 
@@ -39,5 +42,34 @@ def test_the_step_that_helps(explanation: Explanation, answers: bool | None, act
     if action is not Remedy.NOTHING:
         assert plan.steps, "a preview"
         assert plan.cost
-        assert plan.undo
     assert (plan.server == "s1") == (action is Remedy.FENCE)
+
+
+def test_the_way_back_is_named_and_leads_back() -> None:
+    """N11: after a retry or a fence nothing is left to take back; an assignment is taken back by a command of ours."""
+    parked = said("PARKED", NextActor.OPERATOR, attempt=8)
+    hung = said("CLOSING", NextActor.SERVER, server=S)
+    closed = said("CLOSED", NextActor.NOBODY, way_out=["rk region assign t.1: open it"])
+    assert unstick(parked, server_answers=None).undo == "none needed: if it fails again it is parked again"
+    assert unstick(hung, server_answers=False).undo == "none needed: the server joins again by itself, empty"
+    undo = unstick(closed, server_answers=None).undo
+    program, *words = undo.split()
+    assert (program, words) == ("rk", ["region", "unassign", "t.1"])
+    context = click.Context(rk)
+    group = rk.get_command(context, words[0])
+    assert isinstance(group, click.Group)
+    assert group.get_command(context, words[1]) is not None, "the command exists"
+
+
+def test_an_assignment_and_its_way_back_leave_the_region_as_it_was() -> None:
+    """N11: `rk region unassign` brings back the mark that the assignment takes away, and the region is closed again."""
+    cluster = ModelCluster()
+    cluster.put(region(on=at("a")))
+    cluster.start(server("a"), server("b"))
+    cluster.set_unassigned("r1", True)
+    before = (cluster.open, cluster.unassigned, cluster.regions["r1"][0].unassigned)
+    assert before == ({}, {}, True)
+    cluster.set_unassigned("r1", False)
+    assert cluster.where() is not None
+    cluster.set_unassigned("r1", True)
+    assert (cluster.open, cluster.unassigned, cluster.regions["r1"][0].unassigned) == before
