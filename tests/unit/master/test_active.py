@@ -198,6 +198,7 @@ def test_a_connection_lost_at_the_end_of_the_takeover_leaves_nothing_undone(benc
     assert states == [PlanState.DONE, PlanState.DONE]
     assert LAYOUT.run(5) in store.nodes
 
+
 # --- how a reign begins ---------------------------------------------------------------------------------------------
 
 

@@ -108,7 +108,7 @@ def test_one_of_many_that_take_the_same_step_wins(step: Step) -> None:
 
 @pytest.mark.parametrize("before", [None, *RegionState])
 def test_one_of_all_steps_that_may_follow_wins(before: RegionState | None) -> None:
-    """Whichever comes first, each of the other legal steps from the same state is refused, a server's and a master's."""
+    """Whichever comes first, every other legal step from the same state is refused, of servers and masters."""
     steps = [step for step in STEPS if step.before is before]
     for first, second in itertools.permutations(steps, 2):
         race = Race(before)
