@@ -1,30 +1,28 @@
 """The life of every replica on this server: orders and answers in, effects out. Pure.
 
-`regionserver.replica.states` has the whole life cycle as data; a move that is not in it raises InvalidTransition with
-the replica's story. Three things keep it simple:
+The table in `regionserver.replica.states` decides what an event means, the one in `regionserver.replica.orders` what an
+order means. This module keeps the replicas, looks events and orders up and emits the effects. Three rules:
 
-- A replica awaits at most one answer from the store and one from its handler; anything else that arrives is stale.
+- A replica awaits at most one answer from the store and one from the opener. Every answer carries the number of its
+  question; an answer with another number is stale and is dropped.
 - A step that failed, for whatever reason, is settled by reading the znode back (`regionserver.replica.readback`).
-- Orders are idempotent. The same order again gets the same ticket while it runs and the same result afterwards. An
-  order that contradicts a running one waits for its end, and then the store decides by compare-and-set whether it still
-  stands.
+- Orders are idempotent (`regionserver.replica.orders`).
 
-A lost session sends every replica to DROPPING: closed without a word to the store, which has given it away already.
+A lost session sends every replica to DROPPING: closed, and nothing is written, because the store has already given the
+replica away.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
-
-from msgspec.structs import replace
+from typing import Final
 
 from coord.errors import InvalidTransition
 from regions.messages import AlterOrder, AlterResult, CloseOrder, HostedReplica, OpenOrder, OrderOutcome, OrderResult
 from regions.messages.heartbeat import ReplicaReport
 from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
-from regions.transitions import states, trail
-from regions.transitions.states import Actor, Cause
+from regions.transitions.states import Cause
+from regionserver.replica import invariants, orders, step_records
 from regionserver.replica.effects import (
     AskAlive,
     CloseRegion,
@@ -36,32 +34,21 @@ from regionserver.replica.effects import (
     ReadOwner,
     SchemaChanged,
     Stop,
-    WriteStep,
 )
-from regionserver.replica.readback import Readback, is_disowned, judge
-from regionserver.replica.states import LEGAL, SHOWN, LocalReplica, Mark, Phase, Waiting, mark_of
+from regionserver.replica.finished_orders import FinishedOrder, FinishedOrders
+from regionserver.replica.local_replica import LocalReplica, OrderId, WaitingOrder
+from regionserver.replica.orders import Treatment
+from regionserver.replica.readback import Readback, is_disowned, resolve
+from regionserver.replica.states import ALTERED, MOVES, SERVED, Event, Phase
 
-#: How often the store may refuse a step whose znode looks as it should, before the order is given up.
+#: Refusals of a step whose znode looks as it should, before the order is given up.
 REFUSALS_MAX: Final = 5
-#: Attempts to close a replica of a lost session before the process ends itself.
+#: Attempts to close a replica that belongs to another server, before the process ends itself.
 DROPS_MAX: Final = 3
-#: Failed and finished orders remembered for masters that ask again.
-PAST_MAX: Final = 20_000
+#: Moves kept, of all replicas, for the message of an InvalidTransition.
 STORY_MAX: Final = 2_000
-#: Steps that do not write the region's record, and are refused if it has changed.
-_PINNED: Final = (Cause.OPEN_ORDER, Cause.PROGRESS, Cause.CLOSE_ORDER)
-#: Phases in which a replica is here to stay, and is told of its table's schema.
-_ALTERED: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING, Phase.OPEN, Phase.MARKING)
-#: A long open may write its progress this often within the time it has.
+#: An open that takes long writes its progress at most this often within its timeout.
 PROGRESS_PER_TIMEOUT: Final = 4
-
-
-class FinishedOrder(NamedTuple):
-    """The end of an order, for a master that asks again."""
-
-    mark: Mark | None
-    result: OrderResult
-    hosted: HostedReplica | None
 
 
 class Replicas:
@@ -70,13 +57,13 @@ class Replicas:
     def __init__(self, me: Incarnation) -> None:
         self.me = me
         self._replicas: dict[Key, LocalReplica] = {}
-        self._past: dict[Key, FinishedOrder] = {}
+        self._finished = FinishedOrders()
         self._effects: list[Effect] = []
         self._story: deque[tuple[int, Key, str, str, str]] = deque(maxlen=STORY_MAX)
         self._last_number = 0
-        #: How many replicas are in each phase.
+        #: Number of replicas in each phase; `_set_phase` alone changes it.
         self._counts = dict.fromkeys(Phase, 0)
-        #: Replicas of which masters may have to be told something new.
+        #: Replicas to report with the next heartbeat, because they came, went or changed.
         self._changed: dict[Key, None] = {}
 
     # --- reading ---
@@ -85,150 +72,141 @@ class Replicas:
         return len(self._replicas)
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done since the last call, in order. The caller keeps the list."""
+        """Return the effects since the last call, in order, and clear the list."""
         effects, self._effects = self._effects, []
         return effects
 
     def phases(self) -> dict[Phase, int]:
-        """How many replicas are in each phase."""
+        """Return the number of replicas in each phase."""
         return dict(self._counts)
 
     def take_changed(self) -> list[Key]:
-        """Replicas that came, went or changed since the last call (HB-03)."""
+        """Return the replicas that came, went or changed since the last call (HB-03), and clear the list."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
     def keys(self) -> list[Key]:
-        """All replicas here."""
+        """Return the keys of all replicas on this server."""
         return list(self._replicas)
 
     def report(self, key: Key) -> ReplicaReport | None:
-        """A replica as a heartbeat tells of it; None if it is not here."""
+        """Return a replica as a heartbeat reports it; None if it is not on this server."""
         replica = self._replicas.get(key)
-        if replica is None or replica.phase is None:
-            return None
-        shown = SHOWN[replica.phase]
-        return ReplicaReport(
-            key[0], replica.region.table_id, key[1], shown, replica.schema_version, damage=replica.damage
-        )
+        return None if replica is None else replica.report()
 
     def failed(self) -> int:
-        """How many failed opens are remembered."""
-        return sum(past.hosted is not None for past in self._past.values())
+        """Return the number of failed opens that are remembered."""
+        return len(self._finished.failures())
 
     def hosted(self, limit: int = 0) -> list[HostedReplica]:
-        """Replicas and remembered failures, by region id and replica; `limit` 0: all."""
-        shown = [
-            HostedReplica(
-                one.key[0],
-                one.region.table_id,
-                one.key[1],
-                SHOWN[one.phase],
-                one.since_ms,
-                one.damage or one.error,
-                schema_version=one.schema_version,
-                token=0 if one.location is None else one.location.token,
-            )
-            for one in self._replicas.values()
-            if one.phase is not None
-        ]
-        shown += [past.hosted for past in self._past.values() if past.hosted is not None]
+        """Return replicas and remembered failures, sorted by region id and replica; `limit` 0: all."""
+        shown = [one.hosted() for one in self._replicas.values()]
+        shown += self._finished.failures()
         shown.sort(key=lambda one: (one.region_id, one.replica))
         return shown[:limit] if limit else shown
 
     def served(self, key: Key) -> tuple[RegionRecord, ReplicaLocation] | None:
-        """Record and location of a replica whose requests may be answered; None unless its OPENED is in the store."""
+        """Return record and location of a replica whose requests may be answered: its OPENED is in the store."""
         replica = self._replicas.get(key)
-        if replica is None or replica.location is None or replica.phase not in (Phase.OPEN, Phase.MARKING):
+        if replica is None or replica.location is None or replica.phase not in SERVED:
             return None
         return replica.region, replica.location
 
     def story(self, key: Key) -> list[str]:
-        """The latest moves of one replica, oldest first."""
+        """Return the latest moves of one replica, oldest first."""
         return [
             f"{at_ms} {before} --{event}--> {after}" for at_ms, of, before, event, after in self._story if of == key
         ]
 
+    def validate(self) -> None:
+        """Check every invariant of `regionserver.replica.invariants`. For tests and simulations: reads everything.
+
+        Raises:
+            AssertionError: naming every invariant that does not hold.
+        """
+        finished, number = self._finished.kept, self._last_number
+        wrong = invariants.violations(
+            invariants.Contents(self.me, self._replicas, finished, self._counts, number, DROPS_MAX, self._effects)
+        )
+        assert not wrong, f"replicas of {self.me}: " + "; ".join(wrong)
+
     # --- orders ---
 
     def order_open(self, order: OpenOrder, epoch: int, now_ms: int) -> OrderResult | int:
-        """Take an OPEN order: its result if that is certain now, else the ticket that `Decided` will name."""
+        """Take an OPEN order. Return its result if that is certain now, else the ticket that `Decided` will name."""
         record = order.transition
         key = (record.region_id, record.replica)
         self.alter(AlterOrder(*key, order.schema_version))
         if record.state is RegionState.OPENING and record.destination == self.me:
             return self._asked_again(key)
         if record.state is not RegionState.OFFLINE or record.destination != self.me:
-            return _result(
-                key, OrderOutcome.REFUSED, error=f"the order's record is {record.state} for {record.destination}"
-            )
-        mark = mark_of(order)
+            why = f"the order's record is {record.state} for {record.destination}"
+            return _result(key, OrderOutcome.REFUSED, error=why)
+        order_id = OrderId.of(order)
         replica = self._replicas.get(key)
         if replica is None:
-            past = self._past.get(key)
-            if past is not None and past.mark == mark:
-                return past.result
-            replica = LocalReplica(key, order.region, now_ms)
+            past = self._finished.opens(key, order_id)
+            if past is not None:
+                return past
+            return self._claim(LocalReplica(key, order.region, now_ms), order, epoch, self._number(), now_ms)
+        is_same = replica.order_id == order_id
+        treatment = orders.of_open(replica.phase, is_same=is_same)
+        if treatment is Treatment.BEGIN:
             return self._claim(replica, order, epoch, self._number(), now_ms)
-        if replica.mark == mark:
-            if replica.phase is Phase.OPEN:
-                return _result(key, OrderOutcome.DONE, replica.version)
-            if replica.phase in (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING):
-                return replica.ticket
-            return _result(key, OrderOutcome.REFUSED, replica.version, f"that order is over, it is {replica.phase} now")
-        if replica.phase is Phase.OPEN:
-            return self._claim(replica, order, epoch, self._number(), now_ms)
-        return self._wait(replica, order, epoch)
+        if treatment is Treatment.WAIT:
+            return self._wait(replica, order, epoch)
+        return self._same_open(replica, treatment, f"that order is over, it is {replica.phase} now")
 
     def _asked_again(self, key: Key) -> OrderResult | int:
-        """What became of an open that has begun: a master asks that sees OPENING, perhaps not the one that ordered it.
+        """Answer a master that sees OPENING in the store and asks what became of the open.
 
-        A long open must not be taken for a failed one (MF-07, RT-11): its deadline is the transition's.
+        Another master may have ordered the open. A long open must not be taken for a failed one (MF-07, RT-11): its
+        deadline is the transition's.
         """
         replica = self._replicas.get(key)
         if replica is None:
-            past = self._past.get(key)
-            if past is not None and past.mark is not None:
-                return past.result
-            return _result(key, OrderOutcome.REFUSED, error="it is not being opened here")
-        if replica.phase is Phase.OPEN:
-            return _result(key, OrderOutcome.DONE, replica.version)
-        if replica.phase in (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING):
+            past = self._finished.opens(key)
+            return past or _result(key, OrderOutcome.REFUSED, error="it is not being opened here")
+        return self._same_open(replica, orders.of_open(replica.phase, is_same=True), f"it is {replica.phase}")
+
+    def _same_open(self, replica: LocalReplica, treatment: Treatment, why_not: str) -> OrderResult | int:
+        """Answer an OPEN order that was sent before."""
+        if treatment is Treatment.JOIN:
             return replica.ticket
-        return _result(key, OrderOutcome.REFUSED, replica.version, f"it is {replica.phase}")
+        if treatment is Treatment.DONE:
+            return _result(replica.key, OrderOutcome.DONE, replica.version)
+        assert treatment is Treatment.REFUSE, f"the same order for {replica} again: {treatment}"
+        return _result(replica.key, OrderOutcome.REFUSED, replica.version, why_not)
 
     def order_close(self, order: CloseOrder, epoch: int, now_ms: int) -> OrderResult | int:
         """Take a CLOSE order; answers as `order_open`."""
         key = (order.region_id, order.replica)
         replica = self._replicas.get(key)
         if replica is None:
-            past = self._past.get(key)
-            if past is not None and past.mark is None:
-                return past.result
-            return _result(key, OrderOutcome.REFUSED, error="it is not open here")
-        if replica.phase is Phase.OPEN:
+            past = self._finished.closes(key)
+            return past or _result(key, OrderOutcome.REFUSED, error="it is not open here")
+        treatment = orders.of_close(replica.phase, is_newer_master=epoch > replica.epoch)
+        if treatment is Treatment.BEGIN and replica.phase is Phase.OPEN:
             return self._mark_closing(replica, order, epoch, self._number(), now_ms)
-        if replica.phase is Phase.STUCK:
+        if treatment is Treatment.BEGIN:
             replica.ticket = self._number()
-            self._move(replica, "close ordered", Phase.CLOSING, now_ms)
-            self._close(replica)
+            self._advance(replica, Event.CLOSE_ORDERED, now_ms)
             return replica.ticket
-        if replica.phase is Phase.MARKING and epoch > replica.epoch:
-            # The store refuses the step of a master that has been replaced; then this one's turn comes.
+        if treatment is Treatment.WAIT:
             return self._wait(replica, order, epoch)
-        if replica.phase in (Phase.MARKING, Phase.CLOSING, Phase.RELEASING):
+        if treatment is Treatment.JOIN:
             return replica.ticket
-        if replica.phase is Phase.ANNOUNCING:
-            return self._wait(replica, order, epoch)
+        assert treatment is Treatment.REFUSE, f"an order to close {replica}: {treatment}"
         return _result(key, OrderOutcome.REFUSED, replica.version, f"it is {replica.phase}")
 
     def alter(self, order: AlterOrder) -> AlterResult:
-        """Tell a replica of its table's schema version (DD-07); one that is not here, or leaves, gets none.
+        """Give a replica its table's schema version (DD-07) and return the version that it has now.
 
-        It never goes back: an order may come late, or twice.
+        The version never decreases: an order may come late, or twice. Return -1 for a replica that is not here, or that
+        is leaving.
         """
         replica = self._replicas.get((order.region_id, order.replica))
-        if replica is None or replica.phase not in _ALTERED:
+        if replica is None or replica.phase not in ALTERED:
             return AlterResult(order.region_id, order.replica, -1)
         self._learn_schema(replica, order.schema_version)
         return AlterResult(order.region_id, order.replica, replica.schema_version)
@@ -243,7 +221,7 @@ class Replicas:
         return True
 
     def order_review(self, key: Key) -> OrderResult:
-        """A master doubts that an open replica is ours: the store's word decides, not the master's (FN-03)."""
+        """Take a master's doubt that an open replica belongs here: the store decides, not the master (FN-03)."""
         replica = self._replicas.get(key)
         if replica is None:
             return _result(key, OrderOutcome.DONE)
@@ -257,54 +235,38 @@ class Replicas:
     def reviewed(
         self, key: Key, number: int, found: TransitionRecord | None, region: RegionRecord | None, now_ms: int
     ) -> None:
-        """The answer to ReadOwner. What is not ours is closed without a word to the store, which knows better."""
+        """Take the answer to ReadOwner. Drop the replica if the store says that it is not on this server."""
         replica = self._replicas.get(key)
         if replica is None or replica.review_number != number:
             return
         replica.review_number = 0
         if replica.phase is Phase.OPEN and is_disowned(self.me, key[1], found, region):
-            self._move(replica, "disowned", Phase.DROPPING, now_ms)
-            self._close(replica)
+            self._advance(replica, Event.DISOWNED, now_ms)
 
     def step_done(self, key: Key, number: int, version: int, region_version: int, now_ms: int, zxid: int = 0) -> None:
-        """The step is in the store; `version` is the znode's now, `region_version` the region record's if written.
+        """Go on after a step that is in the store.
 
-        `zxid` is that of the write, as the znode's Stat has it (0 for a creation, whose zxid nobody needs).
+        `version` is that of the transition's znode now, `region_version` that of the region's record if the step wrote
+        it. `zxid` is that of the write, as the znode's Stat has it (0 for a creation: nothing uses its zxid).
         """
         replica = self._awaiting_step(key, number)
         if replica is None:
             return
-        assert replica.step is not None, f"{key} awaits a step it did not take"
+        assert replica.step is not None, f"{replica} awaits the answer to a step that it did not take"
         step, replica.step, replica.refusals = replica.step, None, 0
         replica.record, replica.version = step.record, version
         if step.region is not None:
             replica.region, replica.region_version = step.region, region_version
         if step.cause is Cause.OPEN_ORDER:
             replica.token = zxid
-            if replica.is_open:
-                self._move(replica, "step taken", Phase.ANNOUNCING, now_ms)
-                self._announce(replica, now_ms)
-            else:
-                self._move(replica, "step taken", Phase.OPENING, now_ms)
-                replica.progress_ms = now_ms
-                self._open(replica)
-        elif step.cause is Cause.PROGRESS:
-            if replica.is_open:
-                self._move(replica, "opened", Phase.ANNOUNCING, now_ms)
-                self._announce(replica, now_ms)
-        elif step.cause is Cause.OPEN_DONE:
-            self._move(replica, "step taken", Phase.OPEN, now_ms)
-            self._decide(replica, OrderOutcome.DONE)
-            self._next_order(replica, now_ms)
-        elif step.cause is Cause.CLOSE_ORDER:
-            self._move(replica, "step taken", Phase.CLOSING, now_ms)
-            self._close(replica)
-        else:
-            result = self._decide(replica, OrderOutcome.DONE)
-            self._forget(replica, "step taken", FinishedOrder(None, result, None), now_ms)
+        if step.cause is not Cause.PROGRESS:
+            self._advance(replica, Event.STEP_TAKEN, now_ms)
+        elif replica.is_open:
+            # The opener was done before the progress was written; the replica has waited for that write.
+            self._advance(replica, Event.OPENED, now_ms)
 
     def step_failed(self, key: Key, number: int, error: str, is_refused: bool) -> None:
-        """The step was refused by the store, or (not `is_refused`) nobody knows: read the znode back."""
+        """Read the znode back after a step that the store refused, or (not `is_refused`) whose answer was lost."""
         replica = self._awaiting_step(key, number)
         if replica is None or replica.step is None:
             return
@@ -324,42 +286,31 @@ class Replicas:
         now_ms: int,
         zxid: int = 0,
     ) -> None:
-        """What is in the store at a step that failed; None: no such znode. `zxid`: the transition's last write."""
+        """Take the store's content after a step that failed; `found` None: no such znode. `zxid`: its last write."""
         replica = self._awaiting_step(key, number)
         if replica is None or replica.step is None:
             return
         step = replica.step
-        verdict = judge(
-            step.cause,
-            self.me,
-            found,
-            same_version=version == step.version,
-            region=region,
-            location=replica.location,
-        )
-        if verdict is Readback.AGAIN and replica.refusals >= REFUSALS_MAX:
-            verdict = Readback.LOST
-        if verdict is Readback.LOST:
+        is_same, location = version == step.version, replica.location
+        what = resolve(step.cause, self.me, found, same_version=is_same, region=region, location=location)
+        if what is Readback.LOST or (what is Readback.AGAIN and replica.refusals >= REFUSALS_MAX):
             replica.step = None
             self._step_lost(replica, step.cause, found, version, now_ms)
             return
         if region is not None:
-            # Whatever else the record says by now stands; the step adds the location to it.
+            # Changes that others made to the record stand; the step adds the location to them.
             replica.region, replica.region_version = region, region_version
-        if verdict is Readback.TAKEN:
+        if what is Readback.TAKEN:
             step.record, step.region = found if found is not None else step.record, None
             replica.step_number = number
             self.step_done(key, number, version, region_version, now_ms, zxid)
             return
-        record = step.record
         if step.before is not None and found is not None:
             replica.version = version
-            # A step before this one may be in the store although it was not known here: the znode has them all.
-            record = replace(record, took=trail.add(found.took, record.took[-1]))
-        self._write(replica, step.cause, step.before, record)
+        self._write(replica, step.cause, step.before, step_records.again(step, found))
 
     def holder_seen(self, key: Key, number: int, holder: Incarnation, is_alive: bool, now_ms: int) -> None:
-        """The answer to AskAlive."""
+        """Take the answer to AskAlive: open the replica all the same if its former owner is dead."""
         replica = self._awaiting_step(key, number)
         if replica is None or replica.phase is not Phase.OPENING:
             return
@@ -368,30 +319,26 @@ class Replicas:
         else:
             self._open(replica, evict=holder)
 
-    # --- answers of the handler ---
+    # --- answers of the opener ---
 
     def opened(self, key: Key, number: int, now_ms: int) -> None:
-        """The handler has the replica open."""
+        """Go on after the opener has opened the replica."""
         replica = self._awaiting_job(key, number)
         if replica is None:
             return
         replica.is_open = True
         self._learn_schema(replica, replica.schema_version)
-        if replica.phase is Phase.DROPPING:
-            self._move(replica, "opened", Phase.DROPPING, now_ms)
-            self._close(replica)
-        elif replica.step is None:
-            self._move(replica, "opened", Phase.ANNOUNCING, now_ms)
-            self._announce(replica, now_ms)
+        if replica.step is None:
+            self._advance(replica, Event.OPENED, now_ms)
 
     def open_failed(self, key: Key, number: int, error: str, now_ms: int) -> None:
-        """The handler could not open the replica, and holds nothing of it."""
+        """Give the order up after the opener could not open the replica, and holds nothing of it."""
         replica = self._awaiting_job(key, number)
         if replica is not None:
             self._open_failed(replica, error, now_ms)
 
     def owner_held(self, key: Key, number: int, holder: Incarnation, now_ms: int) -> None:
-        """The handler found the replica held by another incarnation: only a dead one may be evicted."""
+        """Go on after the opener found the replica held by another incarnation: only a dead one may be evicted."""
         replica = self._awaiting_job(key, number)
         if replica is None:
             return
@@ -402,46 +349,23 @@ class Replicas:
             self._open_failed(replica, f"server {holder} holds it", now_ms)
 
     def closed(self, key: Key, number: int, now_ms: int) -> None:
-        """The handler has closed the replica."""
+        """Go on after the opener has closed the replica."""
         replica = self._awaiting_job(key, number)
-        if replica is None:
-            return
-        replica.is_open = False
-        if replica.phase is Phase.DROPPING:
-            self._forget(replica, "closed", None, now_ms)
-            return
-        self._move(replica, "closed", Phase.RELEASING, now_ms)
-        assert replica.record is not None, f"{key} closes without a transition"
-        took = trail.add(replica.record.took, now_ms)
-        record = replace(
-            replica.record,
-            state=RegionState.CLOSED,
-            since_ms=now_ms,
-            deadline_ms=0,
-            took=took,
-            damage=replica.damage,
-        )
-        self._write(replica, Cause.CLOSE_DONE, RegionState.CLOSING, record)
+        if replica is not None:
+            replica.is_open = False
+            self._advance(replica, Event.CLOSED, now_ms)
 
     def close_failed(self, key: Key, number: int, error: str, now_ms: int) -> None:
-        """The handler could not close the replica, and must be taken to have it open still."""
+        """Go on after the opener could not close the replica, which must be assumed to be open still."""
         replica = self._awaiting_job(key, number)
         if replica is None:
             return
         replica.error = error
-        if replica.phase is not Phase.DROPPING:
-            self._move(replica, "close failed", Phase.STUCK, now_ms)
-            self._decide(replica, OrderOutcome.FAILED, error)
-            return
-        self._move(replica, "close failed", Phase.DROPPING, now_ms)
-        replica.drops += 1
-        if replica.drops >= DROPS_MAX:
-            self._effects.append(Stop(f"{key[0]}-{key[1]} belongs to another server and cannot be closed: {error}"))
-        else:
-            self._close(replica)
+        replica.drops += replica.phase is Phase.DROPPING
+        self._advance(replica, Event.CLOSE_FAILED, now_ms, error)
 
     def progressed(self, key: Key, number: int, now_ms: int) -> None:
-        """The handler is still opening and says that it gets on: extend the deadline, not too often."""
+        """Extend the deadline of an open that makes progress, at most PROGRESS_PER_TIMEOUT times per timeout."""
         replica = self._replicas.get(key)
         if replica is None or replica.phase is not Phase.OPENING or replica.job_number != number:
             return
@@ -449,38 +373,25 @@ class Replicas:
         if replica.step is not None or now_ms - replica.progress_ms < span_ms:
             return
         replica.progress_ms = now_ms
-        assert replica.record is not None, f"{key} opens without a transition"
-        took = trail.add(replica.record.took, now_ms)
-        record = replace(replica.record, deadline_ms=now_ms + replica.open_timeout_ms, took=took)
-        self._write(replica, Cause.PROGRESS, RegionState.OPENING, record)
+        self._write(replica, Cause.PROGRESS, RegionState.OPENING, step_records.progress(replica, now_ms))
 
     # --- the session ---
 
     def session_lost(self, now_ms: int) -> None:
-        """The store has given everything away: close it all, write nothing. Nothing is remembered for old orders."""
-        self._past.clear()
+        """Drop everything and write nothing: the store has given all replicas away. Forget the ends of old orders."""
+        self._finished.clear()
         for replica in list(self._replicas.values()):
             replica.step, replica.step_number = None, 0
-            if replica.phase is not Phase.DROPPING:
-                self._decide(replica, OrderOutcome.FAILED, "this server has lost its session")
-            self._supersede(replica, "this server has lost its session")
-            if not replica.is_open and replica.job_number == 0:
-                self._forget(replica, "session lost", None, now_ms)
-                continue
-            self._move(replica, "session lost", Phase.DROPPING, now_ms)
-            if replica.job_number == 0:
-                self._close(replica)
+            self._advance(replica, Event.SESSION_LOST, now_ms, "this server has lost its session")
 
     def rejoined(self, me: Incarnation) -> None:
-        """A new incarnation begins. Only with nothing left of the former one."""
+        """Begin a new incarnation. No replica of the former one may be left."""
         assert not self._replicas, f"{len(self._replicas)} replicas are left of {self.me}"
         self.me = me
 
     def forget_failures(self, before_ms: int) -> None:
-        """Stop showing failed opens older than that; a master has long asked, or placed the replica elsewhere."""
-        for key, past in list(self._past.items()):
-            if past.hosted is not None and past.hosted.since_ms < before_ms:
-                del self._past[key]
+        """Forget failed opens from before `before_ms`; a master has asked since, or placed the replica elsewhere."""
+        self._finished.forget_failures(before_ms)
 
     # --- inside ---
 
@@ -502,152 +413,140 @@ class Replicas:
         replica.job_number = 0
         return replica
 
-    def _move(self, replica: LocalReplica, event: str, after: Phase | None, now_ms: int) -> None:
+    def _advance(self, replica: LocalReplica, event: Event, now_ms: int, error: str = "") -> None:
+        """Make the move that the life cycle has for `event`: end the order as the row says, enter the next phase.
+
+        Raises:
+            InvalidTransition: no row; with the replica's story.
+        """
+        row = MOVES.get((replica.phase, event, replica.is_held()))
+        if row is None:
+            held = "held by the opener" if replica.is_held() else "not held by the opener"
+            state = f"{replica.phase or 'none'} ({held})"
+            raise InvalidTransition(str(replica), state, event, self.story(replica.key))
+        self._story.append((now_ms, replica.key, replica.phase or "none", event, row.after or "none"))
+        self._set_phase(replica, row.after, now_ms)
+        result = None if row.outcome is None else self._decide(replica, row.outcome, error)
+        if event is Event.SESSION_LOST:
+            self._supersede(replica, error)
+        self._enter(replica, event, result, now_ms)
+
+    def _set_phase(self, replica: LocalReplica, after: Phase | None, now_ms: int) -> None:
+        """Move the replica and everything that is counted or indexed by phase."""
         before = replica.phase
-        self._story.append((now_ms, replica.key, before or "none", event, after or "none"))
-        if (before, event, after) not in LEGAL:
-            name = f"{replica.key[0]}-{replica.key[1]}"
-            raise InvalidTransition(name, before or "none", f"{event} to {after or 'none'}", self.story(replica.key))
-        if before is not None:
+        if before is None:
+            assert replica.key not in self._replicas, f"{replica} is here twice"
+            self._replicas[replica.key] = replica
+        else:
+            assert self._counts[before] > 0, f"{replica} leaves {before}, where no replica is counted"
             self._counts[before] -= 1
-        if after is not None:
+        if after is None:
+            del self._replicas[replica.key]
+        else:
             self._counts[after] += 1
         replica.phase = after
         replica.since_ms = now_ms
         self._changed[replica.key] = None
 
+    def _enter(self, replica: LocalReplica, event: Event, result: OrderResult | None, now_ms: int) -> None:
+        """Do what the phase just entered asks for. CLAIMING, MARKING: the order writes its own step. STUCK: nothing."""
+        phase = replica.phase
+        if phase is None:
+            self._gone(replica, event, result, now_ms)
+        elif phase is Phase.OPENING:
+            replica.progress_ms = now_ms
+            self._open(replica)
+        elif phase is Phase.ANNOUNCING:
+            self._announce(replica, now_ms)
+        elif phase is Phase.OPEN:
+            self._next_order(replica, now_ms)
+        elif phase is Phase.CLOSING:
+            self._close(replica)
+        elif phase is Phase.RELEASING:
+            self._write(replica, Cause.CLOSE_DONE, RegionState.CLOSING, step_records.closed(replica, now_ms))
+        elif phase is Phase.DROPPING:
+            self._drop(replica, event)
+
+    def _drop(self, replica: LocalReplica, event: Event) -> None:
+        """Close a replica that belongs to another server now; end the process if it cannot be closed."""
+        if event is Event.CLOSE_FAILED and replica.drops >= DROPS_MAX:
+            why = f"{replica} belongs to another server and cannot be closed: {replica.error}"
+            self._effects.append(Stop(why))
+        elif replica.job_number == 0:
+            self._close(replica)
+
     def _claim(self, replica: LocalReplica, order: OpenOrder, epoch: int, ticket: int, now_ms: int) -> int:
-        self._move(replica, "open ordered", Phase.CLAIMING, now_ms)
-        self._replicas[replica.key] = replica
-        self._past.pop(replica.key, None)
+        """Begin an OPEN order; return its ticket."""
+        assert ticket > 0, f"an order for {replica} without a ticket"
+        self._advance(replica, Event.OPEN_ORDERED, now_ms)
+        self._finished.forget(replica.key)
         replica.region, replica.region_version = order.region, order.region_version
-        replica.mark, replica.version = mark_of(order), order.version
+        replica.order_id, replica.version = OrderId.of(order), order.version
         replica.epoch, replica.ticket, replica.error = epoch, ticket, ""
         replica.open_timeout_ms = order.open_timeout_ms
         self._learn_schema(replica, order.schema_version)
-        record = replace(
-            order.transition,
-            state=RegionState.OPENING,
-            destination=self.me,
-            epoch=epoch,
-            since_ms=now_ms,
-            deadline_ms=now_ms + order.open_timeout_ms,
-            took=(now_ms,),
-        )
+        record = step_records.claim(order, self.me, epoch, now_ms)
         self._write(replica, Cause.OPEN_ORDER, RegionState.OFFLINE, record)
         return ticket
 
     def _mark_closing(self, replica: LocalReplica, order: CloseOrder, epoch: int, ticket: int, now_ms: int) -> int:
-        self._move(replica, "close ordered", Phase.MARKING, now_ms)
+        """Begin a CLOSE order; return its ticket."""
+        assert ticket > 0, f"an order for {replica} without a ticket"
+        self._advance(replica, Event.CLOSE_ORDERED, now_ms)
         replica.epoch, replica.ticket, replica.error = epoch, ticket, ""
-        record = TransitionRecord(
-            region_id=order.region_id,
-            table_id=order.table_id,
-            replica=order.replica,
-            state=RegionState.CLOSING,
-            source=self.me,
-            destination=order.destination,
-            intent=order.intent,
-            epoch=epoch,
-            plan_id=order.plan_id,
-            attempt=order.attempt,
-            reason=order.reason,
-            since_ms=now_ms,
-            deadline_ms=now_ms + order.close_timeout_ms,
-            took=(now_ms,),
-            damage=replica.damage,
-        )
         replica.version = -1
+        record = step_records.closing(order, self.me, epoch, replica.damage, now_ms)
         self._write(replica, Cause.CLOSE_ORDER, None, record)
         return ticket
 
     def _announce(self, replica: LocalReplica, now_ms: int) -> None:
-        assert replica.record is not None, f"{replica.key} is announced without a transition"
+        """Write OPENED, and this server's location into the region's record."""
         token = replica.opened_token
         replica.location = ReplicaLocation(replica.key[1], self.me.uuid, self.me.start_code, now_ms, token)
-        took = trail.add(replica.record.took, now_ms)
-        record = replace(
-            replica.record, state=RegionState.OPENED, since_ms=now_ms, deadline_ms=0, token=token, took=took
-        )
-        self._write(replica, Cause.OPEN_DONE, RegionState.OPENING, record)
+        self._write(replica, Cause.OPEN_DONE, RegionState.OPENING, step_records.opened(replica, now_ms))
 
     def _write(self, replica: LocalReplica, cause: Cause, before: RegionState | None, record: TransitionRecord) -> None:
-        states.check(Actor.SERVER, before, record.state, cause, subject=record.key)
+        assert replica.step_number == 0, f"{replica} awaits the store's answer {replica.step_number} already"
         replica.step_number = self._number()
-        step = WriteStep(replica.key, replica.step_number, cause, before, record, replica.version)
-        if cause in (Cause.OPEN_ORDER, Cause.CLOSE_ORDER):
-            step.epoch = replica.epoch
-        if cause in _PINNED:
-            step.region_version = replica.region_version
-        if cause is Cause.OPEN_DONE:
-            assert replica.location is not None, f"{replica.key} is announced without a location"
-            step.region = replica.region.with_location(replica.location)
-            step.region_version = replica.region_version
-        replica.step = step
-        self._effects.append(step)
+        replica.step = step_records.write_step(replica, replica.step_number, cause, before, record)
+        self._effects.append(replica.step)
 
     def _open(self, replica: LocalReplica, evict: Incarnation | None = None) -> None:
+        assert replica.job_number == 0, f"{replica} is being opened already"
         replica.job_number = self._number()
         replica.opened_token = replica.token
-        self._effects.append(
-            OpenRegion(
-                replica.key,
-                replica.job_number,
-                replica.region,
-                replica.epoch,
-                evict,
-                replica.token,
-                replica.schema_version,
-            )
-        )
-        replica.schema_told = replica.schema_version
+        job = OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict)
+        job.token, job.schema_version = replica.token, replica.schema_version
+        self._effects.append(job)
+        replica.schema_passed = replica.schema_version
 
     def _learn_schema(self, replica: LocalReplica, version: int) -> None:
-        """Versions only grow; the handler hears of those that come while it has the replica open."""
+        """Raise the schema version, and pass a later one to the opener while it has the replica open."""
         if version > replica.schema_version:
             replica.schema_version = version
             self._changed[replica.key] = None
-        if replica.is_open and replica.schema_version > replica.schema_told:
-            replica.schema_told = replica.schema_version
+        if replica.is_open and replica.schema_version > replica.schema_passed:
+            replica.schema_passed = replica.schema_version
             self._effects.append(SchemaChanged(replica.key, replica.region, replica.schema_version))
 
     def _close(self, replica: LocalReplica) -> None:
+        assert replica.job_number == 0, f"{replica} is being closed already"
         replica.job_number = self._number()
         self._effects.append(CloseRegion(replica.key, replica.job_number, replica.region))
 
     def _open_failed(self, replica: LocalReplica, error: str, now_ms: int) -> None:
-        if replica.phase is Phase.DROPPING:
-            self._forget(replica, "open failed", None, now_ms)
-            return
         replica.error = error
-        result = self._decide(replica, OrderOutcome.FAILED, error)
-        region_id, number = replica.key
-        hosted = HostedReplica(region_id, replica.region.table_id, number, "FAILED", now_ms, error, schema_version=-1)
-        self._forget(replica, "open failed", FinishedOrder(replica.mark, result, hosted), now_ms)
+        self._advance(replica, Event.OPEN_FAILED, now_ms, error)
 
     def _step_lost(
         self, replica: LocalReplica, cause: Cause, found: TransitionRecord | None, version: int, now_ms: int
     ) -> None:
-        """The transition is somebody else's: undo what was done for it, write nothing more."""
+        """Give up a step that will never be taken, because the transition is another server's or another order's."""
         there = "gone" if found is None else f"{found.state} of epoch {found.epoch} at version {version}"
-        error = f"the transition is {there} ({replica.error})"
-        if cause is Cause.OPEN_ORDER and not replica.is_open:
-            self._decide(replica, OrderOutcome.REFUSED, error)
-            self._forget(replica, "step lost", None, now_ms)
-        elif cause in (Cause.OPEN_ORDER, Cause.CLOSE_ORDER):
-            self._move(replica, "step lost", Phase.OPEN, now_ms)
-            if cause is Cause.OPEN_ORDER:
-                replica.mark = None  # that order was not carried out: asked again it must not hear DONE
-            self._decide(replica, OrderOutcome.REFUSED, error)
-            self._next_order(replica, now_ms)
-        elif cause is Cause.CLOSE_DONE:
-            self._decide(replica, OrderOutcome.REFUSED, error)
-            self._forget(replica, "step lost", None, now_ms)
-        else:
-            self._move(replica, "step lost", Phase.DROPPING, now_ms)
-            self._decide(replica, OrderOutcome.REFUSED, error)
-            if replica.job_number == 0:
-                self._close(replica)
+        if cause is Cause.OPEN_ORDER:
+            # The order was not carried out. The same order again must not be answered with DONE.
+            replica.order_id = None
+        self._advance(replica, Event.STEP_LOST, now_ms, f"the transition is {there} ({replica.error})")
 
     def _decide(self, replica: LocalReplica, outcome: OrderOutcome, error: str = "") -> OrderResult:
         result = _result(replica.key, outcome, replica.version, error)
@@ -657,12 +556,12 @@ class Replicas:
         return result
 
     def _wait(self, replica: LocalReplica, order: OpenOrder | CloseOrder, epoch: int) -> int:
-        """Let `order` wait for the end of the present one; the latest order waits, an earlier one is superseded."""
+        """Let `order` wait for the end of the order under way. Only the latest order waits: refuse an earlier one."""
         waiting = replica.waiting
         if waiting is not None and waiting.order == order:
             return waiting.ticket
         self._supersede(replica, "a later order has come")
-        replica.waiting = Waiting(order, epoch, self._number())
+        replica.waiting = WaitingOrder(order, epoch, self._number())
         return replica.waiting.ticket
 
     def _supersede(self, replica: LocalReplica, why: str) -> None:
@@ -672,6 +571,7 @@ class Replicas:
 
     def _next_order(self, replica: LocalReplica, now_ms: int) -> None:
         """Begin the order that has waited, now that the replica is open or gone."""
+        assert replica.phase in (None, Phase.OPEN), f"{replica} is {replica.phase}: its next order must wait"
         waiting, replica.waiting = replica.waiting, None
         if waiting is None:
             return
@@ -683,18 +583,16 @@ class Replicas:
             result = _result(replica.key, OrderOutcome.REFUSED, error="it is not open here")
             self._effects.append(Decided(waiting.ticket, result))
 
-    def _forget(self, replica: LocalReplica, event: str, past: FinishedOrder | None, now_ms: int) -> None:
-        """The replica is no longer on this server."""
-        self._move(replica, event, None, now_ms)
-        del self._replicas[replica.key]
-        if past is not None:
-            self._past[replica.key] = past
-            if len(self._past) > PAST_MAX:
-                del self._past[next(iter(self._past))]
+    def _gone(self, replica: LocalReplica, event: Event, result: OrderResult | None, now_ms: int) -> None:
+        """Keep the end of the order for a master that asks again, and begin the order that has waited."""
+        if result is not None and event is Event.OPEN_FAILED:
+            shown = replica.failed_open(now_ms)
+            self._finished.keep(replica.key, FinishedOrder(replica.order_id, result, shown))
+        elif result is not None and event is Event.STEP_TAKEN:
+            self._finished.keep(replica.key, FinishedOrder(None, result, None))
         if replica.waiting is not None:
-            waiting = replica.waiting
             fresh = LocalReplica(replica.key, replica.region, now_ms)
-            fresh.waiting = waiting
+            fresh.waiting = replica.waiting
             self._next_order(fresh, now_ms)
 
 

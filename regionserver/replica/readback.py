@@ -1,13 +1,15 @@
-"""Was our step taken? The answer from what the store holds now: pure tables, one per step.
+"""Was the step taken? The answer from what the store holds now, by a table.
 
-A step can fail in two ways: the store refused it, or the connection broke and nobody knows. Both are settled in the
-same manner: read the znode and compare. Our own incarnation is in every record we write, so a record of ours is
-recognised whoever asks.
+A step fails in two ways: the store refused it, or the connection broke and its answer is lost. Both are settled in the
+same manner: read the znode and compare. Every record that a server writes names its incarnation, so a record of ours is
+recognized even if another session reads it.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TabletState, TransitionRecord
 from regions.transitions.states import Cause
@@ -17,11 +19,78 @@ class Readback(enum.Enum):
     """What a read-back says about a step."""
 
     TAKEN = "taken"  #: it is in the store
-    AGAIN = "again"  #: it is not, and may still be taken at the version read
-    LOST = "lost"  #: somebody else has moved the transition: it is not ours any more
+    AGAIN = "again"  #: it is not in the store, and may still be taken at the version read
+    LOST = "lost"  #: the transition has moved on: it is not this server's any more
 
 
-def judge(
+class Read(NamedTuple):
+    """What was read, and what the step wanted."""
+
+    me: Incarnation
+    found: TransitionRecord | None
+    is_same_version: bool
+    region: RegionRecord | None
+    location: ReplicaLocation | None
+
+
+def _to_me(read: Read) -> bool:
+    return read.found is not None and read.found.destination == read.me
+
+
+def _from_me(read: Read) -> bool:
+    return read.found is not None and read.found.source == read.me
+
+
+def _is_this_order(read: Read) -> bool:
+    """At another version the znode is another order, even if it names us again: that order comes by itself."""
+    return _to_me(read) and read.is_same_version
+
+
+def _is_announced(read: Read) -> bool:
+    """The master has seen OPENED and deleted it, and our answer was lost.
+
+    The location carries the time of this very open, so the location of an earlier open is not mistaken for it.
+    """
+    return read.region is not None and read.location is not None and read.location in read.region.replicas
+
+
+def _is_here(read: Read) -> bool:
+    """The store, too, says that the replica is open on this server: no region that went elsewhere may be closed."""
+    if read.region is None or read.location is None:
+        return True
+    return read.region.location(read.location.replica).incarnation == read.me
+
+
+class Rule(NamedTuple):
+    """One row: a step, the state in which its znode was found (None: no znode), a condition, and what follows."""
+
+    cause: Cause
+    found: RegionState | None
+    when: Callable[[Read], bool]
+    result: Readback
+
+
+# fmt: off
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(Cause.OPEN_ORDER,  RegionState.OPENING, _to_me,         Readback.TAKEN),
+    Rule(Cause.OPEN_ORDER,  RegionState.OFFLINE, _is_this_order, Readback.AGAIN),
+    Rule(Cause.PROGRESS,    RegionState.OPENING, _to_me,         Readback.TAKEN),
+    Rule(Cause.OPEN_DONE,   RegionState.OPENED,  _to_me,         Readback.TAKEN),
+    Rule(Cause.OPEN_DONE,   None,                _is_announced,  Readback.TAKEN),
+    Rule(Cause.OPEN_DONE,   RegionState.OPENING, _to_me,         Readback.AGAIN),
+    Rule(Cause.CLOSE_ORDER, RegionState.CLOSING, _from_me,       Readback.TAKEN),
+    Rule(Cause.CLOSE_ORDER, None,                _is_here,       Readback.AGAIN),
+    Rule(Cause.CLOSE_DONE,  RegionState.CLOSED,  _from_me,       Readback.TAKEN),
+    Rule(Cause.CLOSE_DONE,  RegionState.CLOSING, _from_me,       Readback.AGAIN),
+)
+# fmt: on
+
+_BY_STEP: Final = {(rule.cause, rule.found): rule for rule in RULES}
+assert len(_BY_STEP) == len(RULES), "one rule for each step and state"
+_STEPS: Final = frozenset(rule.cause for rule in RULES)
+
+
+def resolve(
     cause: Cause,
     me: Incarnation,
     found: TransitionRecord | None,
@@ -30,46 +99,24 @@ def judge(
     region: RegionRecord | None = None,
     location: ReplicaLocation | None = None,
 ) -> Readback:
-    """Compare what the step for `cause` wanted with `found`.
+    """Return what became of the step for `cause`; LOST for everything that no rule names.
 
     `same_version`: `found` is still at the version that the step named. `region` is the region's record as read,
-    `location` what OPEN_DONE wanted to write into it, or has written.
+    `location` the one that OPEN_DONE was to write into it, or has written.
     """
-    state = None if found is None else found.state
-    to_me = found is not None and found.destination == me
-    from_me = found is not None and found.source == me
-    if cause is Cause.OPEN_ORDER:
-        if state is RegionState.OPENING and to_me:
-            return Readback.TAKEN
-        # At another version it is another order, even if it is for us again: that order will come, or has come.
-        return Readback.AGAIN if state is RegionState.OFFLINE and to_me and same_version else Readback.LOST
-    if cause is Cause.PROGRESS:
-        return Readback.TAKEN if state is RegionState.OPENING and to_me else Readback.LOST
-    if cause is Cause.OPEN_DONE:
-        if state is RegionState.OPENED and to_me:
-            return Readback.TAKEN
-        if found is None and region is not None and location is not None and location in region.replicas:
-            # The master has seen OPENED, deleted it, and only our answer was lost. The location carries the time of
-            # this very open, so one of an earlier open does not deceive us.
-            return Readback.TAKEN
-        return Readback.AGAIN if state is RegionState.OPENING and to_me else Readback.LOST
-    if cause is Cause.CLOSE_ORDER:
-        if state is RegionState.CLOSING and from_me:
-            return Readback.TAKEN
-        # Only what the store, too, says is open here may be closed: a region that went elsewhere is not ours to mark.
-        is_here = region is None or location is None or region.location(location.replica).incarnation == me
-        return Readback.AGAIN if found is None and is_here else Readback.LOST
-    assert cause is Cause.CLOSE_DONE, f"a region server takes no step for {cause}"
-    if state is RegionState.CLOSED and from_me:
-        return Readback.TAKEN
-    return Readback.AGAIN if state is RegionState.CLOSING and from_me else Readback.LOST
+    assert cause in _STEPS, f"a region server takes no step for {cause}"
+    rule = _BY_STEP.get((cause, None if found is None else found.state))
+    if rule is None or not rule.when(Read(me, found, same_version, region, location)):
+        return Readback.LOST
+    return rule.result
 
 
 def is_disowned(me: Incarnation, replica: int, found: TransitionRecord | None, region: RegionRecord | None) -> bool:
-    """Whether the store says that an open replica is not this server's, and names somebody or nobody instead.
+    """Return True if the store says that an open replica is not on this server, and names another server or none.
 
-    `found`: its transition. A region of which the store knows nothing at all is not disowned: an orphan is never taken
-    away, as it may be another cluster's (FN-04). Nor is one whose transition names us: that will be settled by it.
+    `found` is its transition. False for a region that the store does not know at all: an orphan is never taken away,
+    because it may be another cluster's (FN-04). False also if the transition names this server: the transition will
+    settle the matter.
     """
     if region is None or (found is not None and me in (found.source, found.destination)):
         return False

@@ -1,86 +1,153 @@
-"""The life cycle of a replica on this server, as data.
+"""The life cycle of a replica on this server: one table that decides.
 
     (none) -> CLAIMING -> OPENING -> ANNOUNCING -> OPEN -> MARKING -> CLOSING -> RELEASING -> (none)
 
-`regionserver.replica.machine` makes the moves; one that is not a row of `LIFE` raises InvalidTransition.
+`LIFE` maps (phase, event, held) to the next phase and to the outcome of the order under way. `held` is the only guard:
+True while the opener has the replica open, or has been asked to open or close it. `regionserver.replica.machine` looks
+up every event here, and raises InvalidTransition for a combination that has no row.
+
+On entering a phase the machine does one thing, whatever event led there:
+
+    CLAIMING, MARKING        write the step that the order asks for
+    OPENING                  ask the opener to open the replica
+    ANNOUNCING, RELEASING    write OPENED with the location; write CLOSED
+    CLOSING                  ask the opener to close the replica
+    DROPPING                 ask the opener to close the replica, as soon as the opener has answered the last request
+    OPEN, (none)             begin the order that has waited, if there is one
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from regions.messages import CloseOrder, OpenOrder
-from regions.records.model import RegionRecord, ReplicaLocation, TransitionRecord
-from regionserver.replica.effects import Key, WriteStep
+from regions.messages import OrderOutcome
+from regions.transitions.states import Cause
 
 
 class Phase(enum.StrEnum):
-    """Where a replica is in its life here."""
+    """Where a replica is in its life on this server."""
 
     CLAIMING = "claiming"  #: OFFLINE -> OPENING is being written
-    OPENING = "opening"  #: the handler opens it
+    OPENING = "opening"  #: the opener opens the replica
     ANNOUNCING = "announcing"  #: open; OPENING -> OPENED is being written
     OPEN = "open"
     MARKING = "marking"  #: open; CLOSING is being created
-    CLOSING = "closing"  #: the handler closes it
-    STUCK = "stuck"  #: the handler could not close it; the next CLOSE tries again
+    CLOSING = "closing"  #: the opener closes the replica
+    STUCK = "stuck"  #: the opener failed to close the replica; the next CLOSE order tries again
     RELEASING = "releasing"  #: closed; CLOSING -> CLOSED is being written
-    DROPPING = "dropping"  #: it belongs to somebody else now: to be closed, nothing is written
+    DROPPING = "dropping"  #: the store has given the replica away: close it, write nothing
+
+
+class Event(enum.StrEnum):
+    """What can happen to a replica."""
+
+    OPEN_ORDERED = "open ordered"
+    CLOSE_ORDERED = "close ordered"
+    STEP_TAKEN = "step taken"  #: the step under way is in the store
+    STEP_LOST = "step lost"  #: the step under way will never be in the store
+    OPENED = "opened"
+    OPEN_FAILED = "open failed"
+    CLOSED = "closed"
+    CLOSE_FAILED = "close failed"
+    DISOWNED = "disowned"  #: the store says that the replica is not on this server
+    SESSION_LOST = "session lost"
 
 
 class Row(NamedTuple):
-    """One move of the life cycle; None: not on this server."""
+    """One move of the life cycle. `before` and `after` are None when the replica is not on this server."""
 
     before: Phase | None
-    event: str
+    event: Event
+    #: The guard: whether the opener holds the replica after the event; None: either way.
+    held: bool | None
     after: Phase | None
+    #: How the order under way ends; None: it goes on, or there is none.
+    outcome: OrderOutcome | None
     when: str
 
 
+_DONE: Final = OrderOutcome.DONE
+_REFUSED: Final = OrderOutcome.REFUSED
+_FAILED: Final = OrderOutcome.FAILED
+
 # fmt: off
 LIFE: Final[tuple[Row, ...]] = (
-    Row(None,             "open ordered",  Phase.CLAIMING,   "OFFLINE names this incarnation"),
-    Row(Phase.OPEN,       "open ordered",  Phase.CLAIMING,   "the master thinks it is not open: the steps, no handler"),
-    Row(Phase.CLAIMING,   "step taken",    Phase.OPENING,    "OPENING is ours"),
-    Row(Phase.CLAIMING,   "step taken",    Phase.ANNOUNCING, "it was open already"),
-    Row(Phase.CLAIMING,   "step lost",     None,             "the order was out of date"),
-    Row(Phase.CLAIMING,   "step lost",     Phase.OPEN,       "the order was out of date; it was open already"),
-    Row(Phase.OPENING,    "opened",        Phase.ANNOUNCING, "the handler has it open"),
-    Row(Phase.OPENING,    "open failed",   None,             "remembered, for the master to ask"),
-    Row(Phase.OPENING,    "step lost",     Phase.DROPPING,   "taken away while it was being opened"),
-    Row(Phase.ANNOUNCING, "step taken",    Phase.OPEN,       "OPENED and the location are written"),
-    Row(Phase.ANNOUNCING, "step lost",     Phase.DROPPING,   "taken away before it was announced"),
-    Row(Phase.OPEN,       "close ordered", Phase.MARKING,    ""),
-    Row(Phase.OPEN,       "disowned",      Phase.DROPPING,   "the store says that it is not ours"),
-    Row(Phase.MARKING,    "step taken",    Phase.CLOSING,    "CLOSING is ours"),
-    Row(Phase.MARKING,    "step lost",     Phase.OPEN,       "it is in another transition: nothing is closed"),
-    Row(Phase.CLOSING,    "closed",        Phase.RELEASING,  ""),
-    Row(Phase.CLOSING,    "close failed",  Phase.STUCK,      "it stays CLOSING in the store"),
-    Row(Phase.STUCK,      "close ordered", Phase.CLOSING,    "asked again"),
-    Row(Phase.RELEASING,  "step taken",    None,             "CLOSED is written"),
-    Row(Phase.RELEASING,  "step lost",     None,             "closed here; the store has moved on"),
-    Row(Phase.DROPPING,   "closed",        None,             ""),
-    Row(Phase.DROPPING,   "open failed",   None,             "it never opened"),
-    Row(Phase.DROPPING,   "opened",        Phase.DROPPING,   "too late: to be closed"),
-    Row(Phase.DROPPING,   "close failed",  Phase.DROPPING,   "tried again; then the process ends"),
-    Row(Phase.CLAIMING,   "session lost",  None,             "nothing was open"),
-    Row(Phase.CLAIMING,   "session lost",  Phase.DROPPING,   "it was open already"),
-    Row(Phase.OPENING,    "session lost",  None,             "the handler had not been asked yet"),
-    Row(Phase.OPENING,    "session lost",  Phase.DROPPING,   ""),
-    Row(Phase.ANNOUNCING, "session lost",  Phase.DROPPING,   ""),
-    Row(Phase.OPEN,       "session lost",  Phase.DROPPING,   ""),
-    Row(Phase.MARKING,    "session lost",  Phase.DROPPING,   ""),
-    Row(Phase.CLOSING,    "session lost",  Phase.DROPPING,   ""),
-    Row(Phase.STUCK,      "session lost",  Phase.DROPPING,   ""),
-    Row(Phase.RELEASING,  "session lost",  None,             "closed already"),
-    Row(Phase.DROPPING,   "session lost",  Phase.DROPPING,   ""),
+    Row(None,             Event.OPEN_ORDERED,  False, Phase.CLAIMING,   None,     "OFFLINE names this server"),
+    Row(Phase.OPEN,       Event.OPEN_ORDERED,  True,  Phase.CLAIMING,   None,     "open already: take the steps only"),
+    Row(Phase.CLAIMING,   Event.STEP_TAKEN,    False, Phase.OPENING,    None,     "OPENING names this server"),
+    Row(Phase.CLAIMING,   Event.STEP_TAKEN,    True,  Phase.ANNOUNCING, None,     "it was open already"),
+    Row(Phase.CLAIMING,   Event.STEP_LOST,     False, None,             _REFUSED, "the order was out of date"),
+    Row(Phase.CLAIMING,   Event.STEP_LOST,     True,  Phase.OPEN,       _REFUSED, "out of date; open already"),
+    Row(Phase.OPENING,    Event.OPENED,        True,  Phase.ANNOUNCING, None,     "the opener has it open"),
+    Row(Phase.OPENING,    Event.OPEN_FAILED,   False, None,             _FAILED,  "kept for a master that asks"),
+    Row(Phase.OPENING,    Event.STEP_LOST,     True,  Phase.DROPPING,   _REFUSED, "taken away while opening"),
+    Row(Phase.ANNOUNCING, Event.STEP_TAKEN,    True,  Phase.OPEN,       _DONE,    "OPENED is in the store"),
+    Row(Phase.ANNOUNCING, Event.STEP_LOST,     True,  Phase.DROPPING,   _REFUSED, "taken away while opening"),
+    Row(Phase.OPEN,       Event.CLOSE_ORDERED, True,  Phase.MARKING,    None,     ""),
+    Row(Phase.OPEN,       Event.DISOWNED,      True,  Phase.DROPPING,   None,     "the store has it elsewhere"),
+    Row(Phase.MARKING,    Event.STEP_TAKEN,    True,  Phase.CLOSING,    None,     "CLOSING names this server"),
+    Row(Phase.MARKING,    Event.STEP_LOST,     True,  Phase.OPEN,       _REFUSED, "another transition: no close"),
+    Row(Phase.CLOSING,    Event.CLOSED,        False, Phase.RELEASING,  None,     ""),
+    Row(Phase.CLOSING,    Event.CLOSE_FAILED,  True,  Phase.STUCK,      _FAILED,  "it stays CLOSING in the store"),
+    Row(Phase.STUCK,      Event.CLOSE_ORDERED, True,  Phase.CLOSING,    None,     "ordered again"),
+    Row(Phase.RELEASING,  Event.STEP_TAKEN,    False, None,             _DONE,    "CLOSED is written"),
+    Row(Phase.RELEASING,  Event.STEP_LOST,     False, None,             _REFUSED, "the transition moved on"),
+    Row(Phase.DROPPING,   Event.CLOSED,        False, None,             None,     ""),
+    Row(Phase.DROPPING,   Event.OPEN_FAILED,   False, None,             None,     "it never opened"),
+    Row(Phase.DROPPING,   Event.OPENED,        True,  Phase.DROPPING,   None,     "too late: close it"),
+    Row(Phase.DROPPING,   Event.CLOSE_FAILED,  True,  Phase.DROPPING,   None,     "again; then the process ends"),
+    Row(Phase.CLAIMING,   Event.SESSION_LOST,  False, None,             _FAILED,  "nothing was open"),
+    Row(Phase.CLAIMING,   Event.SESSION_LOST,  True,  Phase.DROPPING,   _FAILED,  "it was open already"),
+    Row(Phase.OPENING,    Event.SESSION_LOST,  False, None,             _FAILED,  "its owner is looked up"),
+    Row(Phase.OPENING,    Event.SESSION_LOST,  True,  Phase.DROPPING,   _FAILED,  ""),
+    Row(Phase.ANNOUNCING, Event.SESSION_LOST,  True,  Phase.DROPPING,   _FAILED,  ""),
+    Row(Phase.OPEN,       Event.SESSION_LOST,  True,  Phase.DROPPING,   None,     ""),
+    Row(Phase.MARKING,    Event.SESSION_LOST,  True,  Phase.DROPPING,   _FAILED,  ""),
+    Row(Phase.CLOSING,    Event.SESSION_LOST,  True,  Phase.DROPPING,   _FAILED,  ""),
+    Row(Phase.STUCK,      Event.SESSION_LOST,  True,  Phase.DROPPING,   None,     ""),
+    Row(Phase.RELEASING,  Event.SESSION_LOST,  False, None,             _FAILED,  "closed already"),
+    Row(Phase.DROPPING,   Event.SESSION_LOST,  True,  Phase.DROPPING,   None,     ""),
 )
 # fmt: on
 
-LEGAL: Final = frozenset((row.before, row.event, row.after) for row in LIFE)
 
-#: What a master is told a replica is doing (HostedReplica.state).
+def _index(rows: Iterable[Row]) -> dict[tuple[Phase | None, Event, bool], Row]:
+    """Return the rows by what decides: phase, event and guard."""
+    found: dict[tuple[Phase | None, Event, bool], Row] = {}
+    for row in rows:
+        for held in (True, False) if row.held is None else (row.held,):
+            place = (row.before, row.event, held)
+            assert place not in found, f"two rows of the life cycle decide {place}"
+            found[place] = row
+    return found
+
+
+#: The row that decides what an event means.
+MOVES: Final = _index(LIFE)
+
+#: Whether the opener holds a replica in a phase; a phase that is missing: either way.
+HELD: Final = {
+    Phase.ANNOUNCING: True,
+    Phase.OPEN: True,
+    Phase.MARKING: True,
+    Phase.CLOSING: True,
+    Phase.STUCK: True,
+    Phase.RELEASING: False,
+    Phase.DROPPING: True,
+}
+
+#: The step that is under way in a phase. While OPENING, the step may also be absent.
+STEP_OF: Final = {
+    Phase.CLAIMING: Cause.OPEN_ORDER,
+    Phase.OPENING: Cause.PROGRESS,
+    Phase.ANNOUNCING: Cause.OPEN_DONE,
+    Phase.MARKING: Cause.CLOSE_ORDER,
+    Phase.RELEASING: Cause.CLOSE_DONE,
+}
+
+#: The state of a replica as masters and operators see it (HostedReplica.state).
 SHOWN: Final = {
     Phase.CLAIMING: "OPENING",
     Phase.OPENING: "OPENING",
@@ -93,62 +160,16 @@ SHOWN: Final = {
     Phase.DROPPING: "CLOSING",
 }
 
-#: Identity of the OFFLINE record that an OPEN order carries out: (version, epoch, attempt, since_ms).
-Mark = tuple[int, int, int, int]
-
-
-def mark_of(order: OpenOrder) -> Mark:
-    record = order.transition
-    return order.version, record.epoch, record.attempt, record.since_ms
-
-
-class Waiting:
-    """An order that must wait for the end of another one."""
-
-    def __init__(self, order: OpenOrder | CloseOrder, epoch: int, ticket: int) -> None:
-        self.order = order
-        self.epoch = epoch
-        self.ticket = ticket
-
-
-class LocalReplica:
-    """One replica on this server. Changed by `Replicas` alone."""
-
-    def __init__(self, key: Key, region: RegionRecord, now_ms: int) -> None:
-        self.key = key
-        self.region = region
-        self.region_version = -1
-        self.phase: Phase | None = None
-        self.since_ms = now_ms
-        #: Our transition as last written or attempted, and the znode's version as last known; -1: none.
-        self.record: TransitionRecord | None = None
-        self.version = -1
-        self.epoch = 0
-        #: zxid of our OPENING: orders this opening before and after all others of the replica, whoever's they are.
-        self.token = 0
-        #: The token with which the handler opened it. An order for a replica that is open takes the steps alone, and
-        #: the files keep the token of the open before.
-        self.opened_token = 0
-        self.ticket = 0
-        self.mark: Mark | None = None
-        self.open_timeout_ms = 0
-        #: The latest version of its table's schema that it was told of (DD-07).
-        self.schema_version = 0
-        #: And that the handler was told of.
-        self.schema_told = 0
-        #: The store's and the handler's answer that is awaited; 0: none.
-        self.step: WriteStep | None = None
-        self.step_number = 0
-        self.job_number = 0
-        self.refusals = 0
-        self.drops = 0
-        #: The handler has it open (or may have, after a failed close).
-        self.is_open = False
-        self.location: ReplicaLocation | None = None
-        self.progress_ms = 0
-        self.error = ""
-        #: What its opener found wrong with its rows; "" while they are whole as far as anybody has read.
-        self.damage = ""
-        self.waiting: Waiting | None = None
-        #: The answer about whose it is that is awaited; 0: none.
-        self.review_number = 0
+#: Phases in which requests for the replica are answered: OPENED is in the store.
+SERVED: Final = (Phase.OPEN, Phase.MARKING)
+#: Phases in which a replica takes a later version of its table's schema. A replica that leaves does not.
+ALTERED: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING, Phase.OPEN, Phase.MARKING)
+#: Phases in which an order is under way, with a ticket.
+ORDERED: Final = (
+    Phase.CLAIMING,
+    Phase.OPENING,
+    Phase.ANNOUNCING,
+    Phase.MARKING,
+    Phase.CLOSING,
+    Phase.RELEASING,
+)

@@ -11,7 +11,7 @@ from regions.records.model import RegionRecord, RegionState, ReplicaLocation, Ta
 from regionserver.replica.effects import CloseRegion, ReadOwner
 from regionserver.replica.readback import is_disowned
 from regionserver.replica.states import Phase
-from tests.unit.regionserver.replica.test_machine import KEY, ME, OTHER, Run, offline
+from tests.unit.regionserver.replica.support import KEY, ME, OTHER, Run, offline
 
 HERE = RegionRecord("t", "r1", replicas=(ReplicaLocation(0, "me", 7, 1000),))
 THERE = RegionRecord("t", "r1", replicas=(ReplicaLocation(0, "other", 3, 1000),))

@@ -1,0 +1,126 @@
+"""What this server keeps of one replica."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regions.messages import CloseOrder, HostedReplica, OpenOrder
+from regions.messages.heartbeat import ReplicaReport
+from regions.records.model import RegionRecord, ReplicaLocation, TransitionRecord
+from regionserver.replica.effects import Key, WriteStep
+from regionserver.replica.states import SHOWN, Phase
+
+
+class OrderId(NamedTuple):
+    """Identity of the OFFLINE record that an OPEN order carries out.
+
+    Two OPEN orders with the same identity are one order that was sent twice.
+    """
+
+    version: int
+    epoch: int
+    attempt: int
+    since_ms: int
+
+    @staticmethod
+    def of(order: OpenOrder) -> OrderId:
+        """Return the identity of `order`."""
+        record = order.transition
+        return OrderId(order.version, record.epoch, record.attempt, record.since_ms)
+
+
+class WaitingOrder(NamedTuple):
+    """An order that begins when the order under way has ended."""
+
+    order: OpenOrder | CloseOrder
+    #: Epoch of the master that sent the order.
+    epoch: int
+    ticket: int
+
+
+class LocalReplica:
+    """One replica on this server. Only `Replicas` changes it; `regionserver.replica.invariants` says what holds."""
+
+    def __init__(self, key: Key, region: RegionRecord, now_ms: int) -> None:
+        self.key = key
+        #: The region's record and the version of its znode, as last read or written; -1: not known.
+        self.region = region
+        self.region_version = -1
+        #: None until the first order begins, and again when the replica has gone. Set by `Replicas._set_phase` alone.
+        self.phase: Phase | None = None
+        #: When `phase` was entered.
+        self.since_ms = now_ms
+        #: The transition as last taken, and its znode's version; -1: the znode does not exist as far as is known.
+        self.record: TransitionRecord | None = None
+        self.version = -1
+        #: Epoch of the master that sent the order under way.
+        self.epoch = 0
+        #: zxid of the OPENING step: orders this open among all opens of the replica, on any server.
+        self.token = 0
+        #: The token with which the opener opened the files. An OPEN order for a replica that is open takes the steps
+        #: only: `token` grows, and the files keep the token of the earlier open.
+        self.opened_token = 0
+        #: Named by the `Decided` effect that ends the order under way; 0: no order, or none that anybody awaits.
+        self.ticket = 0
+        #: The OPEN order that led here; None after that order was refused.
+        self.order_id: OrderId | None = None
+        self.open_timeout_ms = 0
+        #: Latest schema version of the table that a master has sent (DD-07), and the latest passed to the opener.
+        self.schema_version = 0
+        self.schema_passed = 0
+        #: The step under way. Set when the step is sent, None once it is taken or lost.
+        self.step: WriteStep | None = None
+        #: Number of the answer awaited from the store (step, read-back, owner's liveness); 0: none.
+        self.step_number = 0
+        #: Number of the answer awaited from the opener; 0: none.
+        self.job_number = 0
+        #: Number of the answer awaited to ReadOwner; 0: none.
+        self.review_number = 0
+        #: Refusals of the step under way since a step was last taken.
+        self.refusals = 0
+        #: Failed attempts to close the replica while DROPPING.
+        self.drops = 0
+        #: True from the opener's success to open until its success to close: after a failed close it may be open.
+        self.is_open = False
+        #: The location as announced, or as it is being announced.
+        self.location: ReplicaLocation | None = None
+        #: When OPENING was last written.
+        self.progress_ms = 0
+        #: The latest error, for the operator.
+        self.error = ""
+        #: What the opener found wrong with the rows; "" if it found nothing.
+        self.damage = ""
+        self.waiting: WaitingOrder | None = None
+
+    def is_held(self) -> bool:
+        """Return whether the opener has the replica open, or has been asked to open or close it."""
+        return self.is_open or self.job_number != 0
+
+    def __str__(self) -> str:
+        return f"{self.key[0]}-{self.key[1]}"
+
+    def report(self) -> ReplicaReport:
+        """Return the replica as a heartbeat reports it."""
+        assert self.phase is not None, f"{self} is reported and is not here"
+        shown = SHOWN[self.phase]
+        region_id, number = self.key
+        return ReplicaReport(region_id, self.region.table_id, number, shown, self.schema_version, damage=self.damage)
+
+    def hosted(self) -> HostedReplica:
+        """Return the replica as `rk server regions` shows it."""
+        assert self.phase is not None, f"{self} is shown and is not here"
+        return HostedReplica(
+            self.key[0],
+            self.region.table_id,
+            self.key[1],
+            SHOWN[self.phase],
+            self.since_ms,
+            self.damage or self.error,
+            schema_version=self.schema_version,
+            token=0 if self.location is None else self.location.token,
+        )
+
+    def failed_open(self, now_ms: int) -> HostedReplica:
+        """Return the failure to open the replica as `rk server regions` shows it."""
+        region_id, number = self.key
+        return HostedReplica(region_id, self.region.table_id, number, "FAILED", now_ms, self.error, schema_version=-1)

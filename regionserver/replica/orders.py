@@ -1,0 +1,69 @@
+"""What an order means for a replica that is on this server: one table.
+
+Orders are idempotent. The same order again gets the ticket of the order under way, and afterwards its result. An order
+that contradicts the order under way waits; when its turn comes, the store's compare-and-set decides whether it still
+stands.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+from regionserver.replica.states import Phase
+
+
+class Treatment(enum.Enum):
+    """What to do with an order."""
+
+    BEGIN = "begin"
+    JOIN = "join"  #: the same order is under way: return its ticket
+    DONE = "done"  #: what the order asks for is so already
+    WAIT = "wait"  #: until the order under way has ended
+    REFUSE = "refuse"
+
+
+class Treatments(NamedTuple):
+    """One row: what each kind of order means in a phase."""
+
+    #: An OPEN order that was sent before, or the question what became of an open that has begun.
+    same_open: Treatment
+    other_open: Treatment
+    close: Treatment
+
+
+_BEGIN: Final = Treatment.BEGIN
+_JOIN: Final = Treatment.JOIN
+_DONE: Final = Treatment.DONE
+_WAIT: Final = Treatment.WAIT
+_REFUSE: Final = Treatment.REFUSE
+
+# fmt: off
+ORDERS: Final = {
+    #                            the same OPEN  another OPEN  CLOSE
+    Phase.CLAIMING:   Treatments(_JOIN,         _WAIT,        _REFUSE),
+    Phase.OPENING:    Treatments(_JOIN,         _WAIT,        _REFUSE),
+    Phase.ANNOUNCING: Treatments(_JOIN,         _WAIT,        _WAIT),
+    Phase.OPEN:       Treatments(_DONE,         _BEGIN,       _BEGIN),
+    Phase.MARKING:    Treatments(_REFUSE,       _WAIT,        _JOIN),
+    Phase.CLOSING:    Treatments(_REFUSE,       _WAIT,        _JOIN),
+    Phase.STUCK:      Treatments(_REFUSE,       _WAIT,        _BEGIN),
+    Phase.RELEASING:  Treatments(_REFUSE,       _WAIT,        _JOIN),
+    Phase.DROPPING:   Treatments(_REFUSE,       _WAIT,        _REFUSE),
+}
+# fmt: on
+
+
+def of_open(phase: Phase | None, *, is_same: bool) -> Treatment:
+    """Return what to do with an OPEN order. `is_same`: the order is the one that led to `phase`."""
+    assert phase is not None, "a replica on this server has a phase"
+    return ORDERS[phase].same_open if is_same else ORDERS[phase].other_open
+
+
+def of_close(phase: Phase | None, *, is_newer_master: bool) -> Treatment:
+    """Return what to do with a CLOSE order. `is_newer_master`: its epoch is above that of the order under way."""
+    assert phase is not None, "a replica on this server has a phase"
+    if phase is Phase.MARKING and is_newer_master:
+        # The store refuses the step of a master that has been replaced, so this order must not share its end.
+        return Treatment.WAIT
+    return ORDERS[phase].close
