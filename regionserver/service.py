@@ -195,6 +195,14 @@ class RegionServer:
         """To be asked before any request for a region is answered."""
         return self._lease
 
+    def validate(self) -> None:
+        """Check every invariant of the replicas if an event has come since the last call. For simulations.
+
+        Raises:
+            AssertionError: an invariant does not hold.
+        """
+        self._host.validate()
+
     # --- start and stop ---
 
     def start(self) -> None:

@@ -74,7 +74,7 @@ class SimulatedCluster:
         self._draw_settings(servers)
         #: What the first table has.
         self.regions = options.regions or chance.pick((1, 4, 9, 16))
-        timeline.after = self._check_owners
+        timeline.after = self._after_event
         self.recovered_s = -1.0
         #: What is asked once everything is healed and at rest.
         self.at_rest: list[Callable[[], None]] = []
@@ -187,6 +187,16 @@ class SimulatedCluster:
         """Whether the server itself counts the replica as open."""
         found = server.service.dispatch(ListOpen("", 0))
         return any((one.region_id, one.replica) == key and one.state == "OPEN" for one in found.replicas)
+
+    def _after_event(self) -> None:
+        """Check what must hold after every event, between servers and inside each of them."""
+        self._check_owners()
+        for server in self.servers:
+            if server.is_up:
+                try:
+                    server.service.validate()
+                except AssertionError as error:
+                    raise Violation(f"{server.host}: {error}") from error
 
     def _check_owners(self) -> None:
         """At most one server serves a replica. Where regions are locked, opening is serving; else being OPEN is."""

@@ -137,6 +137,9 @@ class Host:
         self._unprepared: list[OpenRegion] = []
         self._is_preparing = False
         self._emptied: Deferred[None] | None = None
+        #: Runs of `_drain`, one or more for each event, and how many there were at the last `validate`.
+        self._drains = 0
+        self._drains_validated = 0
         self.replicas = Replicas(Incarnation("", 0))
         self.is_serving = False
 
@@ -177,6 +180,16 @@ class Host:
     def stop_workers(self, timeout_s: float) -> bool:
         """End the threads; False if the opener does not return."""
         return self._workers.stop(timeout_s)
+
+    def validate(self) -> None:
+        """Check every invariant of the replicas if an event has come since the last call. For simulations.
+
+        Raises:
+            AssertionError: an invariant does not hold.
+        """
+        if self._drains != self._drains_validated:
+            self._drains_validated = self._drains
+            self.replicas.validate()
 
     # --- orders and questions ---
 
@@ -269,6 +282,7 @@ class Host:
 
     def _drain(self) -> None:
         """Carry out what the replicas want, until they want nothing more."""
+        self._drains += 1
         while effects := self.replicas.take_effects():
             for effect in effects:
                 self._carry_out(effect)

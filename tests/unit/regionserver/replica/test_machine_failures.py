@@ -20,7 +20,7 @@ from regionserver.replica.effects import (
     WriteStep,
 )
 from regionserver.replica.states import Phase
-from tests.unit.regionserver.replica.support import OTHER, Run, finish_jobs, bring_to, offline
+from tests.unit.regionserver.replica.support import OTHER, Run, bring_to, finish_jobs, offline
 
 
 @pytest.mark.parametrize("lost", range(4))
