@@ -61,7 +61,7 @@ def _is_here(read: Read) -> bool:
     return read.region.location(read.location.replica).incarnation == read.me
 
 
-class Rule(NamedTuple):
+class ReadbackRule(NamedTuple):
     """One row: a step, the state in which its znode was found (None: no znode), a condition, and what follows."""
 
     cause: Cause
@@ -71,17 +71,17 @@ class Rule(NamedTuple):
 
 
 # fmt: off
-RULES: Final[tuple[Rule, ...]] = (
-    Rule(Cause.OPEN_ORDER,  RegionState.OPENING, _to_me,         Readback.TAKEN),
-    Rule(Cause.OPEN_ORDER,  RegionState.OFFLINE, _is_this_order, Readback.AGAIN),
-    Rule(Cause.PROGRESS,    RegionState.OPENING, _to_me,         Readback.TAKEN),
-    Rule(Cause.OPEN_DONE,   RegionState.OPENED,  _to_me,         Readback.TAKEN),
-    Rule(Cause.OPEN_DONE,   None,                _is_announced,  Readback.TAKEN),
-    Rule(Cause.OPEN_DONE,   RegionState.OPENING, _to_me,         Readback.AGAIN),
-    Rule(Cause.CLOSE_ORDER, RegionState.CLOSING, _from_me,       Readback.TAKEN),
-    Rule(Cause.CLOSE_ORDER, None,                _is_here,       Readback.AGAIN),
-    Rule(Cause.CLOSE_DONE,  RegionState.CLOSED,  _from_me,       Readback.TAKEN),
-    Rule(Cause.CLOSE_DONE,  RegionState.CLOSING, _from_me,       Readback.AGAIN),
+RULES: Final[tuple[ReadbackRule, ...]] = (
+    ReadbackRule(Cause.OPEN_ORDER,  RegionState.OPENING, _to_me,         Readback.TAKEN),
+    ReadbackRule(Cause.OPEN_ORDER,  RegionState.OFFLINE, _is_this_order, Readback.AGAIN),
+    ReadbackRule(Cause.PROGRESS,    RegionState.OPENING, _to_me,         Readback.TAKEN),
+    ReadbackRule(Cause.OPEN_DONE,   RegionState.OPENED,  _to_me,         Readback.TAKEN),
+    ReadbackRule(Cause.OPEN_DONE,   None,                _is_announced,  Readback.TAKEN),
+    ReadbackRule(Cause.OPEN_DONE,   RegionState.OPENING, _to_me,         Readback.AGAIN),
+    ReadbackRule(Cause.CLOSE_ORDER, RegionState.CLOSING, _from_me,       Readback.TAKEN),
+    ReadbackRule(Cause.CLOSE_ORDER, None,                _is_here,       Readback.AGAIN),
+    ReadbackRule(Cause.CLOSE_DONE,  RegionState.CLOSED,  _from_me,       Readback.TAKEN),
+    ReadbackRule(Cause.CLOSE_DONE,  RegionState.CLOSING, _from_me,       Readback.AGAIN),
 )
 # fmt: on
 
