@@ -341,7 +341,7 @@ class Reconfiguration:
             if steps and steps[0].kind == changes.TRANSFER:
                 steps[0].node_id = self._heir(target, config)
         for step in steps:
-            changes.check_majority(step, config, self._counting())
+            self._loses_majority(step)
         self._work = _Work(origin, token, wish, steps)
         log.info("members are to change: {steps}", steps=", ".join(map(repr, steps)) or "nothing")
 
@@ -404,7 +404,8 @@ class Reconfiguration:
                 core.transfer_leadership(step.node_id)
                 work.is_handing_over = True
                 return False
-            changes.check_majority(step, core.configs.current, self._counting())
+            if self._loses_majority(step):
+                return False
             work.index = core.propose_config(step.apply(core.configs.current))
         except RefusedError as error:
             self._finish(work, error)
@@ -462,6 +463,26 @@ class Reconfiguration:
         """Return those of `_alive` that count, should they vote."""
         lead = self._context.core.leadership
         return [i for i in self._alive() if lead is None or i not in lead.by_id or lead.by_id[i].counts]
+
+    def _loses_majority(self, step: MembershipStep) -> bool:
+        """Return True if it is too early to say whether the voters that stay are a majority; that they answer.
+
+        A voter that has never answered this leader may have nothing, not even a disk that remembers: a change that only
+        it could commit would leave the store without a leader for good. An election timeout is time enough to answer.
+        Raises RefusedError.
+        """
+        core = self._context.core
+        lead = core.leadership
+        if lead is None:
+            return True
+        counting = [i for i in self._counting() if i not in lead.by_id or lead.by_id[i].memory >= 0]
+        try:
+            changes.check_majority(step, core.configs.current, counting)
+        except RefusedError:
+            if lead.now > lead.settings.election_ticks:
+                raise
+            return True
+        return False
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 

@@ -416,6 +416,28 @@ def test_a_change_that_loses_the_majority_is_refused() -> None:
     assert voters(nodes) == [leader]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_new_leader_hears_who_stays_before_it_takes_anybody_out(seed: int) -> None:
+    """The heir of a leader that leaves took it out while the third voter, a late starter, counted for nothing: only
+    that voter could have committed the change, so nobody led ever again (simulation, seed 5000011)."""
+    nodes = store(3, seed, away=[3])
+    leader = nodes.leader()
+    boss = super_client(nodes, leader)
+    nodes.start(3)
+    heir = 3 - leader.settings.node_id
+    # What node 3 sends to the heir is on its way for a while.
+    del nodes.queues[(3, heir)]
+    wish(boss, do="remove", id=leader.settings.node_id)
+    nodes.settle()
+    assert nodes.nodes[heir].core.leadership is not None
+    nodes.cut(3, heir)
+    nodes.join(3, heir)
+    nodes.run(100)
+    assert nodes.leader().core.configs.current.voters
+    write(nodes, nodes.leader(), b"/after")
+    agree(nodes)
+
+
 def test_a_participant_that_does_not_come_is_taken_out_again() -> None:
     """reconfig waits for it, in vain; what else is wished meanwhile is refused; clients go on."""
     nodes = store(3)
