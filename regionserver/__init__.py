@@ -14,11 +14,15 @@ Inside:
     session/              registration, lease, heartbeats, the epoch, a graceful stop
     storage/              regions as directories; lock files with fencing tokens; purging
     kv/                   the built-in opener: key-value rows
+    server.py             one server: sessions one after the other, orders checked, figures shown
     shared_directory.py   the identity of the directory that servers share
-    health.py, metrics.py, config.py, errors.py, workers.py, process.py
+    health.py, metrics.py, config.py, errors.py, workers.py
 
-What is durable when. A start code: before it is used. A region's directory and region.json: before OPENED is written.
-OPENING, OPENED with the location, CLOSING, CLOSED: when the store has them, and only then does the next thing happen.
-A row: before its write is acknowledged. The lock file of a region is made anew by every open and never synced: a power
-cut ends every process that it could fence.
+When things become durable:
+
+    start code                              before it is used
+    directory of a region, region.json      before OPENED is written
+    OPENING, OPENED, CLOSING, CLOSED        in the store, before the next thing happens
+    row                                     before its write is acknowledged
+    lock file of a region                   never: a power cut ends every process that the file could fence
 """

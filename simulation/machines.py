@@ -25,7 +25,7 @@ from regions.messages.staleness import Bound
 from regions.plan import Params, PlanError, Snapshot, plan
 from regions.records.model import Incarnation
 from regionserver.config import ServerSettings as ServerSettings
-from regionserver.service import Command, RegionServer
+from regionserver.server import Command, RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
 from regionserver.session.master_link import Us
 from simulation.network import Network

@@ -29,8 +29,8 @@ from coord.client.session import ZkClient
 from regions.messages.heartbeat import HEARTBEAT_PERIOD_S, OPEN, ReplicaReport, ServerFigures
 from regions.records.model import ServerRecord
 from regions.records.znodes import Layout, encode
-from regionserver.process import allow_many_files
 from regionserver.replica.effects import Key
+from regionserver.service import allow_many_files
 from regionserver.session.heartbeats import HeartbeatSender
 from regionserver.session.master_link import Us
 

@@ -31,7 +31,6 @@ LONG_FILES: Final = {
     "coord.storage.wal": 690,
     "regions.assign.assigner": 790,
     "master.active": 700,
-    "regionserver.service": 640,
 }
 FULL_FOLDERS: Final = {"cli.drill": 18, "coord.raft": 13, "coord.tree": 14, "simulation": 16}
 CIRCLES: Final = [

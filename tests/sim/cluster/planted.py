@@ -34,7 +34,7 @@ from regions.transitions.next_action import Action, Party
 from regions.transitions.states import Cause
 from regionserver.replica.machine import Replicas
 from regionserver.replica.step_writer import StepWriter
-from regionserver.service import RegionServer
+from regionserver.server import RegionServer
 from regionserver.session import master_link as tie_module
 from regionserver.session.lease import Lease
 from regionserver.session.master_link import MasterLink

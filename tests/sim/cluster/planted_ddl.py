@@ -21,7 +21,7 @@ from regions.assign.orders import CLOSE, OrderBook
 from regions.assign.schema_rollout import AlterBook
 from regions.assign.selection import Selection
 from regions.records.model import Incarnation, TableIntent, TableState
-from regionserver.service import Command, RegionServer
+from regionserver.server import Command, RegionServer
 from simulation.drills import come_up
 from simulation.region_work import SIMULATED
 from simulation.run import Options, RunVerdict, run

@@ -13,7 +13,7 @@ from coord.rpc.server import RpcError
 from regions.messages import STALE_EPOCH, AlterRegions
 from regionserver.config import ServerSettings
 from regionserver.opener import NothingOpener
-from regionserver.service import RegionServer
+from regionserver.server import RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
 from regionserver.session.master_link import Us
 

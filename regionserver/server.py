@@ -1,0 +1,574 @@
+"""One region server: one incarnation after the other, until it is stopped.
+
+    lock the data directory -> listen -> [ session -> register -> serve under the lease -> session over: close all ]*
+
+`stop` moves the regions away while they are served (`regionserver/session/drain.py`), then takes no more orders, closes
+what is left and ends the session, so that the masters see the departure at once. A region that cannot be closed after
+its session is over ends the process: only the end of the process gives the region's files back.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.logger import (
+    Logger,
+)
+from twisted.python.failure import Failure
+
+from coord.client.session import SessionState, ZkClient
+from coord.env import System
+from coord.env_os import os_system
+from coord.errors import ConfigError, ConnectionLoss, OperationError
+from coord.http import AdminHttp
+from coord.listening import listen
+from coord.rpc.server import RpcError, RpcServer
+from regions.messages import (
+    NO_LEASE,
+    STALE_EPOCH,
+    UNKNOWN_EPOCH,
+    WRONG_CLUSTER,
+    WRONG_SERVER,
+    AlterRegions,
+    CloseRegions,
+    GetServerStatus,
+    ListDirectories,
+    ListOpen,
+    OpenList,
+    OpenRegions,
+    PurgeTable,
+    ReviewReplicas,
+    ServerReply,
+    ServerRequest,
+    ServerStatus,
+)
+from regions.messages.cluster_check import check_cluster
+from regions.messages.heartbeat import ReplicaReport, ServerFigures
+from regions.records.formats import KNOWN
+from regions.records.model import Incarnation, ServerRecord
+from regions.records.znodes import Layout
+from regionserver.config import ServerSettings
+from regionserver.health import LOOK_EVERY_S, ServerHealth, SharedWatch
+from regionserver.metrics import Metrics
+from regionserver.opener import RegionOpener, kind_of
+from regionserver.replica.effects import Key
+from regionserver.replica.host import Host
+from regionserver.replica.states import Phase
+from regionserver.request_gate import Serving
+from regionserver.session.drain import hand_over
+from regionserver.session.epochs import Epochs
+from regionserver.session.heartbeats import HeartbeatSender
+from regionserver.session.instance import Instance
+from regionserver.session.lease import Lease
+from regionserver.session.master_link import Us
+from regionserver.session.registration import Registration
+from regionserver.shared_directory import Admission
+from regionserver.storage.purging import Purges
+from regionserver.workers import Pool, Workers
+
+log = Logger()
+
+#: While the store cannot be reached, a line this often.
+SAY_EVERY_S: Final = 5.0
+#: Pause before a store that refuses to register us is asked again.
+REFUSED_AGAIN_S: Final = 1.0
+#: SIGTERM: the regions get this long to close; then the process ends without them.
+CLOSE_WITHIN_S: Final = 10.0
+
+#: What only the newest master may send, and only to this very incarnation.
+Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable
+
+_OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
+_CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
+
+
+def boot_time_s() -> float:
+    """The lease's clock: monotonic, and unlike CLOCK_MONOTONIC it runs on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class RegionServer:
+    """One region server in this process. `start`, then `stop` once; both on the reactor's thread."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: ServerSettings,
+        instance: Instance,
+        opener: RegionOpener,
+        *,
+        died: Callable[[str], None],
+        system: System | None = None,
+        boot_s: Callable[[], float] = boot_time_s,
+        workers: Pool = Workers,
+    ) -> None:
+        """`died` is called with the reason when the process must end by itself.
+
+        `system`, `boot_s` (the lease's clock) and `workers` are this machine's unless given.
+
+        Raises:
+            ConfigError: `opener` declares no kind.
+        """
+        self._reactor = reactor
+        self._settings = settings
+        self._instance = instance
+        self._died = died
+        self._system = system or os_system()
+        self._clock = self._system.clock
+        self._boot_s = boot_s
+        self._paths = Layout(settings.root)
+        self._lease = Lease()
+        self._metrics = Metrics()
+        self._host = Host(
+            reactor,
+            self._clock,
+            opener,
+            self._paths,
+            self._metrics,
+            threads=settings.threads,
+            stop=died,
+            workers=workers,
+        )
+        self._opener = opener
+        self._kind = kind_of(opener)
+        self._rpc = RpcServer(
+            self.dispatch,
+            requests=functools.reduce(operator.or_, opener.requests, ServerRequest),
+            receiver=lambda: (
+                f"server {self._record.uuid} at {self._record.host}:{self._record.port}, kind {self._kind},"
+            ),
+            check=lambda request: check_cluster(request.cluster, self._instance.cluster_id, "server"),
+        )
+        self._admin_port: IListeningPort | None = None
+        self._client: ZkClient | None = None
+        self._membership: Registration | None = None
+        self._heartbeats: HeartbeatSender | None = None
+        self._record = ServerRecord(instance.uuid, settings.host, settings.port, 0)
+        #: The highest epoch that the store has confirmed.
+        self._epoch = -1
+        self._epochs = Epochs(reactor, self._read_epoch, self._epoch_begun)
+        self._metrics.refresh = self.status
+        self._began_s = self._boot_s()
+        self._closing_since_s: float | None = None
+        shared = opener.shared
+        self._watch = SharedWatch((lambda: None) if shared is None else shared.check, self._boot_s)
+        self._health_of = ServerHealth(self._boot_s, settings.session_timeout_ms, self._watch)
+        self._noting = LoopingCall(self._note_health)
+        self._noting.clock = reactor
+        self._is_leaving = False
+        self._is_stopping = False
+        self._living: Deferred[None] | None = None
+        self._serving = Serving(
+            reactor,
+            self._metrics.registry,
+            lambda: self._record.incarnation,
+            self._holds,
+            self._host.served,
+            workers,
+            self._region_damaged,
+        )
+        self._purges = Purges(opener, self._host.in_thread, self._read_table, self._host.tables)
+        opener.attach(self._serving)
+
+    @property
+    def lease(self) -> Lease:
+        """To be asked before any request for a region is answered."""
+        return self._lease
+
+    def validate(self) -> None:
+        """Check every invariant of the replicas if an event has come since the last call. For simulations.
+
+        Raises:
+            AssertionError: an invariant does not hold.
+        """
+        self._host.validate()
+
+    # --- start and stop ---
+
+    def start(self) -> None:
+        """Listen, and begin to join. Raises ConfigError when an address is taken."""
+        settings = self._settings
+        _, port = self._listen(self._rpc, "address", settings.host, settings.port)
+        admin_port = 0
+        if settings.admin_host is not None:
+            admin = AdminHttp(
+                registry=self._metrics.registry, health=self._health, ready=self._ready, status=self.status
+            )
+            self._admin_port, admin_port = self._listen(
+                admin, "admin address", settings.admin_host, settings.admin_port
+            )
+            self._watch.start()
+            self._noting.start(LOOK_EVERY_S)
+        self._record = ServerRecord(
+            uuid=self._instance.uuid,
+            host=settings.host,
+            port=port,
+            start_code=0,
+            rack=settings.rack,
+            weight=settings.weight,
+            group=settings.group,
+            admin_port=admin_port,
+            kind=self._kind,
+            format=KNOWN,
+        )
+        self._living = ensureDeferred(self._live())
+        self._living.addErrback(self._fatal)
+
+    def _listen(self, server: RpcServer | AdminHttp, what: str, host: str, port: int) -> tuple[IListeningPort, int]:
+        opened = listen(server, self._reactor, what, host, port)
+        address: Any = opened.getHost()
+        return opened, int(address.port)
+
+    async def stop(self) -> None:
+        """Hand everything over, close what is left, end the session, stop listening."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        member = self._membership
+        if self._client is not None and member is not None and member.is_joined:
+            patience_s = self._settings.handover_s
+            await hand_over(
+                self._reactor, self._client, self._paths, self._record, member.announce, self._left, patience_s
+            )
+        self._is_stopping = True
+        log.info("stopping: {open} regions to close", open=len(self._host.replicas))
+        membership, client = self._membership, self._client
+        if membership is not None:
+            membership.end("this server is stopping")
+        emptied = self._host.end()
+        emptied.addTimeout(CLOSE_WITHIN_S, self._reactor)
+        try:
+            await emptied
+        except Exception as error:  # a region that does not close must not keep the others' masters waiting
+            log.error("{left} regions are still open: {error!r}", left=len(self._host.replicas), error=error)
+        if client is not None:
+            await client.close()
+        await self._rpc.stop()
+        self._watch.stop()
+        if self._noting.running:
+            self._noting.stop()
+        if self._admin_port is not None:
+            stopped = self._admin_port.stopListening()
+            if stopped is not None:
+                await stopped
+        self._host.stop_workers(1.0)
+        self._opener.stop()
+
+    def _left(self) -> int:
+        return len(self._host.replicas)
+
+    def _fatal(self, failure: Failure) -> None:
+        if isinstance(failure.value, ConfigError):
+            self._died(failure.getErrorMessage())
+            return
+        log.failure("the region server cannot go on", failure=failure)
+        self._died(f"a fault of this program: {failure.getErrorMessage()}")
+
+    # --- one incarnation after the other ---
+
+    async def _live(self) -> None:
+        while not self._is_stopping:
+            client = self._client = ZkClient(
+                self._reactor,
+                self._settings.store,
+                self._settings.session_timeout_ms,
+                name="region server",
+                clock=self._clock,
+                rng=self._system.rng,
+                access=self._settings.access,
+            )
+            complaint = LoopingCall(self._say_unreachable, client)
+            complaint.clock = self._reactor
+            complaint.start(SAY_EVERY_S, now=False)
+            try:
+                await client.connect()
+            except OperationError as error:
+                if not self._is_stopping:
+                    raise ConfigError(f"the store refuses this server: {error}") from error
+                return
+            finally:
+                complaint.stop()
+            await self._one_incarnation(client)
+            if not self._is_stopping:
+                await client.close()
+
+    async def _one_incarnation(self, client: ZkClient) -> None:
+        me = self._instance.next_incarnation(self._clock.wall_ms())
+        self._record = msgspec.structs.replace(
+            self._record, start_code=me.start_code, session_ms=client.timeout_ms, leaving=False
+        )
+        membership = self._membership = Registration(
+            self._reactor,
+            client,
+            self._paths,
+            self._lease,
+            self._boot_s,
+            self._lease_changed,
+            self._adopt,
+            belongs=bool(self._instance.cluster_id),
+            admission=self._admission(),
+        )
+        self._metrics.sessions.inc()
+        try:
+            await membership.join(self._record)
+        except OperationError as error:
+            membership.end(f"not registered: {error}")
+            if not self._is_stopping:
+                log.warn("not registered: {error}", error=error)
+                await deferLater(self._reactor, REFUSED_AGAIN_S)
+            return
+        if self._is_stopping:
+            return
+        self._epoch = max(self._epoch, membership.epoch)
+        self._host.begin(me, client)
+        self._host.set_serving(self._lease.holds(self._boot_s()))
+        log.info("registered as {me} at {host}:{port}", me=str(me), host=self._record.host, port=self._record.port)
+        heartbeats = self._heartbeats = HeartbeatSender(
+            self._reactor,
+            client,
+            self._paths,
+            self,
+            period_s=self._settings.heartbeat_period_s,
+            static=self._settings.masters,
+        )
+        heartbeats.start()
+        try:
+            reason = await membership.over
+        finally:
+            heartbeats.stop()
+        if self._is_stopping:
+            return
+        count = len(self._host.replicas)
+        log.warn("{reason}: closing {count} regions, then joining anew", reason=reason, count=count)
+        self._closing_since_s = self._boot_s()
+        await self._host.end()
+        self._closing_since_s = None
+
+    def _admission(self) -> Admission | None:
+        shared = self._opener.shared
+        if shared is None:
+            return None
+        return Admission(shared, self._paths, f"{self._record.host}:{self._record.port}", self._clock.wall_ms)
+
+    def _adopt(self, cluster_id: str) -> None:
+        """This is the cluster that the store holds. Raises ConfigError if ours is another one."""
+        where = f"the one at {self._settings.store} below {self._settings.root or '/'}"
+        self._instance.adopt(cluster_id, where)
+
+    def _say_unreachable(self, client: ZkClient) -> None:
+        if client.state is not SessionState.CONNECTED:
+            why = client.trouble or "it does not answer"
+            log.warn("no session with the store {store}: {why}; trying on", store=self._settings.store, why=why)
+
+    def _region_damaged(self, key: Key, why: str) -> None:
+        if self._host.damaged(key, why) and self._heartbeats is not None:
+            self._heartbeats.soon()
+
+    def _lease_changed(self, holds: bool) -> None:
+        membership = self._membership
+        if membership is None or not membership.is_joined or self._is_stopping:
+            return
+        self._host.set_serving(holds)
+        if holds:
+            log.info("the lease holds again: serving")
+        elif not membership.is_over:
+            self._metrics.lease_lapses.inc()
+            log.warn("the lease has ended without a word from the store: not serving")
+
+    # --- commands ---
+
+    def dispatch(self, request: Any) -> Any:
+        """Answer one RPC. Raises RpcError(STALE_EPOCH, WRONG_SERVER, NO_LEASE), or what the opener refuses with."""
+        if isinstance(request, self._opener.requests):
+            return self._opener.answer(request)
+        return self._dispatch(request)
+
+    def _dispatch(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
+        if isinstance(request, Command) and request.epoch > self._epoch and not self._objection(request)[0]:
+            return self._epochs.claim(request.epoch, lambda: self._obey(request))
+        return self._obey(request)
+
+    def _obey(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
+        if isinstance(request, OpenRegions):
+            self._admit(request)
+            return self._host.open_regions(request.orders, request.epoch, request.answer_within_ms)
+        if isinstance(request, CloseRegions):
+            self._admit(request)
+            return self._host.close_regions(request.orders, request.epoch, request.answer_within_ms)
+        if isinstance(request, AlterRegions):
+            self._admit(request)
+            answer = self._host.alter_regions(request.orders)
+            if self._heartbeats is not None:
+                self._heartbeats.soon()  # somebody waits for the table to leave ALTERING
+            return answer
+        if isinstance(request, ReviewReplicas):
+            self._admit(request)
+            return self._host.review(request.replicas)
+        if isinstance(request, PurgeTable):
+            self._admit(request)
+            return ensureDeferred(self._purges.purge(request.table_id))
+        if request.recipient not in ("", self._record.uuid):
+            raise RpcError(WRONG_SERVER, f"this is {self._record.uuid}")
+        if isinstance(request, ListOpen):
+            rates = self._serving.rates()
+            hosted = [
+                msgspec.structs.replace(one, load=round(rates[one.region_id, one.replica], 2))
+                if (one.region_id, one.replica) in rates
+                else one
+                for one in self._host.hosted(request.limit)
+            ]
+            shared = self._opener.shared
+            directory = "" if shared is None else shared.directory_id
+            return OpenList(self._record.uuid, self._record.start_code, hosted, directory)
+        if isinstance(request, ListDirectories):
+            return ensureDeferred(self._purges.directories())
+        assert isinstance(request, GetServerStatus), f"nobody answers {request}"
+        return self.status()
+
+    def _admit(self, command: Command) -> None:
+        """Let a command of the newest master, meant for this very incarnation, under a valid lease, pass."""
+        code, why = self._objection(command)
+        if not code and command.epoch > self._epoch:
+            code, why = UNKNOWN_EPOCH, f"epoch {command.epoch} is not confirmed by the store, {self._epoch} stands"
+        if code:
+            self._metrics.refused_commands.labels(code).inc()
+            raise RpcError(code, why)
+
+    async def _read_table(self, table_id: str) -> bytes:
+        membership = self._membership
+        if membership is None:
+            raise ConnectionLoss("", "no session with the store")
+        return await membership.read_table(table_id)
+
+    async def _read_epoch(self) -> int:
+        membership = self._membership
+        if membership is None:
+            raise ConnectionLoss("", "no session with the store")
+        return await membership.read_epoch()
+
+    def _epoch_begun(self, epoch: int) -> None:
+        """The store says that this epoch has begun."""
+        if epoch > self._epoch:
+            log.info("commands come from epoch {epoch} now", epoch=epoch)
+            self._epoch = epoch
+
+    def _objection(self, command: Command) -> tuple[str, str]:
+        me = Incarnation(self._record.uuid, self._record.start_code)
+        if (command.recipient, command.start_code) != (me.uuid, me.start_code):
+            return WRONG_SERVER, f"this is {me}, not {Incarnation(command.recipient, command.start_code)}"
+        mine = self._instance.cluster_id
+        # A server that knows of no cluster yet has registered in this one's store a moment ago, else no master of it
+        # could name this start.
+        if mine and command.cluster != mine:
+            return WRONG_CLUSTER, f"this server belongs to cluster {mine}, the order comes from {command.cluster!r}"
+        if command.epoch < self._epoch:
+            return STALE_EPOCH, f"epoch {command.epoch} is over, {self._epoch} has begun"
+        if not self._holds():
+            return NO_LEASE, "this server is leaving" if self._is_stopping else "this server has no lease now"
+        return "", ""
+
+    def _holds(self) -> bool:
+        """Whether requests for regions may be answered now. Any thread."""
+        return not self._is_stopping and self._host.is_serving and self._lease.holds(self._boot_s())
+
+    # --- what heartbeats tell (regionserver.session.heartbeats.Host) ---
+
+    def us(self) -> Us:
+        """This server as it is now."""
+        phases = self._host.phases_now()
+        rates = self._serving.rates()
+
+        def describe(key: Key) -> ReplicaReport | None:
+            found = self._host.replicas.report(key)
+            if found is None or key not in rates:
+                return found
+            return msgspec.structs.replace(found, load=round(rates[key], 2))
+
+        return Us(
+            self._instance.cluster_id,
+            self._record,
+            self._epoch,
+            ServerFigures(
+                phases[Phase.OPEN],
+                sum(phases[phase] for phase in _OPENING),
+                sum(phases[phase] for phase in _CLOSING),
+                round(sum(rates.values()), 2),
+            ),
+            describe,
+            self._host.replicas.keys,
+        )
+
+    def take_changed(self) -> list[Key]:
+        """Replicas that have changed since the last call."""
+        return self._host.replicas.take_changed()
+
+    def rates(self) -> Mapping[Key, float]:
+        """Requests per second of late."""
+        return self._serving.rates()
+
+    def learn_epoch(self, epoch: int) -> int:
+        """Look into the store for an epoch that a master of our cluster claims (FN-05), and return the one known now.
+
+        Once the store has confirmed the epoch, orders of a lower one are refused.
+        """
+        if epoch > self._epoch:
+            self._epochs.hear(epoch)
+        return self._epoch
+
+    def heartbeat_ended(self, *, is_answered: bool) -> None:
+        """A heartbeat was answered, or refused or lost."""
+        self._metrics.heartbeats.labels("answered" if is_answered else "failed").inc()
+
+    # --- what it shows ---
+
+    def status(self) -> ServerStatus:
+        """The server's own figures."""
+        phases = self._host.phases()
+        left_s = self._lease.left_s(self._boot_s())
+        self._metrics.epoch.set(self._epoch)
+        self._metrics.lease_left_s.set(left_s)
+        self._metrics.serving.set(self._host.is_serving)
+        return ServerStatus(
+            server=self._record,
+            epoch=self._epoch,
+            open=phases[Phase.OPEN],
+            opening=sum(phases[phase] for phase in _OPENING),
+            closing=sum(phases[phase] for phase in _CLOSING),
+            failed=self._host.replicas.failed(),
+            lease_ms_left=int(left_s * 1000),
+            uptime_ms=int((self._boot_s() - self._began_s) * 1000),
+            cluster_id=self._instance.cluster_id,
+            masters=[] if self._heartbeats is None else self._heartbeats.reach(),
+        )
+
+    def _ready(self) -> tuple[bool, Mapping[str, object]]:
+        membership = self._membership
+        is_joined = membership is not None and membership.is_joined and not membership.is_over
+        return is_joined and self._host.is_serving, {"registered": is_joined, "serving": self._host.is_serving}
+
+    def _health(self) -> tuple[bool, Mapping[str, object]]:
+        self._note_health()
+        since_s = self._closing_since_s
+        closing_s = 0.0 if since_s is None else self._boot_s() - since_s
+        reasons = self._health_of.reasons(self._why_unserving(), closing_s)
+        return not reasons, {"reasons": reasons, "closing_for_s": round(closing_s, 1)}
+
+    def _note_health(self) -> None:
+        self._health_of.note((self._ready()[0] and self._holds()) or self._is_leaving)
+
+    def _why_unserving(self) -> str:
+        client, membership = self._client, self._membership
+        if client is None or client.state is not SessionState.CONNECTED:
+            trouble = "" if client is None else client.trouble
+            return f"no session with the store ({trouble or 'no node answers'})"
+        if membership is None or not membership.is_joined:
+            return "the server is not registered"
+        return "the lease does not hold" if not self._holds() else "the server is leaving"
