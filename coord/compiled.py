@@ -27,12 +27,12 @@ _STAMP: Final = "compiled.stamp"
 
 _MODULES: Final = {
     "raft": "bounds core leadership log membership messages persistence progress quorum reads settings",
-    "server": "batching node node_settings",
+    "server": "node node_settings submission",
     "server/clients": "connection handshake listener pipeline proposals syncs table",
     "server/net": "stream",
     "server/peers": "accepting codec dialing hello_frames link link_context raft_frames snapshot_transfer",
     "server/recovery": "divergence",
-    "server/snapshots": "policy",
+    "server/snapshots": "policy transfers",
     "tree": "acl command datatree levels machine node paths plan quota reads requests sessions snapshot watches",
     "wire": "client_conn codec jute opcodes values",
 }

@@ -1,21 +1,23 @@
-"""The driver of one store node: the only place that knows in which order persisting, sending, applying and answering
-happen.
+"""The driver of one store node: the order of persisting, sending, applying and replying.
 
-Between two turns nothing is half done. During a turn things arrive (`tick`, `peer_frame`, `Pipeline.receive`,
+Between two turns nothing is half done. During a turn inputs arrive (`tick`, `peer_frame`, `Pipeline.receive`,
 `on_persisted`), and `turn_end` does what follows from all of them together:
 
-    commands of this turn -> one group -> one entry (or one FORWARD to the leader)
+    commands of this turn -> one batch -> one entry (or one FORWARD to the leader)
     for each Ready of the core:
         queue its messages for the peers            none of them depends on this disk
         queue its entries and hard state for the log, one record and one sync for all that waits
-        apply what is committed: events first, then replies, into the connections' outputs
+        apply the committed entries: events first, then replies, into the connections' outputs
     one send per peer, one wake of the log's writer, one send per client
 
-Messages that promise something durable (votes, acknowledgements) are kept until the log's writer has reported all
-batches up to theirs: `_held`.
+The path of a write: `turn_end` -> `Submission.submit` -> `_perform` (log, peers) -> `on_persisted` (acknowledgments)
+-> `_perform` -> `_apply` (tree, reply).
 
-The node knows no clock, socket or disk: they are handed in (`coord.env`, `PeerDoor`, `LogWriter`, `SnapshotJob`), so a
-simulation drives whole nodes through exactly these methods.
+Messages that promise something durable (votes, acknowledgments) wait in `_held` until the log's writer has reported
+every write up to theirs.
+
+The node knows no clock, socket or disk. It takes them as arguments (`coord.env`, `PeerDoor`, `LogWriter`,
+`SnapshotJob`), so a simulation drives whole nodes through exactly these methods.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from twisted.logger import Logger
 
 from coord.env import Clock, Entropy
 from coord.errors import (
-    InvalidMessage,
     NotLeader,
     ProposalDropped,
     RemoteProtocolError,
@@ -50,10 +51,9 @@ from coord.raft.messages import (
     RaftSnapshot,
     Ready,
 )
-from coord.server.batching import GROUP_BYTES_MAX, Batching
 from coord.server.clients.authentication import Authenticator
 from coord.server.clients.pipeline import Pipeline
-from coord.server.clients.proposals import Forwarded, Proposals, Sent
+from coord.server.clients.proposals import Proposals
 from coord.server.clients.syncs import Syncs
 from coord.server.config.addresses import config_text
 from coord.server.membership.joining import Joining
@@ -62,30 +62,27 @@ from coord.server.membership.reconfig import Reconfiguration
 from coord.server.net.interfaces import PeerDoor, SnapshotJob, Tracer
 from coord.server.node_settings import NodeSettings
 from coord.server.peers import codec, raft_frames
-from coord.server.peers.snapshot_transfer import Arrival, Dismantling, SnapshotInbox, SnapshotOutbox
 from coord.server.recovery.divergence import DivergenceCheck
 from coord.server.sessions.liveness import Liveness
 from coord.server.snapshots.policy import SnapshotPolicy
+from coord.server.snapshots.transfers import SnapshotTransfers
+from coord.server.submission import Submission
 from coord.storage import snapshot as files
 from coord.storage.wal import Batch
 from coord.storage.writer import LogWriter
-from coord.tree.command import decode_group, encode_command
+from coord.tree.command import decode_group
 from coord.tree.machine import StateMachine
-from coord.wire.codec import encode_path
-from coord.wire.opcodes import OP_DELETE_CONTAINER
 
 log = Logger(__name__)
 
-#: A turn that takes longer is interrupted between two Readies.
+#: A turn that takes longer ends after the Ready in hand; the next turn goes on.
 TURN_MS_MAX: Final = 50
-#: Containers and TTL znodes that the leader proposes to end at a time.
-REAPED_PER_ROUND: Final = 1000
-#: Events of the core that the line about a changed role already tells.
-_TOLD_BY_CHANGE: Final = ("role", "leader")
+#: Events of the core that are not logged: the line about a changed role contains them.
+_LOGGED_WITH_ROLE: Final = ("role", "leader")
 
 
 class Node:
-    """One node of the store. Every method is called on one thread; `turn_end` after each group of others."""
+    """One node of the store. All calls come from one thread; `turn_end` follows each group of other calls."""
 
     def __init__(
         self,
@@ -102,7 +99,7 @@ class Node:
         joining: Joining,
         applied: files.SnapshotMeta,
     ) -> None:
-        """`machine` is at the position of `applied`, from which `core` was started, too."""
+        """`machine` and `core` both start at the position `applied`."""
         self.settings = settings
         self.core = core
         self.machine = machine
@@ -123,11 +120,11 @@ class Node:
         self.levels = Levels(self, machine.supported)
         self.membership = Reconfiguration(self, peers, self.levels)
         self.pipeline.on_membership_request = self.membership.asked
-        #: None: nobody traces this node.
+        #: Receives this node's Raft events, if there is a trace.
         self.tracer: Tracer | None = None
-        #: Told when other members are in force than before: links are to be opened or closed.
-        self.on_members_changed: Callable[[], None] = _nobody_cares
-        self.forwarded = Forwarded()
+        #: Called when the configuration has changed: links are to be opened or closed.
+        self.on_members_changed: Callable[[], None] = _ignore_change
+        self.submission = Submission(settings, core, peers, clock, self.proposals)
         self.divergence = DivergenceCheck(
             settings.node_id, peers.send, lambda: (self.machine.last_zxid, self.machine.digest())
         )
@@ -138,29 +135,20 @@ class Node:
         self._writer = writer
         self._peers = peers
         self._clock = clock
-        self._inbox = SnapshotInbox(snapshots, machine.supported)
-        self._outbox = SnapshotOutbox(snapshots, peers)
-        #: A state from the leader that the core has just been told of.
-        self._arrived: Arrival | None = None
-        self._dismantling = Dismantling()
-        # As of the last Ready.
-        self.role = 0
-        self.term = 0
-        self.leader = 0
-        self.group = Batching(settings, clock)
-        #: Peers to which the link is newer than what was last forwarded over it.
-        self._fresh_links: set[int] = set()
-        #: (batch number of the writer, Ready number or 0, messages that wait for it), oldest first.
+        self._transfers = SnapshotTransfers(core, peers, snapshots, machine.supported)
+        #: Raft role as of the last Ready.
+        self._role = 0
+        #: (number of the write, number of the Ready or 0, messages that wait for the write), oldest first.
         self._held: deque[tuple[int, int, list[Message]]] = deque()
+        #: Number of the last write passed to the log's writer.
         self._submitted = 0
         self._leaderless_since_ms = clock.monotonic_ms()
-        self._ticks = 0
         self._started_ms = self._leading_since_ms = self._reaped_ms = self._ticked_ms = clock.monotonic_ms()
         #: The disk refuses writes for lack of room.
         self.is_full = False
-        #: Why the node cannot go on; whoever drives it stops it.
+        #: Why the node cannot go on. The service stops the process.
         self.failure: Exception | None = None
-        # Counters for the metrics.
+        # Counters for the metrics, since the start: applied entries with commands, applied commands, elections.
         self.groups = 0
         self.commands = 0
         self.elections_won = 0
@@ -168,11 +156,10 @@ class Node:
     # --- what arrives -------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """`raft_tick_ms` have passed."""
-        self._ticks += 1
+        """Do the periodic work; called every `raft_tick_ms`."""
         now_ms = self._clock.monotonic_ms()
         if self.liveness.expiry is not None and now_ms - self._ticked_ms > self.settings.tick_ms:
-            # This process stood still: what clients said meanwhile is still unread, so every session begins anew.
+            # This process stood still. Requests of that time are unread, so every session gets its whole timeout.
             self.liveness.lead()
         self._ticked_ms = now_ms
         if not self._awaits_voters():
@@ -183,29 +170,32 @@ class Node:
         self._compare(now_ms)
         self.liveness.tick(now_ms)
         if self.liveness.expiry is not None and now_ms - self._reaped_ms >= self.settings.reap_interval_ms:
-            self._reap(now_ms)
-        self._outbox.pump(self.core)
+            self._reaped_ms = now_ms
+            self.submission.reap(self.machine)
+        has_doubt = self._transfers.tick()
         self.snapshot_policy.forget_applied(self.applied_index)
+        self._check_leader(now_ms)
+        self.snapshot_policy.note_doubt(has_doubt)
+        if not self.is_full:
+            self.snapshot_policy.maybe_take(self.machine, self.applied_index)
+
+    def _check_leader(self, now_ms: int) -> None:
+        """Without a leader for `leader_absence_ms`, serve reads alone or close the client connections."""
+        absent_ms = now_ms - self._leaderless_since_ms
         if self.core.leader != 0 and self.liveness.contact.holds(now_ms):
             self._leaderless_since_ms = now_ms
             self.pipeline.handshake.read_only.end()
-        elif now_ms - self._leaderless_since_ms <= self.settings.leader_absence_ms:
+        elif absent_ms <= self.settings.leader_absence_ms:
             pass
         elif self.settings.read_only_mode:
             self.pipeline.handshake.read_only.begin()
         elif self.clients.connections:
-            log.warn(
-                "no leader for {ms} ms, closing {count} client connections",
-                ms=now_ms - self._leaderless_since_ms,
-                count=len(self.clients.connections),
-            )
+            count = len(self.clients.connections)
+            log.warn("no leader for {ms} ms, closing {count} client connections", ms=absent_ms, count=count)
             self.clients.close_all()
-        self.snapshot_policy.note_doubt(self._outbox.take_doubt())
-        if not self.is_full:
-            self.snapshot_policy.maybe_take(self.machine, self.applied_index)
 
     def _compare(self, now_ms: int) -> None:
-        """Ask now and then whether the other replicas have the state that this one has."""
+        """Compare digests with the other replicas from time to time."""
         if self.joining.is_joining:
             return
         config = self.core.configs.current
@@ -216,51 +206,50 @@ class Node:
             self.on_failed(error)
 
     def _awaits_voters(self) -> bool:
-        """Whether the first election of a new store waits for voters that have not started yet."""
+        """Return True while the first election of a new store waits for voters that have not started."""
         core = self.core
         return core.log.last == core.term == core.leader == 0 and self.joining.awaits(
             self.settings.node_id, core.configs.current, self.uptime_ms()
         )
 
     def has_log(self) -> bool:
-        """Whether there is anything in this node's log; peers are told (`Joining`)."""
+        """Return True if this node's log has entries. The hello to peers says so (`Joining`)."""
         return self.core.log.last > 0
 
     def peer_introduced(self, peer: int, has_log: bool) -> None:
-        """`peer` said hello, over whichever connection."""
+        """Handle the hello of `peer`, over the link to it or from it."""
         self.divergence.peer_arrived()
-        # How a transfer to it ended may have been said over a connection that is gone: find out where it stands.
-        self._outbox.peer_lost(peer, self.core)
+        self._transfers.peer_introduced(peer)
         try:
-            # Who knows a term has a disk that remembers its votes. Without this, a first leader whose voters have got
-            # nothing of its log yet would make all of them joining, and nobody could ever be elected.
+            # A node that knows a term has a disk that remembers its votes. Without this test, a first leader whose
+            # voters have received no entry yet would make all of them joining: no node could ever be elected.
             self.joining.peer_introduced(peer, peer_has_log=has_log, has_log=self.has_log() or self.core.term > 0)
             self.core.memory = self.joining.memory
         except OSError as error:
             self.on_failed(error)
 
     def peer_connected(self, peer: int) -> None:
-        """This node's link to `peer` is up; nothing sent over an earlier one will still arrive."""
-        self._fresh_links.add(peer)
+        """Handle a new link to `peer`. Frames of the link before do not arrive any more."""
+        self.submission.link_is_new(peer)
 
     def peer_lost(self, peer: int) -> None:
-        """The link to or from `peer` broke."""
+        """Handle the end of the link to or from `peer`."""
         self.core.peer_down(peer)
-        self._outbox.peer_lost(peer, self.core)
-        self._inbox.peer_lost(peer)
+        self._transfers.peer_lost(peer)
         self.membership.peer_lost(peer)
         self.levels.peer_lost(peer)
 
     def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
-        """Take a frame from `peer`, whose identity the link has checked.
+        """Handle a frame from `peer`, whose identity the link has checked.
 
-        Raises RemoteProtocolError to have the link broken; then the frame has changed nothing.
+        Raises RemoteProtocolError for a frame that breaks the protocol, without having changed anything: the caller
+        closes the link.
         """
         if kind == codec.RAFT:
             self._peer_message(peer, codec.readable(raft_frames.decode_raft, block, at, end))
         elif kind == codec.FORWARD:
             term, first, commands = codec.readable(raft_frames.decode_forward, block, at, end)
-            self._take_forward(peer, incarnation, term, first, commands)
+            self.submission.take_forward(peer, incarnation, term, first, commands)
         elif kind == codec.TOUCH:
             self.liveness.take_report(peer, codec.readable(codec.decode_touch, block, at, end))
         elif kind == codec.DUE:
@@ -269,17 +258,16 @@ class Node:
             self.liveness.agreed(peer, *codec.readable(codec.decode_silent, block, at, end))
         elif kind == codec.CHUNK:
             chunk = codec.readable(codec.decode_chunk, block, at, end)
-            if not self._inbox.take(peer, chunk, self._clock.monotonic_ms()):
-                self._peers.send(peer, codec.encode_received(chunk.name, False))
+            self._transfers.take_chunk(peer, chunk, self._clock.monotonic_ms())
         elif kind == codec.RECEIVED:
             name, ok = codec.readable(codec.decode_received, block, at, end)
-            self._outbox.ended(peer, name, ok, self.core)
+            self._transfers.ended(peer, name, ok)
         elif kind == codec.DIGEST:
-            said = codec.readable(codec.decode_digest, block, at, end)
+            digest = codec.readable(codec.decode_digest, block, at, end)
             if self.joining.is_joining:
-                return  # What it has is the leader's, and no second opinion.
+                return  # A joining node has its state from the leader: it is no independent witness.
             try:
-                self.divergence.heard(peer, *said, self._clock.monotonic_ms())
+                self.divergence.heard(peer, *digest, self._clock.monotonic_ms())
             except StateDiverged as error:
                 self.on_failed(error)
         elif kind == codec.ASK:
@@ -293,18 +281,15 @@ class Node:
         if message.src != peer or message.dst != self.settings.node_id:
             raise RemoteProtocolError(f"peer {peer} sent a message from {message.src} to {message.dst}")
         if message.kind == SNAPSHOT:
-            self.core.check(message)
-            refused = self._inbox.complete(peer, message)
-            if refused is not None:
-                self._snapshot_arrived(refused)
+            self._transfers.take_message(peer, message)
             return
         if self.core.term == 0 and message.prev_index and not self.has_log():
-            # It has got a log since its hello.
+            # The peer has received a log since its hello.
             self.peer_introduced(peer, has_log=True)
         self.core.step(message)
 
     def _maybe_joined(self) -> None:
-        """Look whether the configuration that is applied lets this node count again."""
+        """End joining if the applied configuration lets this node count again."""
         configs = self.core.configs
         if configs.newest_index() <= self.applied_index:
             try:
@@ -312,42 +297,10 @@ class Node:
             except OSError as error:
                 self.on_failed(error)
 
-    def _snapshot_arrived(self, arrival: Arrival) -> None:
-        """A snapshot from a peer is durable and read, or of no use: tell the peer, and the core if it is there."""
-        assert arrival.message.snapshot is not None, "SNAPSHOT message without a snapshot"
-        name = arrival.message.snapshot.handle
-        self._peers.send(arrival.peer, codec.encode_received(name, arrival.machine is not None))
-        if arrival.machine is None:
-            log.error(
-                "snapshot {name} from node {peer} is not usable: {error}",
-                name=name,
-                peer=arrival.peer,
-                error=arrival.error,
-            )
-            return
-        try:
-            self.core.step(arrival.message)
-        except InvalidMessage as error:
-            # The claim was possible when the message came, and is no longer.
-            log.error("dropped snapshot {name} from node {peer}: {error}", name=name, peer=arrival.peer, error=error)
-            self._dismantling.add(arrival.machine)
-            return
-        self._arrived = arrival
-
-    def _take_forward(self, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
-        core = self.core
-        if core.role != LEADER or term != core.term:
-            return  # The sender finds out when it applies an entry of a later term (`Proposals`, rule 2).
-        try:
-            fresh = self.forwarded.accept(term, peer, incarnation, first, commands)
-        except ValueError as error:
-            raise RemoteProtocolError(str(error)) from error
-        self.group.add(term, fresh)
-
-    # --- what the disk tells (WriterEvents) ---------------------------------------------------------------------------
+    # --- the log's writer (WriterEvents) ------------------------------------------------------------------------------
 
     def on_persisted(self, number: int) -> None:
-        """See `WriterEvents.on_persisted`: release what was held back for it."""
+        """See `WriterEvents.on_persisted`. Send the messages that waited for the writes up to `number`."""
         held = self._held
         ready_number = 0
         while held and held[0][0] <= number:
@@ -358,13 +311,13 @@ class Node:
             self.core.persisted(ready_number)
 
     def on_full(self, is_full: bool) -> None:
-        """See `WriterEvents.on_full`. A leader without a disk hands over; a node without peers refuses writes."""
+        """See `WriterEvents.on_full`. A leader transfers leadership; without another voter, writes are refused."""
         self.is_full = is_full
         if is_full:
-            log.error("disk full: no writes until there is room")
+            log.error("disk full on node {id}: no writes until there is room", id=self.settings.node_id)
             self.hand_over()
         else:
-            log.info("the disk has room again")
+            log.info("node {id}: the disk has room again", id=self.settings.node_id)
 
     def on_failed(self, error: Exception) -> None:
         """See `WriterEvents.on_failed`: the node must stop."""
@@ -373,10 +326,10 @@ class Node:
     # --- the turn -----------------------------------------------------------------------------------------------------
 
     def peers_served(self) -> None:
-        """Apply what peers have just told to be committed: reads of clients come next in this turn.
+        """As a follower, apply the entries that peers' frames of this turn have committed; clients' reads come next.
 
-        A leader has no need of this: it applies before any acknowledgment of a write leaves it, and its messages wait
-        for the end of the turn, so that entries of clients and the commit index travel together.
+        The leader does not need this step: it applies before any acknowledgment of a write leaves it, and its messages
+        wait for the end of the turn, so that clients' entries and the commit index travel together.
         """
         core = self.core
         if core.role != FOLLOWER or core.log.handed == core.log.commit or self.failure is not None:
@@ -386,28 +339,24 @@ class Node:
             self._perform(core.ready())
 
     def turn_end(self) -> bool:
-        """Do everything that follows from what arrived. Cheap when nothing did.
+        """Do what follows from the inputs of this turn. Cheap without inputs.
 
-        Returns True when time ran out with work left (a long log to apply): heartbeats and clients come first, then the
-        next call goes on.
+        Return True if work is left after TURN_MS_MAX, such as a long log to apply. Heartbeats and clients come first;
+        the next call goes on.
         """
         if self.failure is not None:
             return False
         core = self.core
         now_ms = self.pipeline.now_ms = self._clock.monotonic_ms()
-        has_more = self._dismantling.step()
-        # One state at a time: the core may still have to take up the one before.
-        if self._arrived is None and self._inbox.is_restoring():
-            has_more = True
-            try:
-                arrival = self._inbox.step(now_ms)
-            except UnsupportedLevel as error:
-                self.on_failed(error)
-                return False
-            if arrival is not None:
-                self._snapshot_arrived(arrival)
+        try:
+            has_more = self._transfers.step(now_ms)
+        except UnsupportedLevel as error:
+            self.on_failed(error)
+            return False
         while True:
-            self._submit_commands()
+            self.submission.submit(self.machine)
+            if self.syncs.new:
+                self.syncs.ask(core)
             if self.membership.is_busy():
                 self.membership.turn()
             if not core.has_ready():
@@ -416,15 +365,13 @@ class Node:
                 has_more = True
                 break
             self._perform(core.ready())
-        if not core.has_ready() and self._arrived is not None:
-            # The core has something newer.
-            if self._arrived.machine is not None:
-                self._dismantling.add(self._arrived.machine)
-            self._arrived = None
+        if not core.has_ready():
+            self._transfers.drop_unwanted()
         self._peers.flush()
         return has_more
 
     def _perform(self, ready: Ready) -> None:
+        """Carry out one Ready: send, persist, apply."""
         if self.tracer is not None:
             self.tracer.ready(self.core, ready)
         if ready.changed:
@@ -462,18 +409,18 @@ class Node:
         if ready.config_changed:
             self.on_members_changed()
         for event in ready.events:
-            if event.name not in _TOLD_BY_CHANGE:
+            if event.name not in _LOGGED_WITH_ROLE:
                 log.info("raft {name} term={term} {detail}", name=event.name, term=event.term, detail=event.detail)
 
     def _follow_change(self, ready: Ready) -> None:
-        """Role, term or leader are not what they were."""
+        """Follow a change of role, term or leader."""
         if ready.role != LEADER:
             self.liveness.stop_leading()
             self.membership.leadership_ended()
-        if ready.role == LEADER and self.role != LEADER:
+        if ready.role == LEADER and self._role != LEADER:
             self.elections_won += 1
             self._leading_since_ms = self._clock.monotonic_ms()
-        self.role, self.term, self.leader = ready.role, ready.term, ready.leader
+        self._role = ready.role
         self.syncs.ask_again()
         self.liveness.report(is_patient=False)
         log.info(
@@ -489,7 +436,7 @@ class Node:
             self.tracer.sent(messages)
         for message in messages:
             if message.kind == SNAPSHOT:
-                self._outbox.begin(message, self.core)
+                self._transfers.send(message)
             else:
                 self._peers.send(message.dst, raft_frames.encode_raft(message))
 
@@ -524,13 +471,13 @@ class Node:
             machine.tree.quotas.notes.clear()
         if self.joining.is_joining:
             self._maybe_joined()
-        if self.role == LEADER and self.liveness.expiry is None and entries[-1].term == self.core.term:
-            # Everything of earlier terms is applied: the table is complete, and every session begins anew.
+        if self._role == LEADER and self.liveness.expiry is None and entries[-1].term == self.core.term:
+            # All entries of earlier terms are applied: the session table is complete, and expiry may begin.
             self.liveness.lead()
             self.membership.leadership_settled()
 
     def _raise_level(self, entry: Entry) -> bool:
-        """Apply a LEVEL entry; return False if this build does not support the level: the node stops in front of it."""
+        """Apply a LEVEL entry; return False if this build does not support the level: the node stops before it."""
         try:
             self.pipeline.applied([self.machine.raise_level(entry.data)])
         except UnsupportedLevel as error:
@@ -542,7 +489,7 @@ class Node:
         return True
 
     def _apply_one_by_one(self, entry: Entry) -> None:
-        """Answer each command before the next is applied: reads of its session wait between them."""
+        """Apply a batch and reply to each command before the next: reads of its session wait in between."""
         try:
             time_ms, commands = decode_group(entry.data)
         except RemoteProtocolError:
@@ -553,70 +500,19 @@ class Node:
             self.commands += 1
             self.pipeline.applied([self.machine.apply(command, time_ms)])
 
-    # --- commands -----------------------------------------------------------------------------------------------------
-
-    def _submit_commands(self) -> None:
-        """Hand this turn's commands to the leader, which may be this node."""
-        core = self.core
-        proposals = self.proposals
-        if core.role == LEADER:
-            term = core.term
-            if proposals.waiting:
-                self.group.add(term, [sent.command for sent in proposals.take(term)[1]])
-            if self.group.commands:
-                self.group.propose(core, self.machine)
-        elif core.leader and (proposals.waiting or proposals.sent) and self._peers.is_connected(core.leader):
-            if core.leader in self._fresh_links:
-                self._fresh_links.clear()
-                first, unapplied = proposals.unapplied(core.term)
-                self._peers.send(core.leader, raft_frames.encode_forward(core.term, first, []))
-                self._forward(core.leader, core.term, first, unapplied)
-            if proposals.waiting:
-                self._forward(core.leader, core.term, *proposals.take(core.term))
-        if self.syncs.new:
-            self.syncs.ask(core)
-
-    def _forward(self, leader: int, term: int, first: int, taken: list[Sent]) -> None:
-        """Send commands numbered from `first`. If the link breaks meanwhile, a new one brings them again."""
-        part: list[bytes] = []
-        size = 0
-        for position, sent in enumerate(taken):
-            part.append(sent.command)
-            size += len(sent.command)
-            if size >= GROUP_BYTES_MAX or position == len(taken) - 1:
-                number = first + position + 1 - len(part)
-                if not self._peers.send(leader, raft_frames.encode_forward(term, number, part)):
-                    return
-                part = []
-                size = 0
-
-    # --- sessions -----------------------------------------------------------------------------------------------------
-
-    def _reap(self, now_ms: int) -> None:
-        """Propose the end of empty containers and outlived TTL znodes; apply checks again whether they may go."""
-        self._reaped_ms = now_ms
-        time_ms = self.group.time_ms(self.machine.applied_time_ms)
-        paths = self.machine.reap_candidates(time_ms)[:REAPED_PER_ROUND]
-        if paths:
-            self.propose([encode_command(0, 0, 0, OP_DELETE_CONTAINER, encode_path(path)) for path in paths])
-
-    def propose(self, commands: list[bytes]) -> None:
-        """See `NodeContext.propose`."""
-        self.group.add(self.core.term, commands)
-
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
     def _install(self, meta: RaftSnapshot) -> None:
-        """Take over the state that the leader sent. Clients go: nobody can say what became of their requests."""
-        arrived, self._arrived = self._arrived, None
-        assert arrived is not None, f"the core wants {meta.handle}, which nobody brought"
-        machine = arrived.machine
-        assert machine is not None, meta.handle
+        """Replace the state by the one that the leader sent.
+
+        All client connections are closed: whether the state contains their requests in flight is unknown.
+        """
+        machine = self._transfers.take_installed(meta)
         self.clients.close_all()
-        self._dismantling.add(self.machine)
+        self._transfers.dismantle(self.machine)
         self.proposals.forget()
-        # The leader must hear that some numbers will not come.
-        self._fresh_links.add(self.core.leader)
+        # Tell the leader that some numbers will not come.
+        self.submission.link_is_new(self.core.leader)
         self.syncs.forget()
         self.machine = machine
         self.pipeline.serve(machine)
@@ -624,16 +520,19 @@ class Node:
         self.levels.applied(meta.index)
         self.snapshot_policy.installed(meta.index)
         self.divergence.applied(meta.index, machine.last_zxid, machine.digest())
-        log.info("took over the state at {index} from the leader", index=meta.index)
+        log.info("installed the snapshot at index {index} from the leader", index=meta.index)
 
     def take_snapshot(self) -> None:
-        """Begin to write the state at the applied index."""
+        """Begin a snapshot of the state at the applied index."""
         self.snapshot_policy.take(self.machine, self.applied_index)
 
-    # --- leadership and the end ---------------------------------------------------------------------------------------
+    # --- leadership ---------------------------------------------------------------------------------------------------
 
     def hand_over(self) -> bool:
-        """As the leader, ask the voter that holds most of the log to lead. False if there is none, or no need."""
+        """As the leader, transfer leadership to the connected voter that has most of the log.
+
+        Return False if this node does not lead or no voter can take over.
+        """
         lead = self.core.leadership
         if lead is None:
             return False
@@ -648,10 +547,14 @@ class Node:
             return False
         return True
 
+    def propose(self, commands: list[bytes]) -> None:
+        """See `NodeContext.propose`."""
+        self.submission.propose(commands)
+
     # --- views --------------------------------------------------------------------------------------------------------
 
     def is_serving(self) -> bool:
-        """Whether this node has a leader, so that requests get somewhere."""
+        """Return True if there is a leader that requests of this node's clients reach."""
         return self.core.leader != 0 and self.failure is None
 
     def is_settled(self) -> bool:
@@ -659,7 +562,7 @@ class Node:
         return self.core.leadership is not None and self.liveness.expiry is not None
 
     def trouble(self) -> str:
-        """What keeps this node from doing its work as it should although it goes on, "" for nothing."""
+        """Return what is wrong although the node goes on, "" if nothing is."""
         if self.is_full:
             return "disk full: no writes until there is room"
         waits = self.joining.advice(self.settings.node_id, self.core.configs.current, self.core.leader)
@@ -670,11 +573,11 @@ class Node:
         return f"the last snapshot failed: {self.snapshot_policy.error}" if self.snapshot_policy.error else ""
 
     def role_name(self) -> str:
-        """follower, pre-candidate, candidate or leader."""
+        """Return follower, pre-candidate, candidate or leader."""
         return ROLE_NAMES[self.core.role]
 
     def followers(self) -> dict[int, int]:
-        """As the leader: connected peer -> entries it is behind. Else empty."""
+        """As the leader, return connected peer -> entries that the peer is behind; else nothing."""
         lead = self.core.leadership
         if lead is None:
             return {}
@@ -682,13 +585,13 @@ class Node:
         return {p.peer: max(0, last - p.match) for p in lead.peers if self._peers.is_connected(p.peer)}
 
     def uptime_ms(self) -> int:
-        """Since the start of this process."""
+        """Return the time since this process started."""
         return self._clock.monotonic_ms() - self._started_ms
 
     def leading_ms(self) -> int:
-        """For how long this node has led; 0 if it does not."""
+        """Return the time since this node was elected, 0 unless it leads."""
         return self._clock.monotonic_ms() - self._leading_since_ms if self.core.leadership is not None else 0
 
 
-def _nobody_cares() -> None:
-    """The default of `Node.on_members_changed`."""
+def _ignore_change() -> None:
+    """Do nothing: the default of `Node.on_members_changed`."""

@@ -265,8 +265,9 @@ class Checks:
                         self._check_expiry(process, view, command.session_id)
         view.proposed = core.log.last
         decided, view.decided = view.decided, set()
-        if node.group.commands and core.leadership is not None:
-            for command in decode_group(encode_group(0, node.group.commands))[1]:
+        commands = node.submission.batcher.commands
+        if commands and core.leadership is not None:
+            for command in decode_group(encode_group(0, commands))[1]:
                 if command.opcode == r.OP_EXPIRE:
                     if command.session_id not in decided:
                         self._check_expiry(process, view, command.session_id)

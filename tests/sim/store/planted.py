@@ -21,6 +21,7 @@ from coord.server.clients import handshake, pipeline, proposals, syncs
 from coord.server.clients.table import ClientTable
 from coord.server.membership import joining, reconfig
 from coord.server.recovery import repair
+from coord.server.submission import Submission
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
 from coord.storage.wal import Batch
@@ -512,16 +513,16 @@ class ForwardOfAnotherTerm(Bug):
     def patches(self) -> list[Patch]:
         def take(self: Any, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
             kept = self.__dict__.setdefault("kept_commands", [])
-            if self.core.role != LEADER:
+            if self._core.role != LEADER:
                 kept.extend(commands)
                 return
             if kept:
-                self.group.add(self.core.term, list(kept))
+                self.batcher.add(self._core.term, list(kept))
                 kept.clear()
             real(self, peer, incarnation, term, first, commands)
 
-        real = node.Node._take_forward
-        return [instead(node.Node, "_take_forward", take)]
+        real = Submission.take_forward
+        return [instead(Submission, "take_forward", take)]
 
 
 class ProposalsOutliveState(Bug):
