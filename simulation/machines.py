@@ -19,6 +19,7 @@ from master.leadership.identity import MasterIdentity
 from master.plans.planner import Made, Planner
 from master.service import MasterService
 from master.settings import MasterSettings as MasterSettings
+from regions.assign.assigner import Assigner
 from regions.cluster.limits import AssignerConfig
 from regions.messages import ListTables, ServerRequest
 from regions.messages.staleness import Bound
@@ -35,6 +36,9 @@ from simulation.store import SimulatedStore
 from simulation.timeline import Process, Timeline
 
 RPC_PORT: Final = 9000
+#: With so many replicas and fewer the invariants are checked after every event of the assigner; with twice as many
+#: after every second one.
+VALIDATED_REPLICAS: Final = 25
 _NOWHERE: Final = Path("/simulated")
 
 
@@ -186,6 +190,9 @@ class MasterMachine(Machine):
 
     kind = "master"
     service: MasterService
+    #: The assigner that was validated last, and how much it had handled by then.
+    _validated: Assigner | None = None
+    _validated_at = 0
 
     def begin(self, process: Process) -> None:
         """See Machine.begin."""
@@ -225,6 +232,24 @@ class MasterMachine(Machine):
             max_ms = process.chance.pick((0, 100, 1_500, 10_000))
             asked = ensureDeferred(service.api.dispatch(ListTables(Bound(max_ms))))
             asked.addErrback(_refused)
+
+    def validate(self) -> None:
+        """Check every invariant of the active master's assigner if it has handled something since the last time.
+
+        A check costs time in proportion to the cluster: a larger one is checked every so many events, and at the end.
+        """
+        active = self.service.active_master if self.is_awake else None
+        if active is None:
+            return
+        assigner = active.assigner
+        if assigner is not self._validated:
+            self._validated, self._validated_at = assigner, 0
+        if assigner.handled - self._validated_at >= max(1, len(assigner.world.replicas) // VALIDATED_REPLICAS):
+            self._validated_at = assigner.handled
+            try:
+                assigner.validate()
+            except AssertionError as error:
+                self.setting.violated(f"invariant of {self.host}: {error}")
 
     def _dead(self, process: Process) -> None:
         """MF-14: whatever the store refuses, a master goes on; only an order ends it."""

@@ -16,6 +16,7 @@ from coord.tree.machine import CommandOutcome, StateMachine
 from coord.wire.records import EVENT_DELETED
 from master.standby.watcher import StoreWatcher, Warm
 from regions.cluster.state import ClusterState
+from regions.cluster.validation import validate
 from regions.messages.staleness import AsOf, Bound
 from regions.records.model import TabletState
 from regions.records.znodes import Layout, decode_region, decode_table
@@ -77,6 +78,10 @@ class Standbys:
             self._violated(f"FW-01: {who} says that it is {as_of.stale_ms} ms old: {self._zxid_at(held)} is older")
 
     def _check(self, who: str, world: ClusterState, zxid: int) -> None:
+        try:
+            validate(world)
+        except AssertionError as error:
+            self._violated(f"invariant of {who}: {error}")
         known = dict(self._held(world))
         for path, version in self._stored(world, zxid):
             if known.get(path) != version:

@@ -189,7 +189,7 @@ class SimulatedCluster:
         return any((one.region_id, one.replica) == key and one.state == "OPEN" for one in found.replicas)
 
     def _after_event(self) -> None:
-        """Check what must hold after every event, between servers and inside each of them."""
+        """Check what must hold after every event, between servers and inside each server and each master."""
         self._check_owners()
         for server in self.servers:
             if server.is_up:
@@ -197,6 +197,9 @@ class SimulatedCluster:
                     server.service.validate()
                 except AssertionError as error:
                     raise Violation(f"{server.host}: {error}") from error
+        for master in self.masters:
+            if master.process is not None:
+                master.validate()
 
     def _check_owners(self) -> None:
         """At most one server serves a replica. Where regions are locked, opening is serving; else being OPEN is."""

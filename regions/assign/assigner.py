@@ -31,6 +31,7 @@ from regions.assign.schema_rollout import AlterBook
 from regions.assign.selection import Selection
 from regions.assign.servers import ServerTracker
 from regions.assign.tables import Catalogue
+from regions.assign.validation import check_progress
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.deadlines import close_overdue, open_overdue
@@ -38,6 +39,7 @@ from regions.cluster.entities import CLOSE, OPEN, Order, Replica
 from regions.cluster.history import StepLog, master_step, steps_since
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
+from regions.cluster.validation import validate
 from regions.cluster.work import OrderState, WriteState
 from regions.messages import OrderOutcome, OrderResult
 from regions.records.kinds import can_open
@@ -104,6 +106,8 @@ class Assigner:
         )
         self._begun = False
         self._suspended = False
+        #: Events and ticks so far. Simulations check the invariants whenever this has grown.
+        self.handled = 0
 
     # --- the shell's side ---------------------------------------------------------------------------------------
 
@@ -191,6 +195,7 @@ class Assigner:
 
     def handle(self, event: ev.Event, now_ms: int) -> None:
         """Observe one event and decide what follows from it."""
+        self.handled += 1
         match event:
             case ev.TransitionRead():
                 self._seen(event, now_ms)
@@ -261,6 +266,7 @@ class Assigner:
         """Look at deadlines and due questions; call it a few times a second."""
         if self._suspended:
             return
+        self.handled += 1
         self._fleet.tick(now_ms)
         self._catalog.checks.tick(now_ms)
         for region in self._replacements.tick(now_ms):
@@ -305,6 +311,19 @@ class Assigner:
     def unplaceable(self) -> list[Replica]:
         """Return the replicas that want a server while no live server may take them."""
         return self._selection.stranded()
+
+    def validate(self) -> None:
+        """Recompute every index, count and invariant from the records. Raise AssertionError if one does not hold.
+
+        Between two calls of the other methods all of them hold. It takes time in proportion to the whole cluster.
+        """
+        validate(self.world)
+        self._selection.validate()
+        self._orders.validate()
+        self._moves.validate()
+        self._catalog.validate()
+        if self._begun and not self._suspended:
+            check_progress(self.world, self._selection, self._replacements)
 
     # --- observe --------------------------------------------------------------------------------------------------
 

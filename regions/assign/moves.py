@@ -81,6 +81,17 @@ class MoveBook:
             if replica.move is not None:
                 self.drop(replica)
 
+    def validate(self) -> None:
+        """Raise AssertionError if the three indexes do not say the same, or a pending move is not wanted."""
+        assert self._batches.keys() == self._plan_of.keys(), "a batch of moves has no plan, or a plan no batch"
+        listed = {key: move_id for move_id, keys in self._batches.items() for key in keys}
+        assert listed == self._batch_of, f"moves by batch {listed}, batches by move {self._batch_of}"
+        for move_id, keys in self._batches.items():
+            assert keys, f"batch {move_id} has no moves left, and was not finished"
+        for key in self._batch_of:
+            replica = self._world.replicas.get(key)
+            assert replica is None or replica.move is not None, f"the move of {key} is pending, and not wanted"
+
     def _finish_if_empty(self, move_id: str) -> None:
         if not self._batches[move_id]:
             del self._batches[move_id], self._plan_of[move_id]

@@ -117,6 +117,23 @@ class OrderBook:
                 order.move_to(OrderState.PAUSED, replica.key)
                 order.next_ms = now_ms + min(200 << min(order.asks - 1, 10), self._reask_max_ms)
 
+    def validate(self) -> None:
+        """Raise AssertionError if an order that was sent awaits no answer, or a queued one will never be sent."""
+        sent = {id(order) for batch in self._batches.values() for _, order in batch}
+        for replica in self._world.active.values():
+            order = replica.order
+            if order is None:
+                continue
+            is_awaited = order.state is not OrderState.SENT or id(order) in sent
+            assert is_awaited, f"order of {replica.key} is SENT, and in no batch"
+            if order.state is OrderState.QUEUED:
+                # Whatever frees a slot puts the server back among the pending ones.
+                will_go_on = order.server.uuid in self._pending or order.server.busy
+                assert will_go_on, f"order of {replica.key} is QUEUED, and {order.server.incarnation} is not looked at"
+            if order.first_sent_ms:
+                count = len(order.server.busy)
+                assert count <= self._busy_max, f"{order.server.incarnation} works on {count} of {self._busy_max}"
+
     def _take(self, server: Server, kind: int, now_ms: int) -> list[tuple[Replica, Order]]:
         """Up to a batch of current orders from the queue, as far as slots allow."""
         queue = server.opens if kind == OPEN else server.closes

@@ -94,6 +94,15 @@ class Replacements:
         region.creating_since_ms = 0
         self._given_up.pop(region.record.region_id, None)
 
+    def __contains__(self, region: Region) -> bool:
+        """Whether the region was given up, and has neither been replaced nor handed back by `tick` since."""
+        return self._given_up.get(region.record.region_id) is region
+
+    def validate(self) -> None:
+        """Raise AssertionError if a region that is given up will never be replaced."""
+        for region_id, region in self._world.regions.items():
+            assert not region.is_given_up or region in self, f"region {region_id} is given up, and will not be replaced"
+
     def _replace(self, region: Region) -> None:
         region.is_replacing = True
         transitions = [(one.transition, one.version) for one in region.replicas if one.transition is not None]

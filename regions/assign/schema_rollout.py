@@ -170,6 +170,17 @@ class AlterBook:
             self._batches.pop(batch, None)
         self._quiet_until.pop(uuid, None)
 
+    def validate(self) -> None:
+        """Raise AssertionError if a table's rollout will not go on, or a server awaits an answer that is not coming."""
+        for table_id, table in self._world.tables.items():
+            is_due = table.record.state is TableState.ALTERING or bool(table.behind)
+            is_known = not is_due or self._tables.get(table_id) is table
+            assert is_known, f"table {table.record.name} has {len(table.behind)} replicas behind, and nothing goes on"
+        for uuid, batch in self._told.items():
+            server, _ = self._batches.get(batch, (None, []))
+            is_awaited = server is not None and server.uuid == uuid
+            assert is_awaited, f"server {uuid} awaits batch {batch}, which is unknown"
+
     def _look_over(self, table: Table, to_tell: dict[str, list[AlterOrder]]) -> None:
         version = table.record.schema_version
         for key, replica in list(table.behind.items()):

@@ -25,6 +25,11 @@ class Selection:
         self._planning: dict[str, Replica] = {}
         self._stranded: dict[str, Replica] = {}
 
+    def __contains__(self, replica: Replica) -> bool:
+        """Whether the replica waits for the next selection, for a plan, or for an eligible server."""
+        key = replica.key
+        return replica in (self._unplaced.get(key), self._planning.get(key), self._stranded.get(key))
+
     def __len__(self) -> int:
         return len(self._unplaced) + len(self._planning) + len(self._stranded)
 
@@ -51,6 +56,16 @@ class Selection:
         """Take the replicas whose plan is ready and that still want a destination."""
         found = [self._planning.pop(key, None) for key in keys]
         return [one for one in found if one is not None and not one.is_writing and self.wants(one)]
+
+    def validate(self) -> None:
+        """Raise AssertionError if a replica waits in two places, or under another key."""
+        places = {"unplaced": self._unplaced, "in a plan": self._planning, "without a server": self._stranded}
+        found: dict[str, str] = {}
+        for place, replicas in places.items():
+            for key, replica in replicas.items():
+                assert replica.key == key, f"{replica.key} waits {place} as {key}"
+                assert key not in found, f"{key} waits {place} and {found[key]}"
+                found[key] = place
 
     def wants(self, replica: Replica) -> bool:
         """Whether the replica still needs a destination."""

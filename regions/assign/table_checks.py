@@ -68,6 +68,18 @@ class TableChecks:
             if now_ms - asked_ms >= self._reread_ms:
                 self._ask(table_id, now_ms)
 
+    def validate(self) -> None:
+        """Raise AssertionError if a HELD replica is held for no table, or a table's record is not being read."""
+        for table_id, replicas in self._held.items():
+            assert table_id in self._asked_ms, f"writes of table {table_id} are held, and its record is not being read"
+            for key, replica in replicas.items():
+                is_held = replica.write_state is WriteState.HELD or self._world.replicas.get(key) is not replica
+                assert is_held, f"{key} is among the held writes, and is {replica.write_state.name}"
+        for key, replica in self._world.replicas.items():
+            if replica.write_state is WriteState.HELD:
+                is_known = self._held.get(replica.region.table.record.table_id, {}).get(key) is replica
+                assert is_known, f"{key} is HELD, and nothing waits for its table's record"
+
     def _ask(self, table_id: str, now_ms: int) -> None:
         self._asked_ms[table_id] = now_ms
         self._emit(fx.ReadTable(table_id))

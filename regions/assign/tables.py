@@ -55,6 +55,12 @@ class Catalogue:
         self._write_offline = write_offline
         self.has_begun = False
 
+    def validate(self) -> None:
+        """Raise AssertionError if an invariant of what belongs to tables and regions does not hold."""
+        self.checks.validate()
+        self._alters.validate()
+        self._replacements.validate()
+
     def table_seen(self, event: ev.TableSeen, now_ms: int) -> None:
         """A table is new or has another record. Only a change of what is wanted, or of its kind, concerns
         its replicas."""
@@ -117,6 +123,7 @@ class Catalogue:
         self._replacements.failed(region)
         self._emit(fx.ReadRegion(region.record.table_id, region_id))
         for replica in region.replicas:
+            self._world.must_read(replica)
             self._emit(fx.ReadTransition(region_id, replica.number))
 
     def settle_given_up(self, replica: Replica, now_ms: int) -> bool:

@@ -251,6 +251,11 @@ class ClusterState:
         replica.write = None
         return write
 
+    def must_read(self, replica: Replica) -> None:
+        """The transition may have changed, and is being read: no decision is taken before the answer."""
+        if replica.write_state is WriteState.IDLE:
+            replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.UNREAD)
+
     def has_read(self, replica: Replica) -> None:
         """The transition has been read, so decisions may be taken again."""
         if replica.write_state is WriteState.UNREAD:

@@ -46,7 +46,8 @@ class Standing(enum.Enum):
 
 
 WRITE_NEXT: Final[Mapping[WriteState, tuple[WriteState, ...]]] = {
-    WriteState.IDLE: (WriteState.WRITING,),
+    # IDLE to UNREAD: the write that was to replace the region was refused.
+    WriteState.IDLE: (WriteState.WRITING, WriteState.UNREAD),
     # WRITING to WRITING: refused for an outdated version of the table's record, and sent again with the newer one.
     WriteState.WRITING: (WriteState.IDLE, WriteState.WRITING, WriteState.HELD, WriteState.UNREAD),
     # HELD to IDLE: the record says that the region is to stay closed, so the write is given up.

@@ -69,6 +69,27 @@ def transition(
 Opening = Callable[[str, OpenOrder], "OrderResult | None"]
 
 
+class ValidatedAssigner(Assigner):
+    """Checks every invariant after every event, tick and selection."""
+
+    def begin(self, now_ms: int, *, startup: bool = False) -> None:
+        super().begin(now_ms, startup=startup)
+        self.validate()
+
+    def handle(self, event: ev.Event, now_ms: int) -> None:
+        super().handle(event, now_ms)
+        self.validate()
+
+    def tick(self, now_ms: int) -> None:
+        super().tick(now_ms)
+        self.validate()
+
+    def take(self, now_ms: int) -> list[fx.Effect]:
+        taken = super().take(now_ms)
+        self.validate()
+        return taken
+
+
 class ModelCluster:
     """The store, the servers, and one reigning master."""
 
@@ -79,7 +100,7 @@ class ModelCluster:
         self.regions: dict[str, tuple[RegionRecord, int]] = {}
         self.unassigned: dict[str, tuple[TransitionRecord, int]] = {}
         self.servers: dict[str, ServerRecord] = {}
-        self.assigner = Assigner(epoch, self.config)
+        self.assigner = ValidatedAssigner(epoch, self.config)
         self.sent: list[fx.SendOpen | fx.SendClose] = []
         self.writes: list[fx.WriteOffline | fx.DeleteTransition] = []
         self.notes: list[str] = []
@@ -137,7 +158,7 @@ class ModelCluster:
 
     def successor(self) -> None:
         """A new master takes over with nothing but the store."""
-        self.assigner = Assigner(self.assigner.epoch + 1, self.config)
+        self.assigner = ValidatedAssigner(self.assigner.epoch + 1, self.config)
         self.start(*self.servers.values())
 
     def kill(self, uuid: str, run: bool = True) -> None:

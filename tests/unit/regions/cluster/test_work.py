@@ -30,7 +30,7 @@ ROOT = Path(regions.__file__).parent
 @pytest.mark.parametrize(("before", "after"), list(product(WriteState, WriteState)))
 def test_every_cell_of_the_writes(before: WriteState, after: WriteState) -> None:
     legal = {
-        WriteState.IDLE: {WriteState.WRITING},
+        WriteState.IDLE: {WriteState.WRITING, WriteState.UNREAD},
         WriteState.WRITING: {WriteState.IDLE, WriteState.WRITING, WriteState.HELD, WriteState.UNREAD},
         WriteState.HELD: {WriteState.WRITING, WriteState.IDLE},
         WriteState.UNREAD: {WriteState.IDLE},
