@@ -3,6 +3,7 @@
 source.py      comments, defaults and types of settings and records, read from the source text
 reference.py   znodes, limits, options of the commands, configuration of the daemons
 diagrams.py    Mermaid diagrams of the tables of states and of the packages
-walks.py       which modules five operations pass through, from recorded calls of a simulated cluster
+calls.py       the recorder of calls
+walks.py       which modules five operations pass through; run by hand, it writes a part of docs/architecture.md
 pages.py       which page comes from what
 """
