@@ -14,7 +14,7 @@ listens only on the address it is given; give it one that strangers do not reach
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,6 +24,8 @@ from twisted.logger import Logger
 from twisted.protocols.policies import WrappingFactory
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
+
+from coord.daemon import ListeningReactor
 
 __all__ = ["AdminHttp", "Check"]
 
@@ -44,12 +46,6 @@ Action = Callable[[Any], None]
 
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
-
-
-class Reactor(Protocol):
-    """What is used of a reactor."""
-
-    def listenTCP(self, port: int, factory: Any, backlog: int = ..., interface: str = ...) -> IListeningPort: ...
 
 
 class AdminHttp:
@@ -75,7 +71,7 @@ class AdminHttp:
             **{path: _json_page(build) for path, build in (pages or {}).items()},
         }
 
-    def listen(self, reactor: Reactor, host: str, port: int) -> IListeningPort:
+    def listen(self, reactor: ListeningReactor, host: str, port: int) -> IListeningPort:
         """Serve on `host`:`port` (0: any free port). Raises twisted's CannotListenError when it is taken."""
         return reactor.listenTCP(port, self.site(), interface=host)
 

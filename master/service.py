@@ -29,11 +29,11 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 
 from coord.client.session import SessionState, ZkClient
+from coord.daemon import listen
 from coord.env import System
 from coord.env_os import os_system
 from coord.errors import ConfigError, CoordError, NoAuth
 from coord.http import AdminHttp
-from coord.listening import listen
 from coord.rpc.server import RpcServer
 from master.active import ActiveMaster
 from master.api.requests import MasterApi

@@ -17,7 +17,7 @@ from twisted.logger import (
     textFileLogObserver,
 )
 
-from coord.stopping import stop_on_signals
+from coord.daemon import stop_on_signals
 from regionserver.config import ServerSettings
 from regionserver.kv.service import KvRegions
 from regionserver.opener import NothingOpener, RegionOpener

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from cli.common.names import Names
 from coord.client.access import OPEN_ACCESS, StoreAccess
-from coord.client.deferreds import gather
+from coord.client.requests import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import NoNode, OperationError, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED

@@ -8,10 +8,11 @@ A `watch` is called at most once, `(event type, path, zxid)`, for the next chang
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, FirstError, fail, gatherResults, succeed
 from twisted.python.failure import Failure
 
 from coord.client import ops
@@ -27,6 +28,21 @@ from coord.client.watches import (
 )
 from coord.errors import BadArguments, NoNode, OperationError
 from coord.wire import records as r
+
+T = TypeVar("T")
+
+
+async def gather(waiting: Iterable[Deferred[T]]) -> list[T]:
+    """Return the results of several requests in order.
+
+    Raise the exception of the first that fails; the other failures are dropped.
+    """
+    try:
+        return list(await gatherResults(list(waiting), consumeErrors=True))
+    except FirstError as error:
+        if error.subFailure.value is None:
+            raise
+        raise error.subFailure.value from None
 
 
 def _data(data: bytes, at: int, end: int) -> tuple[bytes, r.Stat]:

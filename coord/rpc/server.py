@@ -40,6 +40,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from coord.daemon import ListeningReactor
 from coord.rpc.wire import (
     FRAME_BYTES_MAX,
     PREAMBLE,
@@ -80,13 +81,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 Dispatch = Callable[[Any], "msgspec.Struct | Awaitable[msgspec.Struct]"]
 
 
-class Reactor(Protocol):
-    """What is used of a reactor: time and TCP."""
+class RpcReactor(ListeningReactor, Protocol):
+    """The part of a reactor that RPCs use: time and TCP."""
 
     def callLater(self, delay: float, f: Callable[..., object], *args: object) -> IDelayedCall: ...
     def seconds(self) -> float: ...
     def connectTCP(self, host: str, port: int, factory: ClientFactory, timeout: float = ...) -> IConnector: ...
-    def listenTCP(self, port: int, factory: Factory, backlog: int = ..., interface: str = ...) -> IListeningPort: ...
 
 
 class Reconnect(enum.Enum):
@@ -105,7 +105,7 @@ class _Frames(TwistedProtocol):
 
     transport: Any
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: RpcReactor) -> None:
         self._reactor = reactor
         self._reader = RpcFrameReader()
         self._outbox: list[bytes] = []
@@ -173,7 +173,7 @@ class _ServerConnection(_Frames):
     As the producer of its own replies it is told when the caller does not read them, and then stops reading the caller.
     """
 
-    def __init__(self, server: RpcServer, reactor: Reactor) -> None:
+    def __init__(self, server: RpcServer, reactor: RpcReactor) -> None:
         super().__init__(reactor)
         self._server = server
         self._in_progress: set[int] = set()
@@ -272,7 +272,7 @@ class RpcServer:
         self.connections: set[_ServerConnection] = set()
         self._port: IListeningPort | None = None
 
-    def factory(self, reactor: Reactor) -> Factory:
+    def factory(self, reactor: RpcReactor) -> Factory:
         """A Twisted factory, for those who bring their own listening port (TLS, tests)."""
         server = self
 
@@ -284,7 +284,7 @@ class RpcServer:
 
         return _ServerFactory()
 
-    def listen(self, reactor: Reactor, host: str, port: int) -> IListeningPort:
+    def listen(self, reactor: RpcReactor, host: str, port: int) -> IListeningPort:
         """Listen on `host`:`port` (0: any free port). Raises twisted's CannotListenError when it is taken."""
         assert self._port is None, "this server listens already"
         self._port = reactor.listenTCP(port, self.factory(reactor), interface=host)
@@ -329,7 +329,7 @@ class _Call:
 class _ClientConnection(_Frames):
     """The connection of an RpcClient, from the first attempt until it is lost."""
 
-    def __init__(self, client: RpcClient, reactor: Reactor) -> None:
+    def __init__(self, client: RpcClient, reactor: RpcReactor) -> None:
         super().__init__(reactor)
         self._client = client
         #: Moves with everything received: a call that times out while it stood still makes the connection suspect.
@@ -364,7 +364,7 @@ class _ClientConnection(_Frames):
 class _ClientFactory(ClientFactory):
     noisy = False
 
-    def __init__(self, client: RpcClient, reactor: Reactor) -> None:
+    def __init__(self, client: RpcClient, reactor: RpcReactor) -> None:
         self._client = client
         self._reactor = reactor
 
@@ -382,7 +382,7 @@ class RpcClient:
     need it.
     """
 
-    def __init__(self, reactor: Reactor, host: str, port: int, *, replies: Any = None) -> None:
+    def __init__(self, reactor: RpcReactor, host: str, port: int, *, replies: Any = None) -> None:
         self._reactor = reactor
         self.host = host
         self.port = port

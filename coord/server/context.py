@@ -1,7 +1,7 @@
 """What a node's parts may use of the node.
 
 Sessions and membership act on one node's log, state and clients, and the node acts on them. They take this interface
-instead of the node itself, so no import leads back to `node.py`.
+instead of the node itself, so no import leads back to `node.py`, and this page says what they may touch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ class NodeContext(Protocol):
     """One node, as `sessions` and `membership` see it. `coord.server.node.Node` is the only implementation."""
 
     settings: NodeSettings
+    #: Log, configuration, role and leader. Proposals of the other parts go to the core directly, apart from commands,
+    #: which share the leader's batches (`propose`).
     core: RaftCore
     #: The state at `applied_index`. A snapshot from the leader replaces it, so nobody may keep it.
     machine: StateMachine

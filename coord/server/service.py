@@ -18,6 +18,7 @@ from twisted.internet.main import installReactor
 from twisted.logger import Logger, globalLogBeginner
 
 from coord.compiled import form
+from coord.daemon import StderrLog, stop_on_signals
 from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory, share_processors
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
@@ -26,7 +27,6 @@ from coord.raft.membership import Configuration, decode_configuration
 from coord.server.admin.backup import Backups
 from coord.server.admin.four_letter import Words
 from coord.server.admin.readiness import Readiness
-from coord.server.admin.stderr_log import StderrLog
 from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
 from coord.server.config.addresses import shown
@@ -43,7 +43,6 @@ from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import has_forgotten, recover_or_repair
 from coord.server.recovery.startup import WAL_FOLDER
 from coord.server.snapshots.job import ForkSnapshotJob
-from coord.stopping import stop_on_signals
 from coord.storage.writer import InlineWriter, ThreadWriter
 from coord.tls.context import server_context
 

@@ -74,7 +74,7 @@ def _read_jks(data: bytes, password: str, found: KeyStore) -> None:
     version, count = struct.unpack_from(">II", body, 4)
     if version not in _VERSIONS:
         raise ValueError(f"JKS of version {version}")
-    reader = _Reader(body, 12, version)
+    reader = _EntryReader(body, 12, version)
     for _ in range(count):
         tag = reader.number(4)
         reader.piece(2)
@@ -90,7 +90,7 @@ def _read_jks(data: bytes, password: str, found: KeyStore) -> None:
             raise ValueError(f"an entry of kind {tag}")
 
 
-class _Reader:
+class _EntryReader:
     def __init__(self, data: bytes, at: int, version: int) -> None:
         self._data = data
         self._at = at

@@ -13,7 +13,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.deferreds import gather
+from coord.client.requests import gather
 from coord.client.session import SessionState, ZkClient
 from master.catalog.store import read_all
 from regions.records.model import BarRecord, FenceRecord, ServerRecord

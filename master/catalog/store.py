@@ -15,8 +15,8 @@ import msgspec
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
-from coord.client.deferreds import gather
 from coord.client.ops import Create, Delete, GetChildren, GetData, SetData, WriteOp
+from coord.client.requests import gather
 from coord.client.session import ZkClient
 from coord.errors import BadVersion, ConfigError, MultiFailed, NodeExists, NoNode, OperationError
 from coord.wire.records import Stat

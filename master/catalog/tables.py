@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 from twisted.logger import Logger
 
-from coord.client.deferreds import gather
 from coord.client.ops import Check, Create, Delete, SetData, WriteOp, WriteResult
+from coord.client.requests import gather
 from coord.errors import MultiFailed, NodeExists, NoNode
 from coord.wire.records import Stat
 from master.catalog import store

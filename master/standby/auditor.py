@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.deferreds import gather
+from coord.client.requests import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import CoordError, NodeExists, NoNode
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED, Stat

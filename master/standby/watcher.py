@@ -31,8 +31,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from coord.client.deferreds import gather
 from coord.client.ops import GetChildren, GetData, ReadOp
+from coord.client.requests import gather
 from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import ConnectionLoss, CoordError, NoNode, OperationError
 from coord.wire.records import EVENT_DELETED, Stat

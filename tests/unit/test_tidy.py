@@ -39,14 +39,11 @@ CIRCLES: Final = [
 ROOMS_IN_CIRCLES: Final = {"simulation"}
 #: Protocols and private classes that are still defined twice.
 DUPLICATE_CLASSES: Final = {
-    "Contact",
-    "Listener",
     "Master",
     "Reactor",
     "Ruler",
     "Step",
     "_Log",
-    "_Reader",
     "_Region",
     "_Wish",
 }

@@ -5,5 +5,4 @@ http.py         metrics, health, readiness and status on the admin port
 commands.py     ZooKeeper's AdminServer commands
 backup.py       POST /backup
 trace_file.py   the node's Raft trace as JSON lines
-stderr_log.py   log lines on stderr
 """

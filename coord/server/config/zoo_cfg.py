@@ -100,7 +100,7 @@ def parse_zoo_cfg(path: Path, content: str) -> StoreSettings:
             raise ConfigError(f"{values[misplaced[0]][1]}: {misplaced[0]} belongs into {text}: {place}")
         moved = path.parent / text
         values.update(_parse_lines(moved, _read(moved)))
-    return _Reader(path, values).settings()
+    return _SettingsReader(path, values).settings()
 
 
 def _timeout(text: str) -> int:
@@ -132,7 +132,7 @@ def _parse_lines(path: Path, content: str) -> _Values:
     return values
 
 
-class _Reader:
+class _SettingsReader:
     def __init__(self, path: Path, values: _Values) -> None:
         self._path = path
         self._values = values

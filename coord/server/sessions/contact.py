@@ -30,7 +30,7 @@ IDLE_REPORT_TICKS: Final = 4
 _ASKED_MAX: Final = 64
 
 
-class Contact:
+class ContactLease:
     """One node's lease. All times are the node's monotonic milliseconds."""
 
     def __init__(self, first_context: int, lease_ms: int) -> None:

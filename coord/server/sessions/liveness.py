@@ -15,7 +15,7 @@ from coord.env import Clock
 from coord.server.context import NodeContext
 from coord.server.net.interfaces import PeerDoor
 from coord.server.peers import codec
-from coord.server.sessions.contact import IDLE_REPORT_TICKS, REPORT_MARK, REPORT_TICKS, Contact
+from coord.server.sessions.contact import IDLE_REPORT_TICKS, REPORT_MARK, REPORT_TICKS, ContactLease
 from coord.server.sessions.endings import Endings
 from coord.tree.command import encode_command
 from coord.tree.sessions import ExpiryQueue
@@ -31,8 +31,8 @@ class Liveness:
     """Sessions of one node's clients; as the leader, all sessions."""
 
     def __init__(self, context: NodeContext, peers: PeerDoor, clock: Clock, first_context: int) -> None:
-        """`first_context`: see `Contact`; below 2**60."""
-        self.contact = Contact(_REPORT_CONTEXTS | first_context, context.settings.contact_lease_ms)
+        """`first_context`: see `ContactLease`; below 2**60."""
+        self.contact = ContactLease(_REPORT_CONTEXTS | first_context, context.settings.contact_lease_ms)
         self._context = context
         self._peers = peers
         self._clock = clock

@@ -23,7 +23,7 @@ class AnsweredWithoutContact(Bug):
         def holds(_self: Any, _now_ms: int) -> bool:
             return True
 
-        return [instead(contact.Contact, "holds", holds)]
+        return [instead(contact.ContactLease, "holds", holds)]
 
 
 class EndedUnasked(Bug):

@@ -7,7 +7,7 @@ import pytest
 from coord.errors import RemoteProtocolError
 from coord.server.node import Node
 from coord.server.peers import codec
-from coord.server.sessions.contact import REPORT_MARK, Contact
+from coord.server.sessions.contact import REPORT_MARK, ContactLease
 from coord.server.sessions.endings import Endings
 from coord.tree.sessions import Session, SessionTable
 from coord.wire import opcodes as op
@@ -161,7 +161,7 @@ def test_a_node_that_was_restarted_does_not_vouch_for_the_time_before() -> None:
 
 def test_lease_runs_from_the_sending_of_a_confirmed_report() -> None:
     """Not from its confirmation, which may be late."""
-    contact = Contact(100, lease_ms=1000)
+    contact = ContactLease(100, lease_ms=1000)
     assert not contact.holds(0)
     context, report = contact.report([7, 3], now_ms=50)
     assert report == [REPORT_MARK, 3, 7]
@@ -173,7 +173,7 @@ def test_lease_runs_from_the_sending_of_a_confirmed_report() -> None:
 
 def test_what_a_lost_report_told_is_told_again() -> None:
     """Until a report that holds it is confirmed."""
-    contact = Contact(0, lease_ms=1000)
+    contact = ContactLease(0, lease_ms=1000)
     lost, _ = contact.report([1], now_ms=0)
     contact.keep([2])
     second, report = contact.report([3], now_ms=100)
@@ -189,7 +189,7 @@ def test_what_a_lost_report_told_is_told_again() -> None:
 
 def test_reports_that_wait_for_their_confirmation_are_bounded() -> None:
     """While no leader confirms anything."""
-    contact = Contact(0, lease_ms=1000)
+    contact = ContactLease(0, lease_ms=1000)
     contexts = [contact.report([], now_ms)[0] for now_ms in range(65)]
     assert not contact.confirmed(contexts[0])
     assert contact.confirmed(contexts[1])

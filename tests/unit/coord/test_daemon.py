@@ -12,7 +12,7 @@ import os, signal, sys
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.logger import globalLogBeginner, textFileLogObserver
-from coord.stopping import stop_on_signals
+from coord.daemon import stop_on_signals
 
 def strike():
     for number in {signals}:

@@ -1,0 +1,89 @@
+"""What every daemon of the system needs: an address to listen on, signals that stop it, a log on stderr."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from twisted.internet.error import CannotListenError, ReactorNotRunning
+from twisted.internet.interfaces import IListeningPort
+from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, formatEvent
+from zope.interface import implementer
+
+from coord.errors import ConfigError
+
+log = Logger()
+
+
+class ListeningReactor(Protocol):
+    """The part of a reactor that accepts connections."""
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = ..., interface: str = ...) -> IListeningPort: ...
+
+
+class ListeningServer(Protocol):
+    """A server that can listen: an `RpcServer`, an `AdminHttp`."""
+
+    def listen(self, reactor: Any, host: str, port: int) -> IListeningPort: ...
+
+
+def listen(server: ListeningServer, reactor: Any, what: str, host: str, port: int) -> IListeningPort:
+    """Let `server` listen on `host`:`port`; `what` names the address in the error.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    try:
+        return server.listen(reactor, host, port)
+    except CannotListenError as error:
+        reason = getattr(error.socketError, "strerror", None) or error.socketError
+        raise ConfigError(f"{what} {host}:{port} cannot be used: {reason}") from error
+
+
+def stop_on_signals(reactor: Any) -> None:
+    """Let SIGTERM and SIGINT stop `reactor`.
+
+    A second signal while the reactor is stopping changes nothing. Twisted's own handler would log a traceback.
+    """
+
+    def stop() -> None:
+        try:
+            reactor.stop()
+        except ReactorNotRunning:
+            log.info("ignored a signal: the process is stopping already")
+
+    def on_signal(*_: object) -> None:
+        reactor.callFromThread(stop)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        reactor.callWhenRunning(signal.signal, number, on_signal)
+
+
+@implementer(ILogObserver)
+class StderrLog:
+    """A Twisted log observer: one line per event with time, level and text; a traceback follows its line.
+
+    Events below `level` are dropped.
+    """
+
+    def __init__(self, level: Any = LogLevel.info) -> None:
+        self._level = level
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        level = event.get("log_level", LogLevel.info)
+        if level < self._level:
+            return
+        if event.get("log_namespace", "").startswith("log_legacy") or "log_legacy" in event:
+            return
+        when = datetime.fromtimestamp(event.get("log_time", 0), UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+        text = " ".join(formatEvent(event).split())
+        source = event.get("log_namespace", "")
+        line = f"{when}Z {level.name:<5} {source}: {text}\n"
+        failure = event.get("log_failure")
+        if failure is not None:
+            line += failure.getTraceback()
+        sys.stderr.write(line)
+        sys.stderr.flush()
