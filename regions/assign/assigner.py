@@ -274,7 +274,7 @@ class Assigner:
                 self._settle(replica, now_ms)
         for replica in list(self.world.active.values()):
             order = replica.order
-            if order is None or replica.is_writing:
+            if order is None or replica.write_state is not WriteState.IDLE:
                 continue
             if order.state is OrderState.QUEUED and not order.first_sent_ms:
                 transition = replica.transition
@@ -685,8 +685,8 @@ class Assigner:
         """A server's answer about a current order. The store's word counts; an answer only says where to look."""
         order = replica.order
         assert order is not None, replica.key
-        if replica.is_writing:
-            return
+        if replica.write_state is not WriteState.IDLE:
+            return  # what is known of the transition is out of date: the order is looked at again when it is known
         if result.outcome is OrderOutcome.FAILED:
             if order.kind == CLOSE:
                 replica.last_error = result.error

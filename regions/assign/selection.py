@@ -11,6 +11,7 @@ from regions.assign.placement import choose
 from regions.cluster import effects as fx
 from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
+from regions.cluster.work import WriteState
 from regions.records.model import Incarnation, RegionState
 from regions.transitions.states import Cause
 
@@ -55,7 +56,7 @@ class Selection:
     def planned(self, keys: list[str]) -> list[Replica]:
         """Take the replicas whose plan is ready and that still want a destination."""
         found = [self._planning.pop(key, None) for key in keys]
-        return [one for one in found if one is not None and not one.is_writing and self.wants(one)]
+        return [one for one in found if one is not None and self._may_place(one)]
 
     def validate(self) -> None:
         """Raise AssertionError if a replica waits in two places, or under another key."""
@@ -69,14 +70,19 @@ class Selection:
 
     def wants(self, replica: Replica) -> bool:
         """Whether the replica still needs a destination."""
-        if not replica.wants_open:
-            return False
+        if not replica.wants_open or self._world.replicas.get(replica.key) is not replica:
+            return False  # the region is to stay closed, or was dropped
         transition = replica.transition
         if transition is None:
             return replica.open_on is None
         if transition.state is RegionState.CLOSING and self._world.alive(transition.source) is not None:
             return False  # X1: whatever happens to its destination, the source must close it first
         return self._world.alive(transition.destination) is None
+
+    def _may_place(self, replica: Replica) -> bool:
+        """Whether the replica needs a destination and may be given one now. While a write is on its way, or the
+        transition is being read, it may not; the answer puts it here again."""
+        return replica.write_state is WriteState.IDLE and self.wants(replica)
 
     def take(self, effects: list[fx.Effect]) -> list[Replica]:
         """Replicas to be placed one by one now, those of system tables first and never by way of a plan (RT-05).
@@ -86,7 +92,7 @@ class Selection:
         if not self._unplaced:
             return []
         waiting, self._unplaced = self._unplaced, {}
-        wanting = [one for one in waiting.values() if not one.is_writing and self.wants(one)]
+        wanting = [one for one in waiting.values() if self._may_place(one)]
         urgent = [one for one in wanting if one.region.table.record.system]
         rest = [one for one in wanting if not one.region.table.record.system]
         fresh = [one for one in rest if one.cause is Cause.ASSIGN and not one.plan_id]

@@ -216,6 +216,7 @@ class ClusterState:
         self, replica: Replica, cause: Cause, record: TransitionRecord | None, region: RegionRecord | None = None
     ) -> None:
         """A write of the transition goes out. The replica counts as the destination's load from now on."""
+        assert replica.write is None, f"{replica.key} has a write on its way already"
         replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.WRITING)
         replica.write = PendingWrite(cause, record, region)
         self._relink(replica)
