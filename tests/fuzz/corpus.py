@@ -168,7 +168,7 @@ def _peer() -> list[bytes]:
 
 
 def _node() -> list[bytes]:
-    wishes = [
+    requests = [
         {"do": "facts"},
         {"do": "announce", "client": "1.2.3.4:5"},
         {"do": "add", "id": 4, "peer": "h:1", "role": "participant"},
@@ -176,7 +176,7 @@ def _node() -> list[bytes]:
         {"do": "transfer", "id": 2},
         {"do": "reconfig", "joining": "", "leaving": "3", "members": "", "version": -1, "session": SESSION},
     ]
-    asks = [codec.encode_numbered(codec.ASK, 7, json.dumps(wish).encode()) for wish in wishes]
+    asks = [codec.encode_numbered(codec.ASK, 7, json.dumps(request).encode()) for request in requests]
     answers = [
         codec.encode_numbered(codec.ANSWER, 1, text) for text in (b'{"code": 0, "why": ""}', b'{"code": 0, "index": 1}')
     ]

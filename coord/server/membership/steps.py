@@ -1,21 +1,15 @@
-"""What a wish for other members means: the target, and the single steps that lead there. Pure.
+"""The steps by which a membership request is carried out: its target, and one configuration change after another. Pure.
 
-A wish is JSON, whether it came as ZooKeeper's `reconfig` or from `rk coord`:
-
-    {"do": "reconfig", "joining": [line…], "leaving": [id…], "members": [line…], "version": -1}
-    {"do": "add", "id": 4, "line": "host:port:port[:role][;host:port]"}     {"do": "remove", "id": 4}
-    {"do": "transfer", "id": 2}      {"do": "list"}
-
-Raft changes one voter at a time (`coord.raft.membership.objection`), so a target is reached by steps: whoever is added
-first, whoever leaves last, so that the store is never smaller than it has to be.
+Raft changes one voter at a time (`coord.raft.membership.objection`). Nodes are added first and removed last, so that
+the store is never smaller than before or after the request.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from coord.errors import BAD_ARGUMENTS, MARSHALLING_ERROR, NEW_CONFIG_NO_QUORUM
-from coord.raft.membership import MEMBER_ID_MAX, Configuration
+from coord.errors import BAD_ARGUMENTS, NEW_CONFIG_NO_QUORUM
+from coord.raft.membership import Configuration
 from coord.server.config.addresses import (
     NODE_ID_MAX,
     OBSERVER,
@@ -24,33 +18,30 @@ from coord.server.config.addresses import (
     Members,
     decode_members,
     parse_member,
-    parse_server,
     role_of,
     with_members,
 )
+from coord.server.membership import request as rq
+from coord.server.membership.request import MembershipRequest, RefusedError
 
+#: Kinds of steps. ADD lets a node in, as an observer or as a PRE_VOTER that becomes a voter once it has caught up.
 ADD: Final = "add"
 REMOVE: Final = "remove"
+#: A voter becomes an observer.
 DEMOTE: Final = "demote"
+#: A member has another address.
 MOVE: Final = "move"
+#: Nothing changes but the version.
 RENEW: Final = "renew"
+#: Leadership is handed over. No configuration change.
 TRANSFER: Final = "transfer"
 
-#: node -> (where it is, its role)
+#: node -> (its addresses, its role)
 Target = dict[int, tuple[MemberAddress, str]]
 
 
-class RefusedError(Exception):
-    """A wish that is not granted: `code` as ZooKeeper has it, and one line for people."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-
-
 class MembershipStep:
-    """One change of the Raft configuration, or the hand-over before it."""
+    """One change of the Raft configuration, or the transfer of leadership before it."""
 
     def __init__(self, kind: str, node_id: int, member: MemberAddress | None = None, role: str = PARTICIPANT) -> None:
         self.kind = kind
@@ -59,7 +50,8 @@ class MembershipStep:
         self.role = role
 
     def apply(self, config: Configuration) -> Configuration:
-        """`config` after this step."""
+        """Return `config` after this step."""
+        assert self.kind != TRANSFER, "a transfer changes no configuration"
         members = decode_members(config.attachment)
         if self.member is not None:
             members[self.node_id] = self.member
@@ -73,12 +65,12 @@ class MembershipStep:
         return with_members(config, members)
 
     def __repr__(self) -> str:
-        """As in the log."""
+        """Return the text for the log."""
         return f"{self.kind} {self.node_id}"
 
 
 def target_of(config: Configuration) -> Target:
-    """The members as they are; whoever is on its way to vote counts as a participant."""
+    """Return the present members. A joining one (PRE_VOTER) counts as a participant."""
     members = decode_members(config.attachment)
     return {
         i: (members[i], PARTICIPANT if i in config.pre_voters else role_of(config, i))
@@ -87,57 +79,27 @@ def target_of(config: Configuration) -> Target:
     }
 
 
-def check_lines(wish: dict[str, Any]) -> None:
-    """Whether a wish can be read at all; ZooKeeper says so before it asks who wishes. Raises RefusedError."""
-    try:
-        do = wish["do"]
-        if do == "reconfig":
-            for line in [*wish["joining"], *wish["members"]]:
-                parse_server(line)
-            if any(not _is_id(node_id.strip()) for node_id in wish["leaving"]):
-                raise RefusedError(MARSHALLING_ERROR, f"leaving: {','.join(wish['leaving'])!r} is no list of ids")
-            if wish["members"] and (wish["joining"] or wish["leaving"]):
-                raise ValueError("either joining and leaving, or all members")
-        elif do == ADD:
-            parse_member(int(wish["id"]), wish["line"])
-        elif do in (REMOVE, TRANSFER):
-            int(wish["id"])
-        elif do != "list":
-            raise ValueError(f"{do!r} is not something to wish for")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise RefusedError(BAD_ARGUMENTS, str(error)) from error
-
-
-def _is_id(text: str) -> bool:
-    """Whether `text` is the number of a node, as far as its form goes; Python refuses to read thousands of digits."""
-    return text.isdecimal() and len(text) <= len(str(MEMBER_ID_MAX))
-
-
-def target_for(wish: dict[str, Any], config: Configuration) -> Target:
-    """The members that a wish, checked before, asks for. Raises RefusedError."""
+def target_for(request: MembershipRequest, config: Configuration) -> Target:
+    """Return the members that a checked ADD, REMOVE or RECONFIG asks for. Raises RefusedError."""
     target = target_of(config)
-    if wish["do"] == ADD:
-        node_id = int(wish["id"])
-        wanted = parse_member(node_id, wish["line"])
+    node_id = request.node_id
+    if request.kind == rq.ADD:
+        wanted = parse_member(node_id, request.line)
         if node_id in config.voters and (wanted != target.get(node_id)):
             place = target[node_id][0].line() if node_id in target else "an unknown address"
             raise RefusedError(BAD_ARGUMENTS, f"node {node_id} is a member already, at {place}")
         target[node_id] = wanted
-    elif wish["do"] == REMOVE:
-        node_id = int(wish["id"])
+    elif request.kind == rq.REMOVE:
         if not config.is_member(node_id):
             raise RefusedError(BAD_ARGUMENTS, f"there is no node {node_id}; members are {_ids(config.members())}")
         target.pop(node_id, None)
-    elif wish["members"]:
-        target = {}
-        for line in wish["members"]:
-            member, role = parse_server(line)
-            target[member.node_id] = (member, role)
     else:
-        for text in wish["leaving"]:
-            target.pop(int(text), None)
-        for line in wish["joining"]:
-            member, role = parse_server(line)
+        assert request.kind == rq.RECONFIG, request.kind
+        if request.members:
+            target = {}
+        for gone in request.leaving_ids():
+            target.pop(gone, None)
+        for member, role in [*request.joining_members(), *request.all_members()]:
             target[member.node_id] = (member, role)
     _check_target(target, config)
     return target
@@ -163,17 +125,18 @@ def _check_target(target: Target, config: Configuration) -> None:
                 raise RefusedError(BAD_ARGUMENTS, f"nodes {other} and {node_id} have the same address {address}")
 
 
-def named(wish: dict[str, Any]) -> list[int]:
-    """The nodes that a reconfig, checked before, wants to have in the store."""
-    return [parse_server(line)[0].node_id for line in [*wish["joining"], *wish["members"]]]
+def named(request: MembershipRequest) -> list[int]:
+    """Return the nodes that a checked RECONFIG wants to have in the store."""
+    return [member.node_id for member, _ in [*request.joining_members(), *request.all_members()]]
 
 
 def steps_to(
     target: Target, config: Configuration, leader: int, *, renews: bool, awaited: list[int] | None = None
 ) -> list[MembershipStep]:
-    """The steps from `config` to `target`; with `renews` at least one, as each reconfig has a version of its own.
+    """Return the steps from `config` to `target`.
 
-    Who is on its way to vote and one of `awaited` is added once more: that step is over when it votes.
+    With `renews` there is at least one: each reconfig gives the configuration a new version. A joining node among
+    `awaited` is added once more, as that step ends when the node votes.
     """
     present = target_of(config)
     gone = [i for i in config.members() if i not in target]
@@ -188,9 +151,9 @@ def steps_to(
         elif i not in present or present[i][0] != member:
             steps.append(MembershipStep(MOVE, i, member, role))
     if leader in gone and leader in config.voters:
-        # The hand-over comes first, and the heir does all the rest: it is still there at the end.
+        # The transfer comes first. The next leader does all the rest: it is still a member at the end.
         return [MembershipStep(TRANSFER, 0)]
-    # Who does not vote leaves first.
+    # Observers leave first: they cost no majority.
     gone.sort(key=lambda i: (i in config.voters, i))
     for i in gone:
         if i in target:
@@ -203,9 +166,9 @@ def steps_to(
 
 
 def check_majority(step: MembershipStep, config: Configuration, alive: list[int]) -> None:
-    """Whether those who can answer (`alive`) are a majority of the voters after a step that takes one away.
+    """Raise RefusedError if the nodes in `alive` would be no majority of the voters after a step that removes one.
 
-    Raises RefusedError: the change itself might commit, and nothing after it.
+    The change itself might be committed, and nothing after it.
     """
     if step.kind not in (REMOVE, DEMOTE) or step.node_id not in config.voters:
         return
@@ -223,7 +186,7 @@ def check_majority(step: MembershipStep, config: Configuration, alive: list[int]
 
 
 def addresses_of(config: Configuration, fallback: Members) -> dict[int, tuple[str, int]]:
-    """Where to dial each member: as the configuration says, else as the settings do."""
+    """Return the peer address of each member: that in the configuration, else that in the settings."""
     known = decode_members(config.attachment)
     found: dict[int, tuple[str, int]] = {}
     for i in config.members():

@@ -36,7 +36,7 @@ STORE_MET: Final = (
     *("repaired", "stopped_by_disk", "torn_tail"),
     # members
     *("change_begun", "configurations", "found_nobody", "promote", "removal_noticed", "wiped_outsider"),
-    *("wish_granted", "wish_refused"),
+    *("membership_granted", "membership_refused"),
     # upgrades
     *("build_downgraded", "build_upgraded", "level_raised", "level_refused_at_start"),
 )

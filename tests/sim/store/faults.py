@@ -34,8 +34,8 @@ LOGGED: Final = {
     "disk full": "disk_found_full",
     "node {id} is no member": "removal_noticed",
     "node {id} is a member again": "member_again",
-    "members are to change": "change_begun",
-    "members stay as they are": "change_given_up",
+    "changing the members": "change_begun",
+    "rejected membership change": "change_given_up",
     "the log is set aside": "repaired",
 }
 

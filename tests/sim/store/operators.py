@@ -1,6 +1,6 @@
 """Operators: clients that change the members of the store while everything else happens to it.
 
-They wish for things that can be granted and for things that cannot, two of them at once in some histories, set up
+They send requests that can be granted and requests that cannot, two of them at once in some histories, set up
 machines before or after they are let in, leave dead ones in and take living ones out, and now and then empty the
 directory of a machine that is out. What they are told must be true: whatever is said to be done was so in some
 committed configuration since they asked.
@@ -25,15 +25,15 @@ from tests.sim.store.world import SUPER_PASSWORD, Host, member_of
 if TYPE_CHECKING:
     from tests.sim.store.world import World
 
-#: What a wish may be refused with.
+#: Codes of refusals.
 REFUSALS: Final = (
     *(e.BAD_ARGUMENTS, e.BAD_VERSION, e.NEW_CONFIG_NO_QUORUM, e.RECONFIG_IN_PROGRESS, e.NO_AUTH),
     *(e.SESSION_EXPIRED, e.SESSION_MOVED),
 )
-WISHES: Final = (r.OP_RECONFIG, r.OP_MEMBERSHIP)
+MEMBERSHIP_OPCODES: Final = (r.OP_RECONFIG, r.OP_MEMBERSHIP)
 
 
-class Wish:
+class RequestedChange:
     """What was asked for, and how a configuration looks that has it."""
 
     def __init__(self, text: str, is_fulfilled: Callable[[Configuration], bool]) -> None:
@@ -44,7 +44,7 @@ class Wish:
 
 
 class Operator(Client):
-    """A client that is `super` and wishes for other members."""
+    """A client that is `super` and requests other members."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -53,29 +53,29 @@ class Operator(Client):
         self.watches = 0.0
         self.think_us = self.chance.pick([60_000, 300_000])
         self.depth = 1
-        self._wishes: dict[int, Wish] = {}
+        self._changes: dict[int, RequestedChange] = {}
         self._is_calm = False
 
     def calm(self) -> None:
-        """No more wishes."""
+        """Request no more changes."""
         super().calm()
         self._is_calm = True
 
     def drop(self, link: Link, *, quietly: bool = False) -> None:
-        """A lost connection takes its wishes along: nobody knows what became of them."""
+        """Forget the requests of a lost connection: their outcome is unknown."""
         super().drop(link, quietly=quietly)
-        self._wishes.clear()
+        self._changes.clear()
 
     def _ask(self, link: Link) -> None:
         if self._is_calm or self.chance.happens(0.5):
             super()._ask(link)
-        elif not self._wishes and link.is_open and all(host.is_whole() for host in self.world.hosts.values()):
+        elif not self._changes and link.is_open and all(host.is_whole() for host in self.world.hosts.values()):
             # Who takes a voter out while another one's disk is lost may lose the majority for good.
-            self._wish(link)
+            self._request_change(link)
 
-    # --- wishes -------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _wish(self, link: Link) -> None:
+    def _request_change(self, link: Link) -> None:
         chance = self.chance
         config = self.world.check.config()
         outsiders = [node for node in self.world.hosts if not config.is_member(node)]
@@ -120,8 +120,8 @@ class Operator(Client):
             self.world.at(self.world.now + self.chance.below(1_000_000), self._prepare_late, host)
         line = member_of(node).zookeeper_line(role).partition("=")[2]
         if self.chance.happens(0.5):
-            wish = {"do": "add", "id": node, "line": line}
-            self._send_membership(link, wish, lambda config: config.is_member(node))
+            change = {"do": "add", "id": node, "line": line}
+            self._send_membership(link, change, lambda config: config.is_member(node))
         else:
             full = f"server.{node}={line}"
             self._send_reconfig(link, full, "", lambda config: _has_role(config, node, role))
@@ -153,41 +153,41 @@ class Operator(Client):
         self, link: Link, joining: str, leaving: str, done: Callable[[Configuration], bool], version: int = -1
     ) -> None:
         body = r.encode_reconfig(joining.encode(), leaving.encode(), b"", version)
-        self._send(link, r.OP_RECONFIG, body, Wish(f"+{joining} -{leaving}", done))
+        self._send(link, r.OP_RECONFIG, body, RequestedChange(f"+{joining} -{leaving}", done))
 
-    def _send_membership(self, link: Link, wish: dict[str, Any], done: Callable[[Configuration], bool]) -> None:
-        text = json.dumps(wish)
-        self._send(link, r.OP_MEMBERSHIP, buffer(text.encode()), Wish(text, done))
+    def _send_membership(self, link: Link, change: dict[str, Any], done: Callable[[Configuration], bool]) -> None:
+        text = json.dumps(change)
+        self._send(link, r.OP_MEMBERSHIP, buffer(text.encode()), RequestedChange(text, done))
 
-    def _send(self, link: Link, opcode: int, body: bytes, wish: Wish) -> None:
+    def _send(self, link: Link, opcode: int, body: bytes, change: RequestedChange) -> None:
         request = Request(self._next(), opcode, b"", body)
-        wish.since = len(self.world.check.configs)
-        self._wishes[request.xid] = wish
-        self.world.note(f"client {self.number} wishes {wish.text}")
+        change.since = len(self.world.check.configs)
+        self._changes[request.xid] = change
+        self.world.note(f"client {self.number} asks for {change.text}")
         self.request(link, request)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _judge(self, link: Link, request: Request, zxid: int, err: int, body: bytes) -> None:
-        if request.opcode not in WISHES:
+        if request.opcode not in MEMBERSHIP_OPCODES:
             super()._judge(link, request, zxid, err, body)
             return
-        wish = self._wishes.pop(request.xid, None)
+        change = self._changes.pop(request.xid, None)
         who = self._who(link)
         if request.opcode == r.OP_MEMBERSHIP:
             if err != e.OK:
-                raise Violation(f"{who}: err {err} for a wish, which is told within the answer")
+                raise Violation(f"{who}: err {err} for a membership request: its code belongs into the answer")
             facts = json.loads(read_buffer(body, 0, len(body))[0] or b"")
             err = facts["code"]
         if err not in (e.OK, *REFUSALS):
-            raise Violation(f"{who}: err {err} for a wish")
-        self.world.counts["wish_refused" if err else "wish_granted"] += 1
-        if err or wish is None:
+            raise Violation(f"{who}: err {err} for a membership request")
+        self.world.counts["membership_refused" if err else "membership_granted"] += 1
+        if err or change is None:
             return
         check = self.world.check
-        known = [config for at, config in check.configs[max(0, wish.since - 1) :] if at <= zxid]
-        if known and not any(map(wish.is_fulfilled, known)):
-            raise Violation(f"{who} is told at {zxid} that {wish.text} is done; there was {known}")
+        known = [config for at, config in check.configs[max(0, change.since - 1) :] if at <= zxid]
+        if known and not any(map(change.is_fulfilled, known)):
+            raise Violation(f"{who} is answered at {zxid} that {change.text} is done; there was {known}")
         if request.opcode == r.OP_RECONFIG:
             data, _ = r.decode_data_reply(body, 0, len(body))
             view = check.model.at(CONFIG_PATH, zxid)

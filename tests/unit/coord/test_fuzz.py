@@ -73,15 +73,15 @@ def test_stranger_keeps_no_more_than_a_hello() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "text",
     [b"[", b"[" * 100_000, b"{}", b'{"do": "list"}', b'{"do": "remove", "id": 1e400, "applied": 0, "session": 1}'],
 )
-def test_wish_that_no_node_of_ours_would_bring_breaks_the_link(wish: bytes) -> None:
+def test_request_that_no_node_forwards_breaks_the_link(text: bytes) -> None:
     """And does not stop the leader."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     peer = nodes.follower().settings.node_id
-    frame = codec.encode_numbered(codec.ASK, 7, wish)
+    frame = codec.encode_numbered(codec.ASK, 7, text)
     with pytest.raises(RemoteProtocolError):
         leader.peer_frame(peer, 1, codec.ASK, frame, 5, len(frame))
     nodes.run(1)

@@ -12,12 +12,13 @@ from coord.raft.bounds import TERM_LEAP_MAX
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, APPEND_RESP, CONFIG, HEARTBEAT, SNAPSHOT, VOTE, Entry, Message, RaftSnapshot
 from coord.server.config.addresses import MemberAddress
-from coord.server.membership.reconfig import ADDRESS_CHARS_MAX, WISHES_MAX
+from coord.server.membership.leading import REQUESTS_MAX
+from coord.server.membership.request import ADDRESS_CHARS_MAX
 from coord.server.node import Node
 from coord.server.peers import codec, raft_frames
 from coord.storage.wal import open_wal
+from tests.support.members import answer, ask, reconfig, store, super_client
 from tests.support.store_nodes import StoreNodes
-from tests.unit.coord.server.membership.test_reconfig import answer, reconfig, store, super_client, wish
 
 
 def give(node: Node, peer: int, frame: bytes) -> None:
@@ -37,7 +38,7 @@ def refused(node: Node, peer: int, frame: bytes) -> None:
 
 
 def numbered(kind: int, value: object, token: int = 1) -> bytes:
-    """A wish or the answer to one."""
+    """A membership request, or the answer to one."""
     return codec.encode_numbered(kind, token, json.dumps(value).encode())
 
 
@@ -109,10 +110,10 @@ def test_an_answer_that_no_leader_gives_breaks_the_link(said: dict[str, object])
     nodes = store(3)
     node = nodes.follower()
     client = super_client(nodes, node)
-    wish(client, do="list")
+    ask(client, do="list")
     node.turn_end()  # sent to the leader
     leader = node.core.leader
-    [token] = node.membership._wishes
+    [token] = node.membership._requests
     refused(node, leader, numbered(codec.ANSWER, said, token))
     assert answer(nodes, client)[0] == 0
 
@@ -135,13 +136,13 @@ def test_announcements_that_cannot_be_written_down_are_not() -> None:
         assert node.failure is None
 
 
-def test_wishes_that_wait_are_bounded() -> None:
-    """A wish may ask to wait for an index that never comes."""
+def test_requests_that_wait_are_bounded() -> None:
+    """A request may ask to wait for an index that never comes."""
     nodes = store(3)
     node = nodes.leader()
     peer = next(i for i in nodes.ids() if i != node.settings.node_id)
     waiting = numbered(codec.ASK, {"do": "list", "applied": 1 << 61, "session": 1})
-    for _ in range(WISHES_MAX):
+    for _ in range(REQUESTS_MAX):
         node.peer_frame(peer, 1, waiting[4], waiting, 5, len(waiting))
     refused(node, peer, waiting)
 

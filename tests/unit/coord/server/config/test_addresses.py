@@ -1,12 +1,10 @@
-"""Addresses and steps in words and bytes: ZooKeeper's lines, the attachment, what a wish comes to, who may dial."""
+"""Addresses in text and bytes: ZooKeeper's lines, the attachment, who may dial."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from coord.errors import BAD_ARGUMENTS, RemoteProtocolError
+from coord.errors import RemoteProtocolError
 from coord.raft.membership import Configuration
 from coord.server.config.addresses import (
     MemberAddress,
@@ -17,7 +15,6 @@ from coord.server.config.addresses import (
     parse_server,
     with_members,
 )
-from coord.server.membership import steps
 from coord.server.peers import codec, hello_frames
 from coord.server.peers.link import PeerLinks
 from tests.support.store_nodes import SeededRng
@@ -66,29 +63,6 @@ def test_config_text_goes_back_and_forth() -> None:
     assert version == 31
     assert [role for _, role in found.values()] == ["participant"] * 3 + ["observer"]
     assert found[4][0].client == ("h4", 3)
-
-
-def _steps(**wish: Any) -> list[str]:
-    full = {"do": "reconfig", "joining": [], "leaving": [], "members": [], **wish}
-    steps.check_lines(full)
-    target = steps.target_for(full, _config())
-    return [repr(step) for step in steps.steps_to(target, _config(), 1, renews=full["do"] == "reconfig")]
-
-
-def test_steps() -> None:
-    """Who comes first, who leaves last; the leader hands over before anything else."""
-    assert _steps(joining=["server.5=h5:1:2"], leaving=["2", "4"]) == ["add 5", "remove 4", "remove 2"]
-    assert _steps(joining=["server.4=h4:1:2;h4:3"]) == ["add 4"]
-    assert _steps(joining=["server.2=h2:1:2:observer;h2:3"]) == ["demote 2"]
-    assert _steps(joining=["server.2=h2:9:2;h2:3"]) == ["move 2"]
-    assert _steps(leaving=["9"]) == ["renew 0"]
-    assert _steps() == ["renew 0"], "as in ZooKeeper, even a wish for nothing makes a configuration of its own"
-    assert _steps(leaving=["1"]) == ["transfer 0"]
-    assert _steps(members=["server.1=h1:1:2;h1:3", "server.5=h5:1:2"]) == ["add 5", "remove 4", "remove 2", "remove 3"]
-    for wrong in ({"leaving": ["1", "2", "3"]}, {"members": ["server.7=h7:1:2"]}, {"joining": ["server.5=h1:1:2"]}):
-        with pytest.raises(steps.RefusedError) as refused:
-            _steps(**wrong)
-        assert refused.value.code == BAD_ARGUMENTS
 
 
 class _View:
