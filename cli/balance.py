@@ -74,8 +74,8 @@ def run(given: Globals, dry_run: bool) -> None:
     if not report.moves:
         click.echo("nothing to move: no move would pay")
     else:
-        said = "would make" if dry_run else "ordered"
-        click.echo(f"{said} {output.count(len(report.moves), 'move')}{_more(report.more)}")
+        verb = "would make" if dry_run else "ordered"
+        click.echo(f"{verb} {output.count(len(report.moves), 'move')}{_more(report.more)}")
         _show_moves(report.moves, names)
     _show_groups(report.before, report.after)
 

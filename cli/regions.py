@@ -87,8 +87,10 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
             plan = {"region": status.region.region_id, "way": way, "dry_run": True}
             _report(given, plan, f"would move {what}: {way}")
             return
-        wish = messages.MoveRegion(status.region.region_id, replica, target.uuid if target else "", int(wait_s * 1000))
-        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=wait_s + _GRACE_S)
+        request = messages.MoveRegion(
+            status.region.region_id, replica, target.uuid if target else "", int(wait_s * 1000)
+        )
+        answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + _GRACE_S)
         after = cluster.ask_master(messages.DescribeRegion(status.region.region_id), messages.Regions).regions[0]
         now = next(one for one in after.replicas if one.replica == replica)
         before = names.of(place.server) or "(not open)"
@@ -120,8 +122,8 @@ def _set_intent(given: Globals, region_name: str, *, assigned: bool, wait_s: flo
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         region_id = find_region(cluster, region_name).region.region_id
-        wish = messages.SetRegionIntent(region_id, assigned, int(wait_s * 1000))
-        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=wait_s + _GRACE_S)
+        request = messages.SetRegionIntent(region_id, assigned, int(wait_s * 1000))
+        answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + _GRACE_S)
         after = cluster.ask_master(messages.DescribeRegion(region_id), messages.Regions).regions[0]
     where = ", ".join(names.of(one.server) or "closed" for one in after.replicas)
     text = f"{region_id}: {where}" if wait_s else f"{region_id}: {answer.detail}"

@@ -112,8 +112,8 @@ def drain(given: Globals, name: str, wait_s: float) -> None:
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         uuid = names.find(name).uuid
-        wish = messages.DrainServer(uuid, wait_ms=int(wait_s * 1000))
-        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=wait_s + _GRACE_S)
+        request = messages.DrainServer(uuid, wait_ms=int(wait_s * 1000))
+        answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + _GRACE_S)
     _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
 
 
@@ -155,8 +155,8 @@ def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: floa
         if not yes:
             question = f"fence {names.of_uuid(uuid)}{of_cluster(given)}, which drops all its regions at once?"
             output.confirm(question, "nothing was fenced", as_json=given.json)
-        wish = messages.FenceServer(uuid, reason, found.start_code, bar_ms, int(wait_s * 1000))
-        answer = cluster.ask_master(wish, messages.Accepted, timeout_s=wait_s + 15.0)
+        request = messages.FenceServer(uuid, reason, found.start_code, bar_ms, int(wait_s * 1000))
+        answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + 15.0)
     report: dict[str, object] = {"server": uuid, "detail": answer.detail, "places": answer.places}
     _say(given, report, names.in_text(answer.detail))
 

@@ -135,7 +135,7 @@ def simulate(
 def _run_all(runs: list[Options], *, trace: bool, keep_going: bool, folder: Path) -> SimulationReport:
     talk = console(stderr=True)
     report = SimulationReport(True, runs[0].drill, 0, [], [], 0.0, 0.0, {})
-    began = said = time.monotonic()
+    began = shown_s = time.monotonic()
     for options in runs:
         verdict = run(options, click.echo if trace else None)
         report.seeds += 1
@@ -155,8 +155,8 @@ def _run_all(runs: list[Options], *, trace: bool, keep_going: bool, folder: Path
                 ) from error
             if not keep_going:
                 break
-        if time.monotonic() - said >= SAY_EVERY_S:
-            said = time.monotonic()
+        if time.monotonic() - shown_s >= SAY_EVERY_S:
+            shown_s = time.monotonic()
             talk.print(f"{report.seeds} of {count(len(runs), 'run')}, {len(report.failed)} failed")
     report.took_s = round(time.monotonic() - began, 3)
     return report

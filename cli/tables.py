@@ -154,8 +154,8 @@ def create(
 def enable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: str | None) -> None:
     """Open the regions of the table NAME again, and wait until they are."""
     wait_ms = 0 if no_wait else int(wait_s * 1000)
-    wish = messages.SetTableIntent(name, TableIntent.ENABLED, wait_ms, request_id or new_request_id())
-    _change(given, wish, wait_ms, "table {0.table.name} is enabled: {0.open} of {0.replicas} open")
+    request = messages.SetTableIntent(name, TableIntent.ENABLED, wait_ms, request_id or new_request_id())
+    _change(given, request, wait_ms, "table {0.table.name} is enabled: {0.open} of {0.replicas} open")
 
 
 @table.command()
@@ -168,8 +168,8 @@ def enable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: 
 def disable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: str | None) -> None:
     """Close all regions of the table NAME and keep them closed, over failures and restarts, until it is enabled."""
     wait_ms = 0 if no_wait else int(wait_s * 1000)
-    wish = messages.SetTableIntent(name, TableIntent.DISABLED, wait_ms, request_id or new_request_id())
-    _change(given, wish, wait_ms, "table {0.table.name} is disabled: {0.open} of {0.replicas} still open")
+    request = messages.SetTableIntent(name, TableIntent.DISABLED, wait_ms, request_id or new_request_id())
+    _change(given, request, wait_ms, "table {0.table.name} is disabled: {0.open} of {0.replicas} still open")
 
 
 @table.command()
@@ -190,9 +190,9 @@ def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, r
     if not yes:
         output.confirm(f"delete table {name}{where}?", "nothing was deleted", as_json=given.json)
     wait_ms = 0 if no_wait else int(wait_s * 1000)
-    wish = messages.DeleteTable(name, wait_ms, request_id or new_request_id())
+    request = messages.DeleteTable(name, wait_ms, request_id or new_request_id())
     words = "table {0.table.name} ({0.table.table_id})" + where + " is deleted, regions still open: {0.open}"
-    _change(given, wish, wait_ms, words)
+    _change(given, request, wait_ms, words)
 
 
 @table.command()
@@ -209,8 +209,8 @@ def undelete(given: Globals, name: str, new_name: str, wait_s: float, no_wait: b
     Of several deleted tables of one name the one that was deleted last comes back; name another by its id.
     """
     wait_ms = 0 if no_wait else int(wait_s * 1000)
-    wish = messages.UndeleteTable(name, new_name, wait_ms, request_id or new_request_id())
-    _change(given, wish, wait_ms, "table {0.table.name} ({0.table.table_id}) is back, {0.open} of {0.replicas} open")
+    request = messages.UndeleteTable(name, new_name, wait_ms, request_id or new_request_id())
+    _change(given, request, wait_ms, "table {0.table.name} ({0.table.table_id}) is back, {0.open} of {0.replicas} open")
 
 
 @table.command()
@@ -254,10 +254,12 @@ def alter(
             "Give --add-column, --drop-column, --rename-column, --schema or --kind; `rk table rename` renames.",
         )
     wait_ms = 0 if no_wait else int(wait_s * 1000)
-    wish = messages.AlterTable(
+    request = messages.AlterTable(
         name, schema=schema, steps=steps, wait_ms=wait_ms, request_id=request_id or new_request_id(), kind=kind
     )
-    _change(given, wish, wait_ms, "table {0.table.name} has schema version {0.table.schema_version}, {0.table.state}")
+    _change(
+        given, request, wait_ms, "table {0.table.name} has schema version {0.table.schema_version}, {0.table.state}"
+    )
 
 
 def _renaming(text: str) -> RenameColumn:
@@ -277,8 +279,8 @@ def rename(given: Globals, name: str, new_name: str, request_id: str | None) -> 
     """Call the table NAME NEW_NAME from now on; nothing is moved or closed."""
     with usage_faults():
         check_table_name(new_name)
-    wish = messages.AlterTable(name, name=new_name, request_id=request_id or new_request_id())
-    _change(given, wish, 0, "table {0.table.table_id} is {0.table.name} now")
+    request = messages.AlterTable(name, name=new_name, request_id=request_id or new_request_id())
+    _change(given, request, 0, "table {0.table.table_id} is {0.table.name} now")
 
 
 @contextlib.contextmanager
@@ -295,15 +297,15 @@ def new_request_id() -> str:
     return str(uuid.uuid4())
 
 
-def ask(given: Globals, wish: messages.MasterRequest, wait_ms: int) -> messages.TableSummary:
+def ask(given: Globals, request: messages.MasterRequest, wait_ms: int) -> messages.TableSummary:
     """Ask for a change of one table; what is there then."""
     with open_cluster(given) as cluster:
-        answer = cluster.ask_master(wish, messages.Tables, timeout_s=wait_ms / 1000 + ASK_S)
+        answer = cluster.ask_master(request, messages.Tables, timeout_s=wait_ms / 1000 + ASK_S)
     return answer.tables[0]
 
 
-def _change(given: Globals, wish: messages.MasterRequest, wait_ms: int, words: str) -> None:
-    made = ask(given, wish, wait_ms)
+def _change(given: Globals, request: messages.MasterRequest, wait_ms: int, words: str) -> None:
+    made = ask(given, request, wait_ms)
     if given.json:
         output.print_json(made)
     else:

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 T = TypeVar("T")
 
 
-class Reactor(Protocol):
+class ThreadReactor(Protocol):
     """What is used of a reactor."""
 
     def callFromThread(self, f: Callable[..., object], *args: object) -> None: ...
@@ -42,7 +42,7 @@ class Workers:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: ThreadReactor,
         threads: int,
         delivered: Callable[[], None],
         fatal: Callable[[Failure], object],

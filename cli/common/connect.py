@@ -450,12 +450,12 @@ def _if_active(master: MasterRecord) -> ActiveRecord | None:
     """The active master, if this is the one, as it says itself."""
     address = (master.host, master.port)
     try:
-        said = call_blocking(address, messages.GetMasterStatus(), _PROBE_TIMEOUT_S, expect=messages.MasterStatus)
+        status = call_blocking(address, messages.GetMasterStatus(), _PROBE_TIMEOUT_S, expect=messages.MasterStatus)
     except RpcError:
         return None
-    if said.role == "standby":
+    if status.role == "standby":
         return None
-    return ActiveRecord(said.uuid, *address, master.start_code, said.epoch, master.admin_port)
+    return ActiveRecord(status.uuid, *address, master.start_code, status.epoch, master.admin_port)
 
 
 def refusal(error: RpcError, message: msgspec.Struct) -> CliError:

@@ -69,12 +69,12 @@ def show(found: Sequence[Reach], console: Console) -> None:
         whom = "every other master" if mute else "every master"
         console.print(f"[green]every server reaches {whom}[/green], the oldest heartbeat is {oldest:.1f} s old")
         return
-    rows = [(one.server, one.master, said(one)) for one in known if not one.is_well]
+    rows = [(one.server, one.master, trouble(one)) for one in known if not one.is_well]
     console.print("[red]heartbeats do not arrive:[/red]")
     console.print(output.table("", ["server", "does not reach", "last heard"], rows))
 
 
-def said(one: Reach) -> str:
+def trouble(one: Reach) -> str:
     """How long ago, in words."""
     return "never" if one.heard_ms < 0 else f"{one.heard_ms / 1000:.1f} s ago"
 

@@ -197,12 +197,12 @@ def _fill(found: Status, cluster: Cluster) -> Names:
 def _mirror_of(address: str) -> str:
     """What a standby says of its mirror (FW-01)."""
     try:
-        told = call_blocking(
+        status = call_blocking(
             split_address(address), messages.GetMasterStatus(), _STANDBY_TIMEOUT_S, expect=messages.MasterStatus
         )
     except RpcError:
         return "does not answer"
-    mirror = told.mirror
+    mirror = status.mirror
     if mirror is None:
         return ""
     if not mirror.is_warm:

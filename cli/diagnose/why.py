@@ -143,14 +143,14 @@ def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | No
     alarms = read_alarms(cluster)
     servers = {one.uuid: one for one in cluster.servers()}
     answers = []
-    for said in explanations:
-        key = f"{region.region_id}-{said.replica}"
+    for reply in explanations:
+        key = f"{region.region_id}-{reply.replica}"
         steps = [past.step(one, tables) for one in past.entries if one.key == key][-_STEPS:]
         raised = [f"{one.alarm_id} {one.rule}: {one.text}" for one in alarms if one.key == key]
-        answer = Answer(said, region.start_key, region.end_key, not note, note, steps=steps, alarms=raised)
-        if said.server is not None:
-            answer.server_name = names.of(said.server)
-            record = servers.get(said.server.uuid)
+        answer = Answer(reply, region.start_key, region.end_key, not note, note, steps=steps, alarms=raised)
+        if reply.server is not None:
+            answer.server_name = names.of(reply.server)
+            record = servers.get(reply.server.uuid)
             answer.server_answers = record is not None and is_alive(record)
         answers.append(answer)
     return answers
@@ -181,23 +181,23 @@ def _from_store(cluster: Cluster, found: FoundRegion) -> list[Explanation]:
     draining = cluster.children(layout.draining)
     assigner.load([(record, 0)], [(latest, 0)], cluster.servers(), transitions, draining, now_ms, bars=cluster.bars())
     written = {one.key: one for one, _ in transitions}
-    said = []
+    explanations = []
     for replica in assigner.world.regions[region.region_id].replicas:
         one = explain(replica, assigner.world, assigner.config, now_ms)
         transition = written.get(replica.key)
         if transition is not None:
             late_ms = max(0, now_ms - transition.deadline_ms) if transition.deadline_ms else 0
             one = msgspec.structs.replace(one, deadline_ms=transition.deadline_ms, overdue_ms=late_ms)
-        said.append(one)
-    return said
+        explanations.append(one)
+    return explanations
 
 
 # --- showing ----------------------------------------------------------------------------------------------------------
 
 
-def _named(text: str, said: Explanation, names: Names) -> str:
+def _named(text: str, reply: Explanation, names: Names) -> str:
     """Server names instead of uuids."""
-    for one in (said.server, said.source, said.destination):
+    for one in (reply.server, reply.source, reply.destination):
         if one is not None:
             text = text.replace(str(one), names.of(one)).replace(one.uuid, names.of(one))
     return names.in_text(text)
@@ -215,23 +215,23 @@ def _duration(ms: int) -> str:
 
 
 def _show(answer: Answer, names: Names, console: Console) -> None:
-    said = answer.explanation
+    reply = answer.explanation
     now_ms = int(time.time() * 1000)
-    title = Text(f"{said.table} {said.region_id} ", style="bold")
+    title = Text(f"{reply.table} {reply.region_id} ", style="bold")
     title.append(output.key_range(answer.start_key, answer.end_key), style="")
-    if said.replica:
-        title.append(f" replica {said.replica}")
+    if reply.replica:
+        title.append(f" replica {reply.replica}")
     console.print(title, soft_wrap=True)
     if answer.note:
         console.print(Text(f"from the store alone, for {answer.note}", style="yellow"), soft_wrap=True)
-    style = "green" if said.actor is NextActor.NOBODY else "red" if said.actor is NextActor.OPERATOR else "yellow"
-    headline = Text(said.standing, style=f"bold {style}").append(f": {_named(said.headline, said, names)}", style="")
+    style = "green" if reply.actor is NextActor.NOBODY else "red" if reply.actor is NextActor.OPERATOR else "yellow"
+    headline = Text(reply.standing, style=f"bold {style}").append(f": {_named(reply.headline, reply, names)}", style="")
     console.print(headline, soft_wrap=True)
     for label, text in _facts(answer, names, now_ms):
         if text:
             console.print(Text(f"  {label:<14}", style="dim").append(text, style=""), soft_wrap=True)
-    for one in said.ruled_out:
-        console.print(Text(f"  {'not possible':<14}", style="dim").append(_named(one, said, names)), soft_wrap=True)
+    for one in reply.ruled_out:
+        console.print(Text(f"  {'not possible':<14}", style="dim").append(_named(one, reply, names)), soft_wrap=True)
     if answer.steps:
         console.print(Text("  latest steps", style="dim"))
         for line in lines(answer.steps):
@@ -239,75 +239,79 @@ def _show(answer: Answer, names: Names, console: Console) -> None:
     for alarm in answer.alarms:
         console.print(Text(f"  ALARM {alarm}", style="red"), soft_wrap=True)
     for way in _ways_out(answer):
-        console.print(Text("  try  ", style="bold").append(_named(way, said, names), style="cyan"), soft_wrap=True)
+        console.print(Text("  try  ", style="bold").append(_named(way, reply, names), style="cyan"), soft_wrap=True)
 
 
 def _facts(answer: Answer, names: Names, now_ms: int) -> list[tuple[str, str]]:
-    said = answer.explanation
-    who = said.actor.value
-    if said.actor is NextActor.SERVER:
+    reply = answer.explanation
+    who = reply.actor.value
+    if reply.actor is NextActor.SERVER:
         silent = ", which does not answer" if answer.server_answers is False else ""
         who = f"server {answer.server_name}{silent}"
-    elif said.actor is NextActor.MASTER and not answer.from_master:
+    elif reply.actor is NextActor.MASTER and not answer.from_master:
         who = "a master, and none is active"
-    elif said.actor is NextActor.NOBODY and answer.server_answers is False:
+    elif reply.actor is NextActor.NOBODY and answer.server_answers is False:
         who = f"nobody; but its server {answer.server_name} does not answer"
-    step = f": {_named(said.step, said, names)}" if said.step else ""
+    step = f": {_named(reply.step, reply, names)}" if reply.step else ""
     deadline = ""
-    if said.deadline_ms:
-        when = f"{_duration(said.overdue_ms)} ago" if said.overdue_ms else f"in {_duration(said.deadline_ms - now_ms)}"
-        deadline = f"{output.clock(said.deadline_ms)}, {when}"
-    if said.at_deadline:
-        deadline += f"{'; then ' if deadline else ''}{_named(said.at_deadline, said, names)}"
-    tries = f"{said.attempt}" + (f" of {said.attempts_max}" if said.attempts_max else "") if said.attempt else ""
+    if reply.deadline_ms:
+        when = (
+            f"{_duration(reply.overdue_ms)} ago" if reply.overdue_ms else f"in {_duration(reply.deadline_ms - now_ms)}"
+        )
+        deadline = f"{output.clock(reply.deadline_ms)}, {when}"
+    if reply.at_deadline:
+        deadline += f"{'; then ' if deadline else ''}{_named(reply.at_deadline, reply, names)}"
+    tries = f"{reply.attempt}" + (f" of {reply.attempts_max}" if reply.attempts_max else "") if reply.attempt else ""
     return [
         ("who acts next", f"{who}{step}"),
-        ("since", _ago(said.since_ms, now_ms) if said.since_ms else ""),
+        ("since", _ago(reply.since_ms, now_ms) if reply.since_ms else ""),
         ("deadline", deadline),
         ("attempt", tries),
-        ("last error", _named(said.last_error, said, names)),
-        ("reason", said.reason),
-        ("from, to", _way(said, names)),
-        ("plan", said.plan_id),
-        ("kind", said.kind),
-        ("epoch", str(said.epoch) if said.epoch else ""),
+        ("last error", _named(reply.last_error, reply, names)),
+        ("reason", reply.reason),
+        ("from, to", _way(reply, names)),
+        ("plan", reply.plan_id),
+        ("kind", reply.kind),
+        ("epoch", str(reply.epoch) if reply.epoch else ""),
     ]
 
 
-def _way(said: Explanation, names: Names) -> str:
-    if said.destination is None:
+def _way(reply: Explanation, names: Names) -> str:
+    if reply.destination is None:
         return ""
-    return f"{names.of(said.source) or '(none)'} -> {names.of(said.destination)}"
+    return f"{names.of(reply.source) or '(none)'} -> {names.of(reply.destination)}"
 
 
 def _ways_out(answer: Answer) -> list[str]:
-    said = answer.explanation
-    ways = list(said.way_out)
-    if answer.from_master and unstick(said, server_answers=answer.server_answers).action is not Remedy.NOTHING:
-        ways.insert(0, f"rk unstick {said.region_id}: takes the legal step that helps, after showing it")
-    if not answer.from_master and said.actor is NextActor.MASTER:
+    reply = answer.explanation
+    ways = list(reply.way_out)
+    if answer.from_master and unstick(reply, server_answers=answer.server_answers).action is not Remedy.NOTHING:
+        ways.insert(0, f"rk unstick {reply.region_id}: takes the legal step that helps, after showing it")
+    if not answer.from_master and reply.actor is NextActor.MASTER:
         ways.insert(0, "rk master run …: start a master; rk status shows what runs")
     if answer.alarms:
         ways.append("rk audit: the steps that led to the alarm")
     return ways
 
 
-def _show_plan(said: Explanation, plan: Unstick) -> None:
-    rows = [("region", f"{said.region_id} replica {said.replica}"), ("why", plan.why), ("action", plan.action.value)]
+def _show_plan(reply: Explanation, plan: Unstick) -> None:
+    rows = [("region", f"{reply.region_id} replica {reply.replica}"), ("why", plan.why), ("action", plan.action.value)]
     rows += [("server", plan.server), ("steps", plan.steps), ("cost", plan.cost), ("undo", plan.undo)]
     for label, text in rows:
         if text:
             click.echo(f"{label:<8}{text}")
     if plan.action is Remedy.NOTHING:
         click.echo(
-            "no step would help now; `rk why` says who must act" if said.actor is not NextActor.NOBODY else "it is well"
+            "no step would help now; `rk why` says who must act"
+            if reply.actor is not NextActor.NOBODY
+            else "it is well"
         )
 
 
-def _carry_out(cluster: Cluster, said: Explanation, plan: Unstick) -> str:
+def _carry_out(cluster: Cluster, reply: Explanation, plan: Unstick) -> str:
     wishes: dict[Remedy, msgspec.Struct] = {
-        Remedy.RETRY: messages.RetryRegion(said.region_id, said.replica),
-        Remedy.ASSIGN: messages.SetRegionIntent(said.region_id, True),
-        Remedy.FENCE: messages.FenceServer(plan.server, f"rk unstick {said.region_id}", start_code=plan.start_code),
+        Remedy.RETRY: messages.RetryRegion(reply.region_id, reply.replica),
+        Remedy.ASSIGN: messages.SetRegionIntent(reply.region_id, True),
+        Remedy.FENCE: messages.FenceServer(plan.server, f"rk unstick {reply.region_id}", start_code=plan.start_code),
     }
     return cluster.ask_master(wishes[plan.action], messages.Accepted).detail

@@ -44,15 +44,15 @@ def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
     if record is None:
         return None
     try:
-        said, note = ask_active(cluster, ExplainTable(record.table_id), TableExplanation), ""
+        reply, note = ask_active(cluster, ExplainTable(record.table_id), TableExplanation), ""
     except UnreachableError as error:
-        said, note = _from_store(cluster, record), error.message
+        reply, note = _from_store(cluster, record), error.message
     if record.finished_ms:
         note = ""  # the store alone knows of it
     live = {one.uuid: one for one in cluster.servers()}
-    concerned = dict.fromkeys(one.server for one in said.waiting if one.server)
+    concerned = dict.fromkeys(one.server for one in reply.waiting if one.server)
     silent = [uuid for uuid in list(concerned)[:_PROBED_MAX] if uuid not in live or not is_alive(live[uuid])]
-    return TableAnswer(said, not note, note, silent)
+    return TableAnswer(reply, not note, note, silent)
 
 
 def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
@@ -73,26 +73,26 @@ def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
 
 def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
     """The screen."""
-    said = answer.explanation
-    record = said.table
+    reply = answer.explanation
+    record = reply.table
     title = Text(f"table {record.name} ", style="bold").append(
-        f"{record.table_id}  {output.count(said.regions, 'region')}, {said.open} of {said.replicas} replicas open,"
+        f"{record.table_id}  {output.count(reply.regions, 'region')}, {reply.open} of {reply.replicas} replicas open,"
         f" schema version {record.schema_version}",
         style="",
     )
     console.print(title, soft_wrap=True)
     if answer.note:
         console.print(Text(f"from the store alone, for {answer.note}", style="yellow"), soft_wrap=True)
-    actors = {one.actor for one in said.waiting}
-    style = "green" if not said.waiting else "red" if NextActor.OPERATOR in actors else "yellow"
+    actors = {one.actor for one in reply.waiting}
+    style = "green" if not reply.waiting else "red" if NextActor.OPERATOR in actors else "yellow"
     since = ""
-    if said.since_ms and said.waiting:
-        since = f", for {max(0, int(time.time() * 1000) - said.since_ms) / 1000:.0f} s"
-    headline = Text(f"{said.standing}{since}", style=f"bold {style}").append(f": {said.headline}", style="")
+    if reply.since_ms and reply.waiting:
+        since = f", for {max(0, int(time.time() * 1000) - reply.since_ms) / 1000:.0f} s"
+    headline = Text(f"{reply.standing}{since}", style=f"bold {style}").append(f": {reply.headline}", style="")
     console.print(headline, soft_wrap=True)
-    for note in said.notes:
+    for note in reply.notes:
         console.print(Text(f"  {note}", style="yellow"), soft_wrap=True)
-    for one in said.waiting:
+    for one in reply.waiting:
         who = one.actor.value if one.actor is not NextActor.SERVER else f"server {names.of_uuid(one.server)}"
         if one.server in answer.silent:
             who += ", which does not answer"
@@ -100,7 +100,7 @@ def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
             who = "a master, and none is active"
         line = Text(f"  {output.count(one.replicas, 'replica')}: ", style="bold")
         console.print(line.append(names.in_text(one.text), style="").append(f"; next acts {who}"), soft_wrap=True)
-    if said.not_looked_at:
-        console.print(f"  and {said.not_looked_at} more that were not looked at", soft_wrap=True)
-    for way in said.way_out:
+    if reply.not_looked_at:
+        console.print(f"  and {reply.not_looked_at} more that were not looked at", soft_wrap=True)
+    for way in reply.way_out:
         console.print(Text("  try  ", style="bold").append(names.in_text(way), style="cyan"), soft_wrap=True)

@@ -70,56 +70,56 @@ def _options(function: _Command) -> _Command:
 @drill.command("master-failover", epilog=_EPILOG)
 @click.option("--moves", type=click.IntRange(1), help="Regions to move meanwhile.  [default: all]")
 @_options
-def master_failover(given: Globals, moves: int | None, **wishes: Any) -> int:
+def master_failover(given: Globals, moves: int | None, **options: Any) -> int:
     """Kill the active master while regions are moving.
 
     Prints how long no master was active, how long until every region was OPENED, what clients saw, and the verdict:
     each region open on exactly one live server, no transition left, epochs strictly increasing, only legal transitions.
     """
-    from cli.drill import master_failover as scenario
+    from cli.drill.scenarios import master_failover as scenario
 
-    return _conduct(given, lambda found: scenario.run(found, moves), **wishes)
+    return _conduct(given, lambda found: scenario.run(found, moves), **options)
 
 
 @drill.command("server-crash", epilog=_EPILOG)
 @click.option("--server", "server_name", help="Whom to kill (name or host:port).  [default: as the seed says]")
 @_options
-def server_crash(given: Globals, server_name: str | None, **wishes: Any) -> int:
+def server_crash(given: Globals, server_name: str | None, **options: Any) -> int:
     """Kill a region server; its regions reopen elsewhere.
 
     Prints how long until the death was noticed and until every region was open again, for each region how long it was
     not open, and the verdict of the invariants.
     """
-    from cli.drill import server_crash as scenario
+    from cli.drill.scenarios import server_crash as scenario
 
-    return _conduct(given, lambda found: scenario.run(found, server_name), **wishes)
+    return _conduct(given, lambda found: scenario.run(found, server_name), **options)
 
 
 @drill.command("server-freeze", epilog=_EPILOG)
 @click.option("--server", "server_name", help="Whom to freeze (name or host:port).  [default: as the seed says]")
 @_options
-def server_freeze(given: Globals, server_name: str | None, **wishes: Any) -> int:
+def server_freeze(given: Globals, server_name: str | None, **options: Any) -> int:
     """Freeze a region server for longer than its lease (SIGSTOP), then let it go on.
 
     Its regions reopen elsewhere meanwhile. Requests that mean its old openings wait for it when it wakes up: the
     verdict says whether it refused them all.
     """
-    from cli.drill import server_freeze as scenario
+    from cli.drill.scenarios import server_freeze as scenario
 
-    return _conduct(given, lambda found: scenario.run(found, server_name), **wishes)
+    return _conduct(given, lambda found: scenario.run(found, server_name), **options)
 
 
 @drill.command("store-leader", epilog=_EPILOG)
 @_options
-def store_leader(given: Globals, **wishes: Any) -> int:
+def store_leader(given: Globals, **options: Any) -> int:
     """Kill the leader of the store while clients write.
 
     Prints the longest gap between two acknowledged writes, and the verdict: every acknowledged write is on every node
     once, and the invariants of the regions hold.
     """
-    from cli.drill import store_leader as scenario
+    from cli.drill.scenarios import store_leader as scenario
 
-    return _conduct(given, scenario.run, **wishes)
+    return _conduct(given, scenario.run, **options)
 
 
 @drill.command("store-partition", epilog=_EPILOG)
@@ -132,40 +132,40 @@ def store_leader(given: Globals, **wishes: Any) -> int:
     help="What is lost: all, what its peers send to it, or what it sends to them.",
 )
 @_options
-def store_partition(given: Globals, node_name: str | None, direction: str, **wishes: Any) -> int:
+def store_partition(given: Globals, node_name: str | None, direction: str, **options: Any) -> int:
     """Cut a node of the store off from its peers, then heal the links.
 
     The node goes on running and its clients still reach it; what it and its peers send each other is lost. The verdict:
     alone it acknowledged nothing, and every acknowledged write is on every node once.
     """
-    from cli.drill import store_partition as scenario
+    from cli.drill.scenarios import store_partition as scenario
 
-    return _conduct(given, lambda found: scenario.run(found, node_name, direction), **wishes)
+    return _conduct(given, lambda found: scenario.run(found, node_name, direction), **options)
 
 
 @drill.command("rolling-restart", epilog=_EPILOG)
 @_options
-def rolling_restart(given: Globals, **wishes: Any) -> int:
+def rolling_restart(given: Globals, **options: Any) -> int:
     """Restart every store node, master and region server in turn, gracefully.
 
     Each when the one before is back and all regions are open. The verdict: no region refused its clients but while it
     moved itself.
     """
-    from cli.drill import rolling_restart as scenario
+    from cli.drill.scenarios import rolling_restart as scenario
 
-    return _conduct(given, scenario.run, **wishes)
+    return _conduct(given, scenario.run, **options)
 
 
 @drill.command("kill-everything", epilog=_EPILOG)
 @_options
-def kill_everything(given: Globals, **wishes: Any) -> int:
+def kill_everything(given: Globals, **options: Any) -> int:
     """Kill every process, and start all of them again.
 
     The verdict: every acknowledged write is there, in the store and in the regions, and all regions are open again.
     """
-    from cli.drill import kill_everything as scenario
+    from cli.drill.scenarios import kill_everything as scenario
 
-    return _conduct(given, scenario.run, is_startup=True, **wishes)
+    return _conduct(given, scenario.run, is_startup=True, **options)
 
 
 @drill.command("ddl-storm", epilog=_EPILOG)
@@ -188,15 +188,17 @@ def kill_everything(given: Globals, **wishes: Any) -> int:
     help="Region servers killed meanwhile, at most one at each election.",
 )
 @_options
-def ddl_storm(given: Globals, elections: int, operations: int, clients: int, server_crashes: int, **wishes: Any) -> int:
+def ddl_storm(
+    given: Globals, elections: int, operations: int, clients: int, server_crashes: int, **options: Any
+) -> int:
     """Create, alter, rename and delete tables while masters are killed, frozen and deposed.
 
     Prints operations by kind and result, elections, and the longest wait. The verdict: every operation had a definite
     result within a minute, and store, master and servers have exactly what the acknowledged operations make.
     """
-    from cli.drill import ddl_storm as scenario
+    from cli.drill.scenarios import ddl_stress as scenario
 
-    return _conduct(given, lambda found: scenario.run(found, elections, operations, clients, server_crashes), **wishes)
+    return _conduct(given, lambda found: scenario.run(found, elections, operations, clients, server_crashes), **options)
 
 
 def _conduct(
@@ -211,17 +213,17 @@ def _conduct(
 ) -> int:
     """Do the drill as often as wished, and report."""
     from cli.drill.report import print_json, show, show_summary
-    from cli.drill.run import open_drill, open_ground
+    from cli.drill.run import open_cluster_under_test, open_drill
 
     first = secrets.randbelow(_SEEDS) if seed is None else seed
     console = output.console(stderr=given.json)
     reports: list[DrillReport] = []
     try:
-        with open_ground(given) as ground:
+        with open_cluster_under_test(given) as target:
             for number in range(repeat):
                 if repeat > 1:
                     console.print(f"run {number + 1} of {repeat}, seed {first + number}", style="bold")
-                with open_drill(ground, first + number, 0.0 if no_load else rate, is_startup=is_startup) as found:
+                with open_drill(target, first + number, 0.0 if no_load else rate, is_startup=is_startup) as found:
                     reports.append(scenario(found))
                 if not given.json:
                     show(reports[-1], console)

@@ -1,6 +1,6 @@
 """What must hold in a cluster at rest, checked against the store and against every server's own answer.
 
-`judge` is pure: it compares what the store says with what the servers say. `observe` asks them.
+`check_at_rest` is pure: it compares what the store says with what the servers say. `observe` asks them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def observe(cluster: Cluster) -> Observation:
     return Observation(regions, lists, cluster.transitions_left(), {one.table_id: one.replication for one in tables})
 
 
-def judge(seen: Observation) -> list[InvariantCheck]:
+def check_at_rest(seen: Observation) -> list[InvariantCheck]:
     """One owner for each region, the store and the servers agree on it, and nothing is left in transition."""
     owners = _owners(seen.open_lists)
     silent = [f"{name} did not answer" for name, found in seen.open_lists.items() if found is None]
@@ -93,7 +93,7 @@ def _owners(lists: Mapping[str, Sequence[messages.HostedReplica] | None]) -> dic
     return owners
 
 
-def judge_history(
+def check_history(
     history: History, epochs: list[tuple[int, int]], *, new_epoch_after: int | None = None
 ) -> list[InvariantCheck]:
     """Only legal transitions, epochs strictly increasing; `new_epoch_after`: a failover must have raised it beyond."""

@@ -134,7 +134,7 @@ class _Key:
         self.acknowledged = 0
 
 
-class _Region:
+class _LoadedRegion:
     """A region and its keys; one operation at a time."""
 
     def __init__(self, record: RegionRecord) -> None:
@@ -172,7 +172,7 @@ class Load:
         self._table = table
         self._interval_s = 1.0 / rate_per_s
         self._keep = keep
-        self._regions = [_Region(record) for record in records]
+        self._regions = [_LoadedRegion(record) for record in records]
         self.resolution_s = len(records) / rate_per_s
         #: The newest operations, oldest first; grows while the load runs.
         self.operations: deque[LoadOperation] = deque(maxlen=OPERATIONS_MAX)
@@ -227,11 +227,11 @@ class Load:
                     self._pool.submit(self._operate, region)
             due_s = max(due_s, time.monotonic() - 1.0)  # a driver that fell behind does not catch up by a burst
 
-    def _prepare(self, region: _Region) -> None:
+    def _prepare(self, region: _LoadedRegion) -> None:
         for key in region.keys:
             self._write(region, key)
 
-    def _operate(self, region: _Region) -> None:
+    def _operate(self, region: _LoadedRegion) -> None:
         """One operation: a write and a read of one key, then the next key."""
         try:
             region.turn += 1
@@ -245,18 +245,18 @@ class Load:
         finally:
             region.is_busy = False
 
-    def _write(self, region: _Region, key: _Key) -> None:
+    def _write(self, region: _LoadedRegion, key: _Key) -> None:
         key.attempted += 1
         value = msgspec.json.encode({"seq": key.attempted})
         if self._timed(region, "write", lambda: self._client.put(self._table, key.name, value)):
             key.acknowledged = key.attempted
 
-    def _read(self, region: _Region, key: _Key) -> None:
+    def _read(self, region: _LoadedRegion, key: _Key) -> None:
         found: list[bytes | None] = []
         if self._timed(region, "read", lambda: found.append(self._client.get(self._table, key.name))):
             self._hold(region, key, found[0])
 
-    def _timed(self, region: _Region, kind: str, work: Callable[[], object]) -> bool:
+    def _timed(self, region: _LoadedRegion, kind: str, work: Callable[[], object]) -> bool:
         """Do it and write down how it went; whether it succeeded."""
         self._attempts.count = 0
         self._attempts.codes = ()
@@ -283,7 +283,7 @@ class Load:
 
     # --- judging ---
 
-    def _hold(self, region: _Region, key: _Key, value: bytes | None) -> None:
+    def _hold(self, region: _LoadedRegion, key: _Key, value: bytes | None) -> None:
         """What was read against what was acknowledged and what was attempted."""
         try:
             seq = 0 if value is None else msgspec.json.decode(value, type=_Value).seq
@@ -303,7 +303,7 @@ class Load:
             if len(self._violations) < VIOLATIONS_MAX:
                 self._violations.append(text)
 
-    def _check(self, region: _Region) -> int:
+    def _check(self, region: _LoadedRegion) -> int:
         """Read every key a last time, and clear up; how many could be read."""
         try:
             for key in region.keys:

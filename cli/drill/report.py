@@ -92,7 +92,7 @@ class DrillReport(msgspec.Struct):
     steps_unseen: int
     notes: list[str] = []
     #: What was done to the victim.
-    deed: str = "was killed with SIGKILL"
+    action: str = "was killed with SIGKILL"
     seed: int = 0
     seconds: float = 0.0
     phases: list[DrillPhase] = []
@@ -192,7 +192,7 @@ def print_json(reports: Sequence[DrillReport], asked: int) -> None:
 def show(report: DrillReport, console: Console) -> None:
     """The report for people."""
     console.print()
-    console.print(Text(f"drill {report.drill}: {report.victim} {report.deed}; seed {report.seed}", style="bold"))
+    console.print(Text(f"drill {report.drill}: {report.victim} {report.action}; seed {report.seed}", style="bold"))
     if report.phases:
         phases = ", ".join(f"{one.name} {one.seconds:.2f}" for one in report.phases)
         console.print(Text(f"seconds: {phases}"), soft_wrap=True)

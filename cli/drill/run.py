@@ -26,7 +26,7 @@ from cli.common.local import LocalCluster
 from cli.common.names import Names
 from cli.common.options import Globals
 from cli.diagnose.follow import Follower, ReactorThread
-from cli.drill.invariants import judge, judge_history, observe
+from cli.drill.invariants import check_at_rest, check_history, observe
 from cli.drill.report import DrillPhase, DrillReport, Figure, InvariantCheck, check
 from cli.drill.traffic import Running, Span, enabled
 from cli.up.control import ControlRequest, DaemonState, ask
@@ -45,14 +45,14 @@ REST_DEADLINE_S: Final = 20.0
 AWAY_DEADLINE_S: Final = 6.0
 #: Longest time between two looks at a condition; news from the follower wakes the drill at once.
 _PAUSE_S: Final = 0.05
-#: The load runs for so long before the deed, plus up to so much more, as the seed says.
+#: The load runs for so long before the drill strikes, plus up to so much more, as the seed says.
 WARM_UP_S: Final = 1.0
 WARM_UP_MORE_S: Final = 2.0
 #: A step is seen that much later at most than it happened, and a move whose steps nobody saw has lasted no longer.
 SEEN_LATE_MS: Final = 1000
 
 
-class Ground:
+class ClusterUnderTest:
     """Where drills are done: one cluster, one reactor, for any number of runs one after the other."""
 
     def __init__(self, given: Globals, cluster: Cluster, local: LocalCluster, reactor: ReactorThread) -> None:
@@ -65,22 +65,22 @@ class Ground:
 class Drill:
     """One drill on one cluster. Runs on the main thread; the follower fills in what it sees on the reactor's."""
 
-    def __init__(self, ground: Ground, follower: Follower, seed: int, rate: float) -> None:
-        self.cluster = ground.cluster
-        self.local = ground.local
+    def __init__(self, target: ClusterUnderTest, follower: Follower, seed: int, rate: float) -> None:
+        self.cluster = target.cluster
+        self.local = target.local
         self.follower = follower
-        self.reactor = ground.reactor
-        self.names = Names(ground.cluster.servers(), ground.local)
+        self.reactor = target.reactor
+        self.names = Names(target.cluster.servers(), target.local)
         self.rng = random.Random(seed)
         self.notes: list[str] = []
         self.figures: list[Figure] = []
         self.checks: list[InvariantCheck] = []
         self.victim = ""
-        self.deed = "was killed with SIGKILL"
+        self.action = "was killed with SIGKILL"
         self.traffic: Running | None = None
         self.seed = seed
         self._rate = rate
-        self._data_dir: Path = ground.given.data_path
+        self._data_dir: Path = target.given.data_path
         self._pids: dict[str, int] = {}
         #: Daemons whose process was ended by this drill at some time, and those it has left dead.
         self._touched: set[str] = set()
@@ -90,7 +90,7 @@ class Drill:
         self._struck: dict[str, float] = {}
         self._phases: list[DrillPhase] = []
         self._news = threading.Event()
-        self._console = output.console(stderr=ground.given.json)
+        self._console = output.console(stderr=target.given.json)
         self._began_s = time.monotonic()
         follower.on_change = lambda _: self.news()
         follower.on_membership = lambda _: self.news()
@@ -206,13 +206,13 @@ class Drill:
         threading.Event().wait(warm_up_s)
 
     def strike(self, phase: str) -> None:
-        """The deed is done now: outages from here on are the drill's."""
+        """Note that the drill strikes now: outages from here on are its doing."""
         self.phase(phase)
         if self.traffic is not None:
             self._struck = self.traffic.now_s()
 
     def count_lost_sessions(self) -> None:
-        """Figure: masters and servers that the store gave up since the deed; each costs its regions an outage."""
+        """Add the figure of sessions that the store expired since the drill struck; each costs regions an outage."""
         lost = sum(one.what in ("server-down", "no-active") for one in list(self.follower.memberships))
         self.figures.append(Figure("sessions lost", lost, "", "of the active master and of region servers; 0 is right"))
 
@@ -338,8 +338,8 @@ class Drill:
             traffic, checks = self.traffic.stop(self._struck)
             self.checks = [*checks, *self.checks]
         self.say("checking: every server is asked what it has open, and the store what it knows")
-        self.checks += judge(observe(self.cluster))
-        self.checks += judge_history(self.follower.history, self.follower.epochs, new_epoch_after=new_epoch_after)
+        self.checks += check_at_rest(observe(self.cluster))
+        self.checks += check_history(self.follower.history, self.follower.epochs, new_epoch_after=new_epoch_after)
         self.checks.append(self._nobody_else_died())
         self.phase("")
         history = self.follower.history
@@ -351,7 +351,7 @@ class Drill:
             transitions=sum(1 + change.missed for change in history.changes),
             steps_unseen=history.steps_missed,
             notes=self.notes,
-            deed=self.deed,
+            action=self.action,
             seed=self.seed,
             seconds=round(self.elapsed_s(), 3),
             phases=self._phases,
@@ -396,7 +396,7 @@ class Drill:
 
 
 @contextlib.contextmanager
-def open_ground(given: Globals) -> Iterator[Ground]:
+def open_cluster_under_test(given: Globals) -> Iterator[ClusterUnderTest]:
     """Everything drills need, checked before anything is killed. Raises CliError."""
     ask(given.data_path, ControlRequest("list"))  # an `rk up` must be there: it brings the victims back
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -405,15 +405,15 @@ def open_ground(given: Globals) -> Iterator[Ground]:
             if cluster.local is None:
                 raise UnreachableError(f"the store {cluster.hosts} is not that of the cluster in {given.data_path}")
             with ReactorThread() as reactor:
-                yield Ground(given, cluster, cluster.local, reactor)
+                yield ClusterUnderTest(given, cluster, cluster.local, reactor)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
-def open_drill(ground: Ground, seed: int, rate: float, *, is_startup: bool = False) -> Iterator[Drill]:
+def open_drill(target: ClusterUnderTest, seed: int, rate: float, *, is_startup: bool = False) -> Iterator[Drill]:
     """One drill; whatever it has left behind is put back. `is_startup`: a cluster start is part of it."""
-    reactor, cluster = ground.reactor, ground.cluster
+    reactor, cluster = target.reactor, target.cluster
 
     async def make() -> Follower:
         root = cluster.layout.root or "/"
@@ -424,7 +424,7 @@ def open_drill(ground: Ground, seed: int, rate: float, *, is_startup: bool = Fal
         reactor.run(follower.start)
     except (CoordError, TimeoutError) as error:
         raise UnreachableError(f"cannot follow the transitions: {error}") from error
-    drill = Drill(ground, follower, seed, rate)
+    drill = Drill(target, follower, seed, rate)
     try:
         yield drill
     except KeyboardInterrupt:

@@ -99,7 +99,7 @@ class Running:
         return sum(load.busy for load in self._loads.values())
 
     def stop(self, struck: Mapping[str, float]) -> tuple[Traffic | None, list[InvariantCheck]]:
-        """Stop, look for every acknowledged row, take the load's rows away. `struck`: when the drill did its deed."""
+        """Stop, look for every acknowledged row, take the load's rows away. `struck`: when the drill struck."""
         if not self._loads:
             return None, []
         loads, self._loads = self._loads, {}

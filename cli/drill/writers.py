@@ -107,7 +107,7 @@ class Writers:
         reactor = drill.reactor.reactor
         self.each = {name: Writer(reactor, name, where, self.parent, clock, access) for name, where in hosts.items()}
         self._is_running = False
-        self._is_judged = False
+        self._is_checked = False
         drill.at_end(self._give_up)
 
     def start(self) -> None:
@@ -135,7 +135,7 @@ class Writers:
     def _give_up(self) -> None:
         """The drill ends: unless the writes have been judged, nobody will ask for them any more."""
         self.stop()
-        if not self._is_judged:
+        if not self._is_checked:
             self._clean_up()
 
     def until_acked(self, count: int, what: str, *, since_ms: int = 0, names: Iterable[str] = ()) -> None:
@@ -176,7 +176,7 @@ class Writers:
             check("no store write lost", lost, f"{self.acknowledged()} writes on {nodes} nodes"),
             check("no store write carried out twice", doubled, f"{self._unknown()} of unknown outcome"),
         ]
-        self._is_judged = True
+        self._is_checked = True
         if all(one.held for one in found):
             self._clean_up()
         else:

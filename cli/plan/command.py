@@ -18,7 +18,7 @@ from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options, spark_options
 from cli.plan.apply import abort, apply, census_now, list_plans, resume, show_plan
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
-from cli.plan.make import Wish, display_on_stderr, located, make
+from cli.plan.make import PlanRequest, display_on_stderr, located, make
 from cli.plan.page import page, shortcomings
 from master.settings import ENGINES
 from regions.plan import Params, Snapshot
@@ -100,11 +100,11 @@ def create(
                 display.begin("read", "input is read")
                 snapshot, params, origin = read_snapshot(source), read_params(source), Origin(origin="files")
             display.end()
-            wish = Wish(engine, spark_master, spark_conf, deadline_s)
+            request = PlanRequest(engine, spark_master, spark_conf, deadline_s)
             where = _paths(paths, snapshot, origin.names) + (read_paths(source) if source else [])
             if where:
-                snapshot = located(snapshot, where, directory, wish, display)
-            manifest, verdict = make(snapshot, params, directory, wish, display, origin)
+                snapshot = located(snapshot, where, directory, request, display)
+            manifest, verdict = make(snapshot, params, directory, request, display, origin)
             made = open_plan(directory)
             shown = figures(made.snapshot, made.problem, made.plan.rows)
     finally:

@@ -50,7 +50,7 @@ _LAST_WORDS_S: Final = 2.0
 _JOB: Final = ".job"
 
 
-class Wish(NamedTuple):
+class PlanRequest(NamedTuple):
     """How the plan is to be made; `deadline_s`: seconds for the engine, then greedy takes over."""
 
     engine: str
@@ -71,17 +71,17 @@ def display_on_stderr() -> Display:
 
 
 def make(
-    snapshot: Snapshot, params: Params, directory: Path, wish: Wish, display: Display, origin: Origin
+    snapshot: Snapshot, params: Params, directory: Path, request: PlanRequest, display: Display, origin: Origin
 ) -> tuple[PlanManifest, PlanVerdict]:
     """Plan `snapshot` into `directory`, which must hold no plan yet. Raises PlanError; then there is no plan there."""
     prepare_output(directory)
     display.begin("input", "input is copied")
     inputs = keep_input(directory, snapshot, params)
     display.end(f"{output.count(len(snapshot.regions), 'region')}, {output.count(len(snapshot.servers), 'server')}")
-    engine = wish.engine
+    engine = request.engine
     if engine == "auto":
-        engine = choose_engine(_replicas(snapshot), parse_target(wish.spark_master), wish.deadline_s)
-    made, verdict, note = _planned(snapshot, params, directory, engine, wish, display)
+        engine = choose_engine(_replicas(snapshot), parse_target(request.spark_master), request.deadline_s)
+    made, verdict, note = _planned(snapshot, params, directory, engine, request, display)
     made.stats.violations, made.stats.racks_shared = verdict.violations, verdict.racks_shared
     display.begin("write", "plan is written")
     seconds = {phase.name: phase.seconds for phase in display.phases}
@@ -92,7 +92,7 @@ def make(
         note=note,
         created_ms=time.time_ns() // 1_000_000,
     )
-    plan_id = wish.plan_id or f"plan-{made.digest[:12]}"
+    plan_id = request.plan_id or f"plan-{made.digest[:12]}"
     manifest = write_plan(directory, made, plan_id=plan_id, params=params, seconds=seconds, origin=origin)
     shutil.rmtree(directory / _JOB, ignore_errors=True)
     display.end(output.count(manifest.rows, "row"))
@@ -100,7 +100,7 @@ def make(
 
 
 def _planned(
-    snapshot: Snapshot, params: Params, directory: Path, engine: str, wish: Wish, display: Display
+    snapshot: Snapshot, params: Params, directory: Path, engine: str, request: PlanRequest, display: Display
 ) -> tuple[Plan, PlanVerdict, str]:
     """A plan, what the verifier says of it, and why it is not of the wanted engine, if so."""
     note = ""
@@ -109,7 +109,7 @@ def _planned(
         display.begin(engine, f"plan is made by {engine}")
         try:
             alone = engine == "spark" or (engine == "flow" and _replicas(snapshot) >= FLOW_ALONE)
-            made = _by_job(engine, directory, wish, display) if alone else plan(snapshot, params, engine=engine)
+            made = _by_job(engine, directory, request, display) if alone else plan(snapshot, params, engine=engine)
             display.end()
             verdict = _verified(snapshot, params, made, display)
             if verdict.ok:
@@ -121,7 +121,7 @@ def _planned(
             display.end("failed")
         display.say(f"greedy takes over: {note}")
     display.begin("greedy", "plan is made by greedy")
-    until = time.monotonic() + wish.deadline_s
+    until = time.monotonic() + request.deadline_s
     made = plan(snapshot, params, lambda: until - time.monotonic(), engine="greedy")
     display.end()
     verdict = _verified(snapshot, params, made, display)
@@ -142,7 +142,7 @@ def _verified(snapshot: Snapshot, params: Params, made: Plan, display: Display) 
 
 
 def located(
-    snapshot: Snapshot, paths: Sequence[tuple[str, str]], directory: Path, wish: Wish, display: Display
+    snapshot: Snapshot, paths: Sequence[tuple[str, str]], directory: Path, request: PlanRequest, display: Display
 ) -> Snapshot:
     """The snapshot with the blocks of the tables whose data lies at `paths`, (table id, URI). Raises PlanError."""
     prepare_output(directory)
@@ -152,9 +152,9 @@ def located(
     where.mkdir(parents=True)
     with (where / f"{PATHS}.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([tuple(COLUMNS), *paths])
-    command = job_command("spark", where, found, DEFAULT, wish.spark_conf)
+    command = job_command("spark", where, found, DEFAULT, request.spark_conf)
     try:
-        _run_job([*command, "--locate"], directory, wish.deadline_s, display)
+        _run_job([*command, "--locate"], directory, request.deadline_s, display)
         kind, files = find_table(found, "blocks")
         blocks = with_blocks(snapshot.blocks, Blocks(*read_file(files[0], kind, TABLES["blocks"])))
     finally:
@@ -168,17 +168,17 @@ def located(
     return snapshot.with_blocks(blocks)
 
 
-def _by_job(engine: str, directory: Path, wish: Wish, display: Display) -> Plan:
+def _by_job(engine: str, directory: Path, request: PlanRequest, display: Display) -> Plan:
     """Have a process plan the copy of the input. Raises PlanError."""
-    lack = missing(parse_target(wish.spark_master)) if engine == "spark" else ""
+    lack = missing(parse_target(request.spark_master)) if engine == "spark" else ""
     if lack:
         raise _EngineFailed(lack)
     shutil.rmtree(directory / _JOB, ignore_errors=True)
     made = directory / _JOB / "out"
     _run_job(
-        job_command(engine, directory / INPUT, made, wish.spark_master, wish.spark_conf),
+        job_command(engine, directory / INPUT, made, request.spark_master, request.spark_conf),
         directory,
-        wish.deadline_s,
+        request.deadline_s,
         display,
     )
     return read_plan(made)[0]
@@ -204,11 +204,11 @@ def _run_job(command: list[str], directory: Path, deadline_s: float, display: Di
 
         timer = threading.Timer(deadline_s, too_late)
         timer.start()
-        stage = said = ""
+        stage = error = ""
         try:
             for line in process.stdout:
                 now, failure = _progress(line, display)
-                stage, said = now or stage, failure or said
+                stage, error = now or stage, failure or error
             process.wait()
             listener.join(_LAST_WORDS_S)  # a JVM that outlives a killed job for a moment holds that pipe
         finally:
@@ -217,7 +217,7 @@ def _run_job(command: list[str], directory: Path, deadline_s: float, display: Di
     if late.is_set():
         raise _EngineFailed(late_words(deadline_s, stage))
     if process.returncode != 0:
-        raise _EngineFailed(said or f"the job ended with status {process.returncode}: {' '.join(last).strip()}")
+        raise _EngineFailed(error or f"the job ended with status {process.returncode}: {' '.join(last).strip()}")
 
 
 def _progress(line: str, display: Display) -> tuple[str, str]:

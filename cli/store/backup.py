@@ -33,7 +33,7 @@ from coord.storage.backup import PIECE_BYTES, BackupManifest
 ANSWER_TIMEOUT_S: Final = 300.0
 
 
-class Door:
+class AdminAccess:
     """Where a node can be asked for a backup, and with which token."""
 
     def __init__(self, address: str, token: str) -> None:
@@ -84,11 +84,11 @@ def backup(
     if len(places) == 2:
         backup_stopped(places[0], file, committed_only=committed_only, as_json=given.json)
         return
-    doors = list(_doors(given, admin, token_file))
+    nodes = list(_admin_accesses(given, admin, token_file))
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
     try:
         with progress_bar() as progress:
-            manifest = _fetch_first(doors, draft, progress)
+            manifest = _fetch_first(nodes, draft, progress)
         os.link(draft, file)
         OsDisk(file.absolute().parent).sync_folder("")
     except OSError as error:
@@ -104,12 +104,12 @@ def backup(
         )
 
 
-def _doors(given: Globals, admin: str | None, token_file: Path | None) -> Iterator[Door]:
+def _admin_accesses(given: Globals, admin: str | None, token_file: Path | None) -> Iterator[AdminAccess]:
     """Nodes to ask, in the order of asking."""
     data_path = given.data_path
     if token_file is not None or (data_path / ADMIN_FILE).exists():
-        door = _read_door(token_file or data_path / ADMIN_FILE)
-        yield Door(admin or door.address, door.token)
+        access = _read_admin_access(token_file or data_path / ADMIN_FILE)
+        yield AdminAccess(admin or access.address, access.token)
         return
     if admin is not None:
         raise UsageFaultError(
@@ -129,50 +129,50 @@ def _doors(given: Globals, admin: str | None, token_file: Path | None) -> Iterat
             raise NotFoundError(f"the local cluster has no store node at {wanted}", "rk status lists them.")
     for node in nodes:
         with contextlib.suppress(UsageFaultError):
-            yield _read_door(Path(node.data_dir) / ADMIN_FILE)
+            yield _read_admin_access(Path(node.data_dir) / ADMIN_FILE)
 
 
-def _read_door(path: Path) -> Door:
+def _read_admin_access(path: Path) -> AdminAccess:
     try:
         found = json.loads(path.read_text())
-        return Door(str(found["admin"]), str(found["token"]))
+        return AdminAccess(str(found["admin"]), str(found["token"]))
     except OSError as error:
         raise UsageFaultError(f"{path}: {error.strerror}", "It is written by a node that has an admin port.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageFaultError(f"{path} is not the {ADMIN_FILE} of a node: {error!r}") from error
 
 
-def _fetch_first(doors: list[Door], draft: Path, progress: Progress) -> BackupManifest:
-    """From the first node that answers. Raises CliError: what the last one said."""
+def _fetch_first(nodes: list[AdminAccess], draft: Path, progress: Progress) -> BackupManifest:
+    """Fetch a backup from the first node that answers. Raises the CliError of the last node that was asked."""
     failure: CliError = UnreachableError("no node has an admin port that could be asked")
-    for door in doors:
+    for node in nodes:
         try:
-            _fetch(door, draft, progress)
+            _fetch(node, draft, progress)
             with BackupReader(draft) as whole:
                 whole.load(progress)
                 return whole.manifest
         except CliError as error:
             failure = error
         except CoordError as error:
-            failure = CliError(f"what {door.address} sent is damaged: {error}")
+            failure = CliError(f"the backup that {node.address} sent is damaged: {error}")
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and error.filename:
                 raise
-            failure = UnreachableError(f"{door.address} does not answer: {getattr(error, 'strerror', None) or error}")
+            failure = UnreachableError(f"{node.address} does not answer: {getattr(error, 'strerror', None) or error}")
         draft.unlink(missing_ok=True)
     raise failure
 
 
-def _fetch(door: Door, draft: Path, progress: Progress) -> None:
-    """Ask one node and write what it sends, durable on return. Raises CliError, OSError, HTTPException."""
-    host, port = parse_address(door.address, "admin address")
+def _fetch(node: AdminAccess, draft: Path, progress: Progress) -> None:
+    """Ask one node and write its backup, durable on return. Raises CliError, OSError, HTTPException."""
+    host, port = parse_address(node.address, "admin address")
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_TIMEOUT_S)
     try:
-        headers = {"Authorization": f"Bearer {door.token}", "Content-Length": "0"}
+        headers = {"Authorization": f"Bearer {node.token}", "Content-Length": "0"}
         connection.request("POST", BACKUP_PATH.decode(), headers=headers)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
-            raise CliError(f"{door.address} refused: {answer.read(1000).decode(errors='replace').strip()}")
+            raise CliError(f"{node.address} refused: {answer.read(1000).decode(errors='replace').strip()}")
         total = int(answer.headers["Content-Length"])
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as out:
@@ -184,7 +184,7 @@ def _fetch(door: Door, draft: Path, progress: Progress) -> None:
             out.flush()
             os.fsync(out.fileno())
         if done != total:
-            raise CliError(f"{door.address} broke off after {done} of {total} bytes")
+            raise CliError(f"{node.address} broke off after {done} of {total} bytes")
     finally:
         connection.close()
 

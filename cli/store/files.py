@@ -52,7 +52,7 @@ def opened(path: Path) -> Iterator[StoppedDirectory]:
 
 
 @contextlib.contextmanager
-def damage_told() -> Iterator[None]:
+def damage_as_errors() -> Iterator[None]:
     """Damage to a file as one line that names file and offset, exit status 1."""
     try:
         yield
@@ -90,13 +90,13 @@ def dump_log(given: Globals, directory: Path, first: int, last: int | None) -> N
     """
     if last is not None and last < first:
         raise UsageFaultError(f"--from {first} is behind --to {last}")
-    with opened(directory) as found, damage_told():
+    with opened(directory) as found, damage_as_errors():
         log = found.log()
         printer = _LogPrinter(first, last, is_json=given.json)
         for where, record in log.records():
             printer.record(where, record)
         if not printer.entries:
-            click.echo(f"rk: no such entries: {printer.range_told()}", err=True)
+            click.echo(f"rk: no such entries: {printer.range_text()}", err=True)
         if log.cut:
             click.echo(f"rk: {log.cut}", err=True)
 
@@ -113,7 +113,7 @@ class _LogPrinter:
         #: How many were wanted.
         self.entries = 0
 
-    def range_told(self) -> str:
+    def range_text(self) -> str:
         """What the log holds."""
         return f"the log holds {self._first_index} to {self._last_index}" if self._first_index else "the log holds none"
 
@@ -181,7 +181,7 @@ def dump_snapshot(given: Globals, path: Path, tree: bool, below: str) -> None:
     \b
     Without options only what the snapshot as a whole holds. --json prints one document per line.
     """
-    with damage_told():
+    with damage_as_errors():
         facts, machine = _read_state(path)
     _print_fields(facts, is_json=given.json)
     if not tree and not below:
@@ -282,7 +282,7 @@ def verify(given: Globals, directories: tuple[Path, ...]) -> int:
     """
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(opened(path)) for path in directories]
-        with progress_bar() as progress, damage_told():
+        with progress_bar() as progress, damage_as_errors():
             reports = [check(directory, progress) for directory in found]
             comparisons = (
                 [compare(reports[0], other, progress) for other in reports[1:]]

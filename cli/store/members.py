@@ -33,7 +33,7 @@ _CHANGE_S: Final = 60.0
 _FIRST_NOTICE_S: Final = 2.0
 
 
-class _Wish:
+class _MembershipRequest:
     """The request as kazoo sends it."""
 
     type: Final = OP_MEMBERSHIP
@@ -155,7 +155,7 @@ class _Store:
     def __exit__(self, *_: object) -> None:
         self._context.__exit__(None, None, None)
 
-    def ask(self, wish: dict[str, Any], *, repeats: bool = False) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any], *, repeats: bool = False) -> dict[str, Any]:
         """The answer to a wish. Raises CliError with the leader's own words when it is refused.
 
         `repeats`: a connection that breaks meanwhile is no reason to give up, since asking again does no harm.
@@ -165,7 +165,7 @@ class _Store:
         again = False
         while True:
             try:
-                answer = self._call(wish)
+                answer = self._call(request)
                 break
             except UnimplementedError as error:
                 raise CliError(f"{self.hosts} is no store of ours: it does not know this request") from error
@@ -178,7 +178,7 @@ class _Store:
                 again = True
                 client.handler.sleep_func(LOOK_S)
         if answer["code"]:
-            if again and wish["do"] == "remove" and "there is no node" in answer["error"]:
+            if again and request["do"] == "remove" and "there is no node" in answer["error"]:
                 return answer  # The first attempt did it.
             hint = ""
             if answer["code"] == NO_AUTH and self._is_known:
@@ -188,10 +188,10 @@ class _Store:
             raise CliError(answer["error"], hint)
         return answer
 
-    def _call(self, wish: dict[str, Any]) -> dict[str, Any]:
-        with store_errors(self.hosts) if wish["do"] == "list" else contextlib.nullcontext():
+    def _call(self, request: dict[str, Any]) -> dict[str, Any]:
+        with store_errors(self.hosts) if request["do"] == "list" else contextlib.nullcontext():
             result = self._client.handler.async_result()
-            self._client._call(_Wish(json.dumps(wish).encode()), result)
+            self._client._call(_MembershipRequest(json.dumps(request).encode()), result)
             answer: dict[str, Any] = result.get(timeout=_CHANGE_S)
             return answer
 
@@ -199,7 +199,7 @@ class _Store:
 def _await(given: Globals, store: _Store, node_id: int, role: str) -> None:
     """Tell how far the new node is until it has its role and has caught up."""
     began = time.monotonic()
-    told = ""
+    shown = ""
     while True:
         node = next((n for n in store.ask({"do": "list"})["nodes"] if n["id"] == node_id), None)
         if node is None:
@@ -212,12 +212,12 @@ def _await(given: Globals, store: _Store, node_id: int, role: str) -> None:
                 f"node {node_id} has not caught up within {WAIT_S:.0f} s: {_state(node)}",
                 f"It goes on by itself; `rk coord list` shows it, `rk coord remove {node_id}` takes it back.",
             )
-        if now - began > _FIRST_NOTICE_S and _state(node) != told:
-            told = _state(node)
+        if now - began > _FIRST_NOTICE_S and _state(node) != shown:
+            shown = _state(node)
             if given.json:
                 print_json_line({"event": "waiting", "id": node_id, "is_up": node["is_up"], "behind": node["behind"]})
             else:
-                console(stderr=True).print(f"node {node_id} {told}")
+                console(stderr=True).print(f"node {node_id} {shown}")
         time.sleep(LOOK_S)
 
 

@@ -53,9 +53,9 @@ def check_trace(given: Globals, files: tuple[Path, ...]) -> int:
             }
         )
         return 0
-    said = sum(model.counts.values())
+    events = sum(model.counts.values())
     click.echo(
-        f"holds: {count(said, 'event')} of {count(model.counts['start'], 'start')},"
+        f"holds: {count(events, 'event')} of {count(model.counts['start'], 'start')},"
         f" committed up to {model.committed()}, {count(len(leaders), 'leader')}"
     )
     for term, node in leaders.items():

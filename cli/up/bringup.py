@@ -189,8 +189,8 @@ class BringUp:
     def create_table(self, cluster: Cluster, name: str, specs: list[RegionSpec]) -> None:
         """Create the table; its regions open in the phases that follow."""
         self._display.begin("table", f"table {name} is created")
-        wish = messages.CreateTable(name=name, regions=specs, request_id=new_request_id())
-        self.surely(lambda: cluster.ask_master(wish, messages.Tables), f"table {name} was not created")
+        request = messages.CreateTable(name=name, regions=specs, request_id=new_request_id())
+        self.surely(lambda: cluster.ask_master(request, messages.Tables), f"table {name} was not created")
         self._display.end(output.count(len(specs), "region"))
 
     def follow_assignment(self, cluster: Cluster) -> Assigned:
@@ -272,7 +272,7 @@ class BringUp:
             wake.set()
 
         self._count = 0
-        began = told = self._moved_at = self._now_s()
+        began = shown = self._moved_at = self._now_s()
         while True:
             wake.clear()
             away = ""
@@ -286,8 +286,8 @@ class BringUp:
             if now - self._moved_at > PATIENCE_S:
                 hint = f"The logs say why: {self._log_directory()}"
                 raise UnreachableError(f"{what} within {now - began:.0f} s{away}", hint)
-            if now - told >= TELL_EVERY_S:
-                told = now
+            if now - shown >= TELL_EVERY_S:
+                shown = now
                 seconds = round(now - began)
                 self._display.say(f"  {what} in {seconds} s{away}: still waiting", waiting=what, seconds=seconds)
             wake.wait(_PAUSE_S)

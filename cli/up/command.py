@@ -170,13 +170,13 @@ def _shape(
                 f"the store in {given.data_path} has {own_nodes} nodes and cannot be started with others",
                 "Leave --store-nodes and --store away, or give another --data-dir.",
             )
-        racks = _said(racks, len({server.rack for server in before.servers}))
+        racks = _or_default(racks, len({server.rack for server in before.servers}))
     return Shape(
-        store_nodes=_said(store_nodes, len(before.coord) if before and before.coord else 3),
-        masters=_said(masters, len(before.masters) if before else 2),
-        servers=_said(servers, len(before.servers) if before else 4),
-        racks=_said(racks, 1),
-        base_port=_said(base_port, before.base_port if before else DEFAULT_BASE_PORT),
+        store_nodes=_or_default(store_nodes, len(before.coord) if before and before.coord else 3),
+        masters=_or_default(masters, len(before.masters) if before else 2),
+        servers=_or_default(servers, len(before.servers) if before else 4),
+        racks=_or_default(racks, 1),
+        base_port=_or_default(base_port, before.base_port if before else DEFAULT_BASE_PORT),
         outside_store=outside,
         root=given.root_path if given.root or before is None else before.root,
         # Starts that find their regions placed need no Spark for a few hundred of them.
@@ -190,9 +190,9 @@ def _shape(
     )
 
 
-def _said(wish: int | None, usual: int) -> int:
+def _or_default(request: int | None, usual: int) -> int:
     """What was asked for, also if that is 0 and will be refused."""
-    return usual if wish is None else wish
+    return usual if request is None else request
 
 
 def example_path() -> Path:

@@ -66,7 +66,7 @@ class KvRegions(DirectoryOpener):
         """Raises ConfigError when regions could not be created there."""
         super().__init__(shared_dir)
         self._environments = Environments()
-        self._regions_open: dict[tuple[str, int], _Region] = {}
+        self._regions_open: dict[tuple[str, int], _OpenRegion] = {}
         self._attempts: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._serving: Serving | None = None
         self._workers: WorkerPool | None = None
@@ -98,7 +98,7 @@ class KvRegions(DirectoryOpener):
         except BaseException:
             super().close(opening.region, opening.replica)
             raise
-        self._regions_open[opening.region.region_id, opening.replica] = _Region(self, file)
+        self._regions_open[opening.region.region_id, opening.replica] = _OpenRegion(self, file)
 
     def close(self, region: RegionRecord, replica: int) -> None:
         """Turn requests away, wait for those under way, let go. Raises RegionError when they take too long."""
@@ -203,7 +203,7 @@ class KvRegions(DirectoryOpener):
             return error
 
 
-class _Region:
+class _OpenRegion:
     """One open region: its file and its two lanes."""
 
     def __init__(self, regions: KvRegions, file: RegionFile) -> None:

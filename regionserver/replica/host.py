@@ -52,10 +52,10 @@ from regionserver.replica.effects import (
 )
 from regionserver.replica.machine import Replicas
 from regionserver.replica.states import Phase
-from regionserver.replica.step_writer import Reactor as TimerReactor
 from regionserver.replica.step_writer import StepWriter, Store
+from regionserver.replica.step_writer import TimerReactor as TimerReactor
 from regionserver.workers import Pool, Workers
-from regionserver.workers import Reactor as ThreadReactor
+from regionserver.workers import ThreadReactor as ThreadReactor
 
 log = Logger()
 T = TypeVar("T")
@@ -73,7 +73,7 @@ FAILURES_SHOWN_MS: Final = 10 * 60 * 1000
 ANSWER_WITHIN_MS_MAX: Final = 60_000
 
 
-class Reactor(TimerReactor, ThreadReactor):
+class HostReactor(TimerReactor, ThreadReactor):
     """What is used of a reactor: timers, and a way in for threads."""
 
 
@@ -113,7 +113,7 @@ class Host:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: HostReactor,
         clock: Clock,
         opener: RegionOpener,
         paths: Layout,

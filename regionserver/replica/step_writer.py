@@ -48,7 +48,7 @@ class Store(Protocol):
     def sync(self, path: str = ...) -> Deferred[None]: ...
 
 
-class Reactor(Protocol):
+class TimerReactor(Protocol):
     """What is used of a reactor."""
 
     def callLater(self, delay: float, f: Callable[..., object], *args: object) -> IDelayedCall: ...
@@ -75,7 +75,7 @@ class StepWriter:
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: TimerReactor,
         store: Store,
         paths: Layout,
         outcomes: Outcomes,

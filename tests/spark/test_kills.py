@@ -10,7 +10,7 @@ import pytest
 
 from cli.common.display import PlainDisplay
 from cli.common.output import console
-from cli.plan.make import Wish, make
+from cli.plan.make import PlanRequest, make
 from regions.plan import Params, verify
 from regions.plan.artifact.files import Origin, read_plan
 from regions.plan.problem.scenarios import scenario
@@ -46,7 +46,7 @@ def test_a_job_killed_at_a_stage(tmp_path: Path, stage: str) -> None:
     """The plan is greedy's, its note says what happened, and no process and no scratch file outlives it for long."""
     snapshot = scenario("mixed", regions=600, servers=20, seed=5)
     display = Killer(tmp_path, stage)
-    wish = Wish("spark", "local[2]", deadline_s=JOB_S)
+    wish = PlanRequest("spark", "local[2]", deadline_s=JOB_S)
     manifest, verdict = make(snapshot, Params(), tmp_path / "plan", wish, display, Origin(origin="files"))
     display.close()
     assert display.killed == 1

@@ -30,7 +30,7 @@ LONG_FILES: Final = {
     "regions.assign.assigner": 790,
     "master.active": 700,
 }
-FULL_FOLDERS: Final = {"cli.drill": 18, "coord.raft": 13, "coord.tree": 14, "simulation": 16}
+FULL_FOLDERS: Final = {"coord.raft": 13, "coord.tree": 14, "simulation": 16}
 CIRCLES: Final = [
     ["simulation.faults", "simulation.world"],
     ["simulation.network", "simulation.timeline"],
@@ -43,7 +43,6 @@ DUPLICATE_CLASSES: Final = {
     "Ruler",
     "Step",
     "_Log",
-    "_Region",
 }
 
 

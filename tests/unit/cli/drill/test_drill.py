@@ -7,7 +7,7 @@ import itertools
 
 from rich.console import Console
 
-from cli.drill.invariants import Observation, judge, judge_history
+from cli.drill.invariants import Observation, check_at_rest, check_history
 from cli.drill.load import LoadOperation, Outage
 from cli.drill.report import (
     EXAMPLES_MAX,
@@ -51,20 +51,20 @@ def observation(**changes: object) -> Observation:
 
 def broken(seen: Observation) -> list[str]:
     """Names of the checks that did not hold."""
-    return [one.name for one in judge(seen) if not one.held]
+    return [one.name for one in check_at_rest(seen) if not one.held]
 
 
 def test_all_well_holds() -> None:
     """Every check, and each says what it looked at."""
     assert broken(observation()) == []
-    assert all(one.detail for one in judge(observation()))
+    assert all(one.detail for one in check_at_rest(observation()))
 
 
 def test_two_owners_are_found() -> None:
     """The worst that can happen."""
     seen = observation(open_lists={"s1@1": [hosted("r1"), hosted("r2")], "s2@1": [hosted("r2")]})
     assert broken(seen) == ["each region open on exactly one live server"]
-    assert judge(seen)[0].examples == ["r2-0 is open on 2 servers s1@1, s2@1"]
+    assert check_at_rest(seen)[0].examples == ["r2-0 is open on 2 servers s1@1, s2@1"]
 
 
 def test_no_owner_is_found() -> None:
@@ -86,9 +86,9 @@ def test_history_must_be_legal_and_the_epoch_must_rise() -> None:
     record = TransitionRecord("r1", "t", 0, RegionState.CLOSED, epoch=1)
     history = History()
     history.see(ObservedTransition(0, "r1-0", record, 0, 5, 5))
-    names = [one.name for one in judge_history(history, [(1, 2)], new_epoch_after=1) if not one.held]
+    names = [one.name for one in check_history(history, [(1, 2)], new_epoch_after=1) if not one.held]
     assert names == ["epochs strictly increasing, no write of a deposed master", "only legal transitions"]
-    assert all(one.held for one in judge_history(History(), [(1, 2), (2, 9)], new_epoch_after=1))
+    assert all(one.held for one in check_history(History(), [(1, 2), (2, 9)], new_epoch_after=1))
 
 
 def test_outage_is_from_the_first_leaving_to_opened() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from cli.common.connect import is_answering
 from cli.drill.report import DrillReport
 from cli.drill.run import Drill
-from cli.drill.store_part import leader_but
+from cli.drill.store_nodes import leader_but
 from cli.drill.writers import Writers
 from regions import messages
 

@@ -9,7 +9,7 @@ from cli.common.connect import is_answering
 from cli.common.local import Daemon
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill, outages
-from cli.drill.store_part import is_serving
+from cli.drill.store_nodes import is_serving
 from cli.drill.traffic import refused_at_rest
 from cli.drill.writers import Writers
 
@@ -23,7 +23,7 @@ def run(drill: Drill) -> DrillReport:
     before = drill.require_rest(servers=2)
     rest_ms = drill.now_ms()
     drill.victim = "every daemon"
-    drill.deed = "was restarted in turn"
+    drill.action = "was restarted in turn"
     drill.say(f"at rest: {before.open} regions open on {before.servers} servers")
     writers = Writers(drill, {"any-node": drill.cluster.hosts}) if drill.local.coord else None
     if writers is not None:

@@ -7,7 +7,7 @@ from typing import Final
 from cli.common.errors import UsageFaultError
 from cli.drill.report import DrillReport, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
-from cli.drill.store_part import cut, heal, is_serving, leader, leader_but
+from cli.drill.store_nodes import cut, heal, is_serving, leader, leader_but
 from cli.drill.writers import Writers
 
 NAME: Final = "store-partition"
@@ -16,7 +16,7 @@ NAME: Final = "store-partition"
 CUT_S: Final = 6.0
 CUT_MORE_S: Final = 3.0
 _WRITES: Final = 100
-_DEEDS: Final = {
+_ACTIONS: Final = {
     "both": "was cut off from its peers",
     "out": "sent nothing that reached its peers",
     "in": "heard nothing from its peers",
@@ -28,7 +28,7 @@ def run(drill: Drill, node_name: str | None, direction: str) -> DrillReport:
     before = drill.require_rest(store_nodes=3)
     leading = leader(drill)
     victim = drill.victim = node_name or leading
-    drill.deed = _DEEDS[direction]
+    drill.action = _ACTIONS[direction]
     nodes = {one.name: one for one in drill.local.coord}
     if victim not in nodes:
         raise UsageFaultError(f"there is no store node {victim!r}", f"There are {', '.join(nodes)}.")

@@ -1,7 +1,7 @@
 """Drill: clients create, alter, rename and delete tables while the active master is killed, frozen or deposed (TS-04).
 
-One election after the other is forced, and some operations are let loose just before each. In the end the store, the
-active master and the region servers must have what the acknowledged operations make, to the last tablet.
+The drill forces one election after the other and starts some operations just before each. In the end the store, the
+active master and the region servers must have exactly the tables that the acknowledged operations make.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kazoo.exceptions import NoNodeError
 from cli.common import output
 from cli.common.connect import ask_server, is_answering
 from cli.common.errors import CliError
-from cli.drill.ddl_clients import DEADLINE_S, DdlClients
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, percentile, spread
 from cli.drill.run import Drill
+from cli.drill.scenarios.ddl_clients import DEADLINE_S, DdlClients
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.messages.ddl import DeleteTable
@@ -101,12 +101,12 @@ class Elections:
         return None
 
     def _has_standby(self, active: ActiveRecord) -> bool:
-        """Whether another master is there; the registration of one that was killed lasts a while longer than it."""
+        """Return whether another master answers. The registration of a killed master outlives its process."""
         others = [one for one in self._drill.cluster.masters() if one.uuid != active.uuid]
         return any(is_answering(f"{one.host}:{one.port}") for one in others)
 
     def _vacate(self) -> None:
-        """Delete the mark under the master that has it, which goes on believing that it reigns until it is told."""
+        """Delete `/active` while its master runs: that master stays active until its watch fires."""
         cluster = self._drill.cluster
         try:
             cluster.client.delete(cluster.layout.active)
@@ -115,8 +115,7 @@ class Elections:
 
 
 class Crashes:
-    """Region servers that die meanwhile, one at a time: tablets are made, told of their schema and closed by those
-    that are left, and what the dead one was told counts for nothing."""
+    """Region servers that are killed meanwhile, one at a time. The others must open, alter and close the tablets."""
 
     def __init__(self, drill: Drill, wanted: int, elections: int) -> None:
         self._drill = drill
@@ -126,7 +125,7 @@ class Crashes:
         self.count = 0
 
     def strike(self, number: int) -> None:
-        """Kill one, if it is time for that: so many are spread over the elections, which are counted from 0."""
+        """Kill a server if one is due: the crashes are spread evenly over the elections, counted from 0."""
         drill = self._drill
         if self.count >= self._wanted * (number + 1) // self._elections:
             return
@@ -147,7 +146,7 @@ class Crashes:
             self._dead = ""
 
 
-def run(drill: Drill, elections: int, operations: int, clients: int, server_crashes: int = 0) -> DrillReport:
+def run(drill: Drill, elections: int, operations: int, client_count: int, server_crashes: int = 0) -> DrillReport:
     """Do it, wait until all is at rest, compare, and take the tables away."""
     before = drill.require_rest(masters=2)
     drill.victim = "the active master"
@@ -155,23 +154,24 @@ def run(drill: Drill, elections: int, operations: int, clients: int, server_cras
     drill.say(f"at rest: {before.open} regions open on {before.servers} servers, epoch {before.epoch}")
     drill.begin()
     prefix = f"ddl-storm-{drill.now_ms():x}"
-    storm = DdlClients(clients, [one.address for one in drill.local.masters], DrillDice(drill.seed), prefix, drill.news)
+    masters = [one.address for one in drill.local.masters]
+    clients = DdlClients(client_count, masters, DrillDice(drill.seed), prefix, drill.news)
     drill.at_end(lambda: _take_away(drill, prefix))
-    drill.at_end(storm.give_up)
-    drill.strike("storm")
-    storm.start()
+    drill.at_end(clients.give_up)
+    drill.strike("operations")
+    clients.start()
     forced = Elections(drill)
     crashes = Crashes(drill, min(server_crashes, elections), elections)
-    _rage(drill, storm, forced, crashes, elections, operations)
-    storm.stop()
-    if storm.faults:
-        raise CliError(f"a client of the drill failed: {storm.faults[0]!r}")
+    _force_elections(drill, clients, forced, crashes, elections, operations)
+    clients.stop()
+    if clients.faults:
+        raise CliError(f"a client of the drill failed: {clients.faults[0]!r}")
     for how, gaps in forced.gaps_s.items():
         drill.figures += spread(f"no active master, {how.value}", gaps, f"{len(gaps)} times") if gaps else []
-    drill.deed = f"lost its place {forced.count} times"
+    drill.action = f"lost its place {forced.count} times"
     drill.phase("rest")
-    findings = _at_rest(drill, storm, known)
-    drill.figures += _figures(storm, forced)
+    findings = _at_rest(drill, clients, known)
+    drill.figures += _figures(clients, forced)
     if crashes.count:
         drill.figures.append(Figure("region servers killed", crashes.count, "", "one at a time"))
     drill.checks += [_as_check(one) for one in findings]
@@ -179,38 +179,38 @@ def run(drill: Drill, elections: int, operations: int, clients: int, server_cras
     return drill.finish(NAME, new_epoch_after=before.epoch + elections - 1)
 
 
-def _rage(
-    drill: Drill, storm: DdlClients, forced: Elections, crashes: Crashes, elections: int, operations: int
+def _force_elections(
+    drill: Drill, clients: DdlClients, forced: Elections, crashes: Crashes, elections: int, operations: int
 ) -> None:
     """Elections one after the other, each with its share of the operations; all but the last few of which have ended
     before the next one."""
-    said_s = time.monotonic()
+    shown_s = time.monotonic()
     granted = 0
     for number in range(elections):
         share = operations * (number + 1) // elections - granted
         granted += share
-        storm.allowance.grant(share)
+        clients.allowance.grant(share)
         time.sleep(_MOMENT_S * drill.rng.random())
         # Each way at least once, as far as there are so many.
         how = list(How)[number] if number < len(How) else drill.rng.choice(list(How))
         crashes.strike(number)
         forced.force(how)
         crashes.bring_back()
-        due = granted - storm.clients
-        drill.wait(partial(storm.has_done, due), "operations do not end", DEADLINE_S + 10)
-        if time.monotonic() - said_s > _SAY_EVERY_S or number + 1 == elections:
-            said_s = time.monotonic()
-            drill.say(f"{forced.count} of {elections} elections, {storm.done} of {operations} operations")
-    drill.wait(storm.is_idle, "operations did not end", DEADLINE_S + 10)
-    drill.say(f"{forced.count} elections, {storm.done} operations")
+        due = granted - clients.count
+        drill.wait(partial(clients.has_done, due), "operations do not end", DEADLINE_S + 10)
+        if time.monotonic() - shown_s > _SAY_EVERY_S or number + 1 == elections:
+            shown_s = time.monotonic()
+            drill.say(f"{forced.count} of {elections} elections, {clients.done} of {operations} operations")
+    drill.wait(clients.is_idle, "operations did not end", DEADLINE_S + 10)
+    drill.say(f"{forced.count} elections, {clients.done} operations")
 
 
-def _at_rest(drill: Drill, storm: DdlClients, known: set[str]) -> list[CatalogCheck]:
+def _at_rest(drill: Drill, clients: DdlClients, known: set[str]) -> list[CatalogCheck]:
     """Wait until nothing moves and the catalogue is what it must be; what is found then, or when the time is over."""
     drill.settle()
     began_s = time.monotonic()
     while True:
-        findings = judge(storm.ledger, take_picture(drill).without(known))
+        findings = judge(clients.log, read_cluster(drill).without(known))
         late = time.monotonic() - began_s > _REST_S
         if late or not any(one.breaches for one in findings):
             return findings
@@ -219,7 +219,7 @@ def _at_rest(drill: Drill, storm: DdlClients, known: set[str]) -> list[CatalogCh
         time.sleep(0.5)
 
 
-def take_picture(drill: Drill) -> RestingCluster:
+def read_cluster(drill: Drill) -> RestingCluster:
     """Ask the store, the active master and every server."""
     cluster = drill.cluster
     tables = cluster.tables()
@@ -245,22 +245,22 @@ def _as_check(finding: CatalogCheck) -> InvariantCheck:
     return check(finding.what, finding.breaches, finding.detail)
 
 
-def _figures(storm: DdlClients, forced: Elections) -> list[Figure]:
+def _figures(clients: DdlClients, forced: Elections) -> list[Figure]:
     """Counts of operations by kind and result, of elections by kind, and how long the operations took."""
-    deeds = storm.ledger.deeds
-    counts = Counter((deed.operation.kind.value, deed.outcome.word) for deed in deeds)
+    operations = clients.log.deeds
+    counts = Counter((one.operation.kind.value, one.outcome.word) for one in operations)
     found = [
         Figure(
             "elections", forced.count, "", ", ".join(f"{len(one)} {how.value}" for how, one in forced.gaps_s.items())
         ),
-        Figure("operations", len(deeds), "", f"of {len(storm.ledger.lives())} tables"),
+        Figure("operations", len(operations), "", f"of {len(clients.log.lives())} tables"),
     ]
     found += [Figure(f"{kind}: {word}", count, "", "") for (kind, word), count in sorted(counts.items())]
-    again = sum(count > 1 for count in storm.attempts.values())
+    again = sum(count > 1 for count in clients.attempts.values())
     found.append(Figure("asked more than once", again, "", "operations whose first attempt brought no definite result"))
-    answered = [deed for deed in deeds if not deed.is_unanswered]
-    waits = [deed.ended - deed.asked for deed in answered]
-    longest: Deed | None = max(answered, key=lambda deed: deed.ended - deed.asked, default=None)
+    answered = [one for one in operations if not one.is_unanswered]
+    waits = [one.ended - one.asked for one in answered]
+    longest: Deed | None = max(answered, key=lambda one: one.ended - one.asked, default=None)
     found += [
         Figure("operation, median", round(percentile(waits, 0.5), 3), "s", "from the first attempt to the result"),
         Figure("operation, p99", round(percentile(waits, 0.99), 3), "s", ""),
@@ -270,7 +270,7 @@ def _figures(storm: DdlClients, forced: Elections) -> list[Figure]:
 
 
 def _take_away(drill: Drill, prefix: str) -> None:
-    """The tables that are left are deleted; their records stay, as those of all deleted tables do (MD-06)."""
+    """Delete the tables that are left. Their records stay, as those of every deleted table do (MD-06)."""
     listed = drill.cluster.ask_master(messages.ListTables(), messages.Tables).tables
     left = [one.table for one in listed if one.table.name.startswith(prefix)]
     if left:

@@ -6,7 +6,7 @@ from typing import Final
 
 from cli.drill.report import DrillReport
 from cli.drill.run import Drill
-from cli.drill.store_part import is_serving, leader, leader_but
+from cli.drill.store_nodes import is_serving, leader, leader_but
 from cli.drill.writers import Writers
 
 NAME: Final = "store-leader"

@@ -65,19 +65,19 @@ def _order_moves(drill: Drill, active: ActiveRecord, count: int) -> None:
     """Ask for `count` moves, each to the next server of a ring, all pipelined on one connection; waits for none."""
     servers = sorted(one.uuid for one in drill.servers())
     following = dict(zip(servers, [*servers[1:], servers[0]], strict=True))
-    wishes: list[messages.MoveRegion] = []
+    moves: list[messages.MoveRegion] = []
     for status in drill.all_regions():
         for replica in status.replicas:
-            if replica.server is not None and len(wishes) < count:
+            if replica.server is not None and len(moves) < count:
                 target = following.get(replica.server.uuid, servers[0])
-                wishes.append(messages.MoveRegion(status.region.region_id, replica.replica, target))
-    drill.say(f"ordering {len(wishes)} moves, each to the next server")
-    drill.reactor.reactor.callFromThread(_send, drill.reactor.reactor, active, wishes)
+                moves.append(messages.MoveRegion(status.region.region_id, replica.replica, target))
+    drill.say(f"ordering {len(moves)} moves, each to the next server")
+    drill.reactor.reactor.callFromThread(_send, drill.reactor.reactor, active, moves)
 
 
-def _send(reactor: Any, active: ActiveRecord, wishes: list[messages.MoveRegion]) -> None:
+def _send(reactor: Any, active: ActiveRecord, moves: list[messages.MoveRegion]) -> None:
     client = RpcClient(reactor, active.host, active.port)
-    calls = [client.call(wish, _MOVES_TIMEOUT_S, expect=messages.Accepted) for wish in wishes]
+    calls = [client.call(wish, _MOVES_TIMEOUT_S, expect=messages.Accepted) for wish in moves]
     # Calls that the master's death leaves unanswered are what this drill is about, so their failures are no news.
     DeferredList(calls, consumeErrors=True).addCallback(lambda _: client.close())
 

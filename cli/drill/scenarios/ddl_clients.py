@@ -2,7 +2,7 @@
 
 A client asks one thing after the other, as any tool or service would (`master/client.py`): under one request id, of
 whichever master answers, until there is a definite result or the deadline has passed. What is asked comes from
-`regions/storm`, and what was told goes into its ledger.
+`simulation/ddl_stress`, and every result goes into its log.
 """
 
 from __future__ import annotations
@@ -62,16 +62,18 @@ class Allowance:
 
 
 class DdlClients:
-    """All clients of one drill. `masters`: their addresses; `told`: hears of each result, on the client's thread."""
+    """All clients of one drill. `on_result` is called after each result, on the client's thread."""
 
-    def __init__(self, count: int, masters: Sequence[str], dice: Dice, prefix: str, told: Callable[[], object]) -> None:
+    def __init__(
+        self, count: int, masters: Sequence[str], dice: Dice, prefix: str, on_result: Callable[[], object]
+    ) -> None:
         self.allowance = Allowance()
-        self.clients = count
-        self.ledger = Ledger()
+        self.count = count
+        self.log = Ledger()
         self._masters = list(masters)
-        self._storm = Storm(dice, prefix, wait_ms=WAIT_MS)
-        self._told = told
-        #: Guards the storm and the ledger.
+        self._workload = Storm(dice, prefix, wait_ms=WAIT_MS)
+        self._on_result = on_result
+        #: Guards the workload and the log.
         self._lock = threading.Lock()
         self._busy = 0
         self._is_given_up = False
@@ -106,7 +108,7 @@ class DdlClients:
     @property
     def done(self) -> int:
         """Operations that have ended."""
-        return len(self.ledger.deeds) - self._busy
+        return len(self.log.deeds) - self._busy
 
     def has_done(self, count: int) -> bool:
         """Whether so many have ended."""
@@ -121,17 +123,17 @@ class DdlClients:
         try:
             while self.allowance.take():
                 with self._lock:
-                    operation = self._storm.next(client)
-                    self.ledger.asked(operation, time.monotonic())
+                    operation = self._workload.next(client)
+                    self.log.asked(operation, time.monotonic())
                     self._busy += 1
                 before = masters.sent
                 outcome = self._ask(masters, operation)
                 with self._lock:
                     self.attempts[operation.number] = masters.sent - before
-                    self.ledger.ended(operation, outcome, time.monotonic())
-                    self._storm.told(operation, outcome)
+                    self.log.ended(operation, outcome, time.monotonic())
+                    self._workload.told(operation, outcome)
                     self._busy -= 1
-                self._told()
+                self._on_result()
         except BaseException as error:
             self.faults.append(error)
             raise

@@ -13,7 +13,7 @@ from typing import Final
 from cli.drill.probes import ANSWERED, Probes, ProbeTarget
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill
-from cli.drill.server_crash import choose, wait_reopened
+from cli.drill.scenarios.server_crash import choose, wait_reopened
 from coord.rpc.wire import Code
 from regions.records.model import ServerRecord
 from regionserver.request_gate import Place
@@ -30,7 +30,7 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     before = drill.require_rest(servers=2)
     victim, regions = choose(drill, server_name)
     name = drill.victim = drill.daemon_of(victim.host, victim.port)
-    drill.deed = "was frozen with SIGSTOP, longer than its lease"
+    drill.action = "was frozen with SIGSTOP, longer than its lease"
     drill.say(f"at rest: {before.open} regions open on {before.servers} servers, {len(regions)} of them on {name}")
     drill.begin()
     probes = Probes(victim, _targets(drill, victim))
@@ -62,7 +62,7 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     outcomes = probes.answers(_PROBE_TIMEOUT_S)
     drill.wait(lambda: drill.membership("server-up", awake_ms, address=address), f"{name} did not register again")
     drill.figure("until it joined again", (drill.now_ms() - awake_ms) / 1000, "from SIGCONT, under a new start code")
-    drill.checks += _judge(drill, probes.targets, outcomes, name)
+    drill.checks += _check_refusals(drill, probes.targets, outcomes, name)
     lost = [(at_ms - frozen_ms) / 1000 for at_ms in reopened.values()]
     drill.figures += spread("region not open", lost, "from the freeze to OPENED elsewhere, each region of the victim")
     return drill.finish(NAME)
@@ -82,7 +82,7 @@ def _targets(drill: Drill, victim: ServerRecord) -> list[ProbeTarget]:
     return found
 
 
-def _judge(
+def _check_refusals(
     drill: Drill, targets: list[ProbeTarget], outcomes: list[tuple[str, str, str]], name: str
 ) -> list[InvariantCheck]:
     """No request of the old openings was answered, and no row of theirs is there."""
