@@ -82,7 +82,9 @@ class Cluster:
             states = {node: self.status(node) for node in self.processes}
             leaders = {state["leader"] for state in states.values()}
             assert len(leaders) == 1, states
-            assert not any(state["joining"] or state["joining_members"] for state in states.values()), states
+            joining = {i for state in states.values() for i in state["joining_members"]}
+            assert not joining & states.keys(), states
+            assert not any(state["joining"] for state in states.values()), states
             return int(leaders.pop())
 
         return eventually(found, what="one leader")
