@@ -95,7 +95,12 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
         now = next(one for one in after.replicas if one.replica == replica)
         before = names.of(place.server) or "(not open)"
         text = f"{what}: {before} -> {names.of(now.server)}" if now.server is not None else f"{what}: {answer.detail}"
-        _report(given, {"region": status.region.region_id, "detail": answer.detail, "after": now}, text.rstrip())
+        text += f" (cause {answer.cause_id})" if answer.cause_id else ""
+        _report(
+            given,
+            {"region": status.region.region_id, "detail": answer.detail, "cause_id": answer.cause_id, "after": now},
+            text.rstrip(),
+        )
 
 
 @region.command()

@@ -38,6 +38,7 @@ from master.catalog.formats import Formats
 from master.catalog.janitor import Janitor
 from master.catalog.purging import Purging
 from master.catalog.undelete import Undelete
+from master.causes import acting, log_begun
 from master.leadership.fence import Deposed, Fence, in_batches
 from master.leadership.store_session import StoreSession
 from master.phases import Phases
@@ -67,6 +68,7 @@ from regions.records.model import (
     RunRecord,
     ServerRecord,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.records.znodes import decode_region
 from regions.transitions.next_action import is_cluster_startup
@@ -140,7 +142,7 @@ class ActiveMaster:
         self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale, fence.cluster_id)
         self.reports = Reports(self.assigner.world)
         self.misplaced = MisplacedReplicas(
-            fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed
+            fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed, self.assigner.causes
         )
         self.applying = Applying(self, now_ms)
         self.balancing = Balancing(
@@ -162,6 +164,8 @@ class ActiveMaster:
         #: When it began, and when servers registered that came since.
         self.began_ms = now_ms()
         self.arrivals_ms: dict[Incarnation, int] = {}
+        #: Requests that have changed the mark of a draining server, by its uuid, until the change is seen.
+        self.drain_origins: dict[str, WorkOrigin | None] = {}
         #: What others have to add to the problems of `rk status`.
         self.also_problems: Callable[[], list[str]] = list
         #: The store is being asked whether our epoch stands.
@@ -320,7 +324,8 @@ class ActiveMaster:
         for batch in in_batches(wipe_ops(self._layout, loaded.transitions)):
             ends = loaded.transitions[at : at + len(batch)]
             at += len(batch)
-            await self.history_writer.write(self.history_writer.page_of_ends(ends, Cause.STARTUP_WIPE), batch)
+            page = self.history_writer.page_of_ends(ends, Cause.STARTUP_WIPE, self.assigner.causes.current())
+            await self.history_writer.write(page, batch)
 
     async def _wait_for_servers(self) -> None:
         """RT-03, DD-10: until the minimum has registered, or, with a minimum of one, nobody came for a while."""
@@ -511,7 +516,8 @@ class ActiveMaster:
                 self.assigner.handle(ev.ServerUp(record, record.uuid in draining), now)
             elif known_server.record != record:
                 self.assigner.handle(ev.ServerUp(record, record.uuid in draining), now)
-        self.assigner.handle(ev.DrainingSeen(draining), now)
+        asked = [self.drain_origins.pop(uuid) for uuid in list(self.drain_origins)]
+        self.assigner.handle(ev.DrainingSeen(draining), now, next((one for one in asked if one is not None), None))
         if self._stopping is not None and any(one.incarnation not in self._stopping for one in servers):
             self._not_shut_down()
         self._pump()
@@ -522,7 +528,7 @@ class ActiveMaster:
 
     def _handle(self, event: ev.Event) -> None:
         if self.is_open:
-            self.assigner.handle(event, self._now_ms())
+            self.assigner.handle(event, self._now_ms(), acting())
 
     def _written(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
         if isinstance(event, ev.WriteDone):
@@ -534,8 +540,10 @@ class ActiveMaster:
         if self.is_open and not self.store_session.is_paused:
             self.assigner.tick(self._now_ms())
             self._reader.due(self._now_ms())
-            for move in self.balancing.tick():
-                self._handle(move)
+            moves = self.balancing.tick()
+            origin = self.assigner.causes.begin("timer: a round of the balancer") if moves else None
+            for move in moves:
+                self.assigner.handle(move, self._now_ms(), origin)
             self.applying.tick()
             self.misplaced.tick()
             self.purging.tick()
@@ -561,7 +569,9 @@ class ActiveMaster:
         if not self.is_open or self.store_session.is_paused:
             return
         try:
-            for effect in self.assigner.take(self._now_ms()):
+            effects = self.assigner.take(self._now_ms())
+            log_begun(self.assigner.causes)
+            for effect in effects:
                 self._carry_out(effect)
             self._writer.flush()
             self._reader.flush()
@@ -585,7 +595,8 @@ class ActiveMaster:
             case fx.RequestPlan():
                 ensureDeferred(self.bulks.make(effect)).addErrback(self._failed)
             case fx.Note():
-                log.warn("{region}: {text}", region=effect.region_id or "cluster", text=effect.text)
+                log.warn("{region}: {text} (cause {cause})", region=effect.region_id or "cluster", text=effect.text,
+                         cause=", ".join(fx.cause_ids(effect)))  # fmt: skip
             case fx.WriteFence():
                 self.persist(partial(self._fence_server, effect))
             case fx.ForgetFence():
@@ -605,7 +616,7 @@ class ActiveMaster:
 
     async def _fence_server(self, effect: fx.WriteFence) -> None:
         server = effect.server
-        mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms())
+        mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms(), effect.origin)
         bar = self.bar_of(server, effect.reason, effect.bar_ms) if effect.bar_ms else None
         done = await store.fence_server(self.fence, mark, bar)
         self._heard(ev.ServerFenced(mark) if done else ev.FenceFailed(server.uuid))
@@ -618,7 +629,8 @@ class ActiveMaster:
 
     def order_purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]:
         """Have a server remove the rows of a deleted table; fails with RpcError."""
-        return self._dispatcher.purge(server, table_id)
+        origin = self.assigner.causes.begin(f"timer: the rows of deleted table {table_id} are removed")
+        return self._dispatcher.purge(server, table_id, origin.cause_id)
 
     async def read_region(self, table_id: str, region_id: str) -> None:
         """Read a region's record again: what is known of it may be out of date."""
@@ -673,6 +685,7 @@ class ActiveMaster:
                 plan_id,
                 self.fence.epoch,
                 self._now_ms(),
+                acting(),
             )
             for at in range(0, len(moves), store.MOVES_PER_BATCH)
         ]

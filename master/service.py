@@ -190,6 +190,10 @@ class MasterService:
         """Which start of this master it is."""
         return self._identity.start_code
 
+    def caller(self) -> str:
+        """Return the address that the request came from which is being dispatched."""
+        return self._rpc.caller()
+
     def _dispatch(self, request: MasterRequest) -> msgspec.Struct | Awaitable[msgspec.Struct]:
         """Heartbeats are answered on the spot: there may be a thousand a second."""
         if isinstance(request, Heartbeat):

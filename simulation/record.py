@@ -4,6 +4,9 @@ The observer gives every committed change of a transition. What masters write be
 every commit, the entries of a replica are the beginning of its true steps, and the steps that are not written down yet
 are those that the znode itself keeps (`regions/transitions/trail.py`). At the end of a run the segments are read as
 they are stored, in the order of their names, and compared once more.
+
+Every step names the cause of the work that it is part of, and the first step of each cause says what began the work
+(`regions/cluster/causes.py`).
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ class Record:
         self._true: dict[str, list[Step]] = {}
         #: How many of them are written down.
         self._written: dict[str, int] = {}
+        #: Cause id of the latest entry of each replica.
+        self._causes: dict[str, str] = {}
         #: Entries that are no steps, say that a server has registered.
         self._notes: set[HistoryEntry] = set()
         #: The segments in the store, by name.
@@ -104,12 +109,23 @@ class Record:
                     self._violated(f"history: {entry.cause} of {entry.server} at {entry.at_ms} ms is told twice")
                 self._notes.add(entry)
                 continue
+            self._check_cause(entry)
             true = self._true.get(entry.key, [])
             for told in _told(entry):
                 at = self._written[entry.key] = self._written.get(entry.key, 0) + 1
                 if at > len(true) or true[at - 1] != told:
                     there = true[at - 1] if at <= len(true) else "no step"
                     self._violated(f"history: step {at} of {entry.key} is told as {told}, and was {there}")
+
+    def _check_cause(self, entry: HistoryEntry) -> None:
+        """Check that the step names its cause, and that a step under a new cause says what that was."""
+        former = self._causes.get(entry.key)
+        self._causes[entry.key] = entry.cause_id
+        step = f"the step of {entry.key} from {entry.before or '(none)'} to {entry.after or '(none)'}"
+        if not entry.cause_id:
+            self._violated(f"history: {step} has no cause id")
+        elif not entry.origin and (not entry.before or entry.cause_id != former):
+            self._violated(f"history: {step} does not say what began cause {entry.cause_id}")
 
     def check_kept(self, key: str, data: bytes | None, version: int) -> None:
         """Compare the steps that the znode keeps with those that are not written down; `data` None: it is gone."""

@@ -64,6 +64,10 @@ class HistoryLine(msgspec.Struct):
     error: str = ""
     #: So many steps before this one are counted, and their times are not known.
     missed: int = 0
+    #: Id of the request, znode event, timer ... that began the work, "" in entries of earlier builds; and in words what
+    #: that was, with the first step of each replica.
+    cause_id: str = ""
+    origin: str = ""
 
 
 class HistoryView:
@@ -104,6 +108,8 @@ class HistoryView:
             entry.reason,
             entry.detail if entry.key else "",
             entry.missed,
+            entry.cause_id,
+            entry.origin,
         )
 
 
@@ -143,12 +149,15 @@ def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:
 @click.argument("target", metavar="[REGION|TABLE|SERVER]", default="")
 @click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="The latest so many; 0: all.")
 @click.option("--since", help="Only the last 90s, 15m, 2h or 3d.")
+@click.option("--cause", "cause_id", metavar="ID", default="", help="Only what this cause has led to, such as e12-3f.")
 @global_options
 @click.pass_obj
-def history(given: Globals, target: str, limit: int, since: str | None) -> None:
+def history(given: Globals, target: str, limit: int, since: str | None, cause_id: str) -> None:
     """Every step of a region, of a table's regions, or on a server, with its time, actor and cause; oldest first.
 
-    REGION is an id, the beginning of one, or TABLE:KEY. docs/operating.md says how much is kept.
+    REGION is an id, the beginning of one, or TABLE:KEY. The id in brackets at the end of a line is that of the request,
+    znode event, heartbeat, timer or takeover that began the work: logs of masters and region servers have the same id.
+    docs/operating.md says how much is kept.
     """
     since_s = _seconds(since) if since is not None else 0
     with open_cluster(given) as cluster:
@@ -156,6 +165,8 @@ def history(given: Globals, target: str, limit: int, since: str | None) -> None:
         past = read_past(cluster, names)
         tables = {one.table_id: one.name for one in cluster.tables()}
         wanted = _wanted(cluster, past, tables, target)
+    if cause_id:
+        wanted = [one for one in wanted if concerns(one, cause_id=cause_id)]
     if since_s:
         from_ms = time.time() * 1000 - since_s * 1000
         wanted = [one for one in wanted if one.at_ms >= from_ms]
@@ -172,7 +183,8 @@ def history(given: Globals, target: str, limit: int, since: str | None) -> None:
     for problem in past.unreadable:
         console.print(Text(problem, style="red"))
     if not steps:
-        console.print(f"no step of {target or 'anything'} is in the history")
+        because = f" with the cause {cause_id}" if cause_id else ""
+        console.print(f"no step of {target or 'anything'}{because} is in the history")
 
 
 def _seconds(text: str) -> int:
@@ -238,6 +250,8 @@ def _line(one: HistoryLine) -> Text:
     tries = f"attempt {one.attempt}" if one.attempt else ""
     tail = [f"by {one.actor}", on, " ".join(part for part in (one.cause, reason) if part), tries, one.error]
     text.append("  " + "  ".join(part for part in tail if part))
+    if one.cause_id:
+        text.append(f"  [{one.cause_id}{f': {one.origin}' if one.origin else ''}]", style="dim")
     return text
 
 

@@ -218,6 +218,7 @@ class _ServerConnection(_Frames):
             return
         self._in_progress.add(request_id)
         try:
+            self._server.calling = self.transport
             reply = self._server.dispatch(request)
         except Exception:  # the boundary: whatever it is, the caller hears of it, and the log if it is our fault
             self._failed(request_id, request, Failure())  # type: ignore[no-untyped-call]
@@ -270,7 +271,14 @@ class RpcServer:
         self.receiver = receiver
         self.check = check
         self.connections: set[_ServerConnection] = set()
+        #: Connection of the request that is being dispatched, or was last.
+        self.calling: ITransport | None = None
         self._port: IListeningPort | None = None
+
+    def caller(self) -> str:
+        """Return "host:port" of the caller whose request is being dispatched; valid until `dispatch` returns, and in a
+        coroutine until its first await."""
+        return "" if self.calling is None else _peer_name(self.calling)
 
     def factory(self, reactor: RpcReactor) -> Factory:
         """A Twisted factory, for those who bring their own listening port (TLS, tests)."""

@@ -142,6 +142,7 @@ def _in_transition(replica: Replica) -> ms.TransitionStep:
         record.plan_id,
         record.attempt,
         record.last_error,
+        "" if record.origin is None else record.origin.cause_id,
     )
 
 
@@ -167,6 +168,7 @@ def _recent(history: StepLog, request: ms.RecentTransitions) -> ms.Transitions:
                     step.plan_id,
                     step.attempt,
                     step.error,
+                    step.cause_id,
                 )
             )
     return ms.Transitions(found[::-1])

@@ -20,6 +20,7 @@ from master.assignment import fencing
 from master.catalog import store
 from master.catalog.locks import Lock, Rank
 from master.catalog.lookup import find_region, find_replica
+from master.causes import acting, acting_for, log_begun, text_of
 from master.leadership.election import Election
 from master.leadership.fence import Deposed
 from master.phases import Phases
@@ -71,6 +72,8 @@ class Master(Protocol):
 
     def token(self, size: int) -> bytes: ...
 
+    def caller(self) -> str: ...
+
     def call_later(self, seconds: float, action: Any) -> Any: ...
 
 
@@ -82,6 +85,7 @@ class MasterApi:
 
     async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
         """The answer; raises RpcError."""
+        caller = self._master.caller()
         match request:
             case ms.GetMasterStatus():
                 return self.status()
@@ -97,7 +101,12 @@ class MasterApi:
         try:
             if isinstance(request, READS):
                 return await by_active_master(active_master, self._master, request)
-            changed = await self._answer(active_master, request)
+            origin = active_master.assigner.causes.begin(text_of(request, caller))
+            log_begun(active_master.assigner.causes)
+            with acting_for(origin):
+                changed = await self._answer(active_master, request)
+            if "cause_id" in changed.__struct_fields__:
+                changed = msgspec.structs.replace(changed, cause_id=origin.cause_id)
             return stamped(changed, age_of(active_master, self._master, self._master.now_ms()))
         except Deposed as error:
             active_master.end("another master is active")
@@ -274,6 +283,7 @@ class MasterApi:
         server = active_master.assigner.world.servers.get(request.uuid)
         if server is None and request.uuid not in active_master.registry.draining:
             raise RpcError(ms.NOT_FOUND, f"there is no live server {request.uuid!r}")
+        active_master.drain_origins[request.uuid] = acting()
         if request.drain and request.uuid not in active_master.registry.draining:
             await store.create_if_missing(active_master.fence, path)
         elif not request.drain:

@@ -64,15 +64,15 @@ class Dispatcher:
         sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=OrderResults)
         sent.addCallbacks(self._answered, self._not_answered, (effect.batch,), {}, (effect.batch, server.uuid))
 
-    def review(self, server: ServerRecord, replicas: list[tuple[str, int]]) -> None:
+    def review(self, server: ServerRecord, replicas: list[tuple[str, int]], cause_id: str) -> None:
         """Tell a server to look up whose these are; its reports say what came of it, so no answer is waited for."""
-        message = ReviewReplicas(self._epoch, server.uuid, server.start_code, replicas, self._cluster_id)
+        message = ReviewReplicas(self._epoch, server.uuid, server.start_code, replicas, self._cluster_id, cause_id)
         sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000, expect=OrderResults)
         sent.addErrback(self._not_reviewed, server.uuid)
 
-    def purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]:
+    def purge(self, server: ServerRecord, table_id: str, cause_id: str) -> Deferred[Purged]:
         """Have a server remove the rows of a deleted table; fails with RpcError."""
-        message = PurgeTable(self._epoch, server.uuid, server.start_code, table_id, self._cluster_id)
+        message = PurgeTable(self._epoch, server.uuid, server.start_code, table_id, self._cluster_id, cause_id)
         return self._client(server).call(message, PURGE_S, expect=Purged)
 
     def _client(self, server: ServerRecord) -> RpcClient:

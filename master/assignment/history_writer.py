@@ -43,7 +43,7 @@ from regions.cluster.history import (
     surplus,
     unpack,
 )
-from regions.records.model import ServerRecord, TransitionRecord
+from regions.records.model import ServerRecord, TransitionRecord, WorkOrigin
 from regions.transitions.states import Actor, Cause
 
 log = Logger()
@@ -160,10 +160,15 @@ class HistoryWriter:
         now, epoch = self._now_ms(), self._fence.epoch
         return self._page([entry for write in writes for entry in entries_of_write(write, epoch, now)])
 
-    def page_of_ends(self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause) -> ChroniclePage | None:
-        """Return a page for a multi that deletes these transitions at their versions, for the same cause."""
+    def page_of_ends(
+        self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause, origin: WorkOrigin | None = None
+    ) -> ChroniclePage | None:
+        """Return a page for a multi that deletes these transitions at their versions, for the same cause.
+
+        `origin` None: the deletions are part of the work that began the transitions.
+        """
         now, epoch = self._now_ms(), self._fence.epoch
-        return self._page([entry for one in transitions for entry in entries_of_end(*one, cause, epoch, now)])
+        return self._page([entry for one in transitions for entry in entries_of_end(*one, cause, epoch, now, origin)])
 
     def membership(self, server: ServerRecord, cause: str) -> None:
         """A server has registered or is gone."""

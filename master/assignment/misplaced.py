@@ -18,6 +18,7 @@ from coord.client.ops import GetData, ReadResult
 from coord.errors import NoNode, OperationError
 from master.assignment.dispatch import Dispatcher
 from master.leadership.fence import Fence
+from regions.cluster.causes import Causes
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports, Ruling, Suspect, by_server, ruling
 from regions.records.znodes import CorruptZnode, decode_region, decode_transition
@@ -40,7 +41,9 @@ class MisplacedReplicas:
         dispatcher: Dispatcher,
         now_ms: Callable[[], int],
         failed: Callable[[Failure], None],
+        causes: Causes,
     ) -> None:
+        self._causes = causes
         self._fence = fence
         self._world = world
         self._reports = reports
@@ -102,10 +105,11 @@ class MisplacedReplicas:
             server = self._world.servers.get(incarnation.uuid)
             if server is not None and server.incarnation == incarnation:
                 names = ", ".join(one.key for one in ones[:SHOWN_MAX])
-                log.warn("{server} serves what is not its own ({names}): it is told to look", server=incarnation,
-                         names=names)  # fmt: skip
+                origin = self._causes.begin(f"heartbeat: server {incarnation} reports regions that are not its own")
+                log.warn("{server} serves what is not its own ({names}): it is told to look (cause {cause})",
+                         server=incarnation, names=names, cause=origin.cause_id)  # fmt: skip
                 self.reviews += len(ones)
-                self._dispatcher.review(server.record, [(one.region_id, one.replica) for one in ones])
+                self._dispatcher.review(server.record, [(one.region_id, one.replica) for one in ones], origin.cause_id)
 
 
 def _ruling(suspect: Suspect, region: ReadResult, transition: ReadResult, *paths: str) -> Ruling | None:

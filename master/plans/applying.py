@@ -25,6 +25,7 @@ from coord.client.ops import Create, Delete, SetData, WriteOp
 from coord.errors import MultiFailed, NodeExists, NoNode
 from coord.rpc.server import RpcError
 from master.catalog import store
+from master.causes import acting
 from master.leadership.fence import Fence
 from regions import messages as ms
 from regions.assign.assigner import Assigner
@@ -161,7 +162,7 @@ class Applying:
         )
         fence = self._active_master.fence
         move_id = f"{record.plan_id}.{record.created_ms}.{request.part:05d}"
-        batch = MoveBatch(move_id, tuple(moves), "plan", record.plan_id, fence.epoch, self._now_ms())
+        batch = MoveBatch(move_id, tuple(moves), "plan", record.plan_id, fence.epoch, self._now_ms(), acting())
         await self._active_master.insist(lambda: self._put(changed, batch))
         self._record = changed
         self._active_master.observe(ev.MovesAccepted(batch))

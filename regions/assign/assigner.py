@@ -34,6 +34,7 @@ from regions.assign.tables import Catalogue
 from regions.assign.validation import check_progress
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.causes import Causes, continued, is_part_of, origin_of_close
 from regions.cluster.deadlines import close_overdue, open_overdue
 from regions.cluster.entities import CLOSE, OPEN, Order, Replica
 from regions.cluster.history import StepLog, master_step, steps_since
@@ -42,7 +43,6 @@ from regions.cluster.state import ClusterState
 from regions.cluster.validation import validate
 from regions.cluster.work import OrderState, WriteState
 from regions.messages import OrderOutcome, OrderResult
-from regions.records.kinds import can_open
 from regions.records.model import (
     BarRecord,
     FenceRecord,
@@ -51,10 +51,10 @@ from regions.records.model import (
     MoveBatch,
     RegionRecord,
     RegionState,
-    ReplicaLocation,
     ServerRecord,
     TableRecord,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.transitions.hazards import deaths_after, hazard
 from regions.transitions.next_action import Action, NextStep, next_action
@@ -68,7 +68,10 @@ class Assigner:
         self.epoch = epoch
         self.config = config or AssignerConfig()
         self.world = ClusterState()
+        self.causes = Causes(epoch)
         self.history = StepLog(self.config.history_max)
+        self._selection = Selection(self.world, self.config.bulk_min)
+        self.move_target = self._selection.target_of_move
         self._orders = OrderBook(
             self.world,
             self.move_target,
@@ -80,10 +83,13 @@ class Assigner:
             open_timeout_ms=self.config.open_timeout_ms,
         )
         self._effects: list[fx.Effect] = []
-        self._selection = Selection(self.world, self.config.bulk_min)
         self._moves = MoveBook(self.world, self._emit)
         self._alters = AlterBook(
-            self.world, self._emit, batch_max=self.config.alters_max, pause_max_ms=self.config.reask_max_ms
+            self.world,
+            self.causes,
+            self._emit,
+            batch_max=self.config.alters_max,
+            pause_max_ms=self.config.reask_max_ms,
         )
         self._replacements = Replacements(
             self.world,
@@ -93,6 +99,7 @@ class Assigner:
         )
         self._catalog = Catalogue(
             self.world,
+            self.causes,
             self._alters,
             self._replacements,
             self._orders,
@@ -102,7 +109,14 @@ class Assigner:
             self.config.reask_ms,
         )
         self._fleet = ServerTracker(
-            self.world, self.config, self._orders, self._selection, self._emit, self._settle, self._catalog.finish
+            self.world,
+            self.causes,
+            self.config,
+            self._orders,
+            self._selection,
+            self._emit,
+            self._settle,
+            self._catalog.finish,
         )
         self._begun = False
         self._suspended = False
@@ -133,10 +147,7 @@ class Assigner:
             self.world.put_region(region, version)
         for record, version in transitions:
             self._seen(ev.TransitionRead(record.region_id, record.replica, record, version), now_ms)
-        for batch in moves:
-            self._moves.accept(batch)
-        for found in self.world.tables.values():
-            self._alters.table_seen(found, -1)
+        self._take_in(moves)
 
     def adopt(
         self,
@@ -158,11 +169,15 @@ class Assigner:
         self.world.adopt(world)
         for replica in self.world.active.values():
             replica.seen_ms = now_ms
+            replica.origin = None if replica.transition is None else replica.transition.origin
             if replica.transition is not None and replica.transition.destination is not None:
                 self._replacements.offered(replica.region, now_ms)
         self._fleet.adopt(servers, draining, fences, now_ms, bars)
+        self._take_in(moves)
+
+    def _take_in(self, moves: Iterable[MoveBatch]) -> None:
         for batch in moves:
-            self._moves.accept(batch)
+            self._moves.accept(batch, batch.origin or self.causes.current())
         for found in self.world.tables.values():
             self._alters.table_seen(found, -1)
 
@@ -172,6 +187,7 @@ class Assigner:
         At a cluster startup nothing is open: every region wants a first place, together, by a bulk plan (RT-06).
         """
         self._begun = self._catalog.has_begun = True
+        self.causes.act_for(None, f"takeover: epoch {self.epoch} begins, {'startup' if startup else 'failover'}")
         if startup:
             self._moves.drop_all(self.world.replicas.values())
             for replica in self.world.replicas.values():
@@ -190,11 +206,13 @@ class Assigner:
     def unsuspend(self, now_ms: int) -> None:
         """Decide again: the shutdown did not come."""
         self._suspended = False
+        self.causes.act_for(None, "timer: the announced shutdown of the cluster did not come")
         for replica in list(self.world.replicas.values()):
             self._settle(replica, now_ms)
 
-    def handle(self, event: ev.Event, now_ms: int) -> None:
-        """Observe one event and decide what follows from it."""
+    def handle(self, event: ev.Event, now_ms: int, origin: WorkOrigin | None = None) -> None:
+        """Observe one event and decide what follows; `origin` began it, unless the event continues other work."""
+        self.causes.act_for(continued(event, self.world) or origin, event)
         self.handled += 1
         match event:
             case ev.TransitionRead():
@@ -254,7 +272,7 @@ class Assigner:
             case ev.MoveRequested():
                 self._move_requested(event, now_ms)
             case ev.MovesAccepted():
-                for replica in self._moves.accept(event.batch):
+                for replica in self._moves.accept(event.batch, event.batch.origin or self.causes.current()):
                     self._settle(replica, now_ms)
             case ev.MovesWithdrawn():
                 for replica in self._moves.withdraw(event.plan_id):
@@ -266,6 +284,7 @@ class Assigner:
         """Look at deadlines and due questions; call it a few times a second."""
         if self._suspended:
             return
+        self.causes.act_for(None, "timer: leases, deadlines and questions that are due")
         self.handled += 1
         self._fleet.tick(now_ms)
         self._catalog.checks.tick(now_ms)
@@ -412,6 +431,8 @@ class Assigner:
         record = replica.transition
         replica.refusal = replica.failure = None
         if record is not None:
+            if record.origin is not None and (replica.origin is None or not is_part_of(replica.origin, record)):
+                replica.origin = record.origin
             self._moves.drop(replica)  # under way; steps between two looks may have been missed
             if record.destination is not None:
                 self._replacements.offered(replica.region, now_ms)
@@ -425,7 +446,7 @@ class Assigner:
         elif record.state is RegionState.OPENED:
             self._orders.drop(replica)
             if record.destination != former_home:
-                self._opened(replica, record)
+                self._catalog.opened(replica, record)
         elif record.state is RegionState.CLOSED:
             self._orders.drop(replica)
             replica.damage = None
@@ -443,28 +464,13 @@ class Assigner:
             if peer is not replica and peer.transition is None and server is not None and server.draining:
                 self._settle(peer, now_ms)
 
-    def _opened(self, replica: Replica, record: TransitionRecord) -> None:
-        """The server wrote the location in the same multi as OPENED, so the region's version went up by one; unless the
-        region was read after that."""
-        if record.destination is None:
-            return
-        replica.schema_version = -1
-        region = replica.region
-        # To the letter what the server wrote: it recognises its own open by it.
-        home = record.destination
-        location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms, record.token)
-        if region.record.location(replica.number) == location:
-            return
-        region.record = region.record.with_location(location)
-        region.version += 1
-
     def _write_done(self, event: ev.WriteDone, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
         if replica is None or not replica.is_writing:
             return
         former, former_home = replica.transition, replica.home
         write = self.world.commit_write(replica, event.version, now_ms)
-        self.history.append(master_step(former, write.record, write.cause, self.epoch, now_ms))
+        self.history.append(master_step(former, write.record, write.cause, self.epoch, now_ms, replica.origin))
         if write.region is not None:
             replica.region.record = write.region
             replica.region.version += 1
@@ -481,10 +487,9 @@ class Assigner:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
             return
         deleting = self.world.abandon_write(replica, WriteState.UNREAD).record is None
-        record = replica.region.record
-        self._effects.append(fx.ReadTransition(record.region_id, replica.number))
+        self._read_transition(replica)
         if deleting:
-            self._effects.append(fx.ReadRegion(record.table_id, record.region_id))
+            self._read_region(replica)
 
     def _remember_end(self, region_id: str, now_ms: int) -> None:
         """The transitions of a region that was replaced went with it (DD-03)."""
@@ -497,7 +502,7 @@ class Assigner:
         replica = self.world.replicas.get(event.key)
         if replica is None:
             return
-        self._moves.want(replica, event.destination, event.plan_id, event.reason)
+        self._moves.want(replica, event.destination, event.plan_id, event.reason, self.causes.current())
         self._settle(replica, now_ms)
 
     def _damage_reported(self, event: ev.ReplicasReported, now_ms: int) -> None:
@@ -514,6 +519,7 @@ class Assigner:
             return
         replica.failed = None
         replica.cause = Cause.REPLAN
+        replica.origin = self.causes.current()
         again = msgspec.structs.replace(replica.transition, attempt=0, deaths=0)
         self.world.set_transition(replica, again, replica.version, replica.seen_ms)
         self._selection.add(replica)
@@ -556,6 +562,8 @@ class Assigner:
             self._park(replica, transition, verdict, why, now_ms)
             return
         action = verdict.action
+        if verdict.cause is Cause.SERVER_DEATH and is_part_of(replica.origin, transition):
+            replica.origin = self.causes.current()
         if action is Action.ORDER_OPEN:
             self._order_open(replica, transition, now_ms)
         elif action is Action.WAIT:
@@ -588,7 +596,10 @@ class Assigner:
                 if self.world.servers.get(replica.move) is not None:
                     replica.last_uuid = replica.move  # its server has died: the move's destination gets it all the same
                 self._moves.drop(replica)
-            if replica.wants_open:
+            if not replica.wants_open:
+                replica.origin = None
+            else:
+                replica.origin = self.causes.told(replica.origin)
                 replica.cause = Cause.ASSIGN if replica.home is None else Cause.SERVER_DEATH
                 self._selection.add(replica)
         elif server.fencing:
@@ -600,8 +611,10 @@ class Assigner:
             or (server.draining and self._elsewhere(replica))
         ):
             if replica.order is None:
+                replica.origin = self.causes.told(origin_of_close(replica, server))
                 self._orders.put(replica, CLOSE, server, -1, now_ms, now_ms)
-        elif replica.order is not None:
+        else:
+            replica.origin = None
             self._orders.drop(replica)
 
     def _order_open(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
@@ -631,9 +644,11 @@ class Assigner:
         self._orders.put(replica, kind, server, replica.version, now_ms + self.config.reask_ms, now_ms)
 
     def _delete(self, replica: Replica, transition: TransitionRecord, verdict: NextStep) -> None:
-        effect = transition_writes.delete(replica, transition, verdict.cause)
+        effect = transition_writes.delete(
+            replica, transition, verdict.cause, transition.origin or replica.origin or self.causes.current()
+        )
         self.world.begin_write(replica, verdict.cause, None, effect.region)
-        self._effects.append(effect)
+        self._emit(effect)
 
     def _elsewhere(self, replica: Replica) -> bool:
         return self._selection.choose(replica, exclude_home=True) is not None
@@ -662,10 +677,13 @@ class Assigner:
         intent: Intent = Intent.OPEN,
     ) -> None:
         """Create or force OFFLINE; the order to open follows when the write has committed."""
+        if replica.origin is None or replica.transition is None or replica.transition.origin is None:
+            replica.origin = self.causes.told(replica.origin)
         effect = transition_writes.offline(
             replica,
             destination,
             cause,
+            origin=replica.origin,
             epoch=self.epoch,
             now_ms=now_ms,
             start_timeout_ms=self.config.start_timeout_ms,
@@ -677,7 +695,7 @@ class Assigner:
         )
         self.world.begin_write(replica, cause, effect.record)
         self._orders.drop(replica)
-        self._effects.append(effect)
+        self._emit(effect)
 
     # --- outcomes and time ------------------------------------------------------------------------------------------
 
@@ -695,17 +713,22 @@ class Assigner:
             replica.failure = (result.version, result.error)
             if result.version > replica.version and replica.transition is not None:
                 # The server went to OPENING before it failed; the watch has not told us yet.
-                record = replica.region.record
-                self._effects.append(fx.ReadTransition(record.region_id, replica.number))
+                self._read_transition(replica)
                 return
             replica.failure = None
             self._attempt_failed(replica, Cause.OPEN_FAILED, result.error, now_ms)
         elif result.outcome is OrderOutcome.REFUSED:
             replica.refusal = (replica.version, result.error)
-            record = replica.region.record
-            self._effects.append(fx.ReadTransition(record.region_id, replica.number))
+            self._read_transition(replica)
             if order.kind == CLOSE:
-                self._effects.append(fx.ReadRegion(record.table_id, record.region_id))
+                self._read_region(replica)
+
+    def _read_transition(self, replica: Replica) -> None:
+        self._emit(fx.ReadTransition(replica.region.record.region_id, replica.number, origin=replica.origin))
+
+    def _read_region(self, replica: Replica) -> None:
+        record = replica.region.record
+        self._emit(fx.ReadRegion(record.table_id, record.region_id, origin=replica.origin))
 
     def _attempt_failed(self, replica: Replica, cause: Cause, error: str, now_ms: int) -> None:
         """An open did not succeed: elsewhere, later, and not for ever (RT-11, X11)."""
@@ -716,14 +739,12 @@ class Assigner:
             if replica.failed is None:
                 replica.failed = set()
             replica.failed.add(transition.destination.uuid)
-        if not replica.wants_open:
-            # Its table was disabled or removed while a server tried: nobody else is asked.
+        used_up = attempt >= self.config.attempts_max
+        # If its table was disabled or removed while a server tried, no other server is asked.
+        if not replica.wants_open or self._replacements.gives_up(replica.region, now_ms, used_up=used_up):
             self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, intent=Intent.CLOSE)
             return
-        if self._replacements.gives_up(replica.region, now_ms, used_up=attempt >= self.config.attempts_max):
-            self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, intent=Intent.CLOSE)
-            return
-        if attempt >= self.config.attempts_max:
+        if used_up:
             self._note(f"parked after {attempt} attempts: {error}", replica.key)
             self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, parked=True)
             return
@@ -746,9 +767,8 @@ class Assigner:
         if late or order.state in (OrderState.QUEUED, OrderState.SENT) or order.next_ms > now_ms:
             return
         if order.state is OrderState.DONE:
-            record = replica.region.record
             order.next_ms = now_ms + self.config.reask_ms
-            self._effects.append(fx.ReadTransition(record.region_id, replica.number))
+            self._read_transition(replica)
         elif replica.transition is None and replica.move is not None and order.asks >= self.config.move_asks_max:
             self._give_up_move(replica)
             self._settle(replica, now_ms)
@@ -760,18 +780,11 @@ class Assigner:
         self._moves.drop(replica)
         self._orders.drop(replica)
 
-    def move_target(self, replica: Replica) -> Incarnation | None:
-        """Destination to put into a CLOSE order; None if there is none now (it is chosen again at CLOSED)."""
-        if replica.move:
-            server = self.world.servers.get(replica.move)
-            table = replica.region.table.record
-            if server is None or not can_open(server.kind, table.kind):
-                return None
-            return server.incarnation
-        return self._selection.choose(replica, exclude_home=True)
-
     def _emit(self, effect: fx.Effect) -> None:
+        if effect.origin is None:
+            effect.origin = self.causes.current()
         self._effects.append(effect)
 
     def _note(self, text: str, subject: str) -> None:
-        self._effects.append(fx.Note(text, subject))
+        replica = self.world.replicas.get(subject)
+        self._emit(fx.Note(text, subject, origin=None if replica is None else replica.origin))

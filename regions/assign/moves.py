@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from regions.cluster import effects as fx
 from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
-from regions.records.model import MoveBatch
+from regions.records.model import MoveBatch, WorkOrigin
 
 
 class MoveBook:
@@ -31,8 +31,8 @@ class MoveBook:
         """Moves that have not begun."""
         return len(self._batch_of)
 
-    def accept(self, batch: MoveBatch) -> list[Replica]:
-        """Take over a batch that is in the store; returns the replicas that are to be settled."""
+    def accept(self, batch: MoveBatch, origin: WorkOrigin) -> list[Replica]:
+        """Take over a batch that is in the store; return the replicas that are to be settled. `origin` began it."""
         if batch.move_id in self._batches:
             return []
         keys = self._batches[batch.move_id] = set()
@@ -44,16 +44,19 @@ class MoveBook:
                 continue
             self.drop(replica)
             replica.move, replica.move_plan, replica.move_reason = move.destination, batch.plan_id, batch.reason
+            replica.origin = origin
             keys.add(move.key)
             self._batch_of[move.key] = batch.move_id
             wanted.append(replica)
         self._finish_if_empty(batch.move_id)
         return wanted
 
-    def want(self, replica: Replica, destination: str, plan_id: str, reason: str) -> None:
+    def want(self, replica: Replica, destination: str, plan_id: str, reason: str, origin: WorkOrigin) -> None:
         """Want a move that is not persisted: it is forgotten with this master."""
         self.drop(replica)
         replica.move, replica.move_plan, replica.move_reason = destination, plan_id, reason
+        if replica.transition is None:
+            replica.origin = origin
 
     def drop(self, replica: Replica) -> None:
         """The replica's move has begun, or is over before it could."""

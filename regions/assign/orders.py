@@ -226,13 +226,23 @@ class OrderBook:
                 transition.plan_id,
                 transition.attempt,
                 transition.reason,
+                origin=transition.origin,
             )
         if not replica.wants_open:
             reason = "unassign" if replica.region.table.wants_open else "disable"
-            return CloseOrder(record.region_id, record.table_id, replica.number, intent=Intent.CLOSE, reason=reason)
+            return CloseOrder(
+                record.region_id,
+                record.table_id,
+                replica.number,
+                intent=Intent.CLOSE,
+                reason=reason,
+                origin=replica.origin,
+            )
         reason = replica.move_reason or "move"
         if replica.is_damaged:
-            return CloseOrder(record.region_id, record.table_id, replica.number, reason="damaged")
+            return CloseOrder(
+                record.region_id, record.table_id, replica.number, reason="damaged", origin=replica.origin
+            )
         if replica.move is None:
             reason = "server stops" if replica.open_on is not None and replica.open_on.record.leaving else "drain"
         return CloseOrder(
@@ -242,6 +252,7 @@ class OrderBook:
             self._move_target(replica),
             plan_id=replica.move_plan,
             reason=reason,
+            origin=replica.origin,
         )
 
 

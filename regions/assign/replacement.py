@@ -106,9 +106,10 @@ class Replacements:
     def _replace(self, region: Region) -> None:
         region.is_replacing = True
         transitions = [(one.transition, one.version) for one in region.replicas if one.transition is not None]
-        self._emit(
-            fx.ReplaceRegion(region.record, region.version, region.table.version, transitions, successor(region.record))
-        )
+        fresh = successor(region.record)
+        effect = fx.ReplaceRegion(region.record, region.version, region.table.version, transitions, fresh)
+        effect.origin = region.replicas[0].origin
+        self._emit(effect)
 
 
 def _is_put_down(replica: Replica, now_ms: int) -> bool:

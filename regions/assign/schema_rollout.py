@@ -15,6 +15,7 @@ from typing import Final
 
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.causes import Causes
 from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.state import ClusterState
 from regions.messages import AlterOrder
@@ -38,8 +39,15 @@ class AlterBook:
     """All tables that are ALTERING, and the orders on their way."""
 
     def __init__(
-        self, world: ClusterState, emit: Callable[[fx.Effect], None], *, batch_max: int, pause_max_ms: int
+        self,
+        world: ClusterState,
+        causes: Causes,
+        emit: Callable[[fx.Effect], None],
+        *,
+        batch_max: int,
+        pause_max_ms: int,
     ) -> None:
+        self._causes = causes
         self._world = world
         self._emit = emit
         self._batch_max = batch_max
@@ -66,6 +74,7 @@ class AlterBook:
         if record.table_id in self._tables and former_version == record.schema_version:
             return
         self._tables[record.table_id] = table
+        table.origin = self._causes.current()
         table.behind = {one.key: one for region in table.regions.values() for one in region.replicas}
         self._scan_at_ms = 0
 
@@ -100,6 +109,7 @@ class AlterBook:
                 if standing(replica) is RolloutState.TO_BE_TOLD:
                     table.behind[replica.key] = replica
                     self._tables[table.record.table_id] = table
+                    table.origin = table.origin or self._causes.current()
 
     def answered(self, event: ev.AltersAnswered, now_ms: int) -> None:
         """A batch was answered; what the server did not have open settles itself by its transition."""
@@ -147,7 +157,7 @@ class AlterBook:
                 del self._tables[table_id]
             elif not table.behind and self._finished.get(table_id) != version:
                 self._finished[table_id] = version
-                effects.append(fx.FinishAltering(table_id, version))
+                effects.append(fx.FinishAltering(table_id, version, origin=table.origin))
         for uuid, orders in to_tell.items():
             server = self._world.servers[uuid]
             if uuid in self._told or self._quiet_until.get(uuid, (0, 0))[0] > now_ms:
@@ -183,6 +193,7 @@ class AlterBook:
 
     def _look_over(self, table: Table, to_tell: dict[str, list[AlterOrder]]) -> None:
         version = table.record.schema_version
+        cause_id = "" if table.origin is None else table.origin.cause_id
         for key, replica in list(table.behind.items()):
             found = standing(replica)
             if found is RolloutState.FOLLOWS:
@@ -191,7 +202,7 @@ class AlterBook:
                 assert replica.open_on is not None, f"{key} is to be told and open nowhere"
                 orders = to_tell.setdefault(replica.open_on.uuid, [])
                 if len(orders) < self._batch_max:
-                    orders.append(AlterOrder(replica.region.record.region_id, replica.number, version))
+                    orders.append(AlterOrder(replica.region.record.region_id, replica.number, version, cause_id))
 
 
 def standing(replica: Replica) -> RolloutState:

@@ -12,6 +12,7 @@ from regions.cluster import effects as fx
 from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.cluster.work import WriteState
+from regions.records.kinds import can_open
 from regions.records.model import Incarnation, RegionState
 from regions.transitions.states import Cause
 
@@ -100,8 +101,17 @@ class Selection:
             return urgent + rest
         for replica in fresh:
             self._planning[replica.key] = replica
-        effects.append(fx.RequestPlan([one.key for one in fresh], Cause.ASSIGN.value))
+        effects.append(fx.RequestPlan([one.key for one in fresh], Cause.ASSIGN.value, origin=fresh[0].origin))
         return urgent + [one for one in rest if one.key not in self._planning]
+
+    def target_of_move(self, replica: Replica) -> Incarnation | None:
+        """Return the destination for a CLOSE order; None if there is none now, and it is chosen again at CLOSED."""
+        if not replica.move:
+            return self.choose(replica, exclude_home=True)
+        server = self._world.servers.get(replica.move)
+        if server is None or not can_open(server.kind, replica.region.table.record.kind):
+            return None
+        return server.incarnation
 
     def choose(self, replica: Replica, *, exclude_home: bool = False) -> Incarnation | None:
         """A destination for one replica; `exclude_home`: it is to leave the server that has it.

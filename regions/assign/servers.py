@@ -24,6 +24,7 @@ from regions.assign.orders import OrderBook
 from regions.assign.selection import Selection
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.causes import Causes
 from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
@@ -43,6 +44,7 @@ class ServerTracker:
     def __init__(
         self,
         world: ClusterState,
+        causes: Causes,
         config: AssignerConfig,
         orders: OrderBook,
         selection: Selection,
@@ -51,6 +53,7 @@ class ServerTracker:
         closed: Closed,
     ) -> None:
         self._world = world
+        self._causes = causes
         self._config = config
         self._orders = orders
         self._selection = selection
@@ -105,6 +108,8 @@ class ServerTracker:
         record = event.record
         known = self._world.servers.get(record.uuid)
         if known is not None and known.incarnation == record.incarnation:
+            if record.leaving and not known.record.leaving:
+                known.origin = self._causes.current()
             known.record = record
             known.weight = record.weight
             self._look_at(known, now_ms)
@@ -131,6 +136,8 @@ class ServerTracker:
         for replica in affected:
             self._orders.drop(replica)
         for replica in affected:
+            if replica.transition is None:
+                replica.origin = None  # its server's death is what is dealt with from now on
             self._settle(replica, now_ms)
         for table in {replica.region.table.record.table_id: replica.region.table for replica in affected}.values():
             self._closed(table)
@@ -147,6 +154,7 @@ class ServerTracker:
         changed = [one for one in self._world.servers.values() if one.marked != (one.uuid in self._draining)]
         for server in changed:
             server.marked = server.uuid in self._draining
+            server.origin = self._causes.current()
         if changed:
             self._release(now_ms)
         for server in changed:
@@ -155,6 +163,8 @@ class ServerTracker:
     def bars_seen(self, bars: Iterable[BarRecord], now_ms: int) -> None:
         """The servers that operators have barred, all of them."""
         changed = self._world.set_bars(bars)
+        for server in changed:
+            server.origin = server.origin or self._causes.current()
         if changed:
             self._release(now_ms)
         for server in changed:
@@ -179,6 +189,7 @@ class ServerTracker:
         if server.fencing:
             return
         server.fencing = reason
+        server.origin = self._causes.current()
         lease_ms = server.record.session_ms or self._config.lease_unknown_ms
         self._effects(fx.Note(f"server {server.incarnation} is fenced: {reason}"))
         self._effects(fx.WriteFence(server.record, reason, lease_ms, bar_ms))
@@ -194,6 +205,7 @@ class ServerTracker:
             server = self._world.servers[uuid] = Server(fence.server, uuid in self._draining)
         if server.fenced_until_ms is None:
             server.fencing = fence.reason or "by an earlier master"
+            server.origin = fence.origin or server.origin
             server.fenced_until_ms = now_ms + fence.lease_ms
             for replica in list(self._world.replicas.values()):
                 if replica.order is not None and replica.order.server is server:
@@ -211,10 +223,12 @@ class ServerTracker:
         """Leases of fenced servers that must have run out, and flapping servers that have stayed."""
         for server in list(self._world.servers.values()):
             if server.fenced_until_ms is not None and server.fenced_until_ms <= now_ms:
+                self._causes.act_for(server.origin, f"timer: the lease of fenced server {server.incarnation} is over")
                 self.down(server.uuid, now_ms)
         for bar in self._world.bars.values():
             if 0 < bar.until_ms <= now_ms:
                 self._effects(fx.ForgetBar(bar))  # the server gets regions when the store has no bar any more
+        self._causes.act_for(None, "timer: deadlines and questions that are due")
         rested = [uuid for uuid, until_ms in self._world.shunned.items() if until_ms <= now_ms]
         for uuid in rested:
             del self._world.shunned[uuid]

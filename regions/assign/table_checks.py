@@ -93,7 +93,11 @@ class TableChecks:
             former = replica.transition
             before = None if former is None else former.state
             check = (table.record.table_id, table.version)
-            self._emit(fx.WriteOffline(replica.key, record, before, replica.version, write.cause, check, former))
+            self._emit(
+                fx.WriteOffline(
+                    replica.key, record, before, replica.version, write.cause, check, former, origin=replica.origin
+                )
+            )
             return
         self._world.abandon_write(replica, WriteState.IDLE)
         self._settle(replica, now_ms)

@@ -16,9 +16,10 @@ from regions.assign.schema_rollout import AlterBook
 from regions.assign.table_checks import TableChecks
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.causes import Causes
 from regions.cluster.entities import Region, Replica, Table
 from regions.cluster.state import ClusterState
-from regions.records.model import Incarnation, Intent, RegionState
+from regions.records.model import Incarnation, Intent, RegionState, ReplicaLocation, TransitionRecord
 from regions.transitions.states import Cause
 
 
@@ -36,6 +37,7 @@ class Catalogue:
     def __init__(
         self,
         world: ClusterState,
+        causes: Causes,
         alters: AlterBook,
         replacements: Replacements,
         orders: OrderBook,
@@ -47,6 +49,7 @@ class Catalogue:
         """`settle` decides about a replica."""
         self.checks = TableChecks(world, emit, settle, self.finish, reread_ms)
         self._world = world
+        self._causes = causes
         self._alters = alters
         self._replacements = replacements
         self._orders = orders
@@ -71,6 +74,7 @@ class Catalogue:
         table = self._world.put_table(event.record, event.version, event.regions)
         self._alters.table_seen(table, former_version)
         if table.wants_open != was_wanted or table.record.kind != former_kind:
+            table.origin = self._causes.current()
             for region in table.regions.values():
                 self._settle_all(region, now_ms)
         self.checks.table_seen(table, now_ms)
@@ -102,6 +106,21 @@ class Catalogue:
         region = self._world.put_region(event.record, event.version)
         if region is not None:
             self._settle_all(region, now_ms)
+
+    def opened(self, replica: Replica, record: TransitionRecord) -> None:
+        """Take over the location that a server wrote in the multi with OPENED. That raised the region's version by one,
+        unless the region was read after that."""
+        home = record.destination
+        if home is None:
+            return
+        replica.schema_version = -1
+        region = replica.region
+        # Must equal, field for field, what the server wrote: the server recognizes its own open by the location.
+        location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms, record.token)
+        if region.record.location(replica.number) == location:
+            return
+        region.record = region.record.with_location(location)
+        region.version += 1
 
     def region_replaced(self, event: ev.RegionReplaced, now_ms: int) -> None:
         """DD-03: the former region is forgotten, the new one begins its life; OC-07: now, and not before."""

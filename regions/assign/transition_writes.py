@@ -6,7 +6,15 @@ import msgspec
 
 from regions.cluster import effects as fx
 from regions.cluster.entities import Replica
-from regions.records.model import Incarnation, Intent, RegionState, TableState, TabletState, TransitionRecord
+from regions.records.model import (
+    Incarnation,
+    Intent,
+    RegionState,
+    TableState,
+    TabletState,
+    TransitionRecord,
+    WorkOrigin,
+)
 from regions.transitions.states import Cause
 
 
@@ -15,6 +23,7 @@ def offline(
     destination: Incarnation | None,
     cause: Cause,
     *,
+    origin: WorkOrigin,
     epoch: int,
     now_ms: int,
     start_timeout_ms: int,
@@ -57,15 +66,16 @@ def offline(
         base=0 if former is None else replica.version + 1,
         deaths=deaths,
         damage=former.damage if former is not None and parked else "",
+        origin=WorkOrigin(origin.cause_id),
     )
     before = None if former is None else former.state
     table_check = None
     if before is None or destination is not None:
         table_check = (region.table_id, replica.region.table.version)
-    return fx.WriteOffline(replica.key, record, before, replica.version, cause, table_check, former)
+    return fx.WriteOffline(replica.key, record, before, replica.version, cause, table_check, former, origin=origin)
 
 
-def delete(replica: Replica, transition: TransitionRecord, cause: Cause) -> fx.DeleteTransition:
+def delete(replica: Replica, transition: TransitionRecord, cause: Cause, origin: WorkOrigin) -> fx.DeleteTransition:
     """Delete the transition. One that ends with a closed region takes the location out of the record in the same multi,
     which also checks the intents on which its legality hangs (X3)."""
     effect = fx.DeleteTransition(
@@ -76,6 +86,7 @@ def delete(replica: Replica, transition: TransitionRecord, cause: Cause) -> fx.D
         replica.version,
         cause,
         former=transition,
+        origin=origin,
     )
     if cause is not Cause.DO_NOT_REOPEN:
         return effect

@@ -18,6 +18,7 @@ from regions.records.model import (
     ServerRecord,
     TableRecord,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.transitions.states import Cause
 
@@ -25,7 +26,17 @@ from regions.transitions.states import Cause
 BAR_FOR_EVER: Final = -1
 
 
-class WriteOffline(msgspec.Struct):
+class Caused(msgspec.Struct, kw_only=True):
+    """An effect and the origin of the work that it is part of.
+
+    The assigner sets the origin of every effect. The orders of SendOpen, SendClose and SendAlter may have several
+    origins, so there the orders name them (`cause_ids`).
+    """
+
+    origin: WorkOrigin | None = None
+
+
+class WriteOffline(Caused):
     """Create (`before` None) or set the transition to `record`, which is OFFLINE.
 
     `table_check` (table id, version) goes into the same multi: a region of a table that was removed or disabled
@@ -42,7 +53,7 @@ class WriteOffline(msgspec.Struct):
     former: TransitionRecord | None = None
 
 
-class DeleteTransition(msgspec.Struct):
+class DeleteTransition(Caused):
     """Delete the transition at `version`.
 
     `table_check` (table id, version) goes into the same multi when the legality hangs on the table's intent (X3);
@@ -62,7 +73,7 @@ class DeleteTransition(msgspec.Struct):
     former: TransitionRecord | None = None
 
 
-class SendOpen(msgspec.Struct):
+class SendOpen(Caused):
     """Send OPEN orders to a server; answer with `OrdersAnswered` or `OrdersLost` under the same batch id."""
 
     batch: int
@@ -70,7 +81,7 @@ class SendOpen(msgspec.Struct):
     orders: list[OpenOrder]
 
 
-class SendClose(msgspec.Struct):
+class SendClose(Caused):
     """Send CLOSE orders to a server; answered as SendOpen."""
 
     batch: int
@@ -78,41 +89,41 @@ class SendClose(msgspec.Struct):
     orders: list[CloseOrder]
 
 
-class ReadTransition(msgspec.Struct):
+class ReadTransition(Caused):
     """Read the transition's znode again: what is known of it turned out wrong."""
 
     region_id: str
     replica: int
 
 
-class ReadRegion(msgspec.Struct):
+class ReadRegion(Caused):
     """Read the region's record again."""
 
     table_id: str
     region_id: str
 
 
-class ReadTable(msgspec.Struct):
+class ReadTable(Caused):
     """Read the table's record again: the store refused a write that named an older one."""
 
     table_id: str
 
 
-class RequestPlan(msgspec.Struct):
+class RequestPlan(Caused):
     """Have a bulk plan made for these replicas (keys); answer with `PlanReady`."""
 
     keys: list[str]
     reason: str
 
 
-class Note(msgspec.Struct):
+class Note(Caused):
     """Something an operator should know: goes to the log."""
 
     text: str
     region_id: str = ""
 
 
-class WriteFence(msgspec.Struct):
+class WriteFence(Caused):
     """Delete the server's registration and leave a mark (X10); answer with `ServerFenced` or `FenceFailed`.
 
     `bar_ms`: for how long the server gets no regions when it joins again; 0: it gets some at once, BAR_FOR_EVER: until
@@ -125,25 +136,25 @@ class WriteFence(msgspec.Struct):
     bar_ms: int = 0
 
 
-class ForgetFence(msgspec.Struct):
+class ForgetFence(Caused):
     """Delete the mark of a fenced server: its former start is known to be dead."""
 
     uuid: str
 
 
-class ForgetBar(msgspec.Struct):
+class ForgetBar(Caused):
     """Delete the bar of a server: its time is over."""
 
     bar: BarRecord
 
 
-class FinishMoves(msgspec.Struct):
+class FinishMoves(Caused):
     """Delete a batch of moves: all have begun or are over."""
 
     move_id: str
 
 
-class FinishTable(msgspec.Struct):
+class FinishTable(Caused):
     """The last region of a removed table has been closed: write that down, and DELETED into its regions (DD-06).
 
     Answered by `FinishAnswered`.
@@ -154,7 +165,7 @@ class FinishTable(msgspec.Struct):
     regions: list[tuple[RegionRecord, int]] = []
 
 
-class SendAlter(msgspec.Struct):
+class SendAlter(Caused):
     """Tell a server of schema versions; answer with `AltersAnswered` or `AltersLost` under the same batch id."""
 
     batch: int
@@ -162,14 +173,14 @@ class SendAlter(msgspec.Struct):
     orders: list[AlterOrder]
 
 
-class FinishAltering(msgspec.Struct):
+class FinishAltering(Caused):
     """Every region of the table follows this version of its schema: ALTERING to RUNNING (DD-07)."""
 
     table_id: str
     schema_version: int
 
 
-class ReplaceRegion(msgspec.Struct):
+class ReplaceRegion(Caused):
     """Put another region in the place of one that could not be created (DD-03).
 
     `transitions` are those of its replicas, OFFLINE, at their versions; `table_version` is that of its table's record.
@@ -202,3 +213,17 @@ Effect = (
     | FinishAltering
     | ReplaceRegion
 )
+
+
+def cause_ids(effect: Effect) -> list[str]:
+    """Return the cause ids of an effect, each once, in the order of its orders if it has several."""
+    match effect:
+        case SendOpen():
+            found = [one.transition.origin for one in effect.orders]
+        case SendClose():
+            found = [one.origin for one in effect.orders]
+        case SendAlter():
+            return list(dict.fromkeys(one.cause_id for one in effect.orders))
+        case _:
+            found = [effect.origin]
+    return list(dict.fromkeys("" if one is None else one.cause_id for one in found))

@@ -19,6 +19,7 @@ from regions.records.model import (
     TableRecord,
     TableState,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.transitions.states import Cause
 
@@ -84,6 +85,7 @@ class Table:
         "behind",
         "counts",
         "is_finishing",
+        "origin",
         "record",
         "regions",
         "version",
@@ -102,6 +104,8 @@ class Table:
         self.altering_since_ms = 0
         #: It is removed, and that all of it is closed is being written.
         self.is_finishing = False
+        #: What began the latest change of its intent or schema, as far as this master knows.
+        self.origin: WorkOrigin | None = None
 
     def count(self, former: Standing | None, present: Standing | None) -> None:
         """Count a replica as `present` instead of `former`; None: the replica is new, or is dropped."""
@@ -190,6 +194,7 @@ class Replica:
         "number",
         "open_on",
         "order",
+        "origin",
         "plan_id",
         "refusal",
         "region",
@@ -228,6 +233,8 @@ class Replica:
         self.plan_id = ""
         #: Why it waits for a destination.
         self.cause: Cause = Cause.ASSIGN
+        #: What began the work that is being done on it; None: nothing is being done.
+        self.origin: WorkOrigin | None = None
         #: Servers that failed to open it in this transition.
         self.failed: set[str] | None = None
         #: (version, error) of a refused order whose reason must first be looked for in the store.
@@ -285,6 +292,7 @@ class Server:
         "marked",
         "open",
         "opens",
+        "origin",
         "rack",
         "record",
         "suspect",
@@ -307,6 +315,8 @@ class Server:
         #: Why it is being fenced, "" if it is not; and once it is, when its lease must have run out (X10).
         self.fencing = ""
         self.fenced_until_ms: int | None = None
+        #: What made it lose its regions: a drain, a bar, a fence, or its own announcement.
+        self.origin: WorkOrigin | None = None
         self.open: dict[str, Replica] = {}
         self.incoming: dict[str, Replica] = {}
         #: Orders that wait for a free slot, and those that hold one.

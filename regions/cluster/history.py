@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from regions.cluster.effects import DeleteTransition, WriteOffline
-from regions.records.model import RegionState, TransitionRecord
+from regions.records.model import RegionState, TransitionRecord, WorkOrigin
 from regions.transitions import trail
 from regions.transitions.states import Actor, Cause
 
@@ -75,6 +75,8 @@ class SeenStep(msgspec.Struct, gc=False):
     attempt: int
     error: str
     reason: str = ""
+    cause_id: str = ""
+    origin: str = ""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
@@ -101,6 +103,11 @@ class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_
     #: So many steps of the server before this one are counted, and their times are not known
     #: (`regions/transitions/trail.py`).
     missed: int = 0
+    #: Id of the request, znode event, timer ... that began the work which the step is part of
+    #: (`regions/cluster/causes.py`); "": written by a build that knew none.
+    cause_id: str = ""
+    #: What that was, in words: with the first step of each replica that is part of the work.
+    origin: str = ""
 
     @property
     def region_id(self) -> str:
@@ -143,7 +150,7 @@ def pack(entries: Sequence[HistoryEntry]) -> bytes:
     data = _MAGIC + zlib.compress(_packer.encode(entries), _LEVEL)
     if len(data) <= SEGMENT_BYTES_MAX:
         return data
-    bare = [msgspec.structs.replace(one, reason="", detail="") for one in entries]
+    bare = [msgspec.structs.replace(one, reason="", detail="", origin="") for one in entries]
     return _MAGIC + zlib.compress(_packer.encode(bare), _LEVEL)
 
 
@@ -188,12 +195,21 @@ class StepLog(deque[SeenStep]):
 
 
 def master_step(
-    former: TransitionRecord | None, record: TransitionRecord | None, cause: Cause | None, epoch: int, now_ms: int
+    former: TransitionRecord | None,
+    record: TransitionRecord | None,
+    cause: Cause | None,
+    epoch: int,
+    now_ms: int,
+    origin: WorkOrigin | None = None,
 ) -> SeenStep:
-    """Return a master's step from `former` to `record`; None of the two: no znode."""
+    """Return a master's step from `former` to `record`; None of the two: no znode. `origin` None: the record's."""
     about = record if record is not None else former
     assert about is not None, "a step that begins and ends without a znode"
     server = trail.server_of(about)
+    known = None if former is None else former.origin
+    origin = origin or about.origin
+    cause_id = "" if origin is None else origin.cause_id
+    is_new = origin is not None and (known is None or known.cause_id != cause_id)
     return SeenStep(
         now_ms,
         about.key,
@@ -206,6 +222,8 @@ def master_step(
         about.plan_id,
         about.attempt,
         about.last_error,
+        cause_id=cause_id,
+        origin=origin.text if origin is not None and is_new else "",
     )
 
 
@@ -226,6 +244,8 @@ def server_steps(record: TransitionRecord, version: int) -> list[SeenStep]:
             record.plan_id,
             record.attempt,
             "",
+            cause_id="" if record.origin is None else record.origin.cause_id,
+            origin=record.origin.text if record.origin is not None and one.before is None else "",
         )
         for one in trail.untold(record, version)
     ]
@@ -262,6 +282,10 @@ def entry_of(step: SeenStep) -> HistoryEntry:
         step.plan_id,
         step.reason[:DETAIL_MAX],
         step.error[:DETAIL_MAX],
+        False,
+        0,
+        step.cause_id,
+        step.origin[:DETAIL_MAX],
     )
 
 
@@ -273,6 +297,7 @@ def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
     server = trail.server_of(record)
     uuid = "" if server is None else server.uuid
     key, epoch, attempt, plan_id = record.key, record.epoch, record.attempt, record.plan_id
+    cause_id, origin = ("", "") if record.origin is None else (record.origin.cause_id, record.origin.text[:DETAIL_MAX])
     return [
         HistoryEntry(
             at_ms,
@@ -289,6 +314,8 @@ def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
             "",
             False,
             missed,
+            cause_id,
+            origin if before is None else "",
         )
         for before, after, cause, at_ms, missed in trail.untold(record, version)
     ]
@@ -299,17 +326,22 @@ def entries_of_write(write: WriteOffline | DeleteTransition, epoch: int, now_ms:
     former = write.former
     entries = [] if former is None else entries_kept(former, write.version)
     if isinstance(write, WriteOffline):
-        step = master_step(former, write.record, write.cause, epoch, now_ms)
+        step = master_step(former, write.record, write.cause, epoch, now_ms, write.origin)
     elif former is not None:
-        step = master_step(former, None, write.cause, epoch, now_ms)
+        step = master_step(former, None, write.cause, epoch, now_ms, write.origin)
     else:
         return entries
     return [*entries, entry_of(step)]
 
 
-def entries_of_end(record: TransitionRecord, version: int, cause: Cause, epoch: int, now_ms: int) -> list[HistoryEntry]:
-    """Return the entries for a transition that a master of `epoch` deletes as it was read at `version`."""
-    return [*entries_kept(record, version), entry_of(master_step(record, None, cause, epoch, now_ms))]
+def entries_of_end(
+    record: TransitionRecord, version: int, cause: Cause, epoch: int, now_ms: int, origin: WorkOrigin | None = None
+) -> list[HistoryEntry]:
+    """Return the entries for a transition that a master of `epoch` deletes as it was read at `version`.
+
+    `origin` None: the deletion is part of the work that began the transition.
+    """
+    return [*entries_kept(record, version), entry_of(master_step(record, None, cause, epoch, now_ms, origin))]
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------------
@@ -372,8 +404,15 @@ def told(segments: Iterable[HistoryEntry], kept: Iterable[HistoryEntry]) -> list
     return [one for _, one in timed]
 
 
-def concerns(entry: HistoryEntry, *, region_id: str = "", table_id: str = "", server: str = "") -> bool:
-    """Whether an entry is about that region, table (by the ids of its regions) or server (uuid); "" asks for all."""
+def concerns(
+    entry: HistoryEntry, *, region_id: str = "", table_id: str = "", server: str = "", cause_id: str = ""
+) -> bool:
+    """Return whether an entry is about that region, table (by the ids of its regions), server (uuid) and cause.
+
+    "" asks for all.
+    """
+    if cause_id and entry.cause_id != cause_id:
+        return False
     if region_id and entry.region_id != region_id:
         return False
     if table_id and entry.region_id.rpartition(".")[0] != table_id:

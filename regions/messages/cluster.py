@@ -211,6 +211,7 @@ class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):
     plan_id: str = ""
     attempt: int = 0
     error: str = ""
+    cause_id: str = ""
 
 
 class Transitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -221,7 +222,11 @@ class Transitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Done, or accepted; `detail` in words. `places`: where the replicas of a fenced server are open, by server."""
+    """Done, or accepted; `detail` in words. `places`: where the replicas of a fenced server are open, by server.
+
+    `cause_id`: the id under which the log and the history have what the request began.
+    """
 
     detail: str = ""
     places: dict[str, int] = {}
+    cause_id: str = ""

@@ -17,6 +17,7 @@ from regions.records.model import (
     RegionRecord,
     ServerRecord,
     TransitionRecord,
+    WorkOrigin,
 )
 
 # --- master to region server ----------------------------------------------------------------------------------
@@ -52,6 +53,8 @@ class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 0
     reason: str = ""
     close_timeout_ms: int = 60_000
+    #: What began the work; goes into the transition, and from there into the history.
+    origin: WorkOrigin | None = None
 
 
 class OrderOutcome(enum.StrEnum):
@@ -71,6 +74,8 @@ class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: OrderOutcome
     version: int = -1
     error: str = ""
+    #: Cause id of the order.
+    cause_id: str = ""
 
 
 class OpenRegions(msgspec.Struct, frozen=True, tag=True):
@@ -109,6 +114,7 @@ class ReviewReplicas(msgspec.Struct, frozen=True, tag=True):
     start_code: int
     replicas: list[tuple[str, int]]
     cluster: str = ""
+    cause_id: str = ""
 
 
 class AlterOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -117,6 +123,7 @@ class AlterOrder(msgspec.Struct, frozen=True, array_like=True):
     region_id: str
     replica: int
     schema_version: int
+    cause_id: str = ""
 
 
 class AlterRegions(msgspec.Struct, frozen=True, tag=True):
@@ -140,6 +147,7 @@ class PurgeTable(msgspec.Struct, frozen=True, tag=True):
     start_code: int
     table_id: str
     cluster: str = ""
+    cause_id: str = ""
 
 
 class Purged(msgspec.Struct, frozen=True, tag=True):

@@ -85,6 +85,8 @@ class Tables(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     tables: list[TableSummary]
     as_of: AsOf | None = None
+    #: Of the answer to a change: the id under which the log and the history have what the request began.
+    cause_id: str = ""
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -92,6 +92,17 @@ class Incarnation(msgspec.Struct, frozen=True, order=True):
         return f"{self.uuid}@{self.start_code}"
 
 
+class WorkOrigin(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What began a chain of work (`regions/cluster/causes.py`): its cause id, and in words what it was.
+
+    Where the words stand in the history already, only the id is kept. Nothing is decided by either: a build that does
+    not know the field drops it, and the history then has steps without a cause id.
+    """
+
+    cause_id: str
+    text: str = ""
+
+
 class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of the ephemeral `/servers/<uuid>`: a live region server."""
 
@@ -336,6 +347,9 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     deaths: int = 0
     #: In CLOSED, and in OFFLINE while it is parked: what the server found wrong with its rows.
     damage: str = ""
+    #: What began the work that this transition is part of; with words only in CLOSING and CLOSED, which no master has
+    #: written into the history yet.
+    origin: WorkOrigin | None = None
 
     @property
     def key(self) -> str:
@@ -352,6 +366,7 @@ class FenceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     epoch: int = 0
     at_ms: int = 0
+    origin: WorkOrigin | None = None
 
 
 class BarRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -386,6 +401,7 @@ class MoveBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     plan_id: str = ""
     epoch: int = 0
     at_ms: int = 0
+    origin: WorkOrigin | None = None
 
 
 class PlanState(enum.StrEnum):
@@ -546,6 +562,7 @@ __all__ = [
     "TableState",
     "TabletState",
     "TransitionRecord",
+    "WorkOrigin",
     "check_ranges",
     "split_ranges",
 ]

@@ -70,6 +70,8 @@ class OpenRegion(msgspec.Struct):
     evict: Incarnation | None = None
     token: int = 0
     schema_version: int = 0
+    #: Cause id of the order, for the log.
+    cause_id: str = ""
 
 
 class SchemaChanged(msgspec.Struct):
@@ -86,6 +88,8 @@ class CloseRegion(msgspec.Struct):
     key: Key
     number: int
     region: RegionRecord
+    #: Cause id of the order, for the log.
+    cause_id: str = ""
 
 
 class AskAlive(msgspec.Struct):

@@ -11,9 +11,11 @@ opener that does something dear once for many regions does it rarely when there 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
@@ -34,7 +36,7 @@ from regions.messages import (
 )
 from regions.records import znodes
 from regions.records.kinds import KV, can_open
-from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord
+from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord, WorkOrigin
 from regions.records.znodes import CorruptZnode, Layout
 from regionserver.metrics import Metrics
 from regionserver.opener import Opening, OwnerHeld, RegionOpener
@@ -80,8 +82,10 @@ class HostReactor(TimerReactor, ThreadReactor):
 class _Batch:
     """A command's orders, some of them undecided: answered when the last one is decided, or when time is up."""
 
-    def __init__(self, keys: list[tuple[str, int]], results: list[OrderResult | None]) -> None:
+    def __init__(self, keys: list[tuple[str, int]], causes: list[str], results: list[OrderResult | None]) -> None:
         self.keys = keys
+        #: Cause id of each order.
+        self.causes = causes
         self.results = results
         self.missing = sum(result is None for result in results)
         self.answer: Deferred[OrderResults] = Deferred()
@@ -100,8 +104,17 @@ class _Batch:
         if self.timer is not None and self.timer.active():
             self.timer.cancel()
         if not self.answer.called:
-            pairs = zip(self.keys, self.results, strict=True)
-            self.answer.callback(OrderResults([found or _started(*key) for key, found in pairs]))
+            found = [one or _started(*key) for key, one in zip(self.keys, self.results, strict=True)]
+            pairs = zip(found, self.causes, strict=True)
+            self.answer.callback(OrderResults([replace(one, cause_id=cause_id) for one, cause_id in pairs]))
+
+
+def _causes_of(what: str, origins: Iterable[WorkOrigin | None]) -> list[str]:
+    """Return the cause id of each order; log how many orders of each cause there are."""
+    causes = ["" if one is None else one.cause_id for one in origins]
+    for cause_id, number in Counter(causes).items():
+        log.info("ordered to {what} {number} regions, cause {cause}", what=what, number=number, cause=cause_id or "-")
+    return causes
 
 
 def _started(region_id: str, replica: int) -> OrderResult:
@@ -199,7 +212,8 @@ class Host:
         self._metrics.orders.labels("open").inc(len(orders))
         keys = [(order.transition.region_id, order.transition.replica) for order in orders]
         taken = [self._of_another_kind(order) or self.replicas.order_open(order, epoch, now_ms) for order in orders]
-        return self._answer(keys, taken, answer_within_ms)
+        causes = _causes_of("open", (order.transition.origin for order in orders))
+        return self._answer(keys, causes, taken, answer_within_ms)
 
     def _of_another_kind(self, order: OpenOrder) -> OrderResult | None:
         """Return the failure of an order to open a region of another kind of service than this server's.
@@ -217,9 +231,9 @@ class Host:
         now_ms = self._clock.wall_ms()
         self._metrics.orders.labels("close").inc(len(orders))
         keys = [(order.region_id, order.replica) for order in orders]
-        return self._answer(
-            keys, [self.replicas.order_close(order, epoch, now_ms) for order in orders], answer_within_ms
-        )
+        taken = [self.replicas.order_close(order, epoch, now_ms) for order in orders]
+        causes = _causes_of("close", (order.origin for order in orders))
+        return self._answer(keys, causes, taken, answer_within_ms)
 
     def alter_regions(self, orders: list[AlterOrder]) -> AlterResults:
         """Tell replicas of their tables' schema versions; what each has now, in the orders' order."""
@@ -264,9 +278,9 @@ class Host:
         return phases
 
     def _answer(
-        self, keys: list[tuple[str, int]], taken: list[OrderResult | int], answer_within_ms: int
+        self, keys: list[tuple[str, int]], causes: list[str], taken: list[OrderResult | int], answer_within_ms: int
     ) -> Deferred[OrderResults]:
-        batch = _Batch(keys, [None if isinstance(one, int) else one for one in taken])
+        batch = _Batch(keys, causes, [None if isinstance(one, int) else one for one in taken])
         for at, ticket in enumerate(taken):
             if isinstance(ticket, int):
                 self._batches.setdefault(ticket, []).append((batch, at))
@@ -375,7 +389,8 @@ class Host:
         self._workers.submit(open_it, opened)
 
     def _open_failed(self, job: OpenRegion, error: Exception) -> None:
-        log.warn("{region}-{replica} could not be opened: {error}", region=job.key[0], replica=job.key[1], error=error)
+        log.warn("{region}-{replica} could not be opened: {error} (cause {cause})",
+                 region=job.key[0], replica=job.key[1], error=error, cause=job.cause_id or "-")  # fmt: skip
         self.replicas.open_failed(job.key, job.number, _one_line(error), self._clock.wall_ms())
 
     def _progressed(self, job: OpenRegion) -> None:
@@ -391,8 +406,9 @@ class Host:
         def closed(result: float | Exception) -> None:
             now_ms = self._clock.wall_ms()
             if isinstance(result, Exception):
-                log.error("{region}-{replica} could not be closed: {error}",
-                          region=job.key[0], replica=job.key[1], error=result)  # fmt: skip
+                log.error("{region}-{replica} could not be closed: {error} (cause {cause})",
+                          region=job.key[0], replica=job.key[1], error=result,
+                          cause=job.cause_id or "-")  # fmt: skip
                 self.replicas.close_failed(job.key, job.number, _one_line(result), now_ms)
             else:
                 self._metrics.close_s.observe(result)

@@ -99,6 +99,12 @@ class LocalReplica:
     def __str__(self) -> str:
         return f"{self.key[0]}-{self.key[1]}"
 
+    @property
+    def cause_id(self) -> str:
+        """Cause id of the replica's transition; "" without one."""
+        record = self.record or (None if self.step is None else self.step.record)
+        return "" if record is None or record.origin is None else record.origin.cause_id
+
     def report(self) -> ReplicaReport:
         """Return the replica as a heartbeat reports it."""
         assert self.phase is not None, f"{self} is reported and is not here"

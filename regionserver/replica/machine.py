@@ -516,7 +516,7 @@ class Replicas:
         replica.job_number = self._number()
         replica.opened_token = replica.token
         job = OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict)
-        job.token, job.schema_version = replica.token, replica.schema_version
+        job.token, job.schema_version, job.cause_id = replica.token, replica.schema_version, replica.cause_id
         self._effects.append(job)
         replica.schema_passed = replica.schema_version
 
@@ -532,7 +532,7 @@ class Replicas:
     def _close(self, replica: LocalReplica) -> None:
         assert replica.job_number == 0, f"{replica} is being closed already"
         replica.job_number = self._number()
-        self._effects.append(CloseRegion(replica.key, replica.job_number, replica.region))
+        self._effects.append(CloseRegion(replica.key, replica.job_number, replica.region, replica.cause_id))
 
     def _open_failed(self, replica: LocalReplica, error: str, now_ms: int) -> None:
         replica.error = error

@@ -73,6 +73,7 @@ def closing(order: CloseOrder, me: Incarnation, epoch: int, damage: str, now_ms:
         deadline_ms=now_ms + order.close_timeout_ms,
         took=(now_ms,),
         damage=damage,
+        origin=order.origin,
     )
 
 

@@ -150,6 +150,37 @@ class Takeovers:
         self.cluster.wait_masters(2)
 
 
+def test_one_move_is_one_cause_in_the_history_and_in_both_logs(tmp_path: Path) -> None:
+    """`rk history --cause` lists what one request has led to, and nothing else; the log lines have the same id."""
+    with own_store(tmp_path / "store", 1) as hosts, cluster_on(hosts, tmp_path / "cluster") as cluster:
+        cluster.wait_servers(3)
+        cluster.ask_active(ms.CreateTable("orders", ["m"], wait_ms=30_000), ms.Tables)
+        cluster.wait_settled()
+        moved, other = cluster.regions()
+        at = moved.replicas[0].uuid
+        goal = next(uuid for uuid in map(cluster.uuid_of, cluster.servers) if uuid != at)
+        answer = cluster.ask_active(ms.MoveRegion(moved.region_id, 0, goal, 30_000), ms.Accepted)
+        cluster.ask_active(ms.MoveRegion(other.region_id, 0, "", 30_000), ms.Accepted)
+        cause = answer.cause_id
+        done = run_rk("history", "--cause", cause, "--json", "--store", cluster.hosts)
+        assert done.returncode == 0, done.stderr
+        steps = json.loads(done.stdout)["steps"]
+        assert [(one["region"], one["after"]) for one in steps] == [
+            (moved.region_id, after) for after in ("CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", "")
+        ]
+        assert {one["cause_id"] for one in steps} == {cause}
+        assert steps[0]["origin"].startswith(f"request: MoveRegion {moved.region_id} from 127.0.0.1:")
+        assert [one["origin"] for one in steps[1:]] == [""] * 5
+        lines = run_rk("history", "--cause", cause, "--store", cluster.hosts).stdout.splitlines()
+        assert len(lines) == 6
+        assert all(f"[{cause}" in line for line in lines)
+        logs = {cluster.uuid_of(one): one.log.read_text() for one in cluster.servers}
+        assert at is not None
+        assert f"ordered to close 1 regions, cause {cause}" in logs[at]
+        assert f"ordered to open 1 regions, cause {cause}" in logs[goal]
+        assert f"cause {cause} begins: {steps[0]['origin']}" in cluster.wait_active().log.read_text()
+
+
 @pytest.mark.parametrize("option", ["--no-mirror", "--mirror"])
 def test_the_history_is_the_stores_log(tmp_path: Path, option: str) -> None:
     """Takeovers from the store (cold) and from a mirror (warm), by SIGKILL and SIGTERM, and a cluster startup."""

@@ -130,6 +130,9 @@ class Bench:
         """Servers hear nothing from now on."""
         self.clock.connectTCP = lambda *_args, **_kwargs: None  # type: ignore[method-assign, assignment]
 
+    def caller(self) -> str:
+        return "127.0.0.1:4711"
+
     def now_ms(self) -> int:
         return int(self.clock.seconds() * 1000) + 1_000
 

@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 
 from coord.client.session import SessionState
 from coord.errors import ConnectionLoss
+from master.causes import acting
 from regions import messages as ms
 from regions.records.model import (
     Incarnation,
@@ -23,6 +24,7 @@ from regions.records.model import (
     TableIntent,
     TableRecord,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.records.znodes import decode_cluster, decode_plan, encode
 from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore, lay_ground
@@ -54,6 +56,25 @@ def test_a_short_disconnection_is_ridden_out(bench: Bench) -> None:
     )
     answer = bench.ask(DISABLE)
     assert answer.tables[0].table.intent is TableIntent.DISABLED
+
+
+def test_a_request_is_a_cause_from_its_answer_to_the_orders_that_follow(bench: Bench) -> None:
+    """Two requests at a time: each coroutine acts for its own, whatever else happens between its awaits."""
+    active_master = bench.active_master
+    assert active_master is not None
+    answers: list[ms.Tables] = []
+    bench.ask_into(DISABLE, answers)
+    bench.ask_into(ms.CreateTable("other"), answers)
+    assert acting() is None
+    bench.go_on()
+    assert [one.cause_id for one in answers] == ["e4-1", "e4-2"]
+    world = active_master.assigner.world
+    closing, opening = world.names["orders"].origin, world.names["other"]
+    assert closing == WorkOrigin("e4-1", "request: SetTableIntent orders from 127.0.0.1:4711")
+    [fresh] = [replica for region in opening.regions.values() for replica in region.replicas]
+    assert fresh.origin == WorkOrigin("e4-2", "request: CreateTable other from 127.0.0.1:4711")
+    assert bench.ask(ms.ListTables()).cause_id == "", "reading begins nothing"
+    assert bench.ask(DISABLE).cause_id == "e4-3"
 
 
 def test_in_the_dark_it_does_not_answer_as_the_active_one(bench: Bench) -> None:

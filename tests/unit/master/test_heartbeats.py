@@ -38,7 +38,8 @@ class Reviews:
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[tuple[str, int]]]] = []
 
-    def review(self, server: ServerRecord, replicas: list[tuple[str, int]]) -> None:
+    def review(self, server: ServerRecord, replicas: list[tuple[str, int]], cause_id: str) -> None:
+        assert cause_id.startswith("e")
         self.sent.append((server.uuid, replicas))
 
 

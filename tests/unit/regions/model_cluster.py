@@ -32,6 +32,7 @@ from regions.records.model import (
     TableState,
     TabletState,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.transitions.states import Actor, Cause, check
 
@@ -62,8 +63,15 @@ def transition(
     **more: object,
 ) -> TransitionRecord:
     """A transition of replica 0."""
-    record = TransitionRecord(name, "t1", 0, state, source, destination)
+    record = TransitionRecord(name, "t1", 0, state, source, destination, origin=WorkOrigin("e0-1"))
     return msgspec.structs.replace(record, **more)
+
+
+def caused(effects: list[fx.Effect]) -> list[fx.Effect]:
+    """Check that every effect names the cause of the work that it is part of; return the effects."""
+    for effect in effects:
+        assert all(fx.cause_ids(effect)), f"without a cause: {effect}"
+    return effects
 
 
 Opening = Callable[[str, OpenOrder], "OrderResult | None"]
@@ -76,8 +84,8 @@ class ValidatedAssigner(Assigner):
         super().begin(now_ms, startup=startup)
         self.validate()
 
-    def handle(self, event: ev.Event, now_ms: int) -> None:
-        super().handle(event, now_ms)
+    def handle(self, event: ev.Event, now_ms: int, origin: WorkOrigin | None = None) -> None:
+        super().handle(event, now_ms, origin)
         self.validate()
 
     def tick(self, now_ms: int) -> None:
@@ -186,7 +194,7 @@ class ModelCluster:
 
     def run(self, rounds: int = 200) -> None:
         for _ in range(rounds):
-            effects = self.assigner.take(self.now)
+            effects = caused(self.assigner.take(self.now))
             if not effects:
                 return
             for effect in effects:
@@ -263,7 +271,7 @@ class ModelCluster:
             self.assigner.handle(ev.FenceFailed(uuid), self.now)
             return
         del self.servers[uuid]
-        fence = FenceRecord(effect.server, effect.lease_ms, effect.reason, self.assigner.epoch, self.now)
+        fence = FenceRecord(effect.server, effect.lease_ms, effect.reason, self.assigner.epoch, self.now, effect.origin)
         self.fences[uuid] = fence
         self.assigner.handle(ev.ServerFenced(fence), self.now)
         self.assigner.handle(ev.ServerDown(uuid), self.now)
@@ -419,6 +427,7 @@ class ModelCluster:
             order.intent,
             self.assigner.epoch,
             damage=self.damage.get(key, ""),
+            origin=order.origin,
         )
         found = self.unassigned.get(key)
         version = found[1] if found else self.step(Actor.SERVER, closing, -1, Cause.CLOSE_ORDER)

@@ -129,6 +129,13 @@ class ServerSide(SynchronousTestCase):
         self.pending[1].callback(Answer(10))
         assert [payload.id for payload in self.answers()] == [3, 1]
 
+    def test_a_request_is_known_by_where_it_came_from(self) -> None:
+        """The receiver's log names who asked for something."""
+        assert self.server.caller() == ""
+        self.ask(1, Ask(1))
+        peer = self.transport.getPeer()
+        assert self.server.caller() == f"{peer.host}:{peer.port}"
+
     def test_all_replies_of_a_turn_leave_in_one_write(self) -> None:
         """Two replies of one turn are one write to the transport."""
         writes: list[bytes] = []

@@ -31,7 +31,7 @@ from regions.records.model import (
     TransitionRecord,
 )
 from regions.transitions.states import Actor, Cause, check
-from tests.unit.regions.model_cluster import ModelCluster, region, server
+from tests.unit.regions.model_cluster import ModelCluster, caused, region, server
 
 REGIONS = 12
 UUIDS = ("a", "b", "c", "d")
@@ -81,7 +81,7 @@ class Chaos(ModelCluster):
             self.disturb()
 
     def collect(self) -> None:
-        for effect in self.assigner.take(self.now):
+        for effect in caused(self.assigner.take(self.now)):
             if isinstance(effect, fx.WriteOffline | fx.DeleteTransition):
                 self.pending_writes.append(effect)
             elif isinstance(effect, fx.ReadTransition):
@@ -265,7 +265,15 @@ class Chaos(ModelCluster):
         if self.open.get(key) != me or found is not None:
             return OrderResult(order.region_id, 0, OrderOutcome.REFUSED, error="not open here")
         closing = TransitionRecord(
-            order.region_id, "t1", 0, RegionState.CLOSING, me, order.destination, order.intent, self.assigner.epoch
+            order.region_id,
+            "t1",
+            0,
+            RegionState.CLOSING,
+            me,
+            order.destination,
+            order.intent,
+            self.assigner.epoch,
+            origin=order.origin,
         )
         version = self.step(Actor.SERVER, closing, -1, Cause.CLOSE_ORDER)
         self.dirty.add(order.region_id)

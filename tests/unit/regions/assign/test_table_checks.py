@@ -49,6 +49,11 @@ def test_no_region_of_a_table_that_is_gone_is_assigned(gone: dict[str, object], 
     assert cluster.tables["t1"][0].finished_ms > 0 or "intent" in gone
 
 
+def plain(effects: list[fx.Effect]) -> list[fx.Effect]:
+    """Return the effects without what began them."""
+    return [msgspec.structs.replace(one, origin=None) for one in effects]
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["the picture is newer", "the record has to be read"])
 def test_an_alteration_does_not_keep_regions_closed(known: bool) -> None:
     """The same write is made again, with the newer version."""
@@ -59,7 +64,7 @@ def test_an_alteration_does_not_keep_regions_closed(known: bool) -> None:
     answer(cluster, writes)
     again = cluster.assigner.take(cluster.now)
     if not known:
-        assert again == [fx.ReadTable("t1")], "once for both regions"
+        assert plain(again) == [fx.ReadTable("t1")], "once for both regions"
         cluster.assigner.handle(ev.TableSeen(*cluster.tables["t1"]), cluster.now)
         again = cluster.assigner.take(cluster.now)
     repeated = [one for one in again if isinstance(one, fx.WriteOffline)]
@@ -74,7 +79,7 @@ def test_a_record_that_cannot_be_read_is_read_again() -> None:
     cluster, writes = begun("r1")
     changed(cluster, schema_version=1)
     answer(cluster, writes)
-    assert cluster.assigner.take(cluster.now) == [fx.ReadTable("t1")]
+    assert plain(cluster.assigner.take(cluster.now)) == [fx.ReadTable("t1")]
     cluster.assigner.tick(cluster.now + cluster.config.reask_ms - 1)
     assert cluster.assigner.take(cluster.now) == []
     cluster.assigner.tick(cluster.now + cluster.config.reask_ms)

@@ -137,7 +137,7 @@ def test_a_broken_invariant_is_noticed(statement: str, sentence: str) -> None:
         "Server": Server,
         "replace": msgspec.structs.replace,
         "write": PendingWrite(Cause.DONE, None, None),
-        "accept": lambda move_id: assigner._moves.accept(MoveBatch(move_id, (move,))),
+        "accept": lambda move_id: assigner._moves.accept(MoveBatch(move_id, (move,)), assigner.causes.current()),
         "give": lambda one, state, to: world.set_transition(one, transition(state, None, to, "r1"), 0, 0),
     }
     exec(statement, names)

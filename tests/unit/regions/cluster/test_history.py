@@ -37,7 +37,7 @@ from regions.cluster.history import (
     told,
     unpack,
 )
-from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.records.model import Incarnation, RegionState, TransitionRecord, WorkOrigin
 from regions.transitions.states import Actor, Cause
 
 KEY = "t1.0001-0"
@@ -189,6 +189,61 @@ def test_a_masters_write_tells_the_servers_steps_before_it_and_itself() -> None:
         ("CLOSING", "close order", 3),
         ("", "startup wipe", 9),
     ]
+
+
+def test_every_entry_has_its_cause_and_the_first_of_a_cause_says_what_began() -> None:
+    """A server's CLOSING brings the words along; a step under another cause has words of its own."""
+    asked, death = WorkOrigin("e3-5", "request: MoveRegion t1.0001"), WorkOrigin("e4-1", "znode: server s2 is gone")
+    closed = msgspec.structs.replace(record(RegionState.CLOSED, 5, 6), origin=asked)
+    goes_on = WriteOffline(KEY, record(RegionState.OFFLINE, base=2), RegionState.CLOSED, 1, Cause.MOVE_CONTINUES)
+    goes_on.former, goes_on.origin = closed, asked
+    entries = entries_of_write(goes_on, 3, 7)
+    assert [(one.after, one.cause_id, one.origin) for one in entries] == [
+        ("CLOSING", "e3-5", asked.text),
+        ("CLOSED", "e3-5", ""),
+        ("OFFLINE", "e3-5", ""),
+    ]
+    opening = msgspec.structs.replace(record(RegionState.OPENING, 8, base=2), origin=WorkOrigin("e3-5"))
+    again = WriteOffline(KEY, record(RegionState.OFFLINE, base=4), RegionState.OPENING, 3, Cause.SERVER_DEATH)
+    again.former, again.origin = opening, death
+    entries = entries_of_write(again, 4, 9)
+    assert [(one.after, one.cause_id, one.origin) for one in entries] == [
+        ("OPENING", "e3-5", ""),
+        ("OFFLINE", "e4-1", death.text),
+    ]
+    wiped = entries_of_end(opening, 3, Cause.STARTUP_WIPE, 9, 8, WorkOrigin("e9-1", "takeover: epoch 9 begins"))
+    assert [(one.cause_id, one.origin) for one in wiped] == [("e3-5", ""), ("e9-1", "takeover: epoch 9 begins")]
+    assert unpack(pack(wiped)) == wiped
+    assert [one.after for one in wiped if concerns(one, cause_id="e9-1")] == [""]
+
+
+def test_entries_of_earlier_builds_have_no_cause_and_builds_without_causes_read_ours() -> None:
+    """docs/compatibility.md: both fields come last, so either build reads the other's segments."""
+
+    class Former(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+        """An entry as the build before cause ids has it."""
+
+        at_ms: int
+        key: str
+        actor: str
+        before: str
+        after: str
+        cause: str
+        server: str = ""
+        epoch: int = 0
+        attempt: int = 0
+        plan_id: str = ""
+        reason: str = ""
+        detail: str = ""
+        inferred: bool = False
+        missed: int = 0
+
+    old = Former(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3)
+    data = module._MAGIC + zlib.compress(msgspec.msgpack.encode([old]))
+    [read] = unpack(data)
+    assert (read.key, read.after, read.cause_id, read.origin) == (KEY, "OFFLINE", "", "")
+    ours = HistoryEntry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3, cause_id="e3-1", origin="timer: x")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode([ours]), type=list[Former]) == [old]
 
 
 def test_what_a_master_learns_of_a_znode_is_only_what_is_new_to_it() -> None:

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -24,6 +26,7 @@ from regions.records.model import (
     ReplicaLocation,
     ServerRecord,
     TransitionRecord,
+    WorkOrigin,
 )
 from regionserver import workers as workers_module
 from regionserver.metrics import Metrics
@@ -286,6 +289,30 @@ class HostTests(SynchronousTestCase):
         self.settle()
         assert self.outcomes(answer) == [OrderOutcome.REFUSED] * 2
         assert self.state("r0") is RegionState.OFFLINE
+
+    def test_the_cause_of_an_order_is_in_the_steps_the_answer_and_the_log(self) -> None:
+        """So that `rk history --cause` and this server's log tell of the same work."""
+        lines: list[str] = []
+        observer = lambda event: lines.append(formatEvent(event))  # noqa: E731 - an observer is a callable
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        move = WorkOrigin("e4-2", "request: MoveRegion r0")
+        [order] = self.orders(1)
+        caused = msgspec.structs.replace(order.transition, origin=WorkOrigin("e4-1"))
+        self.store.znodes[PATHS.transition("r0", 0)] = (znodes.encode(caused), 3)
+        answer = self.host.open_regions([msgspec.structs.replace(order, transition=caused)], 4, 5000)
+        self.settle()
+        assert [one.cause_id for one in self.successResultOf(answer).results] == ["e4-1"]
+        opened = znodes.decode_transition(self.store.znodes[PATHS.transition("r0", 0)][0])
+        assert (opened.state, opened.origin) == (RegionState.OPENED, WorkOrigin("e4-1"))
+        del self.store.znodes[PATHS.transition("r0", 0)]
+        answer = self.host.close_regions([CloseOrder("r0", "t", 0, origin=move)], 4, 0)
+        assert [one.cause_id for one in self.successResultOf(answer).results] == ["e4-2"], "STARTED has it as well"
+        self.settle()
+        closed = znodes.decode_transition(self.store.znodes[PATHS.transition("r0", 0)][0])
+        assert (closed.state, closed.origin) == (RegionState.CLOSED, move)
+        assert lines[0] == "ordered to open 1 regions, cause e4-1"
+        assert lines[-1] == "ordered to close 1 regions, cause e4-2"
 
     def test_a_region_that_the_store_knows_elsewhere_is_not_closed_here(self) -> None:
         """RT-26: CLOSING is created by the server that has the region open, and by no other."""

@@ -1,0 +1,141 @@
+"""Cause ids: which request, znode event, heartbeat, timer or takeover began a chain of work. Pure.
+
+The active master numbers the beginnings of its tenure: `e12-3f` is the 63rd beginning under epoch 12. No chance is
+involved, so a simulation gives the same ids every time. The id goes with everything that follows:
+
+    event -> effects of the assigner -> transition record, orders to servers -> the servers' steps -> history
+
+A transition keeps the id of the work that began the transition, under later masters as well. A transition gets another
+id when something new takes it over: its server dies, or an operator has a parked region tried again.
+
+What began is text whose first word says of which sort it is: request, znode, heartbeat, timer or takeover.
+"""
+
+from __future__ import annotations
+
+from regions.cluster import events as ev
+from regions.cluster.entities import Replica, Server
+from regions.cluster.state import ClusterState
+from regions.records.model import ServerRecord, TransitionRecord, WorkOrigin
+
+
+class Causes:
+    """The origins of one active master, and the origin of what the assigner does right now.
+
+    Most events begin nothing: they continue the work on a replica. So an origin gets its id when it is first used.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._last = 0
+        self._acting: WorkOrigin | None = None
+        self._what: ev.Event | str = f"takeover: epoch {epoch} begins"
+        self._begun: list[WorkOrigin] = []
+
+    def begin(self, text: str) -> WorkOrigin:
+        """Return the origin of a new chain of work; `text` says what began."""
+        assert text.partition(":")[0] in SORTS, text
+        self._last += 1
+        origin = WorkOrigin(f"e{self._epoch}-{self._last:x}", text)
+        self._begun.append(origin)
+        return origin
+
+    def act_for(self, origin: WorkOrigin | None, what: ev.Event | str) -> None:
+        """Let what the assigner does from now on belong to `origin`; if that is None, to `what`, which begins here."""
+        self._acting = origin
+        self._what = what
+
+    def current(self) -> WorkOrigin:
+        """Return the origin that the assigner acts for. An id without text can be continued, and begins nothing."""
+        if self._acting is None or not self._acting.text:
+            self._acting = self.begin(self._what if isinstance(self._what, str) else describe(self._what))
+        return self._acting
+
+    def told(self, known: WorkOrigin | None) -> WorkOrigin:
+        """Return `known` if it has words for the history, else the origin that the assigner acts for."""
+        return known if known is not None and known.text else self.current()
+
+    def take_begun(self) -> list[WorkOrigin]:
+        """Return the origins that began since the last call, for the log."""
+        begun, self._begun = self._begun, []
+        return begun
+
+
+def continued(event: ev.Event, world: ClusterState) -> WorkOrigin | None:
+    """Return the origin of the work that `event` continues; None: the event begins new work."""
+    match event:
+        case ev.WriteDone() | ev.WriteFailed():
+            replica = world.replicas.get(event.key)
+        case ev.TransitionRead():
+            replica = world.replicas.get(f"{event.region_id}-{event.replica}")
+        case ev.MovesAccepted():
+            return event.batch.origin
+        case ev.ServerFenced():
+            return event.fence.origin
+        case _:
+            return None
+    return None if replica is None else replica.origin
+
+
+def is_part_of(origin: WorkOrigin | None, transition: TransitionRecord) -> bool:
+    """Return whether the work that `origin` began is still that which the transition is part of."""
+    return origin is None or (transition.origin is not None and origin.cause_id == transition.origin.cause_id)
+
+
+def origin_of_close(replica: Replica, server: Server) -> WorkOrigin | None:
+    """Return what makes a replica at rest leave its server; None: what the assigner acts for now."""
+    if not replica.region.table.wants_open:
+        return replica.region.table.origin
+    if not replica.wants_open or replica.is_damaged:
+        return None
+    return replica.origin if replica.move is not None else server.origin
+
+
+#: First words of an origin's text.
+SORTS = frozenset({"request", "znode", "heartbeat", "timer", "takeover"})
+
+
+def describe(event: ev.Event) -> str:
+    """Return what `event` is in words, for an event that nobody has named an origin of."""
+    match event:
+        case ev.ServerUp():
+            leaving = " is about to stop" if event.record.leaving else " has registered"
+            return f"znode: server {_address(event.record)}{leaving}"
+        case ev.ServerDown():
+            return f"znode: the registration of server {event.uuid} is gone"
+        case ev.ServerFenced():
+            return f"znode: server {_address(event.fence.server)} is fenced"
+        case ev.DrainingSeen():
+            return "znode: the marks of draining servers have changed"
+        case ev.BarsSeen():
+            return "znode: the bars of fenced servers have changed"
+        case ev.TableSeen():
+            return f"znode: the record of table {event.record.name} has changed"
+        case ev.RegionSeen():
+            return f"znode: the record of region {event.record.region_id} has changed"
+        case ev.TransitionRead():
+            return f"znode: the transition of {event.region_id}-{event.replica} has changed"
+        case ev.ReplicasReported():
+            return f"heartbeat: report of server {event.server}"
+        case ev.OrdersAnswered() | ev.OrdersLost() | ev.AltersAnswered() | ev.AltersLost():
+            return "timer: a server's orders were answered or timed out"
+        case ev.MovesAccepted():
+            return f"request: batch {event.batch.move_id} of moves ({event.batch.reason})"
+        case ev.MoveRequested() | ev.RetryRequested():
+            return f"request: {type(event).__name__} {event.key}"
+        case ev.FenceRequested():
+            return f"request: FenceRequested {event.uuid}"
+        case ev.MovesWithdrawn() | ev.PlanReady():
+            return f"request: {type(event).__name__} {event.plan_id}"
+        case ev.WriteDone() | ev.WriteFailed():
+            return f"znode: answer to the write of {event.key}"
+        case ev.FenceFailed():
+            return f"znode: server {event.uuid} could not be fenced"
+        case ev.FinishAnswered():
+            return f"znode: the closed table {event.table_id} was looked at"
+        case _:
+            return f"znode: the replacement of region {event.region_id} was answered"
+
+
+def _address(record: ServerRecord) -> str:
+    return f"{record.host}:{record.port}"
