@@ -24,8 +24,8 @@ from coord.offline.directory import Progress, StoppedDirectory
 from coord.offline.directory import ReadOnlyDisk as _Disk
 from coord.offline.verify import Comparison, DirectoryReport, check, compare
 from coord.raft.membership import decode_configuration
+from coord.storage.records import BaseItem, HardStateItem, LogItem, LogRecord, SegmentItem
 from coord.storage.snapshot import MAGIC, SnapshotReader
-from coord.storage.wal import BaseItem, HardStateItem, LogItem, LogRecord, SegmentItem
 from coord.tree.machine import StateMachine
 from coord.tree.node import STAT, Znode
 

@@ -27,8 +27,9 @@ from coord.raft.membership import Configuration
 from coord.server.recovery.startup import SNAPSHOT_FOLDER, WAL_FOLDER
 from coord.server.service import encode_meta
 from coord.storage.backup import CRC, HEAD, MAGIC, PIECE_BYTES, decode_head, decode_manifest
+from coord.storage.records import Batch
 from coord.storage.snapshot import SnapshotMeta, SnapshotReader, Snapshots
-from coord.storage.wal import Batch, open_wal
+from coord.storage.wal import open_wal
 from coord.tree.command import Command
 from coord.tree.machine import StateMachine
 from coord.wire.opcodes import OP_EXPIRE

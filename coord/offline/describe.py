@@ -11,7 +11,7 @@ from typing import Any, Final
 from coord.errors import RemoteProtocolError
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NOOP, NORMAL
-from coord.storage.wal import LogItem
+from coord.storage.records import LogItem
 from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
 from coord.tree.levels import decode_level
 from coord.wire import opcodes as op

@@ -13,8 +13,9 @@ from coord.env import DiskFile
 from coord.env_os import OsDisk, OsFile
 from coord.errors import ConfigError, CorruptRecord, ForeignDirectory
 from coord.server.recovery.startup import SNAPSHOT_FOLDER, WAL_FOLDER
+from coord.storage.reading import SegmentReader
+from coord.storage.records import LogRecord
 from coord.storage.snapshot import SnapshotReader
-from coord.storage.wal import LogRecord, SegmentReader
 
 META: Final = "meta.json"
 LOCK: Final = "lock"

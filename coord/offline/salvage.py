@@ -26,8 +26,9 @@ from coord.server.config.addresses import config_text
 from coord.server.membership.joining import MARK
 from coord.server.recovery.startup import WAL_FOLDER
 from coord.storage.backup import CRC, BackupManifest
+from coord.storage.reading import Recovered, SegmentReader
+from coord.storage.records import LogItem
 from coord.storage.snapshot import SnapshotMeta, encode_snapshot
-from coord.storage.wal import LogItem, Recovered, SegmentReader
 from coord.tree.machine import StateMachine
 
 #: Entries between two reports of progress.

@@ -22,7 +22,8 @@ from coord.server.config.addresses import config_text
 from coord.server.recovery.repair import covered_alone
 from coord.server.recovery.startup import WAL_FOLDER, TermSpent, check_term
 from coord.storage.extent import check_end, check_files, number_of, read_extent
-from coord.storage.wal import LogItem, LogRecord, Recovered
+from coord.storage.reading import Recovered
+from coord.storage.records import LogItem, LogRecord
 from coord.tree.command import Command, decode_group, encode_command
 from coord.tree.machine import StateMachine
 from coord.tree.node import Znode

@@ -68,7 +68,7 @@ from coord.server.snapshots.policy import SnapshotPolicy
 from coord.server.snapshots.transfers import SnapshotTransfers
 from coord.server.submission import Submission
 from coord.storage import snapshot as files
-from coord.storage.wal import Batch
+from coord.storage.records import Batch
 from coord.storage.writer import LogWriter
 from coord.tree.command import decode_group
 from coord.tree.machine import StateMachine

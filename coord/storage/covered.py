@@ -29,15 +29,14 @@ from typing import Final
 from coord.env import Disk, read_file, replace_file
 from coord.errors import CorruptRecord, StorageError
 from coord.storage.extent import ExtentFile, check_end, check_files, number_of, read_extent
-from coord.storage.wal import (
+from coord.storage.reading import Recovered, SegmentReader
+from coord.storage.records import (
     MAGIC,
     HardStateItem,
     Item,
     LogItem,
     LogRecord,
-    Recovered,
     SegmentItem,
-    SegmentReader,
     encode_header,
     encode_record,
     encode_seal,

@@ -23,7 +23,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from coord.storage.wal import Batch, Wal
+from coord.storage.records import Batch
+from coord.storage.wal import Wal
 
 FULL_RETRY_S: Final = 0.5
 #: A disk is fast after so many writes in a row of which each took no longer than this; a slower one asks for as many

@@ -13,7 +13,7 @@ from coord.offline.directory import StoppedDirectory
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.config.addresses import config_text
-from coord.storage.wal import LogItem
+from coord.storage.records import LogItem
 from coord.tree.command import decode_group
 from coord.tree.machine import CommandOutcome, StateMachine
 from regions import messages as ms

@@ -29,7 +29,8 @@ from coord.raft.messages import (
 )
 from coord.server.config.settings import StoreSettings
 from coord.server.peers import codec, hello_frames, raft_frames
-from coord.storage.wal import Batch, open_wal
+from coord.storage.records import Batch
+from coord.storage.wal import open_wal
 from coord.tree.levels import SUPPORTED
 from tests.e2e.clusters import run_rk
 from tests.e2e.test_store_cluster import Cluster

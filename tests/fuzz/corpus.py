@@ -10,7 +10,7 @@ from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, RaftSnapshot
 from coord.rpc import wire
 from coord.server.peers import codec, hello_frames, raft_frames
-from coord.storage.wal import Batch
+from coord.storage.records import Batch
 from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_group, encode_identities
 from coord.tree.machine import StateMachine
 from coord.wire import records as r

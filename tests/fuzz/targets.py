@@ -28,7 +28,8 @@ from coord.raft.membership import decode_configuration
 from coord.rpc import wire as rpc_wire
 from coord.server.node import Node
 from coord.server.peers import codec, hello_frames, raft_frames
-from coord.storage.wal import MAGIC, Recovered, SegmentReader
+from coord.storage.reading import Recovered, SegmentReader
+from coord.storage.records import MAGIC
 from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
 from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.watches import WatchTable

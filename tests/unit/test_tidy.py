@@ -26,7 +26,6 @@ FUNCTION_LINES_MAX: Final = 85
 
 LONG_FILES: Final = {
     "coord.raft.core": 740,
-    "coord.storage.wal": 690,
     "regions.assign.assigner": 790,
     "master.active": 700,
 }

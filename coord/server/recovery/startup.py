@@ -19,8 +19,10 @@ from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import LEVEL, Entry, HardState, bootstrap
 from coord.raft.messages import RaftSnapshot as RaftSnapshot
+from coord.storage.reading import Recovered
+from coord.storage.records import Batch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import SEGMENT_BYTES, Batch, Recovered, Wal, open_wal
+from coord.storage.wal import SEGMENT_BYTES, Wal, open_wal
 from coord.tree.levels import SUPPORTED, decode_level
 from coord.tree.machine import StateMachine
 

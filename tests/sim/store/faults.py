@@ -10,7 +10,7 @@ from typing import Any, Final
 from twisted.logger import LogEvent, globalLogPublisher
 
 from coord.raft import core as core_module
-from coord.storage.wal import MAGIC, SEAL_MAGIC
+from coord.storage.records import MAGIC, SEAL_MAGIC
 from tests.sim.raft.chance import Chance
 from tests.sim.raft.checks import Violation
 from tests.sim.raft.plan import Failure, Plan

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from typing import Final
 
 from coord.errors import CorruptRecord
-from coord.storage.wal import Batch, Wal, open_wal
+from coord.storage.records import Batch
+from coord.storage.wal import Wal, open_wal
 from tests.sim.raft.chance import Chance
 from tests.sim.raft.checks import Violation
 from tests.sim.store.disk import SimDisk

@@ -13,8 +13,9 @@ from coord.errors import RemoteProtocolError
 from coord.raft.core import RaftCore
 from coord.raft.messages import CANDIDATE, Message, Ready
 from coord.raft.trace import Recorder, started
+from coord.storage.records import Batch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import Batch, Wal
+from coord.storage.wal import Wal
 from coord.storage.writer import FULL_RETRY_S, WriterEvents
 from coord.tree.machine import StateMachine
 from tests.sim.raft.checks import Violation

@@ -24,7 +24,7 @@ from coord.server.recovery import repair
 from coord.server.submission import Submission
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
-from coord.storage.wal import Batch
+from coord.storage.records import Batch
 from coord.storage.writer import InlineWriter
 from coord.tree import machine as machine_module
 from coord.tree import snapshot as tree_snapshot

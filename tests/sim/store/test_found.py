@@ -8,8 +8,9 @@ from collections import deque
 import pytest
 
 from coord.server.peers import codec
+from coord.storage.records import Batch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import Batch, SyncFailed, open_wal
+from coord.storage.wal import SyncFailed, open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
 from tests.sim.raft.chance import Chance

@@ -20,8 +20,9 @@ from coord.server.recovery.startup import recover
 from coord.server.service import encode_meta
 from coord.storage.backup import BackupManifest, backup_pieces
 from coord.storage.extent import NAME as EXTENT
+from coord.storage.records import SEAL_MAGIC, Batch, LogItem
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import SEAL_MAGIC, Batch, LogItem, open_wal
+from coord.storage.wal import open_wal
 from coord.tree.command import encode_command, encode_create_session, encode_group, encode_identities
 from coord.tree.machine import StateMachine
 from coord.wire import records as r

@@ -16,7 +16,8 @@ from coord.raft.bounds import TERM_MAX
 from coord.raft.membership import Configuration
 from coord.server.recovery.startup import TermSpent, recover
 from coord.server.service import encode_meta
-from coord.storage.wal import Batch, open_wal
+from coord.storage.records import Batch
+from coord.storage.wal import open_wal
 from tests.support.store_nodes import SeededRng
 from tests.unit.coord.offline.test_offline import CLUSTER, history, make
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
-from coord.storage.wal import Batch, Recovered, open_wal
+from coord.storage.reading import Recovered
+from coord.storage.records import Batch
+from coord.storage.wal import open_wal
 from tests.support.disks import MemoryDisk, MemoryFile
 
 FOLDER = "wal"

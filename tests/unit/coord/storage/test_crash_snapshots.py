@@ -13,8 +13,9 @@ import pytest
 
 from coord.raft.membership import Configuration
 from coord.server.recovery.startup import recover
+from coord.storage.records import Batch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import Batch, open_wal
+from coord.storage.wal import open_wal
 from coord.tree.command import encode_command, encode_create_session, encode_group
 from coord.tree.machine import StateMachine
 from coord.wire import opcodes as op

@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 
 from coord.errors import CorruptRecord, StorageError
 from coord.storage.extent import NAME
-from coord.storage.wal import (
-    SEAL_MAGIC,
-    BaseItem,
-    Batch,
-    Item,
-    LogItem,
-    Recovered,
-    SyncFailed,
-    Wal,
-    encode_seal,
-    open_wal,
-)
+from coord.storage.reading import Recovered
+from coord.storage.records import SEAL_MAGIC, BaseItem, Batch, Item, LogItem, encode_seal
+from coord.storage.wal import SyncFailed, Wal, open_wal
 from tests.support.disks import MemoryDisk
 
 FOLDER = "wal"
@@ -456,7 +447,7 @@ def test_newer_format_is_refused() -> None:
     """A log of a later version is not guessed at."""
     disk = MemoryDisk()
     wal, _ = reopen(disk)
-    import coord.storage.wal as module
+    import coord.storage.records as module
 
     original = module.VERSION
     try:

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from coord.storage.wal import Batch, open_wal
+from coord.storage.records import Batch
+from coord.storage.wal import open_wal
 from coord.storage.writer import FAST_IN_A_ROW, FAST_S, InlineWriter, ThreadWriter
 from tests.support.disks import MemoryDisk
 from tests.support.helpers import PATIENCE_S, eventually

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from coord.storage import writer as module
-from coord.storage.wal import Batch, open_wal
+from coord.storage.records import Batch
+from coord.storage.wal import open_wal
 from coord.storage.writer import ThreadWriter
 from tests.support.disks import MemoryDisk
 from tests.support.interleave import Interleaving, plans

@@ -11,7 +11,8 @@ import pytest
 
 from coord.env_os import OsDisk
 from coord.server.admin.readiness import LOOK_MS, STALL_MS, DirectoryGone, Readiness
-from coord.storage.wal import Batch, Wal, open_wal
+from coord.storage.records import Batch
+from coord.storage.wal import Wal, open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest

@@ -10,8 +10,9 @@ from coord.errors import OK, CorruptRecord, StorageError
 from coord.raft.membership import Configuration
 from coord.server.membership.joining import MARK
 from coord.server.recovery.repair import ASIDE, IrreparableError, recover_or_repair
+from coord.storage.records import MAGIC, Batch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import MAGIC, Batch, open_wal
+from coord.storage.wal import open_wal
 from coord.tree.machine import StateMachine
 from coord.wire import opcodes as op
 from coord.wire import records

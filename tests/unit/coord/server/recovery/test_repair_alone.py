@@ -17,8 +17,10 @@ from coord.raft.messages import CONFIG
 from coord.server.membership.joining import MARK
 from coord.server.recovery.repair import ASIDE, IrreparableError, recover_or_repair
 from coord.server.recovery.startup import Recovery, recover
+from coord.storage.reading import SegmentReader
+from coord.storage.records import Batch, LogItem, encode_header, encode_record
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import Batch, LogItem, SegmentReader, encode_header, encode_record, open_wal
+from coord.storage.wal import open_wal
 from coord.tree.machine import StateMachine
 from tests.support.disks import MemoryDisk
 from tests.support.store_nodes import SeededRng

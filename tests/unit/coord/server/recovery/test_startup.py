@@ -7,8 +7,9 @@ import pytest
 from coord.errors import StorageError
 from coord.raft.membership import Configuration
 from coord.server.recovery.startup import Recovery, recover
+from coord.storage.records import Batch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import Batch, open_wal
+from coord.storage.wal import open_wal
 from coord.tree.machine import StateMachine
 from tests.support.disks import MemoryDisk
 from tests.support.store_nodes import SeededRng
