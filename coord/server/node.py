@@ -334,7 +334,7 @@ class Node:
         core = self.core
         if core.role != FOLLOWER or core.log.handed == core.log.commit or self.failure is not None:
             return
-        began_ms = self.pipeline.now_ms = self._clock.monotonic_ms()
+        began_ms = self.clients.now_ms = self._clock.monotonic_ms()
         while core.has_ready() and self._clock.monotonic_ms() - began_ms <= TURN_MS_MAX:
             self._perform(core.ready())
 
@@ -347,7 +347,7 @@ class Node:
         if self.failure is not None:
             return False
         core = self.core
-        now_ms = self.pipeline.now_ms = self._clock.monotonic_ms()
+        now_ms = self.clients.now_ms = self._clock.monotonic_ms()
         try:
             has_more = self._transfers.step(now_ms)
         except UnsupportedLevel as error:

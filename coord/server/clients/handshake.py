@@ -87,7 +87,8 @@ class SessionHandshake:
         pending = Pending(0, opcode, 0)
         connection.pending.append(pending)
         command = encode_command(session_id, self._origin, 0, opcode, body)
-        self._proposals.waiting.append(Sent(session_id, self._origin, 0, command, connection, pending))
+        now_ms = self._clients.now_ms
+        self._proposals.waiting.append(Sent(session_id, self._origin, 0, command, connection, pending, now_ms))
 
     def _open_read_only(self, connection: Connection, request: ConnectRequest, new_id: int) -> None:
         """Start a session for reads alone; `new_id` is the id of a new session."""

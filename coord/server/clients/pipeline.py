@@ -110,8 +110,6 @@ class Pipeline:
         self.on_membership_request: Callable[[Connection, Pending], None] = _ignore_membership_request
         #: Reads wait for a read index, as behind a sync.
         self.is_linearizable = False
-        #: The time at the end of the last turn, as good as any within one turn.
-        self.now_ms = 0
 
     def serve(self, machine: StateMachine) -> None:
         """Answer from this state from now on."""
@@ -325,7 +323,7 @@ class Pipeline:
             self._advance(connection)
             return
         command = encode_command(session_id, owner, cxid, opcode, body)
-        self._proposals.waiting.append(Sent(session_id, owner, cxid, command, connection, waiting, self.now_ms))
+        self._proposals.waiting.append(Sent(session_id, owner, cxid, command, connection, waiting, self.clients.now_ms))
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -378,7 +376,7 @@ class Pipeline:
                 waiting.closes = True
             elif waiting.opcode == op.OP_SASL:
                 body = waiting.body
-        self.clients.latency.add(self.now_ms - sent.since_ms)
+        self.clients.latency.add(self.clients.now_ms - sent.since_ms)
         waiting.reply = encode_reply_frame(waiting.xid, outcome.zxid, outcome.err, body)
         if outcome.err == SESSION_EXPIRED or outcome.err == SESSION_MOVED:
             waiting.closes = True

@@ -27,6 +27,8 @@ class ClientTable:
         self.received = 0
         self.events_sent = 0
         self.latency = Latency()
+        #: Monotonic time at the end of the last turn, as good as any other within one turn.
+        self.now_ms = 0
         self._connection_count = 0
 
     def connect(self, transport: ClientTransport, address: str, port: int, now_ms: int) -> Connection:

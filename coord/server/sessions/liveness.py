@@ -47,7 +47,7 @@ class Liveness:
 
         The time is that of the turn's end: all requests of the turn came before it.
         """
-        return self.contact.holds(self._context.pipeline.now_ms)
+        return self.contact.holds(self._context.clients.now_ms)
 
     # --- every node
 

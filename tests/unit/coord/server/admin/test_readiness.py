@@ -16,7 +16,7 @@ from coord.storage.wal import Wal, open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest
-from tests.support.store_nodes import TICK_MS, StoreNodes
+from tests.support.store_nodes import TICK_MS, Client, StoreNodes
 
 
 def readiness_of(nodes: StoreNodes, i: int) -> Readiness:
@@ -90,6 +90,18 @@ def test_a_node_whose_writes_wait_is_not_ready() -> None:
     run(nodes, others, 20 * TICK_MS)
     assert client.xids() == [1, 2]
     assert others.why_not() == ""
+
+
+def test_a_session_that_has_just_been_asked_for_is_no_write_that_waits() -> None:
+    """A command to open a session carries the time at which it came, as every other does."""
+    nodes = StoreNodes(3)
+    node = nodes.leader()
+    readiness = readiness_of(nodes, node.settings.node_id)
+    run(nodes, readiness, 2 * STALL_MS)
+    Client(node, nodes.clock).connect()
+    assert len(node.proposals.waiting) == 1
+    readiness.tick()
+    assert readiness.why_not() == ""
 
 
 def test_without_a_leader_nobody_is_ready() -> None:
