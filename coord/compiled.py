@@ -26,14 +26,14 @@ _LIBRARY: Final = "store__mypyc"
 _STAMP: Final = "compiled.stamp"
 
 _MODULES: Final = {
-    "raft": "bounds core leadership log membership messages output progress quorum reads settings",
+    "raft": "bounds core follower leadership log membership messages persistence progress quorum reads",
     "server": "node node_settings submission",
     "server/clients": "connection handshake listener pipeline proposals syncs table",
     "server/net": "stream",
     "server/peers": "accepting codec dialing hello_frames link link_context raft_frames snapshot_transfer",
     "server/recovery": "divergence",
     "server/snapshots": "policy transfers",
-    "tree": "acl command datatree levels machine node paths plan quota reads requests sessions snapshot watches",
+    "tree": "acl command datatree levels machine node plan quota reads sessions snapshot watches",
     "wire": "client_conn codec jute opcodes values",
 }
 #: What is compiled, relative to the root of the source tree.

@@ -2,7 +2,7 @@
 
 The core trusts the members of its group, but not every byte that arrives in their name. A message that breaks a bound
 or contradicts itself raises InvalidMessage before anything has changed, and the shell breaks the link that brought the
-message. What contradicts the receiver's own log or term, `RaftCore.step` checks in the same way.
+message. `check_message` looks at the message alone, `check_claims` compares it with the receiver's term and log.
 """
 
 from __future__ import annotations
@@ -10,8 +10,23 @@ from __future__ import annotations
 from typing import Final
 
 from coord.errors import InvalidMessage
+from coord.raft.log import RaftLog
 from coord.raft.membership import decode_configuration
-from coord.raft.messages import APPEND, CONFIG, LEVEL, NORMAL, PRE_VOTE, READ_INDEX_RESP, SNAPSHOT, Entry, Message
+from coord.raft.messages import (
+    APPEND,
+    APPEND_RESP,
+    COMMIT,
+    CONFIG,
+    HEARTBEAT,
+    HEARTBEAT_RESP,
+    LEVEL,
+    NORMAL,
+    PRE_VOTE,
+    READ_INDEX_RESP,
+    SNAPSHOT,
+    Entry,
+    Message,
+)
 
 #: Terms, indexes and read contexts are below this. An ensemble that held an election every millisecond would need 146
 #: million years. Numbers are kept and sent as signed 64-bit integers, so a node can still add to any of them.
@@ -69,3 +84,45 @@ def _check_config(src: int, entry: Entry) -> None:
         raise InvalidMessage(f"node {src} sent an unreadable configuration as entry {entry.index}: {error}") from error
     if not config.voters:
         raise InvalidMessage(f"node {src} sent a configuration without voters as entry {entry.index}")
+
+
+def check_claims(m: Message, term: int, log: RaftLog, newest_round: int) -> None:
+    """Raise InvalidMessage for a message that contradicts what its receiver, in `term`, knows for certain.
+
+    The message is of `term` or a later one. `newest_round` is the receiver's newest round of read confirmation, -1
+    while it does not lead.
+    """
+    if m.term - term > TERM_LEAP_MAX and term > 0:
+        raise InvalidMessage(f"node {m.src} claims term {m.term}, this node is in term {term}")
+    kind = m.kind
+    if kind == APPEND:
+        _check_append(m, log)
+    if newest_round < 0 or m.term > term:
+        return
+    if kind == APPEND_RESP:
+        if m.granted and m.match_index > log.last:
+            raise InvalidMessage(f"node {m.src} acknowledges {m.match_index}, the log ends at {log.last}")
+    elif kind == HEARTBEAT_RESP:
+        if m.context > newest_round:
+            raise InvalidMessage(f"node {m.src} answers read round {m.context}, the newest is {newest_round}")
+    elif kind in (APPEND, HEARTBEAT, COMMIT, SNAPSHOT):
+        raise InvalidMessage(f"node {m.src} claims to lead term {term}, which this node leads")
+
+
+def _check_append(m: Message, log: RaftLog) -> None:
+    """Raise InvalidMessage if the entries of an append contradict a committed entry: Raft §5.4, leader completeness."""
+    commit = log.commit
+    place = commit - m.prev_index - 1
+    claimed = m.prev_term
+    if place >= 0:
+        entries = m.entries
+        if entries is None or place >= len(entries):
+            return
+        claimed = entries[place].term
+    elif place < -1:
+        return
+    own = log.term_at(commit)
+    if claimed != own:
+        raise InvalidMessage(
+            f"node {m.src} sent entry {commit} of term {claimed}; this node has committed one of term {own}"
+        )

@@ -16,8 +16,9 @@ from __future__ import annotations
 from typing import Final
 
 from coord.env import Rng
-from coord.errors import InvalidMessage, NotLeader, ProposalDropped
-from coord.raft.bounds import TERM_LEAP_MAX, TERM_MAX, check_message
+from coord.errors import NotLeader, ProposalDropped
+from coord.raft.bounds import TERM_MAX, check_claims, check_message
+from coord.raft.follower import Follower
 from coord.raft.leadership import Leadership
 from coord.raft.log import RaftLog
 from coord.raft.membership import FIRST_MEMORY, ConfigLog, Configuration, decode_configuration, objection
@@ -46,6 +47,7 @@ from coord.raft.messages import (
     Entry,
     HardState,
     Message,
+    RaftConfig,
     RaftEvent,
     RaftSnapshot,
     ReadState,
@@ -53,7 +55,6 @@ from coord.raft.messages import (
 )
 from coord.raft.persistence import Durable, Said
 from coord.raft.quorum import LOST, WON, vote_result
-from coord.raft.settings import RaftConfig
 
 __all__ = ["RaftConfig", "RaftCore"]
 
@@ -119,9 +120,9 @@ class RaftCore:
         self._after_persist: list[Message] = []
         self._read_states: list[ReadState] = []
         self._events: list[RaftEvent] = []
-        self._snapshot: RaftSnapshot | None = None
         self._said: Said = Said(saved.term, saved.vote, self.configs.current)
         self._durable: Durable = Durable(saved.term, saved.vote)
+        self._follower: Follower = self._new_follower()
         self._restart_timer()
 
     # --- input --------------------------------------------------------------------------------------------------------
@@ -325,7 +326,7 @@ class RaftCore:
             or len(self._outbox) > 0
             or len(self._after_persist) > 0
             or len(self._read_states) > 0
-            or self._snapshot is not None
+            or self._follower.snapshot is not None
             or self._said.differs(self.term, self.vote, self.role, self.leader)
             or len(self._events) > 0
         )
@@ -337,8 +338,8 @@ class RaftCore:
             lead.replicate()
         log = self.log
         r = self._said.next(self.term, self.vote, self.role, self.leader, log.commit, self.configs.current)
-        r.snapshot = self._snapshot
-        self._snapshot = None
+        r.snapshot = self._follower.snapshot
+        self._follower.snapshot = None
         if log.saved < log.last:
             r.entries = log.between(log.saved + 1, log.last)
             log.saved = log.last
@@ -372,44 +373,9 @@ class RaftCore:
         """Raise InvalidMessage for a message that `step` would not take: it breaks a bound, contradicts itself, or
         contradicts what this node knows for certain. Changes nothing."""
         check_message(m)
-        term = self.term
-        if m.term < term:
-            return
-        if m.term - term > TERM_LEAP_MAX and term > 0:
-            raise InvalidMessage(f"node {m.src} claims term {m.term}, this node is in term {term}")
-        kind = m.kind
-        if kind == APPEND:
-            self._check_append(m)
-        lead = self.leadership
-        if lead is None or m.term > term:
-            return
-        if kind == APPEND_RESP:
-            if m.granted and m.match_index > self.log.last:
-                raise InvalidMessage(f"node {m.src} acknowledges {m.match_index}, the log ends at {self.log.last}")
-        elif kind == HEARTBEAT_RESP:
-            if m.context > lead.reads.newest:
-                raise InvalidMessage(f"node {m.src} answers read round {m.context}, the newest is {lead.reads.newest}")
-        elif kind in (APPEND, HEARTBEAT, COMMIT, SNAPSHOT):
-            raise InvalidMessage(f"node {m.src} claims to lead term {term}, which this node leads")
-
-    def _check_append(self, m: Message) -> None:
-        """Raise InvalidMessage if the entries of an append contradict a committed entry: Raft §5.4, leader
-        completeness."""
-        commit = self.log.commit
-        place = commit - m.prev_index - 1
-        claimed = m.prev_term
-        if place >= 0:
-            entries = m.entries
-            if entries is None or place >= len(entries):
-                return
-            claimed = entries[place].term
-        elif place < -1:
-            return
-        own = self.log.term_at(commit)
-        if claimed != own:
-            raise InvalidMessage(
-                f"node {m.src} sent entry {commit} of term {claimed}; this node has committed one of term {own}"
-            )
+        if m.term >= self.term:
+            lead = self.leadership
+            check_claims(m, self.term, self.log, lead.reads.newest if lead is not None else -1)
 
     def _answer(
         self, kind: int, to: int, term: int, match_index: int = 0, granted: bool = False, context: int = 0
@@ -538,6 +504,9 @@ class RaftCore:
             self._events,
         )
 
+    def _new_follower(self) -> Follower:
+        return Follower(self.id, self.log, self.configs, self._durable, self._events)
+
     # --- elections ----------------------------------------------------------------------------------------------------
 
     def _on_vote_request(self, m: Message) -> None:
@@ -627,92 +596,18 @@ class RaftCore:
         if self.role != FOLLOWER or self.leader != m.src:
             self._become_follower(self.term, m.src)
         self.elapsed = 0
-        if m.kind == APPEND:
-            self._on_append(m)
-        elif m.kind == HEARTBEAT:
-            self._commit_known(m.commit, m.prev_term)
-            self._outbox.append(
-                self._answer(HEARTBEAT_RESP, m.src, self.term, match_index=self.log.last, context=m.context)
-            )
-        elif m.kind == COMMIT:
-            self._commit_known(m.commit, m.prev_term)
+        follower = self._follower
+        kind = m.kind
+        if kind == APPEND:
+            answer = follower.on_append(m)
+        elif kind == SNAPSHOT:
+            answer = follower.on_snapshot(m)
         else:
-            self._on_snapshot(m)
-
-    def _commit_known(self, commit: int, term: int) -> None:
-        """Commit up to `commit` if this log holds the leader's entry there, which has `term`.
-
-        A log that agrees with the leader's at one entry agrees up to it (Raft §5.3, log matching), so nothing is
-        committed that no append of this leader has verified. `term` is 0 from a leader that commits only what this node
-        has acknowledged, and does not tell the term.
-        """
-        log = self.log
-        if commit <= log.commit:
+            follower.on_commit(m.commit, m.prev_term, m.term)
+            if kind == HEARTBEAT:
+                self._outbox.append(
+                    self._answer(HEARTBEAT_RESP, m.src, self.term, match_index=self.log.last, context=m.context)
+                )
             return
-        if commit > log.last or (term and log.term_at(commit) != term):
-            # An append was lost, or this disk lost what it had acknowledged. The leader learns of it by the answer to
-            # its heartbeat, or by the refusal of its next append.
-            self._events.append(RaftEvent("commit_ahead", self.term, f"{commit} of a log that ends at {log.last}"))
-            return
-        log.commit_to(commit)
-
-    def _on_append(self, m: Message) -> None:
-        log = self.log
-        previous = m.prev_index
-        entries = m.entries
-        if previous < log.commit:
-            # Late or repeated: what is committed agrees already, look only behind it.
-            past = log.commit - previous
-            entries = entries[past:] if entries is not None else None
-            previous = log.commit
-        elif log.term_at(previous) != m.prev_term:
-            index, term = log.agreement(previous, m.prev_term)
-            answer = self._answer(APPEND_RESP, m.src, self.term, match_index=index)
-            answer.prev_index = m.prev_index
-            answer.prev_term = term
-            self._after_persist.append(answer)
-            return
-        verified = previous
-        if entries:
-            verified = entries[-1].index
-            self._store(entries)
-        # Not m.commit: what lies behind `verified` may be another leader's and is not what was committed (Raft §5.3).
-        log.commit_to(min(m.commit, verified))
-        self._after_persist.append(self._answer(APPEND_RESP, m.src, self.term, match_index=verified, granted=True))
-
-    def _store(self, entries: list[Entry]) -> None:
-        """Take the leader's entries, whose predecessor matches, into the log."""
-        log = self.log
-        new = log.first_difference(entries)
-        if new == len(entries):
-            return
-        if new:
-            entries = entries[new:]
-        if entries[0].index <= log.last:
-            self._truncate(entries[0].index)
-        log.extend(entries)
-        for entry in entries:
-            if entry.kind == CONFIG:
-                self._use_config(entry.index, decode_configuration(entry.data))
-
-    def _truncate(self, index: int) -> None:
-        self._events.append(RaftEvent("truncate", self.term, f"{index}..{self.log.last}"))
-        self.log.truncate(index)
-        self._durable.lower(index - 1)
-        if self.configs.truncate(index):
-            self._events.append(RaftEvent("config_reverted", self.term, str(self.configs.current)))
-
-    def _on_snapshot(self, m: Message) -> None:
-        meta = m.snapshot
-        assert meta is not None, "see check_message"
-        log = self.log
-        if meta.index > log.commit:
-            if log.term_at(meta.index) == meta.term:
-                log.commit_to(meta.index)  # the log holds all of it: Raft §7, receiver's step 6
-            else:
-                self._durable.lower(log.commit)
-                log.restart(meta)
-                self.configs.restart(meta.index, meta.config)
-                self._snapshot = meta
-                self._events.append(RaftEvent("snapshot_install", self.term, f"{meta.index} of term {meta.term}"))
-        self._after_persist.append(self._answer(APPEND_RESP, m.src, self.term, match_index=log.commit, granted=True))
+        answer.memory = self.memory
+        self._after_persist.append(answer)

@@ -16,6 +16,7 @@ from coord.raft.messages import (
     SNAPSHOT,
     TIMEOUT_NOW,
     Message,
+    RaftConfig,
     RaftEvent,
     RaftSnapshot,
     ReadState,
@@ -24,7 +25,6 @@ from coord.raft.progress import PROBE, REPLICATE, Progress
 from coord.raft.progress import SNAPSHOT as AWAITS_SNAPSHOT
 from coord.raft.quorum import committed_index, majority
 from coord.raft.reads import PendingRead, ReadRounds
-from coord.raft.settings import RaftConfig
 
 
 class Leadership:

@@ -19,6 +19,7 @@ from coord.tree.node import (
     KIND_EPHEMERAL,
     KIND_PERSISTENT,
     KIND_TTL,
+    ROOT,
     CreateDelta,
     DeleteDelta,
     Delta,
@@ -26,8 +27,8 @@ from coord.tree.node import (
     SetAclDelta,
     SetDataDelta,
     Znode,
+    parent_of,
 )
-from coord.tree.paths import ROOT, parent_of
 from coord.tree.quota import QUOTA_PREFIX, QuotaBook
 from coord.wire.jute import I32
 from coord.wire.opcodes import (

@@ -50,13 +50,14 @@ from coord.tree.command import (
     IS_FULL,
     Command,
     decode_attach,
+    decode_create,
     decode_create_session,
     decode_identities,
+    decode_set_data,
 )
 from coord.tree.datatree import CONFIG, DataTree, Event
 from coord.tree.levels import CREATE_TTL_IN_MULTI, SUPPORTED, decode_level
-from coord.tree.node import KIND_CONTAINER, CreateDelta, DeleteDelta, Delta, SetDataDelta
-from coord.tree.paths import parent_of
+from coord.tree.node import KIND_CONTAINER, CreateDelta, DeleteDelta, Delta, SetDataDelta, parent_of
 from coord.tree.plan import (
     Planned,
     plan_create,
@@ -67,7 +68,6 @@ from coord.tree.plan import (
     plan_set_data,
 )
 from coord.tree.reads import Answer, answer_read, set_watches
-from coord.tree.requests import decode_create, decode_set_data
 from coord.tree.sessions import Session, SessionTable, passwords_match
 from coord.tree.snapshot import SnapshotDecoder, write_snapshot
 from coord.tree.watches import WatchTable

@@ -28,15 +28,20 @@ from coord.tree.node import (
     KIND_EPHEMERAL,
     KIND_PERSISTENT,
     KIND_TTL,
+    ROOT,
+    SLASH,
     CreateDelta,
     DeleteDelta,
     Delta,
     SetAclDelta,
     SetDataDelta,
     Znode,
+    is_valid_name,
+    is_valid_path,
+    last_slash,
     next_version,
+    parent_of,
 )
-from coord.tree.paths import ROOT, SLASH, is_valid_name, is_valid_path, last_slash, parent_of
 from coord.tree.sessions import Session
 from coord.wire.opcodes import (
     ANY_VERSION,

@@ -22,10 +22,9 @@ from coord.errors import (
     RemoteProtocolError,
 )
 from coord.tree.acl import user_of
+from coord.tree.command import decode_path_watch
 from coord.tree.datatree import DataTree
-from coord.tree.node import Znode
-from coord.tree.paths import ROOT
-from coord.tree.requests import decode_path_watch
+from coord.tree.node import ROOT, Znode
 from coord.tree.sessions import Session
 from coord.tree.watches import WatchTable
 from coord.wire.codec import (

@@ -33,8 +33,7 @@ from coord.errors import CorruptRecord, RemoteProtocolError, StateDamaged, Unsup
 from coord.tree.acl import AccessList
 from coord.tree.datatree import DataTree
 from coord.tree.levels import SUPPORTED
-from coord.tree.node import KIND_TTL, STAT, Znode
-from coord.tree.paths import ROOT, parent_of
+from coord.tree.node import KIND_TTL, ROOT, STAT, Znode, parent_of
 from coord.tree.sessions import Session, SessionTable
 from coord.wire.codec import read_acl
 from coord.wire.jute import I32, I64, IS_COMPILED, buffer, read_buffer, read_string, short

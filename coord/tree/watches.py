@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coord.tree.paths import ROOT
+from coord.tree.node import ROOT
 from coord.wire.opcodes import (
     EVENT_CHILDREN_CHANGED,
     EVENT_DELETED,

@@ -28,10 +28,10 @@ put messages on the wire, where they stay until delivered. Nodes are ids, links 
 from __future__ import annotations
 
 from coord.errors import RetryableError
-from coord.raft import describe
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import FIRST_MEMORY, Configuration
 from coord.raft.messages import Entry, HardState, Message, RaftSnapshot, Ready, bootstrap
+from tests.support import raft_describe as describe
 
 
 class _Order:

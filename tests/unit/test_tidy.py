@@ -25,11 +25,10 @@ from tests.support.tidy import (
 FUNCTION_LINES_MAX: Final = 85
 
 LONG_FILES: Final = {
-    "coord.raft.core": 740,
     "regions.assign.assigner": 790,
     "master.active": 700,
 }
-FULL_FOLDERS: Final = {"coord.raft": 13, "coord.tree": 14, "simulation": 16}
+FULL_FOLDERS: Final = {"simulation": 16}
 CIRCLES: Final = [
     ["simulation.faults", "simulation.world"],
     ["simulation.network", "simulation.timeline"],

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from coord.errors import NotLeader, ProposalDropped
-from coord.raft import describe
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import FIRST_MEMORY
 from coord.raft.messages import (
@@ -30,6 +29,7 @@ from coord.raft.messages import (
 from tests.sim.raft.chance import Chance
 from tests.sim.raft.checks import Checker, Read, Violation
 from tests.sim.raft.disk import Record, SimDisk
+from tests.support import raft_describe as describe
 
 SECOND: Final = 1_000_000
 TICK_US: Final = 50_000

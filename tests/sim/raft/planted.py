@@ -7,6 +7,7 @@ old acknowledgements, Ongaro's membership bug of 2015, and others of their kind.
 from __future__ import annotations
 
 from coord.raft.core import RaftCore
+from coord.raft.follower import Follower
 from coord.raft.leadership import Leadership
 from coord.raft.messages import APPEND_RESP, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, Message
 from coord.raft.progress import Progress
@@ -50,10 +51,16 @@ class OldTermCounted(Bug):
     core_class = _OldTermCore
 
 
-class _UnverifiedCore(RaftCore):
-    def _on_append(self, m: Message) -> None:
-        super()._on_append(m)
+class _UnverifiedFollower(Follower):
+    def on_append(self, m: Message) -> Message:
+        answer = super().on_append(m)
         self.log.commit_to(min(m.commit, self.log.last))
+        return answer
+
+
+class _UnverifiedCore(RaftCore):
+    def _new_follower(self) -> Follower:
+        return _UnverifiedFollower(*_follower_arguments(self))
 
 
 class UnverifiedCommitted(Bug):
@@ -64,13 +71,18 @@ class UnverifiedCommitted(Bug):
     core_class = _UnverifiedCore
 
 
-class _ShorterCore(RaftCore):
-    def _store(self, entries: list[Entry]) -> None:
+class _ShorterFollower(Follower):
+    def store(self, entries: list[Entry], term: int) -> None:
         log = self.log
         end = entries[-1].index
         if log.first_difference(entries) == len(entries) and max(end, log.commit) < log.last:
-            self._truncate(max(end, log.commit) + 1)
-        super()._store(entries)
+            self.truncate(max(end, log.commit) + 1, term)
+        super().store(entries, term)
+
+
+class _ShorterCore(RaftCore):
+    def _new_follower(self) -> Follower:
+        return _ShorterFollower(*_follower_arguments(self))
 
 
 class ShorterAppendTruncates(Bug):
@@ -215,13 +227,18 @@ class LeaderCountsUnsynced(Bug):
     core_class = _SelfAckCore
 
 
-class _NoRevertCore(RaftCore):
-    def _truncate(self, index: int) -> None:
+class _NoRevertFollower(Follower):
+    def truncate(self, index: int, term: int) -> None:
         current, indexes, configs = self.configs.current, self.configs.indexes, self.configs.configs
         kept = [(i, c) for i, c in zip(indexes, configs, strict=True) if i >= index]
-        super()._truncate(index)
+        super().truncate(index, term)
         if kept:
             self.configs.current = current
+
+
+class _NoRevertCore(RaftCore):
+    def _new_follower(self) -> Follower:
+        return _NoRevertFollower(*_follower_arguments(self))
 
 
 class ConfigNotReverted(Bug):
@@ -274,9 +291,14 @@ class ForgottenCounted(Bug):
     core_class = _ForgottenCountsCore
 
 
+class _ToldCommitFollower(Follower):
+    def on_commit(self, commit: int, commit_term: int, term: int) -> None:
+        super().on_commit(commit, 0, term)
+
+
 class _ToldCommitCore(RaftCore):
-    def _commit_known(self, commit: int, term: int) -> None:
-        super()._commit_known(commit, 0)
+    def _new_follower(self) -> Follower:
+        return _ToldCommitFollower(*_follower_arguments(self))
 
     def _new_leadership(self) -> Leadership:
         return _HeartbeatCommitLeadership(*_arguments(self))
@@ -298,13 +320,19 @@ class CommitTakenAsTold(Bug):
     core_class = _ToldCommitCore
 
 
-class _BlindSnapshotCore(RaftCore):
-    def _on_snapshot(self, m: Message) -> None:
+class _BlindSnapshotFollower(Follower):
+    def on_snapshot(self, m: Message) -> Message:
         assert m.snapshot is not None
         config = self.configs.current
-        super()._on_snapshot(m)
-        if self._snapshot is not None:
+        answer = super().on_snapshot(m)
+        if self.snapshot is not None:
             self.configs.restart(m.snapshot.index, config)
+        return answer
+
+
+class _BlindSnapshotCore(RaftCore):
+    def _new_follower(self) -> Follower:
+        return _BlindSnapshotFollower(*_follower_arguments(self))
 
 
 class SnapshotWithoutConfig(Bug):
@@ -394,3 +422,7 @@ def _arguments(core: RaftCore) -> tuple[object, ...]:
         core._read_states,
         core._events,
     )
+
+
+def _follower_arguments(core: RaftCore) -> tuple[object, ...]:
+    return core.id, core.log, core.configs, core._durable, core._events

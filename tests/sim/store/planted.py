@@ -32,8 +32,7 @@ from coord.tree.acl import OPEN
 from coord.tree.datatree import DataTree
 from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
-from coord.tree.node import DeleteDelta
-from coord.tree.paths import parent_of
+from coord.tree.node import DeleteDelta, parent_of
 from coord.tree.plan import PlannedMulti
 from coord.tree.sessions import SessionTable
 from coord.wire.records import encode_reply_frame

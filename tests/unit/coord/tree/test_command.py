@@ -7,8 +7,8 @@ import pytest
 from coord import errors as e
 from coord.errors import RemoteProtocolError
 from coord.tree import command
+from coord.tree.command import decode_create, decode_path_watch, decode_set_data
 from coord.tree.machine import StateMachine
-from coord.tree.requests import decode_create, decode_path_watch, decode_set_data
 from coord.wire import records as r
 from coord.wire.values import OPEN_ACL, CreateRequest
 from tests.unit.coord.tree.tree_store import PASSWD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coord.tree.paths import is_valid_name, is_valid_path, last_slash, parent_of
+from coord.tree.node import is_valid_name, is_valid_path, last_slash, parent_of
 
 
 @pytest.mark.parametrize("byte", range(256))

@@ -1,4 +1,4 @@
-"""One-line printers for what goes in and out of the core, shared by logs, traces, transcripts and the simulation."""
+"""One-line printers for what goes in and out of the Raft core, shared by transcripts and the simulation."""
 
 from __future__ import annotations
 
