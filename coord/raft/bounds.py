@@ -1,8 +1,9 @@
-"""Bounds on what a peer may claim in a Raft message.
+"""Limits on what a peer may claim in a Raft message.
 
-The core trusts the members of its group, but not every byte that arrives in their name. A message that breaks a bound
-or contradicts itself raises InvalidMessage before anything has changed, and the shell breaks the link that brought the
-message. `check_message` looks at the message alone, `check_claims` compares it with the receiver's term and log.
+The core trusts the members of its group, but not every byte that arrives in their name. A message that breaks a limit,
+or contradicts itself or the receiver, raises InvalidMessage before anything has changed; the shell breaks the link. A
+claim of a peer is never asserted: a wrong one is a protocol error, not a bug of this node. `check_message` checks the
+message alone, `check_claims` compares it with the receiver's term and log.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from coord.raft.messages import (
     Message,
 )
 
-#: Terms, indexes and read contexts are below this. An ensemble that held an election every millisecond would need 146
+#: Terms, indexes and read contexts are below this. With an election every millisecond a group reaches it in 146
 #: million years. Numbers are kept and sent as signed 64-bit integers, so a node can still add to any of them.
 NUMBER_MAX: Final = 1 << 62
 TERM_MAX: Final = NUMBER_MAX
 INDEX_MAX: Final = NUMBER_MAX
-#: A message's term is at most this much above the receiver's. An ensemble that held ten elections a second would need
-#: 13 years, so no member that was away meets a larger gap. Without this bound one forged message could take a node to
-#: the last term there is. A node in term 0 has an empty disk and takes any term: a new member of an old ensemble.
+#: A message's term is at most this much above the receiver's. A group that held ten elections a second would need 13
+#: years for that, so no member meets a larger gap when it returns. Without this limit one forged message could take a
+#: node to the last term there is. A node in term 0 accepts any term: it may be a new member of an old group.
 TERM_LEAP_MAX: Final = 1 << 32
 
 
 def check_message(m: Message) -> None:
-    """Raise InvalidMessage for a message that breaks a bound or contradicts itself."""
+    """Raise InvalidMessage for a message that breaks a limit or contradicts itself."""
     kind = m.kind
     if kind < PRE_VOTE or kind > READ_INDEX_RESP:
         raise InvalidMessage(f"node {m.src} sent a message of unknown kind {kind}")

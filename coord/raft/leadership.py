@@ -1,16 +1,18 @@
-"""What exists only while a node leads: the peers' progress, reads under way, the hand-over, PRE_VOTERs catching up.
+"""What exists only while a node leads: the peers' progress, reads, a leadership transfer, PRE_VOTERs that catch up.
 
-The object is made when a term is won and thrown away when leadership ends, so nothing of it can be mistaken for the
-state of a later term. It shares the log and the outbox with the core that owns it.
+The core makes a Leadership when it wins a term and drops it when leadership ends, so no state of one term survives into
+a later one. It shares the log and the output with the core that owns it.
 """
 
 from __future__ import annotations
 
-from coord.raft.log import RaftLog
-from coord.raft.membership import FIRST_MEMORY, CatchUp, Configuration
+from coord.errors import ProposalDropped
+from coord.raft.log import ConfigLog, RaftLog
+from coord.raft.membership import FIRST_MEMORY, CatchUp, Configuration, objection
 from coord.raft.messages import (
     APPEND,
     COMMIT,
+    CONFIG,
     HEARTBEAT,
     READ_INDEX_RESP,
     SNAPSHOT,
@@ -21,6 +23,7 @@ from coord.raft.messages import (
     RaftSnapshot,
     ReadState,
 )
+from coord.raft.output import Output
 from coord.raft.progress import PROBE, REPLICATE, Progress
 from coord.raft.progress import SNAPSHOT as AWAITS_SNAPSHOT
 from coord.raft.quorum import committed_index, majority
@@ -28,7 +31,10 @@ from coord.raft.reads import PendingRead, ReadRounds
 
 
 class Leadership:
-    """One term won by one node."""
+    """One term won by one node.
+
+    Invariant: `config` is the configuration in force; `peers` and `by_id` hold one Progress for each other member.
+    """
 
     def __init__(
         self,
@@ -37,40 +43,41 @@ class Leadership:
         term: int,
         settings: RaftConfig,
         log: RaftLog,
-        config: Configuration,
-        outbox: list[Message],
-        read_states: list[ReadState],
-        events: list[RaftEvent],
+        configs: ConfigLog,
+        output: Output,
     ) -> None:
+        assert term > log.last_term, f"leads term {term}, the log has an entry of term {log.last_term}"
         self.id: int = node_id
         self.memory: int = memory
         self.term: int = term
         self.settings: RaftConfig = settings
         self.log: RaftLog = log
-        self.outbox: list[Message] = outbox
-        self.read_states: list[ReadState] = read_states
-        self.events: list[RaftEvent] = events
-        #: The no-op of this term: once it is committed, the leader knows what is committed (Raft §8).
+        self.output: Output = output
+        #: Index of the no-op of this term. Until that is committed the leader does not know what is committed: Raft §8.
         self.first_index: int = log.last + 1
-        #: Ticks since this leadership began.
+        #: Ticks since this leadership began. The ticks in Progress and CatchUp are read from here.
         self.now: int = 0
-        #: Something happened that may allow or require messages; `replicate` looks.
+        #: True if something happened since the last `replicate` that may allow or require messages.
         self.pending: bool = True
         #: Ascending by id, without the leader itself.
         self.peers: list[Progress] = []
         self.by_id: dict[int, Progress] = {}
-        self.config: Configuration = config
+        self.configs: ConfigLog = configs
+        self.config: Configuration = configs.current
+        #: True if this node itself counts in the quorum. Follows `config`.
+        self.counts: bool = False
         self.reads: ReadRounds = ReadRounds()
-        #: Whom leadership is being handed to (0: nobody), and since when.
+        #: The voter to which leadership is being transferred, 0 for none, and the tick at which the transfer began.
         self.transferee: int = 0
         self.transfer_began: int = 0
+        #: PRE_VOTER -> how far it has caught up. One for each PRE_VOTER of `config`.
         self.catching_up: dict[int, CatchUp] = {}
-        self.set_config(config)
+        self.set_config(configs.current)
 
     # --- membership
 
     def set_config(self, config: Configuration) -> None:
-        """`config` is in force: begin to feed new members, forget those who left."""
+        """Put `config` in force: begin to replicate to new members, drop those that have left."""
         self.config = config
         for peer in config.members():
             if peer != self.id and peer not in self.by_id:
@@ -80,9 +87,8 @@ class Leadership:
                 del self.by_id[peer]
         self.peers = [self.by_id[peer] for peer in sorted(self.by_id)]
         for progress in self.peers:
-            self._judge(progress)
-        #: Whether this node itself counts.
-        self.counts: bool = config.counts(self.id, self.memory)
+            self._update_counts(progress)
+        self.counts = config.counts(self.id, self.memory)
         self.catching_up = {
             peer: self.catching_up.get(peer) or CatchUp(self.log.last, self.now) for peer in config.pre_voters
         }
@@ -90,23 +96,62 @@ class Leadership:
             self.end_transfer("no voter any more")
         self.pending = True
 
-    def _judge(self, peer: Progress) -> None:
-        """Decide whether what `peer` says counts, should it be a voter."""
+    def _update_counts(self, peer: Progress) -> None:
+        """Decide whether the answers of `peer` count. Those of a voter that has lost its memory do not."""
         peer.counts = peer.memory in (-1, self.config.memory_of(peer.peer))
 
-    def _identify(self, peer: Progress, memory: int) -> None:
-        """An answer of `peer` came from `memory`."""
+    def _note_memory(self, peer: Progress, memory: int) -> None:
+        """Note that `peer` has answered from `memory`."""
         if not peer.answers_from(memory, self.log.last):
             return
-        self._judge(peer)
+        self._update_counts(peer)
         self.pending = True
         if peer.peer in self.catching_up:
             self.catching_up[peer.peer] = CatchUp(self.log.last, self.now)
         if not peer.counts and self.config.is_voter(peer.peer):
-            self.events.append(RaftEvent("forgotten", self.term, f"voter {peer.peer} came back without its memory"))
+            self._report("forgotten", f"voter {peer.peer} came back without its memory")
+
+    def _report(self, name: str, detail: str) -> None:
+        self.output.events.append(RaftEvent(name, self.term, detail))
+
+    def propose_config(self, config: Configuration) -> int:
+        """Append a new configuration, put it in force, and return its index. Raises ProposalDropped."""
+        why = self.change_refused() or objection(self.config, config)
+        if why:
+            raise ProposalDropped(why)
+        index = self.log.append(self.term, CONFIG, config.encode())
+        self.configs.append(index, config)
+        self._report("config", f"at {index}: {config}")
+        self.set_config(config)
+        return index
+
+    def change_refused(self) -> str:
+        """Return why the configuration may not be changed now, "" if it may."""
+        newest = self.configs.newest_index()
+        if newest > self.log.commit:
+            return f"the change at {newest} is not committed"
+        if not self.has_committed_in_term():
+            return "no entry of this term is committed"
+        return f"leadership is being transferred to {self.transferee}" if self.transferee else ""
+
+    def promote(self) -> None:
+        """Make a PRE_VOTER that has caught up a voter, if the configuration may be changed now."""
+        if self.change_refused() == "":
+            peer = self.to_promote()
+            if peer:
+                self._report("promote", str(peer))
+                self.propose_config(self.config.with_voter(peer, self.by_id[peer].memory))
+
+    def _demote(self) -> None:
+        """Take out a voter that came back without its memory, if the configuration may be changed now."""
+        if self.change_refused() == "":
+            peer = self.to_demote()
+            if peer:
+                self._report("demote", str(peer))
+                self.propose_config(self.config.with_pre_voter(peer))
 
     def to_promote(self) -> int:
-        """A PRE_VOTER that has caught up, 0 for none: Dissertation §4.2.1."""
+        """Return a PRE_VOTER that has caught up and can become a voter, 0 for none: Dissertation §4.2.1."""
         for peer in self.config.pre_voters:
             progress = self.by_id.get(peer)
             if (
@@ -122,43 +167,49 @@ class Leadership:
     def to_demote(self) -> int:
         """Return a voter that came back without its memory and can be taken out, 0 for none.
 
-        Taking out is a change as every other: those that stay have to commit it, so a majority of them must be there.
+        Taking a voter out is a change like any other: a majority of the voters that stay has to commit it, so that many
+        must have been heard from.
         """
         for peer in self.config.voters:
             progress = self.by_id.get(peer)
             if progress is not None and not progress.counts and not self._has_old_peer():
                 left = [voter for voter in self.config.voters if voter != peer]
-                if left and self._heard(left) >= majority(len(left)):
+                if left and self._count_heard(left) >= majority(len(left)):
                     return peer
         return 0
 
     def _has_old_peer(self) -> bool:
-        """Whether a member could not read a configuration with memories."""
+        """Return True if a member is of a build that cannot read a configuration with memories."""
         return any(peer.is_old for peer in self.peers)
 
-    def settled(self) -> bool:
-        """Whether an entry of this term is committed, so that everything older is known to be: Raft §5.4.2, §8."""
+    def has_committed_in_term(self) -> bool:
+        """Return True if an entry of this term is committed, and with it all before it: Raft §5.4.2, §8."""
         return self.log.commit >= self.first_index
 
     # --- time
 
     def tick(self) -> None:
-        """One tick: heartbeats, and a hand-over that takes too long."""
+        """Let one tick pass: send heartbeats that are due, give up a slow transfer, take out a voter without memory."""
         self.now += 1
         if self.now % self.settings.heartbeat_ticks == 0:
-            if self.reads.patient and self.settled():
+            if self.reads.patient and self.has_committed_in_term():
                 self.reads.begin(self.log.commit)
             self.heartbeat()
             self.confirm_reads()
         if self.transferee and self.now - self.transfer_began >= self.settings.election_ticks:
             self.end_transfer("took too long")
+        # Before the core checks the quorum: of two voters, the leader may take the other one out alone.
+        self._demote()
 
     def has_quorum(self) -> bool:
-        """Whether a majority, this node included if it votes, was heard lately: Dissertation §6.2."""
-        return self._heard(self.config.voters) >= majority(len(self.config.voters))
+        """Return True if a majority of the voters was heard from within an election timeout: Dissertation §6.2.
 
-    def _heard(self, voters: list[int]) -> int:
-        """Return how many of `voters` count and were heard lately."""
+        This node counts as heard from if it votes.
+        """
+        return self._count_heard(self.config.voters) >= majority(len(self.config.voters))
+
+    def _count_heard(self, voters: list[int]) -> int:
+        """Return how many of `voters` count and were heard from within an election timeout."""
         heard = 0
         oldest = self.now - self.settings.election_ticks
         for voter in voters:
@@ -170,16 +221,16 @@ class Leadership:
         return heard
 
     def heartbeat(self) -> None:
-        """Tell every peer that this node leads; carries what the peer may commit and the newest read round."""
+        """Send every peer a heartbeat, with the commit index as far as the peer holds it and the newest read round."""
         commit = self.log.commit
         for peer in self.peers:
             known = min(commit, peer.match)
             term = self.log.term_at(known)
             if term < 0:
-                # Compacted: the peer is so far behind that it needs a snapshot.
+                # Compacted: the peer is so far behind that it needs a snapshot first.
                 known = term = 0
             peer.commit_sent = max(peer.commit_sent, known)
-            self.outbox.append(
+            self.output.messages.append(
                 Message(
                     HEARTBEAT,
                     self.id,
@@ -194,36 +245,39 @@ class Leadership:
     # --- replication
 
     def replicate(self) -> None:
-        """Send everything that may be sent now. Called once per Ready, so that a turn's proposals travel in one
-        append."""
+        """Send every peer what it may be sent now.
+
+        Called once per Ready and not once per proposal, so that the proposals of one turn travel in one append.
+        """
         self.pending = False
-        if self.reads.arrived and self.settled():
+        if self.reads.arrived and self.has_committed_in_term():
             self.reads.begin(self.log.commit)
             self.heartbeat()
             self.confirm_reads()
         for peer in self.peers:
-            self._feed(peer)
+            self._send_to(peer)
 
-    def _feed(self, peer: Progress) -> None:
+    def _send_to(self, peer: Progress) -> None:
+        """Send `peer` the appends that its state allows, or the commit index alone."""
         log = self.log
         if peer.state == REPLICATE:
             settings = self.settings
-            if peer.nudge:
-                peer.nudge = False
+            if peer.wants_empty_append:
+                peer.wants_empty_append = False
                 if not self._send_append(peer, 0):
-                    return  # it is offered a snapshot: it streams no more
+                    return  # a snapshot was offered instead, so the peer is not replicating any more
             while peer.next <= log.last and peer.has_room(settings.max_inflight, settings.max_inflight_bytes):
                 if not self._send_append(peer, settings.max_append_bytes):
                     break
         elif peer.state == PROBE and not peer.waiting:
             self._send_append(peer, self.settings.max_append_bytes)
-        self._tell_commit(peer)
+        self._send_commit(peer)
 
-    def _tell_commit(self, peer: Progress) -> None:
+    def _send_commit(self, peer: Progress) -> None:
         """Send the commit index if no append of this Ready carries it.
 
-        A streaming peer gets it with what was sent and is not acknowledged yet: a read there is not behind a write that
-        others have acknowledged only because this peer's disk is slower. The peer verifies the entry by its term.
+        In REPLICATE the index may cover entries that the peer has not acknowledged yet. Without that, a read at a peer
+        with a slow disk would miss writes that the others have committed. The peer checks the term of the entry there.
         """
         log = self.log
         known = min(log.commit, peer.next - 1 if peer.state == REPLICATE else peer.match)
@@ -231,21 +285,26 @@ class Leadership:
             term = log.term_at(known)
             if term >= 0:
                 peer.commit_sent = known
-                self.outbox.append(Message(COMMIT, self.id, peer.peer, self.term, prev_term=term, commit=known))
+                self.output.messages.append(
+                    Message(COMMIT, self.id, peer.peer, self.term, prev_term=term, commit=known)
+                )
 
     def _send_append(self, peer: Progress, max_bytes: int) -> bool:
-        """Send one append from peer.next on (0 bytes: an empty one). False if the log does not reach back that far."""
+        """Send one append from peer.next on, with about `max_bytes` of entries; 0 sends an empty append.
+
+        Return False if the entries there are compacted; then a snapshot is offered instead.
+        """
         log = self.log
         previous = peer.next - 1
         previous_term = log.term_at(previous)
         if previous_term < 0:
             self._offer_snapshot(peer)
             return False
-        entries = log.portion(peer.next, max_bytes) if max_bytes else None
+        entries = log.entries_from(peer.next, max_bytes) if max_bytes else None
         last = entries[-1].index if entries else previous
-        # The follower commits no further than this append verifies, but tells so by itself: see RaftCore._on_append.
+        # The append may carry a higher commit index; the follower commits up to `last` at most: Follower.on_append.
         peer.commit_sent = max(peer.commit_sent, min(log.commit, last))
-        self.outbox.append(
+        self.output.messages.append(
             Message(APPEND, self.id, peer.peer, self.term, previous, previous_term, log.commit, entries=entries)
         )
         if peer.state == PROBE:
@@ -258,47 +317,50 @@ class Leadership:
         return True
 
     def _offer_snapshot(self, peer: Progress) -> None:
+        """Offer the newest snapshot to a peer that needs entries that are compacted."""
         meta = self.log.snapshot
         if not self.log.reaches_snapshot():
-            # From a time without peers. The shell is taking a newer one: ask again at the next sign of life.
+            # The snapshot is from a time without peers, and entries behind it are gone. The shell is taking a newer
+            # one. The peer's next answer leads here again.
             peer.become_probe(peer.next)
             peer.waiting = True
             return
         peer.become_snapshot(meta.index)
         offer = RaftSnapshot(meta.index, meta.term, meta.config, meta.handle)
-        self.outbox.append(Message(SNAPSHOT, self.id, peer.peer, self.term, snapshot=offer))
-        self.events.append(RaftEvent("snapshot_offer", self.term, f"to {peer.peer} at {meta.index}"))
+        self.output.messages.append(Message(SNAPSHOT, self.id, peer.peer, self.term, snapshot=offer))
+        self._report("snapshot_offer", f"to {peer.peer} at {meta.index}")
 
     # --- answers
 
     def on_append_resp(self, m: Message) -> bool:
-        """A peer took or refused an append; True if it newly holds something, so that the commit index may move."""
+        """Process a peer's answer to an append. Return True if the peer holds more than before: commit may move
+        then."""
         peer = self.by_id.get(m.src)
         if peer is None:
             return False
         peer.last_heard = self.now
         if m.memory != peer.memory or peer.is_old:
-            self._identify(peer, m.memory)
+            self._note_memory(peer, m.memory)
         if not m.granted:
-            agreement, _ = self.log.agreement(m.match_index, m.prev_term)
-            if peer.refused(m.prev_index, agreement):
+            hint, _ = self.log.find_conflict_by_term(m.match_index, m.prev_term)
+            if peer.rejected(m.prev_index, hint):
                 self.pending = True
-                self.events.append(RaftEvent("rejected", self.term, f"by {m.src} at {m.prev_index}, next {peer.next}"))
+                self._report("rejected", f"by {m.src} at {m.prev_index}, next {peer.next}")
             return False
-        advanced = peer.acked(m.match_index, self.log.offset, self.now)
+        advanced = peer.acknowledged(m.match_index, self.log.offset, self.now)
         self.pending = True
         if advanced and m.src == self.transferee:
-            self._hand_over()
+            self._finish_transfer()
         return advanced
 
     def on_heartbeat_resp(self, m: Message) -> None:
-        """A peer answered a heartbeat: it lives, and reads of that round are a voice nearer."""
+        """Process a peer's answer to a heartbeat: the peer is alive, and it confirms the read round in the answer."""
         peer = self.by_id.get(m.src)
         if peer is None:
             return
         peer.last_heard = self.now
         if m.memory != peer.memory or peer.is_old:
-            self._identify(peer, m.memory)
+            self._note_memory(peer, m.memory)
         if peer.heartbeat_answered(m.match_index, self.now, 2 * self.settings.heartbeat_ticks):
             self.pending = True
         if m.context > peer.read_round:
@@ -306,32 +368,34 @@ class Leadership:
             self.confirm_reads()
 
     def next_commit(self) -> int:
-        """The index that may be committed now, the present one if nothing may.
+        """Return the index that may be committed now, the present commit index if nothing more may.
 
-        Only an entry of this term commits by count, and all before it with it: Raft §5.4.2.
+        Only an entry of this term is committed by counting, and all entries before it are committed with it (Raft
+        §5.4.2). An entry of an older term may be on a majority and still be replaced (Raft figure 8).
         """
-        held = [self._held(voter) for voter in self.config.voters]
+        held = [self._match_of(voter) for voter in self.config.voters]
         index = committed_index(held)
         if index > self.log.commit and self.log.term_at(index) == self.term:
             return index
         return self.log.commit
 
-    def _held(self, voter: int) -> int:
-        """Return up to where `voter` has acknowledged the log from the memory with which it votes."""
+    def _match_of(self, voter: int) -> int:
+        """Return the index up to which `voter` holds the log durably, 0 if its answers do not count."""
         if voter == self.id:
             return self.log.stable if self.counts else 0
         peer = self.by_id[voter]
         return peer.match if peer.counts else 0
 
     def peer_down(self, peer_id: int) -> None:
-        """The connection to that peer broke, and with it everything on its way."""
+        """The connection to that peer broke. Take everything that is in flight for lost."""
         peer = self.by_id.get(peer_id)
         if peer is not None and peer.state != PROBE:
             peer.become_probe(peer.match + 1)
             self.pending = True
 
     def snapshot_status(self, peer_id: int, ok: bool) -> None:
-        """The transfer ended. Either way find out by an append where the peer is, after its next sign of life."""
+        """The transfer of a snapshot ended. Probe the peer after its next answer, after a success too: its
+        acknowledgement of the snapshot may have been lost."""
         peer = self.by_id.get(peer_id)
         if peer is not None and peer.state == AWAITS_SNAPSHOT:
             peer.become_probe(peer.snapshot_index + 1 if ok else peer.match + 1)
@@ -340,7 +404,7 @@ class Leadership:
     # --- reads
 
     def read(self, asker: int, context: int, is_patient: bool = False) -> None:
-        """A read arrived, from this node's shell or from a follower; a patient one costs no heartbeats of its own."""
+        """Queue a read of this node's shell or of a follower. A patient read waits for the next regular heartbeats."""
         if is_patient:
             self.reads.patient[asker] = PendingRead(asker, context)
             return
@@ -348,16 +412,16 @@ class Leadership:
         self.pending = True
 
     def confirm_reads(self) -> None:
-        """Answer the reads whose round a majority has answered."""
+        """Answer the reads of all rounds that a majority has answered."""
         if not self.reads.open:
             return
         confirmed = committed_index([self._round_of(voter) for voter in self.config.voters])
         for round_ in self.reads.confirmed(confirmed):
             for read in round_.reads:
                 if read.asker == self.id:
-                    self.read_states.append(ReadState(read.context, round_.index))
+                    self.output.read_states.append(ReadState(read.context, round_.index))
                 else:
-                    self.outbox.append(
+                    self.output.messages.append(
                         Message(
                             READ_INDEX_RESP,
                             self.id,
@@ -369,38 +433,41 @@ class Leadership:
                     )
 
     def _round_of(self, voter: int) -> int:
-        """Return the newest read round that `voter` has answered, as far as it counts."""
+        """Return the newest read round that `voter` has answered, 0 if its answers do not count."""
         if voter == self.id:
             return self.reads.newest if self.counts else 0
         peer = self.by_id[voter]
         return peer.read_round if peer.counts else 0
 
-    # --- hand-over
+    # --- leadership transfer
 
     def begin_transfer(self, to: int) -> None:
-        """Bring `to` up to date, then tell it to stand for election."""
+        """Bring the voter `to` up to date, then let it stand for election at once: Dissertation §3.10."""
+        assert to != self.id, "a leader does not transfer leadership to itself"
         if self.transferee == to:
             return
         self.transferee = to
         self.transfer_began = self.now
-        self.events.append(RaftEvent("transfer", self.term, f"to {to}"))
-        heir = self.by_id[to]
-        # What is on its way may be lost; there is no time to wait until that shows.
-        heir.nudge = heir.state == REPLICATE and heir.next > heir.match + 1
-        self._hand_over()
+        self._report("transfer", f"to {to}")
+        target = self.by_id[to]
+        # What is in flight may be lost. A transfer has no time to wait for the usual signs of that.
+        target.wants_empty_append = target.state == REPLICATE and target.next > target.match + 1
+        self._finish_transfer()
         self.pending = True
 
-    def _hand_over(self) -> None:
+    def _finish_transfer(self) -> None:
+        """Let the transferee stand for election if it holds the whole log."""
         if self.by_id[self.transferee].match == self.log.last:
-            self.outbox.append(Message(TIMEOUT_NOW, self.id, self.transferee, self.term))
+            self.output.messages.append(Message(TIMEOUT_NOW, self.id, self.transferee, self.term))
 
     def end_transfer(self, why: str) -> None:
-        """Give the hand-over up and take proposals again."""
-        self.events.append(RaftEvent("transfer_failed", self.term, f"to {self.transferee}: {why}"))
+        """Give the transfer up; proposals are accepted again."""
+        assert self.transferee, "no transfer is under way"
+        self._report("transfer_failed", f"to {self.transferee}: {why}")
         self.transferee = 0
 
     def best_successor(self) -> int:
-        """The voter that holds most of the log, 0 if there is no other."""
+        """Return the voter that holds most of the log, the lowest id of several, 0 if there is no other voter."""
         best = 0
         match = -1
         for voter in self.config.voters:
@@ -408,3 +475,29 @@ class Leadership:
                 best = voter
                 match = self.by_id[voter].match
         return best
+
+    def validate(self, term: int) -> None:
+        """Raise AssertionError if an invariant does not hold; the core is in `term`. For tests."""
+        assert self.term == term, f"leads term {self.term}, the term is {term}"
+        config = self.configs.current
+        assert self.config is config, f"leads by {self.config}, in force is {config}"
+        expected = [member for member in config.members() if member != self.id]
+        followed = [peer.peer for peer in self.peers]
+        assert followed == expected, f"replicates to {followed}, the other members are {expected}"
+        assert sorted(self.by_id) == expected, f"by_id has {sorted(self.by_id)}, the other members are {expected}"
+        for peer in self.peers:
+            assert self.by_id[peer.peer] is peer, f"two Progress objects for {peer.peer}"
+            counts = peer.memory in (-1, config.memory_of(peer.peer))
+            assert peer.counts == counts, f"the answers of {peer.peer} count: {peer.counts}, by its memory: {counts}"
+            assert peer.commit_sent <= self.log.commit, f"{peer.peer} was sent the commit index {peer.commit_sent}"
+            assert peer.read_round <= self.reads.newest, f"{peer.peer} has answered read round {peer.read_round}"
+            assert peer.last_heard <= self.now, f"{peer.peer} was heard from at tick {peer.last_heard} of {self.now}"
+            peer.validate(self.log.last)
+        counts = config.counts(self.id, self.memory)
+        assert self.counts == counts, f"the leader counts: {self.counts}, by its configuration: {counts}"
+        assert sorted(self.catching_up) == config.pre_voters, f"{sorted(self.catching_up)} catch up in {config}"
+        assert not self.transferee or config.is_voter(self.transferee), f"transfer to {self.transferee}, not a voter"
+        assert self.log.last < self.first_index or self.log.last_term == self.term, (
+            f"leads term {self.term}, the last entry is of term {self.log.last_term}"
+        )
+        self.reads.validate(self.log.commit)

@@ -1,35 +1,38 @@
-"""The replicated log as the core sees it: a snapshot's position, and all entries behind it, in memory.
+"""The replicated log in memory: the position of a snapshot, all entries behind it, and the configurations in them.
 
-    offset            handed    commit     saved          last
-      |  applied ....  |  .......  |  .......  |  ........  |
-                                 stable: somewhere up to `saved`
+    offset           applying    commit    persisting       last
+      |  ..........  |  .......  |  .......  |  ..........  |
+                               stable: somewhere up to `persisting`
 
-Entries are kept until the shell compacts them; what is durable trails what was handed out for writing. A group of one
-keeps none that is applied: nobody else wants it. When another member comes, a new snapshot has to be taken first.
+Entries stay until the shell compacts them. A group of one keeps no applied entry, since no peer needs it. When another
+member comes, the shell takes a new snapshot first.
 """
 
 from __future__ import annotations
 
-from coord.raft.messages import Entry, RaftSnapshot
+from coord.raft.membership import Configuration
+from coord.raft.messages import CONFIG, Entry, RaftSnapshot
 
 
 class RaftLog:
     """Entries offset+1 .. last, contiguous.
 
-    Invariant: offset, snapshot.index <= handed <= commit <= last, stable <= saved <= last. With peers to feed,
-    offset <= snapshot.index; `reaches_snapshot` tells.
+    Invariant: offset, snapshot.index <= applying <= commit <= last; stable <= persisting <= last; terms do not fall.
+    With peers, offset <= snapshot.index: `reaches_snapshot` tells.
     """
 
     def __init__(self, snapshot: RaftSnapshot, durable: list[Entry]) -> None:
-        #: The newest snapshot that can be offered to peers.
+        #: The newest snapshot that can be offered to peers. Moves forward when the shell has saved one, or when the
+        #: leader's snapshot replaces the log.
         self.snapshot: RaftSnapshot = snapshot
-        #: Position of the last entry that is no longer here; entries[0] is at offset + 1.
+        #: Index and term of the last entry that is no longer here: entries[0] is at offset + 1. Moves forward by
+        #: `compact` and `restart`.
         self.offset: int = snapshot.index
         self.offset_term: int = snapshot.term
         self.entries: list[Entry] = _usable(snapshot, durable)
         if self.entries and self.entries[0].index <= snapshot.index:
-            # Kept from before the snapshot. The first one serves only as the position before the second, unless the
-            # log is complete.
+            # Kept from before the snapshot, for slow peers. The first entry serves only as the position before the
+            # second, unless the log is complete.
             if self.entries[0].index == 1:
                 self.offset = 0
                 self.offset_term = 0
@@ -37,22 +40,27 @@ class RaftLog:
                 first = self.entries.pop(0)
                 self.offset = first.index
                 self.offset_term = first.term
-        #: Position of the last entry.
+        #: Index and term of the last entry. Falls only by `truncate`, on a follower.
         self.last: int = self.entries[-1].index if self.entries else self.offset
         self.last_term: int = self.entries[-1].term if self.entries else self.offset_term
-        #: Highest index known to be on a majority. Not durable: a restarted node learns it again.
+        #: Highest index known to be committed. Never falls. Not durable: a restarted node learns it again.
         self.commit: int = snapshot.index
-        #: Highest index handed out for applying.
-        self.handed: int = snapshot.index
-        #: Highest index handed out for writing (or written before the start).
-        self.saved: int = self.last
-        #: Highest index known to be durable here.
+        #: Highest index handed to the shell to be applied. Moves with each Ready that has committed entries, never
+        #: falls, and never passes `commit`.
+        self.applying: int = snapshot.index
+        #: Highest index handed to the shell to be written. Moves with each Ready that has entries. Falls when the log
+        #: is cut below it.
+        self.persisting: int = self.last
+        #: Highest index that is durable here. Moves when the shell confirms a Ready. Falls when the log is cut below
+        #: it. Only entries up to here may be acknowledged, or counted for this node.
         self.stable: int = self.last
+        assert self.offset <= snapshot.index, f"log begins behind {self.offset}, the snapshot is at {snapshot.index}"
+        assert snapshot.index <= self.last, f"log ends at {self.last}, before the snapshot at {snapshot.index}"
 
-    # --- looking
+    # --- reading
 
     def term_at(self, index: int) -> int:
-        """Term of the entry at `index`; -1 if it is not known here (compacted, or beyond the end)."""
+        """Return the term of the entry at `index`, or -1 if it is compacted or beyond the end."""
         if index == self.last:
             return self.last_term
         position = index - self.offset - 1
@@ -61,20 +69,21 @@ class RaftLog:
         return self.entries[position].term if index < self.last else -1
 
     def is_up_to_date(self, index: int, term: int) -> bool:
-        """Whether a log ending at (index, term) is at least as up to date as this one: Raft §5.4.1."""
+        """Return True if a log that ends at (index, term) is at least as up to date as this one: Raft §5.4.1."""
         return term > self.last_term or (term == self.last_term and index >= self.last)
 
     def reaches_snapshot(self) -> bool:
-        """Whether a peer that gets the snapshot can be given what follows it."""
+        """Return True if a peer that installs the snapshot can be sent the entries that follow it."""
         return self.offset <= self.snapshot.index
 
     def between(self, first: int, last: int) -> list[Entry]:
-        """A new list of the entries first .. last, both included."""
+        """Return a new list of the entries first .. last, both included."""
         assert first > self.offset, f"{first} is compacted, the log begins behind {self.offset}"
+        assert last <= self.last, f"{last} is beyond the end of the log at {self.last}"
         return self.entries[first - self.offset - 1 : last - self.offset]
 
-    def portion(self, first: int, max_bytes: int) -> list[Entry]:
-        """Entries from `first` to the end, as many as fit into `max_bytes`, but at least one if there is one."""
+    def entries_from(self, first: int, max_bytes: int) -> list[Entry]:
+        """Return entries from `first` on, as many as fit into `max_bytes`, but at least one if there is one."""
         start = first - self.offset - 1
         assert start >= 0, f"{first} is compacted, the log begins behind {self.offset}"
         entries = self.entries
@@ -87,11 +96,12 @@ class RaftLog:
             end += 1
         return entries[start:end]
 
-    def agreement(self, index: int, term: int) -> tuple[int, int]:
-        """The highest own position (index, term) at or below `index` whose term is at most `term`.
+    def find_conflict_by_term(self, index: int, term: int) -> tuple[int, int]:
+        """Return the highest position (index, term) of this log at or below `index` whose term is at most `term`.
 
-        Everything between it and `index` has a later term, so it cannot match a log that has `term` at `index`: a whole
-        term is skipped per round trip (Raft §5.3, end). Commit bounds it from below: what is committed agrees.
+        Every entry between that position and `index` has a later term, so it cannot match a log that has `term` at
+        `index`. Leader and follower both look there, so one round trip skips a whole term (Raft §5.3, end). The search
+        ends at the commit index at the latest, because committed entries match.
         """
         index = min(index, self.last)
         while index >= self.offset:
@@ -104,7 +114,8 @@ class RaftLog:
     # --- changing
 
     def append(self, term: int, kind: int, data: bytes) -> int:
-        """Add one entry of the leader's at the end; returns its index."""
+        """Append one entry of this node, which leads `term`, and return its index."""
+        assert term >= self.last_term, f"an entry of term {term} behind one of term {self.last_term}"
         index = self.last + 1
         self.entries.append(Entry(term, index, kind, data))
         self.last = index
@@ -112,11 +123,12 @@ class RaftLog:
         return index
 
     def first_difference(self, entries: list[Entry]) -> int:
-        """Position in `entries` of the first one that the log does not hold; len(entries) if it holds all.
+        """Return the position in `entries` of the first one that the log does not hold, len(entries) if it holds all.
 
-        The entry before entries[0] must match. Only a real difference may cut the log: a late, shorter append is no
-        reason to forget entries that have been acknowledged since (Raft §5.3: "if an existing entry conflicts").
+        The entry before entries[0] must match. Only a real conflict may cut the log: a late, shorter append is no
+        reason to drop entries that have been acknowledged since (Raft §5.3: "if an existing entry conflicts").
         """
+        assert entries, "an append without entries conflicts with nothing"
         first = entries[0].index
         if first > self.last:
             return 0
@@ -128,23 +140,25 @@ class RaftLog:
         return len(entries)
 
     def extend(self, entries: list[Entry]) -> None:
-        """Add what a leader sent; entries[0] follows `last`."""
+        """Append entries that the leader sent; entries[0] follows `last`."""
         assert entries[0].index == self.last + 1, f"gap: {entries[0].index} after {self.last}"
+        assert entries[0].term >= self.last_term, f"term {entries[0].term} after term {self.last_term}"
         self.entries.extend(entries)
         self.last = entries[-1].index
         self.last_term = entries[-1].term
 
     def truncate(self, index: int) -> None:
-        """Remove the entries from `index` on. A committed one is never removed: Raft §5.4."""
+        """Remove the entries from `index` on. A committed entry is never removed: Raft §5.4."""
         assert index > self.commit, f"truncation at {index} of a log committed up to {self.commit}"
+        assert index <= self.last, f"truncation at {index} of a log that ends at {self.last}"
         del self.entries[index - self.offset - 1 :]
         self.last = index - 1
         self.last_term = self.entries[-1].term if self.entries else self.offset_term
-        self.saved = min(self.saved, self.last)
+        self.persisting = min(self.persisting, self.last)
         self.stable = min(self.stable, self.last)
 
     def commit_to(self, index: int) -> bool:
-        """Advance the commit index; it never falls. True if it moved."""
+        """Advance the commit index to `index`. Return False if it is there already: it never falls."""
         if index <= self.commit:
             return False
         assert index <= self.last, f"commit {index} beyond the end of the log {self.last}"
@@ -152,10 +166,11 @@ class RaftLog:
         return True
 
     def floor(self, index: int, entries_max: int, bytes_max: int) -> int:
-        """Up to where to compact so that of what lies at and before `index` no more than this many remain.
+        """Return the index up to which to compact so that at most this much remains at and before `index`.
 
-        They are for peers that are a little behind: both bounds are what a node will spend on them.
+        What remains is for peers that are a little behind. The two bounds are what a node spends on them.
         """
+        assert index <= self.last, f"floor at {index} of a log that ends at {self.last}"
         position = index - self.offset
         lowest = max(0, position - entries_max)
         room = bytes_max
@@ -167,31 +182,132 @@ class RaftLog:
         return self.offset + max(0, position)
 
     def compact(self, index: int) -> None:
-        """Forget the entries up to `index`, which are applied."""
+        """Drop the entries up to `index`, which have been handed out to be applied."""
         if index <= self.offset:
             return
-        assert index <= self.handed, f"compaction at {index}, handed out for applying up to {self.handed}"
+        assert index <= self.applying, f"compaction at {index}, handed out for applying up to {self.applying}"
         term = self.term_at(index)
+        assert term >= self.offset_term, f"entry {index} of term {term} behind term {self.offset_term}"
         del self.entries[: index - self.offset]
         self.offset = index
         self.offset_term = term
 
     def restart(self, snapshot: RaftSnapshot) -> None:
-        """A leader's snapshot replaces the whole log: Raft §7."""
+        """Replace the whole log by the leader's snapshot: Raft §7."""
         assert snapshot.index > self.commit, f"snapshot at {snapshot.index} behind commit {self.commit}"
         # What was durable and committed still is; the snapshot itself is not durable yet.
         self.stable = min(self.stable, self.commit)
         self.snapshot = snapshot
         self.entries = []
-        self.offset = self.last = self.commit = self.handed = self.saved = snapshot.index
+        self.offset = self.last = self.commit = self.applying = self.persisting = snapshot.index
         self.offset_term = self.last_term = snapshot.term
+
+    def validate(self) -> None:
+        """Raise AssertionError if an invariant of the class does not hold. For tests: looks at every entry."""
+        index = self.offset
+        term = self.offset_term
+        for entry in self.entries:
+            index += 1
+            assert entry.index == index, f"entry {entry.index} is in the place of {index}"
+            assert entry.term >= term, f"entry {index} of term {entry.term} follows one of term {term}"
+            term = entry.term
+        assert self.last == index, f"last is {self.last}, the entries end at {index}"
+        assert self.last_term == term, f"last_term is {self.last_term}, the last entry has {term}"
+        assert self.offset <= self.applying, f"compacted up to {self.offset}, applying only {self.applying}"
+        assert self.snapshot.index <= self.applying, f"snapshot at {self.snapshot.index}, applying {self.applying}"
+        assert self.applying <= self.commit, f"applying {self.applying}, committed only {self.commit}"
+        assert self.commit <= self.last, f"committed {self.commit}, the log ends at {self.last}"
+        assert self.stable <= self.persisting, f"durable up to {self.stable}, written only up to {self.persisting}"
+        assert self.persisting <= self.last, f"written up to {self.persisting}, the log ends at {self.last}"
+
+
+class ConfigLog:
+    """The configurations in the log by index: which one is in force, and which one was at an older index.
+
+    Invariant: `indexes` ascends. Behind the first one there is one for each CONFIG entry of the log.
+    """
+
+    def __init__(self, index: int, config: Configuration) -> None:
+        self.indexes: list[int] = [index]
+        self.configs: list[Configuration] = [config]
+        #: The configuration in force: always the newest. Moves with each CONFIG entry that is appended, truncated or
+        #: replaced by a snapshot.
+        self.current: Configuration = config
+
+    def newest_index(self) -> int:
+        """Return the index of the entry that holds the configuration in force."""
+        return self.indexes[-1]
+
+    def append(self, index: int, config: Configuration) -> None:
+        """Put `config` in force: an entry with it was appended at `index`."""
+        assert index > self.indexes[-1], f"configuration at {index} after one at {self.indexes[-1]}"
+        self.indexes.append(index)
+        self.configs.append(config)
+        self.current = config
+
+    def truncate(self, index: int) -> bool:
+        """Drop the configurations from `index` on, with their entries. Return True if that changes the one in force."""
+        assert index > self.indexes[0], f"cut at {index}, the oldest configuration is at {self.indexes[0]}"
+        reverted = False
+        while self.indexes[-1] >= index:
+            self.indexes.pop()
+            self.configs.pop()
+            reverted = True
+        self.current = self.configs[-1]
+        return reverted
+
+    def at(self, index: int) -> Configuration:
+        """Return the configuration that is in force when the log ends at `index`."""
+        position = len(self.indexes) - 1
+        while self.indexes[position] > index:
+            position -= 1
+            assert position >= 0, f"no configuration known at {index}; oldest at {self.indexes[0]}"
+        return self.configs[position]
+
+    def may_stand(self, node: int, memory: int, commit: int) -> bool:
+        """Return True if `node` with its `memory` may stand for election, the log being committed up to `commit`.
+
+        A voter may. So may a node that the newest, uncommitted configuration removes: it may be the only one that holds
+        that entry and all entries before it. Its own vote does not count then. Dissertation §4.2.2.
+        """
+        if self.current.is_voter(node):
+            return self.current.memory_of(node) == memory
+        newest = self.newest_index()
+        return newest > commit and self.at(newest - 1).counts(node, memory)
+
+    def forget_before(self, index: int) -> None:
+        """Drop configurations that are needed only below `index`."""
+        while len(self.indexes) > 1 and self.indexes[1] <= index:
+            del self.indexes[0]
+            del self.configs[0]
+
+    def restart(self, index: int, config: Configuration) -> None:
+        """Start again with `config`: a snapshot at `index` replaced the log."""
+        assert index > self.indexes[0], f"snapshot at {index}, the oldest configuration is at {self.indexes[0]}"
+        self.indexes = [index]
+        self.configs = [config]
+        self.current = config
+
+    def validate(self, log: RaftLog) -> None:
+        """Raise AssertionError if the invariant does not hold beside `log`. For tests."""
+        assert len(self.indexes) == len(self.configs), f"{len(self.configs)} configurations at {self.indexes}"
+        assert self.current is self.configs[-1], f"{self.current} is in force, the newest is {self.configs[-1]}"
+        first = self.indexes[0]
+        assert first <= log.snapshot.index, f"the oldest configuration is at {first}, behind the snapshot"
+        logged = [entry for entry in log.entries if entry.kind == CONFIG and entry.index > first]
+        inside = [index for index in self.indexes[1:] if index > log.offset]
+        assert [entry.index for entry in logged] == inside, f"configurations at {self.indexes}, not as in the log"
+        for entry in logged:
+            known = self.at(entry.index)
+            known.validate()
+            assert known.encode() == entry.data, f"the configuration at {entry.index} is not that of its entry"
 
 
 def _usable(snapshot: RaftSnapshot, durable: list[Entry]) -> list[Entry]:
-    """Those of the entries on disk that continue the snapshot or lead up to it, as a list of our own.
+    """Return a new list of those entries on disk that continue the snapshot or lead up to it.
 
-    A crash may come after a snapshot was installed and before the old log was dropped: a log that ends before the
-    snapshot, or disagrees with it, is history that the snapshot has overtaken.
+    A crash may come after a snapshot was installed and before the old log was dropped. A log that ends before the
+    snapshot, or disagrees with it, is older than the snapshot and is dropped here.
     """
     if not durable:
         return []

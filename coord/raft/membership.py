@@ -1,17 +1,18 @@
-"""Who belongs to the group, and how that changes: one voter at a time.
+"""The members of the group, and how they change: one voter at a time.
 
-A configuration is a whole, never a difference: a CONFIG entry carries the new one, a node uses the newest in its log
-whether committed or not (Raft §6, Dissertation §4.1), and returns to the one before when that entry is truncated. Any
-majority of the old and any majority of the new configuration overlap when they differ by one voter, which is why a
-change of two is refused. That argument holds only if the old configuration is settled: a leader changes it only after
-an entry of its own term has committed (Ongaro's correction of 2015) and with no other change under way. The core
-checks both.
+A CONFIG entry carries a whole configuration, never a difference. A node uses the newest one in its log, committed or
+not (Raft §6, Dissertation §4.1), and returns to the one before when that entry is truncated. If two configurations
+differ by one voter, any majority of the one overlaps any majority of the other; therefore a change of two voters is
+refused. The argument also needs an old configuration that is committed. So a leader changes the configuration only
+after
+an entry of its own term has committed (Ongaro's correction of 2015), and only one at a time. The core checks both.
 
-A voter is an id **and a memory**: the number of the disk that remembers the promises given under that id. A new group's
-members have FIRST_MEMORY. A node that comes back under its id without its disk draws a new number; no answer of it
+A voter is an id **and a memory**: the number of the disk that holds the promises given under that id. The members of a
+new group have FIRST_MEMORY. A node that comes back under its id without its disk draws a new number. None of its
+answers
 counts (`Configuration.counts`), because for Raft it is another server. The leader replaces it as it would replace a
-dead server: one change takes the voter out, a second one lets the new memory vote when it has caught up. So the rules
-above are enough to show that a lost disk loses nothing: a disk that is gone is a server that never answers again.
+dead server: one change takes the voter out, and a second one lets the new memory vote when it has caught up. So
+losing a disk is no more than losing a server that never answers again, and Raft's proof covers it.
 
 Entry body (big-endian)::
 
@@ -42,13 +43,13 @@ MEMBER_ID_MAX: Final = (1 << 63) - 1
 
 
 class Configuration:
-    """The members of one group.
+    """The members of one group. Immutable.
 
-    A voter counts in the quorum. A PRE_VOTER and a learner receive the log and count for nothing; a PRE_VOTER becomes
-    a voter by itself once it has caught up (`CatchUp`). `attachment` is the shell's (addresses of the members):
-    replicated, never read here. `memories`: voter -> its memory, of those that do not have FIRST_MEMORY.
+    A voter counts in the quorum. A PRE_VOTER and a learner receive the log and count for nothing. A PRE_VOTER becomes
+    a voter by itself once it has caught up (`CatchUp`). `attachment` belongs to the shell (addresses of the members):
+    it is replicated and never read here. `memories`: voter -> its memory, only of voters without FIRST_MEMORY.
 
-    Invariant: ids ascend in each list and are positive; no id is in two lists.
+    Invariant: ids ascend in each list and are positive; no id is in two lists; only voters have a memory.
     """
 
     def __init__(
@@ -66,21 +67,29 @@ class Configuration:
         self.memories: dict[int, int] = {
             voter: memory for voter, memory in sorted((memories or {}).items()) if memory != FIRST_MEMORY
         }
-        everybody = self.members()
-        assert len(set(everybody)) == len(everybody), f"a member has two roles: {self}"
-        assert not everybody or everybody[0] > 0, f"ids are positive: {self}"
-        assert all(voter in self.voters for voter in self.memories), f"only voters have a memory: {self}"
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise AssertionError if the invariant does not hold."""
+        members = self.members()
+        for ids in (self.voters, self.pre_voters, self.learners):
+            assert ids == sorted(ids), f"ids do not ascend: {self}"
+        assert len(set(members)) == len(members), f"a member has two roles: {self}"
+        assert not members or members[0] > 0, f"ids are positive: {self}"
+        for voter, memory in self.memories.items():
+            assert voter in self.voters, f"{voter} has a memory and is not a voter: {self}"
+            assert memory != FIRST_MEMORY, f"the first memory of {voter} is not listed: {self}"
 
     def members(self) -> list[int]:
-        """All ids, ascending."""
+        """Return all ids, ascending."""
         return sorted(self.voters + self.pre_voters + self.learners)
 
     def is_voter(self, node: int) -> bool:
-        """Whether `node` counts in the quorum."""
+        """Return True if `node` counts in the quorum."""
         return node in self.voters
 
     def is_member(self, node: int) -> bool:
-        """Whether `node` receives the log."""
+        """Return True if `node` receives the log."""
         return node in self.voters or node in self.pre_voters or node in self.learners
 
     def memory_of(self, node: int) -> int:
@@ -88,7 +97,7 @@ class Configuration:
         return self.memories.get(node, FIRST_MEMORY)
 
     def counts(self, node: int, memory: int) -> bool:
-        """Return True if what `node` says from `memory` counts in the quorum."""
+        """Return True if answers that `node` gives from `memory` count in the quorum."""
         return node in self.voters and self.memory_of(node) == memory
 
     def with_voter(self, node: int, memory: int = FIRST_MEMORY) -> Configuration:
@@ -98,17 +107,17 @@ class Configuration:
         return Configuration([*rest.voters, node], rest.pre_voters, rest.learners, self.attachment, memories)
 
     def with_pre_voter(self, node: int) -> Configuration:
-        """`node` as a PRE_VOTER."""
+        """Return this configuration with `node` as a PRE_VOTER."""
         rest = self.without(node)
         return Configuration(rest.voters, [*rest.pre_voters, node], rest.learners, self.attachment, rest.memories)
 
     def with_learner(self, node: int) -> Configuration:
-        """`node` as a learner."""
+        """Return this configuration with `node` as a learner."""
         rest = self.without(node)
         return Configuration(rest.voters, rest.pre_voters, [*rest.learners, node], self.attachment, rest.memories)
 
     def without(self, node: int) -> Configuration:
-        """Everybody but `node`."""
+        """Return this configuration without `node`."""
         return Configuration(
             [i for i in self.voters if i != node],
             [i for i in self.pre_voters if i != node],
@@ -122,7 +131,7 @@ class Configuration:
         return Configuration(self.voters, self.pre_voters, self.learners, attachment, self.memories)
 
     def encode(self) -> bytes:
-        """The body of a CONFIG entry."""
+        """Return the body of a CONFIG entry."""
         parts = [(CONFIG_FORMAT_MEMORIES if self.memories else CONFIG_FORMAT).to_bytes(1, "big")]
         for ids in (self.voters, self.pre_voters, self.learners):
             parts.append(len(ids).to_bytes(2, "big"))
@@ -135,7 +144,7 @@ class Configuration:
         return b"".join(parts)
 
     def __eq__(self, other: object) -> bool:
-        """Same members in the same roles, same attachment."""
+        """Equal if the same members have the same roles and memories, with the same attachment."""
         return isinstance(other, Configuration) and self.encode() == other.encode()
 
     def __hash__(self) -> int:
@@ -178,7 +187,7 @@ def decode_configuration(data: bytes) -> Configuration:
         memories, position = _decode_memories(data, position, roles[0])
     everybody = roles[0] + roles[1] + roles[2]
     if position > len(data) or 0 in everybody or len(set(everybody)) != len(everybody):
-        raise ValueError(f"a configuration is cut short or names somebody twice, or nobody: {everybody}")
+        raise ValueError(f"a configuration is cut short, or names a node twice, or names node 0: {everybody}")
     if everybody and max(everybody) > MEMBER_ID_MAX:
         raise ValueError(f"a configuration names node {max(everybody)}; the largest id is {MEMBER_ID_MAX}")
     return Configuration(roles[0], roles[1], roles[2], data[position:], memories)
@@ -203,7 +212,7 @@ def _decode_memories(data: bytes, position: int, voters: list[int]) -> tuple[dic
 
 
 def objection(old: Configuration, new: Configuration) -> str:
-    """Why `new` may not follow `old` in one step; "" when it may. Dissertation §4.1."""
+    """Return why `new` may not follow `old` in one step, "" if it may. Dissertation §4.1."""
     gone = [node for node in old.voters if node not in new.voters]
     added = [node for node in new.voters if node not in old.voters]
     if not new.voters:
@@ -219,76 +228,24 @@ def objection(old: Configuration, new: Configuration) -> str:
     return ""
 
 
-class ConfigLog:
-    """The configurations that the log holds, so that each index knows its own.
-
-    Invariant: `indexes` ascends; the first is at or below every index that may still be asked for.
-    """
-
-    def __init__(self, index: int, config: Configuration) -> None:
-        self.indexes: list[int] = [index]
-        self.configs: list[Configuration] = [config]
-        #: The newest one, which is the one in force.
-        self.current: Configuration = config
-
-    def newest_index(self) -> int:
-        """The index of the entry that holds the configuration in force."""
-        return self.indexes[-1]
-
-    def append(self, index: int, config: Configuration) -> None:
-        """An entry with `config` was appended at `index`: in force from now on."""
-        assert index > self.indexes[-1], f"configuration at {index} after one at {self.indexes[-1]}"
-        self.indexes.append(index)
-        self.configs.append(config)
-        self.current = config
-
-    def truncate(self, index: int) -> bool:
-        """The log lost everything from `index` on; True when that changed the configuration in force."""
-        reverted = False
-        while self.indexes[-1] >= index:
-            self.indexes.pop()
-            self.configs.pop()
-            reverted = True
-        self.current = self.configs[-1]
-        return reverted
-
-    def at(self, index: int) -> Configuration:
-        """The configuration in force once everything up to `index`, and nothing behind it, is in the log."""
-        position = len(self.indexes) - 1
-        while self.indexes[position] > index:
-            position -= 1
-            assert position >= 0, f"no configuration known at {index}; oldest at {self.indexes[0]}"
-        return self.configs[position]
-
-    def forget_before(self, index: int) -> None:
-        """Nobody will ask for an index below `index` any more."""
-        while len(self.indexes) > 1 and self.indexes[1] <= index:
-            del self.indexes[0]
-            del self.configs[0]
-
-    def restart(self, index: int, config: Configuration) -> None:
-        """A snapshot at `index` replaced the log."""
-        self.indexes = [index]
-        self.configs = [config]
-        self.current = config
-
-
 class CatchUp:
-    """Whether a PRE_VOTER is close enough behind to become a voter. Dissertation §4.2.1.
+    """How far a PRE_VOTER has caught up. Dissertation §4.2.1.
 
-    Replication is cut into rounds: a round ends when the node holds what the leader's log held when the round began.
-    A node that finishes a round within an election timeout would delay commits by no more than that, so it may vote.
+    Replication is divided into rounds. A round ends when the node holds what the leader's log held when the round
+    began. A node that finishes a round within an election timeout would delay commits by no more than that timeout, so
+    it may vote.
     """
 
     def __init__(self, target: int, now: int) -> None:
-        #: The index that ends this round.
+        #: The index that ends this round: the end of the leader's log when the round began.
         self.target: int = target
         #: Tick of the leader at which this round began.
         self.began: int = now
+        #: True from the first round that was short enough.
         self.ready: bool = False
 
     def advance(self, match: int, last: int, now: int, limit_ticks: int) -> bool:
-        """Note that the node holds the log up to `match`; True once it may be promoted (and from then on)."""
+        """Note that the node holds the log up to `match`. Return True once it may be promoted, and from then on."""
         if match >= self.target and not self.ready:
             self.ready = now - self.began <= limit_ticks
             self.target = last

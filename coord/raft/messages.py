@@ -1,6 +1,6 @@
-"""What goes in and out of the Raft core: plain classes, no behaviour.
+"""What goes in and out of the Raft core: settings, messages, entries, Readies. Plain classes without behavior.
 
-Kinds, roles and entry kinds are small ints with stable values: they are on the wire and on disk.
+Message kinds, roles and entry kinds are small ints with stable values: they are on the wire and on disk.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from coord.raft.membership import FIRST_MEMORY, Configuration
 
 # --- entry kinds ----------------------------------------------------------------------------------------------------
 
-#: The shell's opaque bytes.
+#: Bytes of the shell; the core does not look into them.
 NORMAL: Final = 0
-#: Empty; each leader appends one at the start of its term, since only entries of the own term commit by count (Raft
-#: §5.4.2, §8).
+#: Empty. Each leader appends one at the start of its term: a leader commits by counting only entries of its own term,
+#: and everything before them with them (Raft §5.4.2, §8).
 NOOP: Final = 1
 #: A whole configuration (`membership.Configuration.encode`).
 CONFIG: Final = 2
-#: The shell's: raises the feature level of the state machine (`coord.tree.levels`).
+#: Of the shell, like NORMAL: raises the feature level of the state machine (`coord.tree.levels`).
 LEVEL: Final = 3
 
 # --- roles ----------------------------------------------------------------------------------------------------------
@@ -32,47 +32,48 @@ LEADER: Final = 3
 
 ROLE_NAMES: Final = ["follower", "pre-candidate", "candidate", "leader"]
 
-# --- message kinds; the fields that mean something, beside kind, src, dst and term -----------------------------------
+# --- message kinds ----------------------------------------------------------------------------------------------------
 #
-# PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP and HEARTBEAT_RESP also carry `memory`, see `membership`.
+# Every message has kind, src, dst and term. The comments list the other fields that a kind uses. PRE_VOTE_RESP,
+# VOTE_RESP, APPEND_RESP and HEARTBEAT_RESP also carry `memory`, see `membership`.
 
-#: Would you vote for me in `term` (mine + 1)? prev_index, prev_term: position of my last entry. Dissertation §9.6.
+#: Asks whether the receiver would vote for the sender in `term`, which is the sender's term + 1. prev_index, prev_term:
+#: position of the sender's last entry. Dissertation §9.6.
 PRE_VOTE: Final = 1
-#: granted. When granted, `term` is the one asked about; otherwise the term of the answering node.
+#: granted. If granted, `term` is the term of the request, otherwise the term of the answering node.
 PRE_VOTE_RESP: Final = 2
-#: prev_index, prev_term: position of my last entry; granted: the old leader asked for this election (transfer). Raft
-#: §5.2.
+#: prev_index, prev_term: position of the sender's last entry. granted: the old leader asked for this election, to
+#: transfer leadership. Raft §5.2.
 VOTE: Final = 3
 #: granted.
 VOTE_RESP: Final = 4
 #: prev_index, prev_term, entries, commit. Raft §5.3.
 APPEND: Final = 5
-#: granted: match_index is the highest index that this append verified, durable. Refused: prev_index is the one
-#: refused, and (match_index, prev_term) the sender's best guess where the logs may agree.
+#: granted: match_index is the highest index that this append verified; it is durable. Rejected: prev_index is that of
+#: the append, and (match_index, prev_term) is the highest position at which the logs may match.
 APPEND_RESP: Final = 6
-#: commit (never beyond what the follower is known to hold) and in prev_term the term of that entry; context: the newest
+#: commit (never beyond what the follower is known to hold) and in prev_term the term of that entry. context: the newest
 #: round of read confirmation, 0 for none.
 HEARTBEAT: Final = 7
-#: context, echoed; match_index is where the sender's log ends, durable or not.
+#: context, as in the heartbeat. match_index: the end of the sender's log, durable or not.
 HEARTBEAT_RESP: Final = 8
-#: commit, and in prev_term the term of that entry. Never answered: a commit that would otherwise wait for the next
-#: append or heartbeat. The receiver need not have acknowledged the entry: it commits what it holds of that term there.
+#: commit, and in prev_term the term of that entry. For a commit index that would otherwise wait for the next append or
+#: heartbeat. There is no answer. The receiver need not have acknowledged the entry: it compares the term.
 COMMIT: Final = 9
-#: snapshot. The shell transfers the payload and gives the message to the receiver's core only when the payload is
-#: complete.
+#: snapshot. The shell transfers the payload, and gives the message to the receiver's core when the payload is complete.
 SNAPSHOT: Final = 10
-#: Start an election at once: leadership is yours. Dissertation §3.10.
+#: The receiver shall start an election at once: leadership is transferred to it. Dissertation §3.10.
 TIMEOUT_NOW: Final = 11
-#: context: a follower's read asks the leader for an index. Dissertation §6.4. granted: it can wait for the next regular
-#: heartbeats.
+#: context: a follower's read requests an index from the leader. Dissertation §6.4. granted: the read can wait for the
+#: next regular heartbeats.
 READ_INDEX: Final = 12
-#: context; match_index is the index to wait for.
+#: context, as in the request. match_index: the index to wait for.
 READ_INDEX_RESP: Final = 13
 
 
 @mypyc_attr(acyclic=True)
 class Entry:
-    """One place of the log. Immutable by agreement: the same object is kept, sent and applied."""
+    """One entry of the log. Nothing changes it: the same object is kept, sent and applied."""
 
     def __init__(self, term: int, index: int, kind: int, data: bytes) -> None:
         self.term: int = term
@@ -81,7 +82,7 @@ class Entry:
         self.data: bytes = data
 
     def __eq__(self, other: object) -> bool:
-        """Same place, same content."""
+        """Equal if position and content are."""
         return (
             isinstance(other, Entry)
             and self.index == other.index
@@ -96,14 +97,15 @@ class Entry:
 
 
 class HardState:
-    """What must be durable before anybody hears of it: the term, and whom this node voted for in it (0: nobody)."""
+    """The term, and the node that this one voted for in that term (0: none). Must be durable before any message that
+    depends on it leaves."""
 
     def __init__(self, term: int, vote: int) -> None:
         self.term: int = term
         self.vote: int = vote
 
     def __eq__(self, other: object) -> bool:
-        """Same term and vote."""
+        """Equal if term and vote are."""
         return isinstance(other, HardState) and self.term == other.term and self.vote == other.vote
 
     def __hash__(self) -> int:
@@ -112,11 +114,10 @@ class HardState:
 
 
 class RaftSnapshot:
-    """Which log prefix a snapshot replaces: everything up to `index`, whose entry had `term`; `config` was in force
-    there.
+    """Position of a snapshot. It replaces the log up to `index`, whose entry had `term`; `config` was in force there.
 
-    `handle` belongs to the shell (a file name, a transfer id); the core passes it through from the SNAPSHOT message
-    to the Ready that asks for the installation.
+    `handle` belongs to the shell (a file name, a transfer id). The core passes it on from the SNAPSHOT message to the
+    Ready that asks for the installation.
     """
 
     def __init__(self, index: int, term: int, config: Configuration, handle: str = "") -> None:
@@ -127,12 +128,13 @@ class RaftSnapshot:
 
 
 def bootstrap(voters: list[int], learners: list[int] | None = None, attachment: bytes = b"") -> RaftSnapshot:
-    """The empty snapshot at index 0 that a new group starts from, alike on all its first members."""
+    """Return the empty snapshot at index 0 from which every first member of a new group starts."""
+    assert voters, "a group needs a voter"
     return RaftSnapshot(0, 0, Configuration(voters, [], learners, attachment))
 
 
 class Message:
-    """Node to node. The comments at the message kinds say which fields a kind uses; the others keep their defaults."""
+    """A message between nodes. The comments at the kinds list the fields that each uses; others keep their defaults."""
 
     def __init__(
         self,
@@ -163,12 +165,12 @@ class Message:
         #: Contiguous, ascending from prev_index + 1; None means none. Receivers keep the Entry objects, not the list.
         self.entries: list[Entry] | None = entries
         self.snapshot: RaftSnapshot | None = snapshot
-        #: Of an answer: the memory that it is given from; 0 from a build that knows of no memories.
+        #: In an answer: the memory that the answer is given from, 0 from a build that knows of no memories.
         self.memory: int = memory
 
 
 class ReadState:
-    """A read may be answered once `index` is applied. `context` is what the shell gave to `read_index`."""
+    """A read that may be answered once `index` is applied. `context` is what the shell gave to `read_index`."""
 
     def __init__(self, context: int, index: int) -> None:
         self.context: int = context
@@ -176,12 +178,10 @@ class ReadState:
 
 
 class RaftEvent:
-    """Something rare and worth a line in a log or a count: `name` is stable (`role`, `truncate`, `config`, ...),
-    `detail` is for people.
+    """Something rare that is worth a log line or a count. `name` is stable, `detail` is for people.
 
     Names: role, leader, truncate, config, config_reverted, snapshot_install, snapshot_offer, quorum_lost, vote_ignored,
-    election_lost, transfer, transfer_failed, promote, demote, forgotten,
-    rejected, commit_ahead.
+    election_lost, transfer, transfer_failed, promote, demote, forgotten, rejected, commit_ahead.
     """
 
     def __init__(self, name: str, term: int, detail: str) -> None:
@@ -191,43 +191,43 @@ class RaftEvent:
 
 
 class Ready:
-    """One portion of work for the shell; the package docstring says in which order and under which promises.
+    """Work for the shell. The package docstring says in which order, and what is promised.
 
-    The lists are the shell's to keep.
+    The shell may keep the lists.
     """
 
     def __init__(self, number: int, role: int, term: int, leader: int, commit: int) -> None:
-        #: 1, 2, 3, ... since the start of this core; what `persisted` wants.
+        #: 1, 2, 3, ... since the start of this core. The argument of `RaftCore.persisted`.
         self.number: int = number
         #: Role, term, leader (0: unknown) and commit index when this Ready was made.
         self.role: int = role
         self.term: int = term
         self.leader: int = leader
         self.commit: int = commit
-        #: Role, term or leader differ from the Ready before: reads asked for earlier are void, ask again.
+        #: Role, term or leader differ from the Ready before. Reads requested earlier get no answer; request them again.
         self.changed: bool = False
-        #: The membership in force differs from the Ready before: look at `core.configs.current` (links to open or
-        #: close).
+        #: The configuration in force differs from the Ready before. `core.configs.current` names the members to which
+        #: the shell must have links.
         self.config_changed: bool = False
-        #: Install this before everything else.
+        #: To be installed before everything else.
         self.snapshot: RaftSnapshot | None = None
         self.hard_state: HardState | None = None
-        #: Append, replacing what the log holds from entries[0].index on.
+        #: To be appended; they replace what the log on disk holds from entries[0].index on.
         self.entries: list[Entry] = []
         self.messages: list[Message] = []
         self.messages_after_persist: list[Message] = []
-        #: Apply in this order; over all Readies each index appears exactly once, without gaps. All kinds of entries.
+        #: To be applied in this order. Over all Readies each index appears once, without gaps, whatever its kind.
         self.committed: list[Entry] = []
         self.read_states: list[ReadState] = []
         self.events: list[RaftEvent] = []
 
     def must_persist(self) -> bool:
-        """Whether there is something to write, so that `persisted` is expected."""
+        """Return True if there is something to write, so that the core waits for `persisted`."""
         return self.snapshot is not None or self.hard_state is not None or len(self.entries) > 0
 
 
 class RaftConfig:
-    """Bounds and timing of one core. Ticks are the shell's (50 ms in the store)."""
+    """Timing and limits of one core. The shell decides how long a tick is (50 ms in the store)."""
 
     def __init__(
         self,
@@ -244,14 +244,15 @@ class RaftConfig:
         assert max_inflight_bytes >= 1, max_inflight_bytes
         assert max_append_bytes >= 1, max_append_bytes
         assert max_apply_entries >= 1, max_apply_entries
-        #: A follower stands for election after election_ticks .. 2*election_ticks-1 ticks of silence; a leader that has
-        #: not heard from a majority for election_ticks steps down.
+        #: A follower stands for election after election_ticks .. 2*election_ticks-1 ticks of silence. A leader steps
+        #: down when no majority has answered for election_ticks.
         self.election_ticks: int = election_ticks
+        #: A leader sends heartbeats every so many ticks.
         self.heartbeat_ticks: int = heartbeat_ticks
-        #: Appends, and bytes in them, on their way to one peer without an answer.
+        #: Limits per peer: appends that are not acknowledged, and bytes of entries in them.
         self.max_inflight: int = max_inflight
         self.max_inflight_bytes: int = max_inflight_bytes
-        #: Bytes of entries in one append; a single larger entry travels alone.
+        #: Limit for the bytes of entries in one append. A single larger entry travels alone.
         self.max_append_bytes: int = max_append_bytes
-        #: Committed entries in one Ready.
+        #: Limit for the committed entries in one Ready, so that a turn of the shell stays short.
         self.max_apply_entries: int = max_apply_entries

@@ -1,14 +1,28 @@
-"""The leader's view of one peer, and the three ways to feed it.
+"""Flow control between a Raft leader and one peer.
 
-    state \\ event   ack moves match   ack at match     refusal            link lost, nudge refused   log too short
-    transfer ended PROBE           REPLICATE         REPLICATE        PROBE (lower)      PROBE
-    SNAPSHOT        - REPLICATE       REPLICATE         REPLICATE        PROBE at match+1   PROBE at match+1
-    SNAPSHOT        - SNAPSHOT        REPLICATE if the log reaches that far                 -
-    -               PROBE
+The leader keeps one Progress per peer and sends appends according to its state:
 
-PROBE sends one append and waits for its answer or the next heartbeat's; REPLICATE streams, bounded by a window of
-appends in flight; SNAPSHOT sends nothing until the shell reports how the transfer ended, or the peer acknowledges its
-index.
+    PROBE       one append, then nothing until the peer answers that append or a heartbeat
+    REPLICATE   appends in a row, bounded by a window of appends and bytes that are not acknowledged
+    SNAPSHOT    nothing, until the shell reports how the transfer ended or the peer acknowledges what the log continues
+
+Transitions ("-": the state stays):
+
+    event                            in PROBE         in REPLICATE      in SNAPSHOT
+    append acknowledged              REPLICATE (1)    -                 REPLICATE (2)
+    append rejected                  PROBE, lower     PROBE (3)         -
+    heartbeat shows a shorter log    -                PROBE             -
+    link broken                      -                PROBE             PROBE
+    peer answers from a new memory   PROBE            PROBE             PROBE
+    needed entries are compacted     SNAPSHOT (4)     SNAPSHOT (4)      -
+    transfer ended                   -                -                 PROBE
+
+    (1) unless the answer is late: below what the peer has acknowledged before
+    (2) once the peer holds everything that this log has compacted
+    (3) unless the rejection is late: at or below what the peer has acknowledged since
+    (4) PROBE, while the log does not continue the snapshot (`RaftLog.reaches_snapshot`)
+
+Source: etcd-io/raft tracker/progress.go; Dissertation §10.2.1 for pipelining.
 """
 
 from __future__ import annotations
@@ -24,50 +38,54 @@ SNAPSHOT: Final = 2
 
 
 class Progress:
-    """What the leader knows about one peer. Lives as long as one leadership, so nothing of an older term can linger.
+    """What the leader knows about one peer. Lives as long as one leadership, so it knows nothing of an older term.
 
-    Invariant: match < next.
+    Invariant: match < next. What is in flight lies between them, and only in REPLICATE is anything in flight.
     """
 
     def __init__(self, peer: int, next_index: int, now: int) -> None:
+        assert next_index > 0, next_index
         self.peer: int = peer
-        #: The memory from which it answers (`membership`); -1: it has not answered.
+        #: The memory from which the peer answers (`membership`), -1 before its first answer.
         self.memory: int = -1
-        #: False while it is a voter and answers from another memory than that voter's: it counts for nothing.
+        #: False while the peer is a voter and answers from another memory than that voter's. Its acknowledgements and
+        #: votes count for nothing then. Set by `Leadership` when the memory or the configuration changes.
         self.counts: bool = True
-        #: It is of a build that knows of no memories.
+        #: True if the peer is of a build that knows of no memories.
         self.is_old: bool = False
-        #: Highest index known to be durable there.
+        #: Highest index that the peer has acknowledged, so it is durable there. Moves with each acknowledgement; falls
+        #: to 0 only when the peer's disk has lost what it acknowledged.
         self.match: int = 0
-        #: First index of the next append.
+        #: First index of the next append. In REPLICATE it moves when an append is sent, before it is acknowledged; in
+        #: PROBE it moves down with each rejection.
         self.next: int = next_index
         self.state: int = PROBE
-        #: PROBE: an append is unanswered.
+        #: PROBE: an append is unanswered. The next answer to anything, a heartbeat too, allows another append.
         self.waiting: bool = False
-        #: Tick of the last message from there; the quorum check reads it.
+        #: Tick of the last message from the peer; the leader checks its quorum by it.
         self.last_heard: int = now
-        #: Highest commit index that was sent there.
+        #: Highest commit index that was sent to the peer. Moves with each message that carries one, never falls.
         self.commit_sent: int = 0
-        #: Newest round of read confirmation that was answered.
+        #: Newest round of read confirmation that the peer has answered. Never falls while the memory is the same.
         self.read_round: int = 0
-        #: SNAPSHOT: the index of the snapshot on its way.
+        #: SNAPSHOT: the index of the snapshot on its way, else 0.
         self.snapshot_index: int = 0
-        #: REPLICATE: send an empty append although nothing is new, since something may have been lost.
-        self.nudge: bool = False
-        #: Tick at which the window last moved: a first append, an ack, a nudge.
+        #: REPLICATE: send an empty append although nothing is new. Its answer shows whether something was lost.
+        self.wants_empty_append: bool = False
+        #: Tick at which the window last moved: by a first append, by an acknowledgement, or by an empty append.
         self.moved: int = now
         # In flight: last index and bytes of each append, oldest first.
         self._ends: deque[int] = deque()
         self._sizes: deque[int] = deque()
         self._bytes: int = 0
 
-    # --- who it is
+    # --- identity
 
     def answers_from(self, memory: int, last: int) -> bool:
-        """Note the memory that an answer carries; True if it is another one than before.
+        """Note the memory that an answer carries, 0 from an old build. Return True if it has changed.
 
-        What an earlier memory held says nothing about this one: the peer's position is found out anew, from `last`, the
-        end of the leader's log.
+        What an earlier memory held says nothing about this one. The leader finds the peer's position again, from
+        `last`, the end of its own log.
         """
         self.is_old = memory == 0
         memory = memory or FIRST_MEMORY
@@ -83,7 +101,7 @@ class Progress:
     # --- transitions
 
     def become_probe(self, next_index: int) -> None:
-        """Find out where the logs agree, one append at a time, beginning with one that ends before `next_index`."""
+        """Find out where the logs match, one append at a time. The first one ends before `next_index`."""
         self.state = PROBE
         self.next = max(next_index, self.match + 1)
         self.waiting = False
@@ -91,7 +109,8 @@ class Progress:
         self._clear_window()
 
     def become_replicate(self) -> None:
-        """The logs agree up to `match`: stream from there."""
+        """The logs match up to `match`: send appends in a row from there."""
+        assert self.state != REPLICATE, f"{self.peer} is replicating already"
         self.state = REPLICATE
         self.next = self.match + 1
         self.waiting = False
@@ -99,32 +118,36 @@ class Progress:
         self._clear_window()
 
     def become_snapshot(self, index: int) -> None:
-        """The log does not reach back far enough; a snapshot at `index` is offered."""
+        """Send nothing until the peer has installed the snapshot at `index`: the log does not reach back to the peer's
+        position."""
+        assert self.state != SNAPSHOT, f"{self.peer} is receiving the snapshot at {self.snapshot_index}"
+        assert index > self.match, f"snapshot at {index} for {self.peer}, which holds {self.match}"
         self.state = SNAPSHOT
         self.snapshot_index = index
+        self.waiting = False
         self._clear_window()
 
     # --- events
 
-    def acked(self, index: int, log_offset: int, now: int) -> bool:
-        """The peer holds everything up to `index`; True if that is news."""
+    def acknowledged(self, index: int, log_offset: int, now: int) -> bool:
+        """The peer holds everything up to `index`. Return True if `match` has moved."""
         advanced = index > self.match
         if advanced:
             self.match = index
             self.moved = now
+            # In SNAPSHOT too: late acknowledgements of earlier appends may arrive during the transfer.
+            self.next = max(self.next, index + 1)
         if self.state == REPLICATE:
             self._release(index)
-            if self.next <= self.match:
-                self.next = self.match + 1
         elif index >= self.match and (self.state == PROBE or self.match >= log_offset):
-            # An ack below match is a late one and says nothing about the probe under way.
+            # An acknowledgement below match is a late one and says nothing about the probe under way.
             self.become_replicate()
         return advanced
 
-    def refused(self, prev_index: int, agreement: int) -> bool:
-        """The peer has no entry that matches ours at `prev_index`; the logs may agree at `agreement`.
+    def rejected(self, prev_index: int, match_hint: int) -> bool:
+        """The peer has no entry that matches the leader's at `prev_index`. The logs may match at `match_hint`.
 
-        False if that is old news.
+        Return False if the answer is too late to say anything about the peer now.
         """
         if self.state == REPLICATE:
             if prev_index <= self.match:
@@ -134,13 +157,16 @@ class Progress:
         if self.state == SNAPSHOT or prev_index != self.next - 1:
             return False
         if prev_index <= self.match:
-            # It has lost what it acknowledged (a wiped disk). Trusting the old answer would probe at match for ever.
+            # The peer has lost what it acknowledged (a wiped disk). With the old match it would be probed at match for
+            # ever.
             self.match = 0
-        self.become_probe(min(prev_index, agreement + 1))
+        self.become_probe(min(prev_index, match_hint + 1))
         return True
 
     def sent(self, last_index: int, size: int, now: int) -> None:
-        """An append that ends at `last_index` with `size` bytes of entries was sent in REPLICATE."""
+        """Note that an append that ends at `last_index`, with `size` bytes of entries, was sent in REPLICATE."""
+        assert self.state == REPLICATE, f"{self.peer} gets appends in a row in state {self.state}"
+        assert last_index >= self.next, f"an append to {self.peer} ends at {last_index}, before {self.next}"
         self.next = last_index + 1
         if not self._ends:
             self.moved = now
@@ -149,8 +175,8 @@ class Progress:
         self._bytes += size
 
     def heartbeat_answered(self, peer_last: int, now: int, patience_ticks: int) -> bool:
-        """The peer answered a heartbeat, its log ending at `peer_last`; True if something should be sent because of
-        it."""
+        """The peer answered a heartbeat, and its log ends at `peer_last`. Return True if something should be sent
+        now."""
         if self.state == PROBE:
             self.waiting = False
             return True
@@ -160,19 +186,20 @@ class Progress:
             self.become_probe(self.match + 1)
             return True
         if self.next > self.match + 1 and now - self.moved >= patience_ticks:
-            # The ack may be late because the peer's disk is; an empty append costs little and finds out.
-            self.nudge = True
+            # The acknowledgement may be late because the peer's disk is slow. An empty append costs little and shows
+            # which it is.
+            self.wants_empty_append = True
             self.moved = now
-        return self.nudge
+        return self.wants_empty_append
 
     # --- the window
 
     def has_room(self, max_appends: int, max_bytes: int) -> bool:
-        """Whether another append may be sent in REPLICATE."""
+        """Return True if another append may be sent in REPLICATE."""
         return len(self._ends) < max_appends and self._bytes < max_bytes
 
     def in_flight(self) -> int:
-        """Appends sent and not acknowledged."""
+        """Return the number of appends that are sent and not acknowledged."""
         return len(self._ends)
 
     def _release(self, index: int) -> None:
@@ -185,4 +212,25 @@ class Progress:
         self._ends.clear()
         self._sizes.clear()
         self._bytes = 0
-        self.nudge = False
+        self.wants_empty_append = False
+
+    def validate(self, last: int) -> None:
+        """Raise AssertionError if an invariant does not hold beside a log that ends at `last`. For tests."""
+        peer = self.peer
+        assert self.state in (PROBE, REPLICATE, SNAPSHOT), f"{peer} is in the unknown state {self.state}"
+        assert self.match < self.next, f"next of {peer} is {self.next}, it holds {self.match} already"
+        assert self.match <= last, f"{peer} holds {self.match}, the leader's log ends at {last}"
+        assert self.next <= last + 1, f"next of {peer} is {self.next}, the leader's log ends at {last}"
+        assert not self.waiting or self.state == PROBE, f"{peer} waits for a probe's answer in state {self.state}"
+        assert (self.snapshot_index > 0) == (self.state == SNAPSHOT), (
+            f"{peer} has the snapshot at {self.snapshot_index} on its way in state {self.state}"
+        )
+        if self.state != REPLICATE:
+            assert not self._ends, f"{len(self._ends)} appends to {peer} are in flight in state {self.state}"
+            assert not self.wants_empty_append, f"{peer} is to get an empty append in state {self.state}"
+        assert len(self._sizes) == len(self._ends), f"{peer} has {len(self._ends)} appends, {len(self._sizes)} sizes"
+        assert self._bytes == sum(self._sizes), f"{self._bytes} bytes to {peer} in flight, not {sum(self._sizes)}"
+        end = self.match
+        for each in self._ends:
+            assert end < each < self.next, f"an append to {peer} up to {each} is in flight, after {end}"
+            end = each

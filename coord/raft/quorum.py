@@ -1,4 +1,4 @@
-"""Majority arithmetic: pure functions, property-tested against a twin that tries every subset."""
+"""Majority arithmetic: pure functions. A property test compares them with a search through every subset."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ LOST: Final = 2
 
 
 def majority(voters: int) -> int:
-    """How many of `voters` are a majority."""
+    """Return how many of `voters` voters are a majority."""
+    assert voters >= 0, voters
     return voters // 2 + 1
 
 
 def committed_index(acked: list[int]) -> int:
-    """The highest index that a majority holds; `acked` is one number per voter (0: nothing known), in any order.
+    """Return the highest index that a majority holds. `acked` has one index per voter, 0 if none is known, in any
+    order.
 
-    Never empty (membership refuses a group without voters). The caller must still check that the entry there is of the
-    current term: Raft §5.4.2.
+    The caller must still check that the entry there is of the current term: Raft §5.4.2.
     """
     assert acked, "a group without voters has no quorum"
     return sorted(acked)[(len(acked) - 1) // 2]
 
 
 def vote_result(votes: dict[int, bool], voters: list[int]) -> int:
-    """WON once a majority of `voters` granted, LOST once a majority can no longer be had, PENDING otherwise.
+    """Return WON if a majority of `voters` has granted, LOST if no majority is possible any more, else PENDING.
 
-    Answers of nodes that are not in `voters` count for nothing.
+    `votes` maps a node to whether it granted its vote. Nodes that are not in `voters` are ignored.
     """
     granted = 0
     open_or_granted = 0

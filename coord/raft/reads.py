@@ -1,9 +1,9 @@
 """Linearizable reads by read index: Dissertation §6.4, without a lease.
 
-A leader may be deposed and not know it. So a read first notes the commit index, then waits until a majority has
-answered a heartbeat that was sent after the read arrived: at that moment nobody else led, so nothing newer had been
-committed. All reads of one turn share one round of heartbeats; regular heartbeats carry the newest round too, so a
-lost one is repeated for free.
+A leader may be deposed without knowing it. So the leader notes the commit index when a read arrives, and then waits
+until a majority has answered a heartbeat that was sent after that. At that moment no other node led, so nothing newer
+had been committed. All reads of one turn share one round of heartbeats. Regular heartbeats carry the newest round too,
+so a lost heartbeat needs no repetition of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 
 
 class PendingRead:
-    """A read and who asked: a follower's id, or the leader's own."""
+    """A read, with the id of the node that sent it: a follower, or the leader itself."""
 
     def __init__(self, asker: int, context: int) -> None:
         self.asker: int = asker
@@ -20,7 +20,7 @@ class PendingRead:
 
 
 class ReadRound:
-    """Reads that arrived before the heartbeats of round `number` were sent, when `index` was committed."""
+    """Reads that arrived before the heartbeats of round `number` were sent. `index` was the commit index then."""
 
     def __init__(self, number: int, index: int, reads: list[PendingRead]) -> None:
         self.number: int = number
@@ -31,23 +31,26 @@ class ReadRound:
 class ReadRounds:
     """The reads of one leadership.
 
-    Invariant: `open` ascends by number; every round number is at most `newest`.
+    Invariant: the numbers in `open` ascend by one and end at `newest`; their indexes do not fall.
     """
 
     def __init__(self) -> None:
+        #: Number of the last round that began, 0 before the first. Each heartbeat carries it.
         self.newest: int = 0
-        #: Reads that no round covers yet.
+        #: Reads that wait for a round. `begin` empties this list.
         self.arrived: list[PendingRead] = []
+        #: Rounds that no majority has answered yet, oldest first.
         self.open: deque[ReadRound] = deque()
-        #: Asker -> its newest read that can wait for the next regular heartbeats; a newer one replaces an older one.
+        #: Asker -> its newest read that can wait for the next regular heartbeats. A newer read replaces an older one.
         self.patient: dict[int, PendingRead] = {}
 
     def begin(self, commit: int) -> int:
-        """Cover the arrived reads by a new round and return its number.
+        """Begin a round for the reads that have arrived, and return its number.
 
-        `commit` must be the commit index now, and an entry of the leader's own term must be committed: before that a
-        leader does not know what is committed (Raft §8).
+        `commit` must be the present commit index, and an entry of the leader's own term must be committed: before that
+        a leader does not know what is committed (Raft §8).
         """
+        assert not self.open or commit >= self.open[-1].index, f"commit {commit} before {self.open[-1].index}"
         self.newest += 1
         self.open.append(ReadRound(self.newest, commit, [*self.arrived, *self.patient.values()]))
         self.arrived = []
@@ -55,8 +58,19 @@ class ReadRounds:
         return self.newest
 
     def confirmed(self, number: int) -> list[ReadRound]:
-        """A majority has answered round `number`: the rounds that may be served by that."""
+        """A majority has answered round `number`: remove and return the rounds up to it."""
+        assert number <= self.newest, f"round {number} is confirmed, the newest is {self.newest}"
         done: list[ReadRound] = []
         while self.open and self.open[0].number <= number:
             done.append(self.open.popleft())
         return done
+
+    def validate(self, commit: int) -> None:
+        """Raise AssertionError if the invariant does not hold beside the commit index `commit`. For tests."""
+        number = self.newest - len(self.open)
+        index = 0
+        for each in self.open:
+            number += 1
+            assert each.number == number, f"read round {each.number} is open in the place of {number}"
+            assert index <= each.index <= commit, f"read round {number} at {each.index}, commit is {commit}"
+            index = each.index

@@ -1,7 +1,7 @@
-"""Raft events as nodes report them, and a small model that says whether what they report can be true.
+"""Raft events as nodes report them, and a small model that checks whether the events of a group can be true.
 
-A node that is traced tells what it is about to do with each Ready, before anything of it leaves the node, and which
-promises it sends. An event is a list whose first part is its name:
+A node that is traced reports what it is about to do with each Ready, before anything of it leaves the node, and the
+promises that it sends. An event is a list whose first part is its name:
 
     start    node term vote snapshot_index offset offset_term runs is_new    what the disk held; runs: [term, count]…
     role     term role leader                  the node is this from now on (`messages.FOLLOWER` …; leader 0: unknown)
@@ -11,15 +11,15 @@ promises it sends. An event is a list whose first part is its name:
     commit   index
     config   index text                        in force
     vote     term to                           a granted vote leaves the node; or its request for votes, `to` itself
-    ack      index                             the node has said that it holds everything up to here
+    ack      index                             an acknowledgement leaves the node: it holds everything up to here
 
-`TraceModel` takes the events of any number of nodes. Of one node they must come in order; it does not matter how those
-of different nodes are mixed, so the files of a cluster can be read one after the other. It holds against them:
+`TraceModel` takes the events of any number of nodes. The events of one node must come in order. Those of different
+nodes may be mixed in any way, so the files of a cluster can be read one after the other. The model checks:
 
 - one leader per term, one vote of a node per term, terms and commits that never fall (Raft §5.2);
-- log matching: index and term name one content and one predecessor, whoever holds it (§5.3);
-- what is committed is the same everywhere and is never replaced (§5.4.3);
-- whoever leads a term held at its election all that was committed in earlier terms (§5.4);
+- log matching: index and term stand for one content and one predecessor on every node (§5.3);
+- committed entries are the same everywhere and are never replaced (§5.4.3);
+- the leader of a term held, when it was elected, all entries that were committed in earlier terms (§5.4);
 - a restarted node remembers its promises: its votes, and a log at least as good as the one it acknowledged.
 """
 
@@ -53,7 +53,8 @@ class TraceViolation(Exception):  # noqa: N818 - it names what was violated
 
 
 def started(core: RaftCore, *, is_new: bool) -> Event:
-    """`core` as it was made from the disk. `is_new`: this node has lost what an earlier one of its id promised."""
+    """Return the event of a `core` that was made from the disk. `is_new`: an earlier node of the same id gave promises
+    that this disk does not hold."""
     log = core.log
     runs: list[list[int]] = []
     for entry in log.entries:
@@ -73,7 +74,7 @@ class Recorder:
         self._stood = 0
 
     def ready(self, core: RaftCore, ready: Ready) -> list[Event]:
-        """What this Ready is about to do."""
+        """Return the events of a Ready, before the shell processes it."""
         events: list[Event] = []
         if ready.snapshot is not None:
             events.append([INSTALL, ready.snapshot.index, ready.snapshot.term])
@@ -95,7 +96,7 @@ class Recorder:
         return events
 
     def sent(self, messages: list[Message]) -> list[Event]:
-        """Promises among the messages that leave."""
+        """Return the events of messages that leave: those that carry promises."""
         events: list[Event] = []
         for message in messages:
             if message.kind == VOTE:
@@ -116,7 +117,7 @@ class Recorder:
 
 
 class _Replica:
-    """One node as its events tell it."""
+    """What is known about one node from its events."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -141,21 +142,21 @@ class _Replica:
         return self.terms[-1] if self.terms else self.offset_term
 
     def term_at(self, index: int) -> int:
-        """-1: not known here."""
+        """Return the term of the entry at `index`, -1 if it is compacted or beyond the end."""
         if index == self.offset:
             return self.offset_term
         return self.terms[index - self.offset - 1] if self.offset < index <= self.last() else -1
 
 
 class _Election:
-    """A leader and the log it began with."""
+    """A leader and the log with which it began."""
 
     def __init__(self, replica: _Replica) -> None:
         self.replica = replica.name
         self.node_log = (replica.offset, replica.terms.copy())
 
     def term_at(self, index: int) -> int:
-        """-1: compacted, so it was committed; 0: beyond its end."""
+        """Return the term of the entry at `index`: -1 if it is compacted and so was committed, 0 beyond the end."""
         offset, terms = self.node_log
         if index <= offset:
             return -1
@@ -163,34 +164,34 @@ class _Election:
 
 
 class TraceModel:
-    """Everything that the events of all nodes have said so far."""
+    """What is known about a group from the events of all its nodes."""
 
     def __init__(self) -> None:
-        #: What was taken, by name of the event.
+        #: Name of the event -> how many were taken.
         self.counts: Counter[str] = Counter()
         self._replicas: dict[int, _Replica] = {}
         self._elections: dict[int, tuple[int, _Election]] = {}
         #: (index, term) -> (checksum, term of the entry before)
         self._contents: dict[tuple[int, int], tuple[int, int]] = {}
-        #: Index -> term of the entry that is committed there.
+        #: Index -> term of the entry that was committed there, on whichever node first.
         self._committed: dict[int, int] = {}
-        #: Term -> how far its leader committed.
+        #: Term -> highest index that its leader has committed.
         self._commits: dict[int, int] = {}
 
     def leaders(self) -> dict[int, int]:
-        """Term -> who led it."""
+        """Return the leader of each term that had one."""
         return {term: node for term, (node, _) in sorted(self._elections.items())}
 
     def committed(self) -> int:
-        """The highest index known to be committed."""
+        """Return the highest index known to be committed."""
         return max(self._committed, default=0)
 
     def forget(self, node: int) -> None:
-        """That node's disk was taken away: its promises are void, what it was seen to hold stays true."""
+        """Forget the promises of a node whose disk was taken away. What it was seen to hold stays true."""
         self._replicas.pop(node, None)
 
     def take(self, node: int, event: Event) -> None:
-        """One event of `node`. Raises TraceViolation; ValueError for what is no event."""
+        """Take one event of `node`. Raises TraceViolation; ValueError for a list that is no event."""
         replica = self._replicas.get(node)
         if replica is None:
             replica = self._replicas[node] = _Replica(f"node {node}")
@@ -221,12 +222,13 @@ class TraceModel:
             raise ValueError(f"{replica.name}: {name!r} is no event")
 
     def finish(self) -> None:
-        """All events are in: leaders must have held what was committed before their terms. Raises TraceViolation."""
+        """Check what needs all events: leaders held what was committed before their terms. Raises TraceViolation."""
         reached = 0
         reached_in = 0
         for term in sorted({*self._elections, *self._commits}):
             election = self._elections.get(term)
             if election is not None and reached:
+                assert reached_in < term, f"committed in term {reached_in}, looked at for term {term}"
                 held = election[1].term_at(reached)
                 if held not in (-1, self._committed[reached]):
                     raise TraceViolation(
@@ -294,7 +296,7 @@ class TraceModel:
         for term, crc in marks:
             known = contents.setdefault((index, term), (crc, previous))
             if known != (crc, previous):
-                raise TraceViolation(f"log matching: {replica.name} holds another {term}/{index} than somebody did")
+                raise TraceViolation(f"log matching: {replica.name} holds another {term}/{index} than another node did")
             replica.terms.append(term)
             previous = term
             index += 1
@@ -303,7 +305,7 @@ class TraceModel:
         if index <= replica.commit:
             raise TraceViolation(f"{replica.name} installs a snapshot at {index}, committed up to {replica.commit}")
         if self._committed.get(index, term) != term:
-            raise TraceViolation(f"{replica.name} installs a snapshot at {term}/{index}, which is nobody's history")
+            raise TraceViolation(f"{replica.name} installs a snapshot at {term}/{index}, which no node has committed")
         replica.offset, replica.offset_term = index, term
         replica.terms = []
         replica.commit = index

@@ -332,7 +332,7 @@ class Node:
         wait for the end of the turn, so that clients' entries and the commit index travel together.
         """
         core = self.core
-        if core.role != FOLLOWER or core.log.handed == core.log.commit or self.failure is not None:
+        if core.role != FOLLOWER or core.log.applying == core.log.commit or self.failure is not None:
             return
         began_ms = self.clients.now_ms = self._clock.monotonic_ms()
         while core.has_ready() and self._clock.monotonic_ms() - began_ms <= TURN_MS_MAX:

@@ -1,7 +1,8 @@
 """A Raft group under manual control: nothing moves unless a command says so.
 
 After each command the nodes it touched do what their cores want: they write, sync at once (unless `slow`), apply, and
-put messages on the wire, where they stay until delivered. Nodes are ids, links are written 1->2. Commands:
+put messages on the wire, where they stay until delivered. Every core is validated after every step. Nodes are ids,
+links are written 1->2. Commands:
 
     group voters=1,2,3 [spares=4,5] [learners=4] [inflight=n] [append_bytes=n]    start over with these nodes
     campaign N                   the node's election timer fires
@@ -93,14 +94,20 @@ class RaftGroup:
             getattr(self, f"do_{name}")(*args)
         except RetryableError as error:
             self.out.append(f"error: {error}")
+        for node in self.nodes.values():
+            if node.core is not None:
+                node.core.validate()
         return self.out or ["ok"]
 
     # --- the shell
 
     def _pump(self, node: _Node) -> None:
         core = node.core
+        if core is not None:
+            core.validate()
         while core is not None and core.has_ready():
             r = core.ready()
+            core.validate()
             self.out += [f"{node.id} {line}" for line in describe.ready(r)]
             self._post(r.messages)
             node.unsynced.append(r)
@@ -113,6 +120,7 @@ class RaftGroup:
             node.perform(r)
             assert node.core is not None
             node.core.persisted(r.number)
+            node.core.validate()
             self._post(r.messages_after_persist)
 
     def _post(self, messages: list[Message]) -> None:
@@ -275,7 +283,7 @@ class RaftGroup:
 
     def do_snapshot(self, node_id: str) -> None:
         node, core = self._node(node_id)
-        meta = core.snapshot_meta(core.log.handed)
+        meta = core.snapshot_meta(core.log.applying)
         node.snapshot = meta
         core.snapshot_saved(meta)
         self.out.append(f"{node_id} saved {describe.snapshot(meta)}")

@@ -157,5 +157,5 @@ def core(c: RaftCore) -> str:
     log = c.log
     return (
         f"{c.id} {ROLE_NAMES[c.role]} term={c.term} vote={c.vote} leader={c.leader}"
-        f" log={log.offset}..{log.last_term}/{log.last} stable={log.stable} commit={log.commit} applied={log.handed}"
+        f" log={log.offset}..{log.last_term}/{log.last} stable={log.stable} commit={log.commit} applied={log.applying}"
     )

@@ -246,13 +246,21 @@ class Simulation:
         core = node.core
         if core is None:
             return
+        self._validate(core)
         try:
             while core.has_ready():
-                self._carry_out(node, core.ready())
+                r = core.ready()
+                self._validate(core)
+                self._carry_out(node, r)
         except Crashed:
             return
         if node.applied >= node.disk.snapshot.index + self.snapshot_every and not node.snapshotting:
             self._take_snapshot(node)
+
+    def _validate(self, core: RaftCore) -> None:
+        """Recompute every invariant of a core. Not with a planted bug: the checks of the history must find those."""
+        if self.bug is Bug:
+            core.validate()
 
     def _step(self, node: SimNode) -> None:
         """Between any two things a node does, its power may fail."""

@@ -94,10 +94,10 @@ class ShorterAppendTruncates(Bug):
 
 
 class _OldAnswerCore(RaftCore):
-    def _settle_term(self, m: Message) -> bool:
+    def _step_other_term(self, m: Message) -> bool:
         if m.kind == APPEND_RESP and m.term < self.term and m.granted:
             return self.leadership is not None and m.match_index <= self.log.last
-        return super()._settle_term(m)
+        return super()._step_other_term(m)
 
 
 class OldAnswerCounted(Bug):
@@ -109,10 +109,15 @@ class OldAnswerCounted(Bug):
     core_class = _OldAnswerCore
 
 
-class _EarlyChangeCore(RaftCore):
-    def _change_refused(self) -> str:
-        why = super()._change_refused()
+class _EarlyChangeLeadership(Leadership):
+    def change_refused(self) -> str:
+        why = super().change_refused()
         return "" if why == "no entry of this term is committed" else why
+
+
+class _EarlyChangeCore(RaftCore):
+    def _new_leadership(self) -> Leadership:
+        return _EarlyChangeLeadership(*_arguments(self))
 
 
 class EarlyConfigChange(Bug):
@@ -125,9 +130,14 @@ class EarlyConfigChange(Bug):
     core_class = _EarlyChangeCore
 
 
+class _TwoChangesLeadership(Leadership):
+    def change_refused(self) -> str:
+        return "" if self.has_committed_in_term() else super().change_refused()
+
+
 class _TwoChangesCore(RaftCore):
-    def _change_refused(self) -> str:
-        return "" if self.leadership is not None and self.leadership.settled() else super()._change_refused()
+    def _new_leadership(self) -> Leadership:
+        return _TwoChangesLeadership(*_arguments(self))
 
 
 class TwoConfigChanges(Bug):
@@ -160,19 +170,18 @@ class ReadWithoutQuorum(Bug):
 
 
 class _EarlyReadLeadership(Leadership):
-    def settled(self) -> bool:
+    def has_committed_in_term(self) -> bool:
         return True
+
+    def change_refused(self) -> str:
+        if self.log.commit < self.first_index:
+            return "no entry of this term is committed"
+        return super().change_refused()
 
 
 class _EarlyReadCore(RaftCore):
     def _new_leadership(self) -> Leadership:
         return _EarlyReadLeadership(*_arguments(self))
-
-    def _change_refused(self) -> str:
-        lead = self.leadership
-        if lead is not None and self.log.commit < lead.first_index:
-            return "no entry of this term is committed"
-        return super()._change_refused()
 
 
 class ReadBeforeOwnCommit(Bug):
@@ -278,7 +287,7 @@ class _ForgottenCountsCore(RaftCore):
 
 
 class _ForgottenCountsLeadership(Leadership):
-    def _judge(self, peer: Progress) -> None:
+    def _update_counts(self, peer: Progress) -> None:
         peer.counts = True
 
 
@@ -306,9 +315,9 @@ class _ToldCommitCore(RaftCore):
 
 class _HeartbeatCommitLeadership(Leadership):
     def heartbeat(self) -> None:
-        before = len(self.outbox)
+        before = len(self.output.messages)
         super().heartbeat()
-        for m in self.outbox[before:]:
+        for m in self.output.messages[before:]:
             m.commit = self.log.commit
 
 
@@ -344,10 +353,10 @@ class SnapshotWithoutConfig(Bug):
 
 
 class _DeafCore(RaftCore):
-    def _settle_term(self, m: Message) -> bool:
+    def _step_other_term(self, m: Message) -> bool:
         if m.term < self.term and m.kind not in (PRE_VOTE_RESP, VOTE_RESP):
             return False
-        return super()._settle_term(m)
+        return super()._step_other_term(m)
 
 
 class StaleLeaderIgnored(Bug):
@@ -380,7 +389,7 @@ class NextBelowSnapshot(Bug):
 
 
 class _RestlessCore(RaftCore):
-    def _hears_leader(self) -> bool:
+    def _has_active_leader(self) -> bool:
         return False
 
     def _pre_campaign(self) -> None:
@@ -417,12 +426,10 @@ def _arguments(core: RaftCore) -> tuple[object, ...]:
         core.term,
         core.settings,
         core.log,
-        core.configs.current,
-        core._outbox,
-        core._read_states,
-        core._events,
+        core.configs,
+        core._output,
     )
 
 
 def _follower_arguments(core: RaftCore) -> tuple[object, ...]:
-    return core.id, core.log, core.configs, core._durable, core._events
+    return core.id, core.log, core.configs, core._writes, core._output

@@ -70,7 +70,7 @@ def state_of(core: RaftCore) -> tuple[object, ...]:
     ) else []  # fmt: skip
     log = core.log
     return (
-        core.term, core.vote, core.role, core.leader, core.elapsed, log.last, log.commit, log.stable, log.handed,
+        core.term, core.vote, core.role, core.leader, core.elapsed, log.last, log.commit, log.stable, log.applying,
         [(e.term, e.index) for e in log.entries], core.configs.indexes[:], progress, core.has_ready(),
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ def test_term_at_is_the_lists_and_unknown_outside(terms: list[int], compacted: i
     log = RaftLog(START, some_log(terms))
     compacted = min(compacted, log.last)
     log.commit_to(log.last)
-    log.handed = log.last
+    log.applying = log.last
     log.snapshot = meta(compacted, ([0, *terms])[compacted])
     log.compact(compacted)
     for index in range(14):
@@ -65,8 +65,8 @@ def test_the_hint_never_skips_the_place_where_the_logs_agree(mine: list[int], th
     for _ in range(30):
         if follower.term_at(previous) == leader.term_at(previous) and previous <= common:
             break
-        index, term = follower.agreement(previous, leader.term_at(previous))
-        index, _ = leader.agreement(index, term)
+        index, term = follower.find_conflict_by_term(previous, leader.term_at(previous))
+        index, _ = leader.find_conflict_by_term(index, term)
         assert common <= index
         assert index < previous or follower.term_at(previous) == leader.term_at(previous)
         previous = min(previous - 1, index)
@@ -79,7 +79,7 @@ def test_a_portion_fits_or_is_a_single_entry(terms: list[int], first: int, room:
     log = RaftLog(START, some_log(terms))
     if first > log.last + 1:
         return
-    portion = log.portion(first, room)
+    portion = log.entries_from(first, room)
     assert [entry.index for entry in portion] == list(range(first, first + len(portion)))
     assert sum(len(entry.data) for entry in portion) <= room or len(portion) == 1
     assert portion or first == log.last + 1
@@ -118,8 +118,8 @@ def test_what_a_restart_makes_of_snapshot_and_log(
     """(offset, its term, last) after a crash at any point of installing or saving a snapshot."""
     log = RaftLog(snapshot, some_log(terms, first))
     assert (log.offset, log.offset_term, log.last) == expected
-    assert log.commit == log.handed == snapshot.index
-    assert log.stable == log.saved == log.last
+    assert log.commit == log.applying == snapshot.index
+    assert log.stable == log.persisting == log.last
 
 
 def test_a_hole_between_snapshot_and_log_is_refused() -> None:
@@ -137,7 +137,7 @@ def test_what_is_kept_for_slow_peers_is_bounded_twice(entries_max: int, bytes_ma
     log = RaftLog(START, some_log([1, 1, 1, 1, 1, 1]))
     assert log.floor(4, entries_max, bytes_max) == 4 - kept
     log.commit_to(6)
-    log.handed = 6
+    log.applying = 6
     log.snapshot = meta(4, 1)
     log.compact(2)
     assert log.floor(4, entries_max, bytes_max) == 4 - min(kept, 2)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coord.raft.membership import CatchUp, ConfigLog, Configuration, decode_configuration, objection
+from coord.raft.log import ConfigLog
+from coord.raft.membership import CatchUp, Configuration, decode_configuration, objection
 
 
 @given(st.lists(st.integers(1, 2**62), max_size=9, unique=True), st.integers(0, 9), st.integers(0, 9), st.binary())

@@ -45,7 +45,7 @@ BROKEN: dict[str, tuple[list[Event], list[Event]]] = {
     "leader completeness": (LED, [["term", 2, 2], ["append", 1, 0, [[2, 5]]], ["role", 2, LEADER, 2]]),
     "its log ends at 1": (LED, [["append", 1, 0, [[1, 77]]], ["commit", 2]]),
     "behind a log that ends": (LED, [["append", 3, 1, [[1, 79]]]]),
-    "which is nobody's history": (LED, [["install", 1, 4]]),
+    "which no node has committed": (LED, [["install", 1, 4]]),
     "forgotten its vote": (LED, [*FOLLOWED, _start(2, term=1, runs=[[1, 1]], is_new=False)]),
     "voted in term 1 and starts in term 0": (LED, [*FOLLOWED, _start(2, runs=[[1, 1]], is_new=False)]),
     "and had acknowledged 1/1": (LED, [*FOLLOWED, _start(2, term=1, vote=1, is_new=False)]),
