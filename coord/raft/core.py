@@ -21,7 +21,7 @@ from typing import Final
 from coord.env import Rng
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft.bounds import TERM_MAX, check_claims, check_message
-from coord.raft.follower import Follower
+from coord.raft.follower import FollowerRole
 from coord.raft.leadership import Leadership
 from coord.raft.log import ConfigLog, RaftLog
 from coord.raft.membership import FIRST_MEMORY, Configuration, decode_configuration
@@ -126,7 +126,7 @@ class RaftCore:
         self._output: Output = Output()
         self._last_ready: LastReady = LastReady(saved.term, saved.vote, self.configs.current)
         self._writes: PersistQueue = PersistQueue(saved.term, saved.vote)
-        self._follower: Follower = self._new_follower()
+        self._follower: FollowerRole = self._new_follower()
         self._restart_timer()
 
     # --- input --------------------------------------------------------------------------------------------------------
@@ -469,8 +469,8 @@ class RaftCore:
     def _new_leadership(self) -> Leadership:
         return Leadership(self.id, self.memory, self.term, self.settings, self.log, self.configs, self._output)
 
-    def _new_follower(self) -> Follower:
-        return Follower(self.id, self.log, self.configs, self._writes, self._output)
+    def _new_follower(self) -> FollowerRole:
+        return FollowerRole(self.id, self.log, self.configs, self._writes, self._output)
 
     # --- elections ----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The receiving side of replication: what a follower does with its leader's appends, commit indexes and snapshots.
 
-A core has one `Follower` for all its terms. It changes the log and the configurations, and it returns the answers. The
+A core has one `FollowerRole` for all its terms. It changes the log and the configurations, and returns the answers. The
 core decides which messages come from the leader of its term, and when the answers may leave.
 """
 
@@ -12,7 +12,7 @@ from coord.raft.messages import APPEND_RESP, CONFIG, Entry, Message, RaftEvent, 
 from coord.raft.output import Output, PersistQueue
 
 
-class Follower:
+class FollowerRole:
     """Processes what the leader of the present term sends. Shares log, configurations and output with its core."""
 
     def __init__(self, node_id: int, log: RaftLog, configs: ConfigLog, writes: PersistQueue, output: Output) -> None:

@@ -302,7 +302,7 @@ class Leadership:
             return False
         entries = log.entries_from(peer.next, max_bytes) if max_bytes else None
         last = entries[-1].index if entries else previous
-        # The append may carry a higher commit index; the follower commits up to `last` at most: Follower.on_append.
+        # The append may carry a higher commit index; the follower commits up to `last` at most: FollowerRole.on_append.
         peer.commit_sent = max(peer.commit_sent, min(log.commit, last))
         self.output.messages.append(
             Message(APPEND, self.id, peer.peer, self.term, previous, previous_term, log.commit, entries=entries)

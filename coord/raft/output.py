@@ -20,7 +20,7 @@ from coord.raft.messages import (
 
 
 class Output:
-    """What the next Ready hands to the shell. The core, its Leadership and its Follower append to the same lists."""
+    """What the next Ready hands to the shell. Core, Leadership and FollowerRole append to the same lists."""
 
     def __init__(self) -> None:
         #: Messages that promise nothing: they may leave before anything is written.

@@ -7,7 +7,7 @@ old acknowledgements, Ongaro's membership bug of 2015, and others of their kind.
 from __future__ import annotations
 
 from coord.raft.core import RaftCore
-from coord.raft.follower import Follower
+from coord.raft.follower import FollowerRole
 from coord.raft.leadership import Leadership
 from coord.raft.messages import APPEND_RESP, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, Message
 from coord.raft.progress import Progress
@@ -51,7 +51,7 @@ class OldTermCounted(Bug):
     core_class = _OldTermCore
 
 
-class _UnverifiedFollower(Follower):
+class _UnverifiedFollower(FollowerRole):
     def on_append(self, m: Message) -> Message:
         answer = super().on_append(m)
         self.log.commit_to(min(m.commit, self.log.last))
@@ -59,7 +59,7 @@ class _UnverifiedFollower(Follower):
 
 
 class _UnverifiedCore(RaftCore):
-    def _new_follower(self) -> Follower:
+    def _new_follower(self) -> FollowerRole:
         return _UnverifiedFollower(*_follower_arguments(self))
 
 
@@ -71,7 +71,7 @@ class UnverifiedCommitted(Bug):
     core_class = _UnverifiedCore
 
 
-class _ShorterFollower(Follower):
+class _ShorterFollower(FollowerRole):
     def store(self, entries: list[Entry], term: int) -> None:
         log = self.log
         end = entries[-1].index
@@ -81,7 +81,7 @@ class _ShorterFollower(Follower):
 
 
 class _ShorterCore(RaftCore):
-    def _new_follower(self) -> Follower:
+    def _new_follower(self) -> FollowerRole:
         return _ShorterFollower(*_follower_arguments(self))
 
 
@@ -236,7 +236,7 @@ class LeaderCountsUnsynced(Bug):
     core_class = _SelfAckCore
 
 
-class _NoRevertFollower(Follower):
+class _NoRevertFollower(FollowerRole):
     def truncate(self, index: int, term: int) -> None:
         current, indexes, configs = self.configs.current, self.configs.indexes, self.configs.configs
         kept = [(i, c) for i, c in zip(indexes, configs, strict=True) if i >= index]
@@ -246,7 +246,7 @@ class _NoRevertFollower(Follower):
 
 
 class _NoRevertCore(RaftCore):
-    def _new_follower(self) -> Follower:
+    def _new_follower(self) -> FollowerRole:
         return _NoRevertFollower(*_follower_arguments(self))
 
 
@@ -300,13 +300,13 @@ class ForgottenCounted(Bug):
     core_class = _ForgottenCountsCore
 
 
-class _ToldCommitFollower(Follower):
+class _ToldCommitFollower(FollowerRole):
     def on_commit(self, commit: int, commit_term: int, term: int) -> None:
         super().on_commit(commit, 0, term)
 
 
 class _ToldCommitCore(RaftCore):
-    def _new_follower(self) -> Follower:
+    def _new_follower(self) -> FollowerRole:
         return _ToldCommitFollower(*_follower_arguments(self))
 
     def _new_leadership(self) -> Leadership:
@@ -329,7 +329,7 @@ class CommitTakenAsTold(Bug):
     core_class = _ToldCommitCore
 
 
-class _BlindSnapshotFollower(Follower):
+class _BlindSnapshotFollower(FollowerRole):
     def on_snapshot(self, m: Message) -> Message:
         assert m.snapshot is not None
         config = self.configs.current
@@ -340,7 +340,7 @@ class _BlindSnapshotFollower(Follower):
 
 
 class _BlindSnapshotCore(RaftCore):
-    def _new_follower(self) -> Follower:
+    def _new_follower(self) -> FollowerRole:
         return _BlindSnapshotFollower(*_follower_arguments(self))
 
 
