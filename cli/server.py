@@ -15,14 +15,13 @@ from cli.common import output
 from cli.common.connect import of_cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
 from cli.common.names import Names
-from cli.common.options import Globals, access_options, global_options
+from cli.common.options import Globals, daemon_options, global_options
 from cli.common.staleness import duration_ms
 from cli.diagnose import reach
 from regions import messages
 from regions.cluster.effects import BAR_FOR_EVER
 from regions.records.kinds import KV
 from regions.records.model import BarRecord
-from regions.records.znodes import DEFAULT_ROOT
 
 #: On top of the time a request may wait in the master: for its way there and back.
 _GRACE_S: Final = 5.0
@@ -109,12 +108,8 @@ def _standing(load: messages.ServerLoad) -> str:
 @click.pass_obj
 def drain(given: Globals, name: str, wait_s: float) -> None:
     """Move all regions away from SERVER and keep it empty, over restarts, until it is undrained."""
-    with open_cluster(given) as cluster:
-        names = Names(cluster.servers(), cluster.local)
-        uuid = names.find(name).uuid
-        request = messages.DrainServer(uuid, wait_ms=int(wait_s * 1000))
-        answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + _GRACE_S)
-    _say(given, {"server": uuid, "detail": answer.detail}, answer.detail.replace(uuid, names.of_uuid(uuid)))
+    wait_ms = int(wait_s * 1000)
+    _order(given, name, lambda uuid: messages.DrainServer(uuid, wait_ms=wait_ms), must_run=True, wait_s=wait_s)
 
 
 @server.command()
@@ -123,7 +118,7 @@ def drain(given: Globals, name: str, wait_s: float) -> None:
 @click.pass_obj
 def undrain(given: Globals, name: str) -> None:
     """Let SERVER have regions again; one that is not running is named by its whole uuid."""
-    _let_have_regions(given, name, lambda uuid: messages.DrainServer(uuid, drain=False))
+    _order(given, name, lambda uuid: messages.DrainServer(uuid, drain=False))
 
 
 @server.command()
@@ -167,18 +162,31 @@ def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: floa
 @click.pass_obj
 def unfence(given: Globals, name: str) -> None:
     """Let SERVER, which was fenced, have regions again; one that is not running is named by its whole uuid."""
-    _let_have_regions(given, name, messages.UnfenceServer)
+    _order(given, name, messages.UnfenceServer)
 
 
-def _let_have_regions(given: Globals, name: str, request_of: Callable[[str], messages.MasterRequest]) -> None:
-    """Send the request for the server; a server that is not running is known by its whole uuid only."""
+def _order(
+    given: Globals,
+    name: str,
+    request_of: Callable[[str], messages.MasterRequest],
+    *,
+    must_run: bool = False,
+    wait_s: float = 0.0,
+) -> None:
+    """Send a request about one server, and print the answer with the server's name in place of its uuid.
+
+    A server that is not running is known by its whole uuid only. `must_run`: raise NotFoundError for such a server.
+    `wait_s`: how long the master may wait before it answers.
+    """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         try:
             uuid = names.find(name).uuid
         except NotFoundError:
+            if must_run:
+                raise
             uuid = name
-        answer = cluster.ask_master(request_of(uuid), messages.Accepted)
+        answer = cluster.ask_master(request_of(uuid), messages.Accepted, timeout_s=wait_s + _GRACE_S)
     _say(given, {"server": uuid, "detail": answer.detail}, names.in_text(answer.detail))
 
 
@@ -190,12 +198,9 @@ def _say(given: Globals, payload: dict[str, object], text: str) -> None:
 
 
 @server.command()
-@click.option("--store", required=True, envvar="RK_STORE", metavar="HOST:PORT,…", help="The store's client addresses.")
-@click.option(
-    "--data-dir",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="This server's own directory: its identity and its lock.",
+@daemon_options(
+    data_dir="This server's own directory: its identity and its lock.",
+    silence="the store expires the session, and this server's regions go to others",
 )
 @click.option(
     "--shared-dir",
@@ -210,13 +215,6 @@ def _say(given: Globals, payload: dict[str, object], text: str) -> None:
 @click.option("--rack", default="default", show_default=True, help="Rack, for placement.")
 @click.option("--weight", default=1.0, show_default=True, help="Share of the regions, relative to other servers.")
 @click.option("--group", default="", help="Group of servers that this one belongs to.")
-@click.option("--root", default=DEFAULT_ROOT, show_default=True, help="Znode below which the cluster lives.")
-@click.option(
-    "--session-timeout-ms",
-    default=3000,
-    show_default=True,
-    help="Silence after which the store gives this server's regions away.",
-)
 @click.option("--threads", default=4, show_default=True, help="Threads that open and close regions.")
 @click.option(
     "--opener",
@@ -238,7 +236,6 @@ def _say(given: Globals, payload: dict[str, object], text: str) -> None:
     help="Masters that get heartbeats whatever the store says; those registered there always do.",
 )
 @click.option("--heartbeat-period-s", default=1.0, show_default=True, help="Seconds between two heartbeats.")
-@access_options
 @click.pass_obj
 def run(
     given: Globals,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 import click
 import msgspec
@@ -27,6 +28,54 @@ def console(*, stderr: bool = False) -> Console:
     """A console that adapts to the terminal, and prints plain wide text into a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, soft_wrap=False)
+
+
+class KeepsGoing:
+    """Standard output of a command that must not end when nobody reads it any more, as in `rk up | head`.
+
+    After the reader has gone, everything else goes nowhere. Other errors, a full disk for instance, are raised.
+    """
+
+    def __init__(self, stream: TextIO, on_closed: Callable[[], object]) -> None:
+        """`on_closed` is called once, when the reader has gone."""
+        self._stream = stream
+        self._on_closed = on_closed
+        self._is_closed = False
+
+    def write(self, text: str) -> int:
+        """Write `text`, or drop it when nobody reads."""
+        if not self._is_closed:
+            self._guarded(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop what is buffered when nobody reads."""
+        if not self._is_closed:
+            self._guarded(self._stream.flush)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BrokenPipeError:
+            self._is_closed = True
+            # What the stream still buffers must go somewhere, or the interpreter complains at exit.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            self._on_closed()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def keep_going(what: str) -> None:
+    """Let this process outlive the reader of its standard output, and say so once on standard error."""
+
+    def closed() -> None:
+        with contextlib.suppress(OSError):
+            click.echo(f"rk: nobody reads this output any more; {what}", err=True)
+
+    sys.stdout = cast(TextIO, KeepsGoing(sys.stdout, closed))
 
 
 def whole(payload: Any) -> Any:

@@ -279,6 +279,7 @@ def _run(
         ) from error
     surroundings = {**environment(), **as_variables(given.store_settings)}
     supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put)
+    output.keep_going("the cluster goes on; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)
     file = ClusterFile(local, data_dir, display.say)
     bringup = BringUp(local, supervisor, display, news)

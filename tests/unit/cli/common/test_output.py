@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from typing import Any
 
 import msgspec
 import pytest
 
 from cli.common import output
+from cli.common.display import JsonDisplay, PlainDisplay, output_may_fail
 from cli.common.errors import CliError
 from regions.messages import Tables, TableSummary
 from regions.records.model import Incarnation, TableIntent, TableRecord, TableState
@@ -34,3 +39,58 @@ def test_with_json_nobody_is_asked_and_nothing_is_done() -> None:
     with pytest.raises(CliError, match="nothing was deleted") as refused:
         output.confirm("delete table t?", "nothing was deleted", as_json=True)
     assert "--yes" in refused.value.hint
+
+
+def test_a_reader_that_has_gone_ends_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """`rk up | head`: what nobody reads goes nowhere, and standard error says so once."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        output.keep_going("the cluster goes on")
+        plain, ndjson = PlainDisplay(output.console()), JsonDisplay()
+        plain.say("before")
+        assert os.read(reader, 100) == b"before\n"
+        os.close(reader)
+        for display in (plain, ndjson):
+            display.begin("store", "starting the store")
+            display.update(1, 2, "one of them")
+            display.end()
+            display.say("up")
+        output.print_json_line({"event": "up"})
+        sys.stdout.write("and the summary\n")
+        sys.stdout.flush()
+    assert capsys.readouterr().err == "rk: nobody reads this output any more; the cluster goes on\n"
+
+
+def test_other_errors_of_the_output_are_raised(monkeypatch: Any) -> None:
+    """A full disk is not a reader that has gone; `output_may_fail` deals with the disk."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        output.keep_going("the cluster goes on")
+        with pytest.raises(OSError, match="No space"):
+            output.print_json_line({"event": "up"})
+        with output_may_fail():
+            output.print_json_line({"event": "up"})
+        with pytest.raises(OSError, match="No space"):
+            full.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+def test_a_process_whose_reader_has_gone_ends_well() -> None:
+    """No complaint of the interpreter at exit about what was still buffered, and no exit status of its own."""
+    program = (
+        "from cli.common import output, display\n"
+        "output.keep_going('it goes on')\n"
+        "shown = display.PlainDisplay(output.console())\n"
+        "for number in range(20_000): shown.say(f'line {number}')\n"
+        "raise SystemExit(7)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "line 0\n"
+        process.stdout.close()
+        assert process.stderr.read() == "rk: nobody reads this output any more; it goes on\n"
+        assert process.wait(60) == 7
