@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
-from cli.common.options import Globals, access_options, spark_options
+from cli.common.options import Globals, daemon_options, spark_options
 from cli.common.staleness import duration_ms
 from coord.errors import ConfigError
 from master.settings import ENGINES, MasterSettings, limits_of
-from regions.records.znodes import DEFAULT_ROOT
 
 
 @click.group("master")
@@ -28,12 +27,16 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 
 
 @master.command("run")
-@click.option("--store", required=True, envvar="RK_STORE", help="Client addresses of the store, host:port,…")
-@click.option("--data-dir", required=True, type=click.Path(path_type=Path), help="Where this master keeps its uuid.")
-@click.option("--address", required=True, callback=_address, help="host:port to serve, known to everybody.")
-@click.option("--admin-address", callback=_address, help="host:port of /metrics, /health, /ready and /status.")
-@click.option("--root", default=DEFAULT_ROOT, show_default=True, help="Znode below which the cluster lives.")
-@click.option("--session-timeout-ms", default=3000, show_default=True, help="Silence after which another takes over.")
+@daemon_options(data_dir="Where this master keeps its uuid.", silence="another master takes over")
+@click.option(
+    "--address", required=True, metavar="HOST:PORT", callback=_address, help="Where clients and servers reach it."
+)
+@click.option(
+    "--admin-address",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="Serve /metrics, /health, /ready and /status here.",
+)
 @click.option(
     "--purge-after",
     default="1h",
@@ -81,7 +84,6 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--balance-period-s", default=30.0, show_default=True, help="Seconds between rounds of the balancer; 0: never."
 )
-@access_options
 @click.pass_obj
 def run(
     given: Globals,

@@ -179,6 +179,30 @@ def global_options(command: _Command) -> _Command:
     return masters(cluster(own_masters_options(command)))
 
 
+def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Command]:
+    """Let the command that runs a master or a region server accept what both need.
+
+    `data_dir` says what the directory holds, `silence` what the end of the session costs.
+    """
+
+    def decorated(command: _Command) -> _Command:
+        decorators = (
+            click.option("--store", required=True, envvar=STORE_VARIABLE, metavar="HOST:PORT,…",
+                         help="Client addresses of the store."),
+            click.option("--data-dir", required=True, type=click.Path(path_type=Path), metavar="DIR", help=data_dir),
+            click.option("--root", default=DEFAULT_ROOT, show_default=True,
+                         help="Znode below which the cluster lives."),
+            click.option("--session-timeout-ms", default=3000, show_default=True,
+                         help=f"Silence after which {silence}."),
+            access_options,
+        )  # fmt: skip
+        for decorate in reversed(decorators):
+            command = decorate(command)
+        return command
+
+    return decorated
+
+
 def json_option(command: _Command) -> _Command:
     """The shared option --json alone, for a command whose other options mean something of its own."""
     decorate = click.option("--json", "json", is_flag=True, expose_value=False, callback=_remember,

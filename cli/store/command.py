@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -26,6 +27,62 @@ from coord.tls.context import TlsFiles
 
 _FILE: Final = click.Path(path_type=Path)
 _DEFAULTS = StoreSettings(1, Path(), ("", 1))
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class _Limit(NamedTuple):
+    """A numeric option of `rk coord run` that sets the field `name` of StoreSettings."""
+
+    option: str
+    name: str
+    metavar: str
+    help: str
+
+
+_UNBOUNDED: Final = "0: no bound."
+_LIMITS: Final = (
+    _Limit("--tick-ms", "tick_ms", "MS", "Unit of session timeouts (2 to 20 ticks)."),
+    _Limit("--max-connections-per-address", "connections_per_address_max", "N", _UNBOUNDED),
+    _Limit("--max-connections", "connections_max", "N", "0: as many as the process may have."),
+    _Limit("--max-outstanding", "outstanding_max", "N", "Unanswered requests per connection."),
+    _Limit("--max-frame-bytes", "frame_bytes_max", "N", "Longest request (jute.maxbuffer)."),
+    _Limit("--max-sessions", "sessions_max", "N", "Sessions in the cluster."),
+    _Limit("--max-watches", "watches_max", "N", f"Watches of one session. {_UNBOUNDED}"),
+    _Limit("--max-znodes", "znodes_max", "N", f"Znodes in the store; at the bound creates are refused. {_UNBOUNDED}"),
+    _Limit("--max-data-bytes", "data_bytes_max", "N", f"Bytes of paths and data in the store, likewise. {_UNBOUNDED}"),
+    _Limit("--reap-interval-ms", "reap_interval_ms", "MS", "Time between two searches for empty containers and expired"
+           " TTL znodes."),
+    _Limit("--max-output-bytes", "output_bytes_max", "N", "Bytes of answers that may wait for one client."),
+    _Limit("--connect-timeout-ms", "connect_timeout_ms", "MS", "A connection must send its first request within this"
+           " time."),
+    _Limit("--stall-timeout-ms", "stall_timeout_ms", "MS", "A client that reads nothing of its answers for so long is"
+           " disconnected."),
+)  # fmt: skip
+_LOG_LIMITS: Final = (
+    _Limit("--snapshot-entries", "snapshot_entries", "N", "Log entries between snapshots."),
+    _Limit("--keep-entries", "keep_entries", "N", "Log entries kept behind a snapshot for slow nodes."),
+    _Limit("--keep-bytes", "keep_bytes", "N", "Bytes of these entries."),
+)
+
+
+def _limits(rows: Sequence[_Limit]) -> Callable[[_Command], _Command]:
+    """Let a command accept the options of `rows`. None where nothing was given, so that a file's value stands."""
+
+    def decorated(command: _Command) -> _Command:
+        for row in reversed(rows):
+            text = f"{row.help}  [default: {getattr(_DEFAULTS, row.name)}]"
+            command = click.option(row.option, row.name, type=int, metavar=row.metavar, help=text)(command)
+        return command
+
+    return decorated
+
+
+def _address_option(option: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(option, metavar="HOST:PORT", help=text)
+
+
+def _pem_option(option: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(option, type=_FILE, metavar="PEM", help=text)
 
 
 #: Commands that live in modules of their own, imported when they run: a daemon pays nothing for them.
@@ -80,10 +137,10 @@ def coord() -> None:
 )
 @click.option("--id", "node_id", type=int, metavar="N", help="This node's id, 1 to 127.")
 @click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where log and snapshots are.")
-@click.option("--client-address", metavar="HOST:PORT", help="Where clients connect.")
-@click.option("--peer-address", metavar="HOST:PORT", help="Where the other nodes connect; needed with --peers.")
+@_address_option("--client-address", "Where clients connect.")
+@_address_option("--peer-address", "Where the other nodes connect; needed with --peers.")
 @click.option("--peers", metavar="ID=HOST:PORT,…", help="All nodes, this one included, alike on each of them.")
-@click.option("--admin-address", metavar="HOST:PORT", help="Metrics, health, readiness and status over HTTP.")
+@_address_option("--admin-address", "Metrics, health, readiness and status over HTTP.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster, if --peers is not spelled alike everywhere.")
 @click.option(
     "--observers", metavar="ID,…", help="Those of --peers that only follow: they serve clients and do not vote."
@@ -111,127 +168,34 @@ def coord() -> None:
     default=None,
     help="A majority confirms every read, so none is ever stale: slower reads.",
 )
-@click.option("--tick-ms", type=int, help=f"Unit of session timeouts (2 to 20 ticks).  [default: {_DEFAULTS.tick_ms}]")
-@click.option(
-    "--max-connections-per-address",
-    "connections_per_address_max",
-    type=int,
-    metavar="N",
-    help=f"0: no bound.  [default: {_DEFAULTS.connections_per_address_max}]",
-)
-@click.option("--max-connections", "connections_max", type=int, metavar="N", help="0: all it can.  [default: 0]")
-@click.option(
-    "--max-outstanding",
-    "outstanding_max",
-    type=int,
-    metavar="N",
-    help=f"Unanswered requests per connection.  [default: {_DEFAULTS.outstanding_max}]",
-)
-@click.option(
-    "--max-frame-bytes",
-    "frame_bytes_max",
-    type=int,
-    metavar="N",
-    help=f"Longest request (jute.maxbuffer).  [default: {_DEFAULTS.frame_bytes_max}]",
-)
-@click.option(
-    "--max-sessions",
-    "sessions_max",
-    type=int,
-    metavar="N",
-    help=f"Sessions in the cluster.  [default: {_DEFAULTS.sessions_max}]",
-)
-@click.option("--max-watches", "watches_max", type=int, metavar="N", help="Of one session; 0: no bound.  [default: 0]")
-@click.option(
-    "--max-znodes",
-    "znodes_max",
-    type=int,
-    metavar="N",
-    help="In the store; with so many nothing may grow.  0: no bound.  [default: 0]",
-)
-@click.option(
-    "--max-data-bytes",
-    "data_bytes_max",
-    type=int,
-    metavar="N",
-    help="Of paths and data in the store, likewise.  [default: 0]",
-)
-@click.option(
-    "--enforce-quotas",
-    is_flag=True,
-    default=None,
-    help="Hard limits below /zookeeper/quota refuse what would pass them. Alike on all nodes.",
-)
-@click.option(
-    "--reap-interval-ms",
-    type=int,
-    metavar="MS",
-    help=f"How often empty containers and expired TTL znodes are looked for.  [default: {_DEFAULTS.reap_interval_ms}]",
-)
-@click.option(
-    "--max-output-bytes",
-    "output_bytes_max",
-    type=int,
-    metavar="N",
-    help=f"Answers that may wait for one client.  [default: {_DEFAULTS.output_bytes_max}]",
-)
-@click.option(
-    "--connect-timeout-ms",
-    type=int,
-    metavar="MS",
-    help=f"Until a connection's first request.  [default: {_DEFAULTS.connect_timeout_ms}]",
-)
-@click.option(
-    "--stall-timeout-ms",
-    type=int,
-    metavar="MS",
-    help=f"How long a client may not read what waits for it.  [default: {_DEFAULTS.stall_timeout_ms}]",
-)
+@_limits(_LIMITS)
 @click.option(
     "--words",
     metavar="WORD,…",
     help=f"Four-letter words that are answered, * for all.  [default: {','.join(sorted(DEFAULT_WORDS))}]",
 )
-@click.option(
-    "--snapshot-entries",
-    type=int,
-    metavar="N",
-    help=f"Log entries between snapshots.  [default: {_DEFAULTS.snapshot_entries}]",
-)
-@click.option(
-    "--keep-entries",
-    type=int,
-    metavar="N",
-    help=f"Entries kept behind a snapshot for slow nodes.  [default: {_DEFAULTS.keep_entries}]",
-)
-@click.option(
-    "--keep-bytes",
-    type=int,
-    metavar="N",
-    help=f"Bytes of such entries.  [default: {_DEFAULTS.keep_bytes}]",
-)
+@_limits(_LOG_LIMITS)
 @click.option(
     "--read-only-mode",
     is_flag=True,
     default=None,
     help="Without a leader, serve reads to clients that can do with that.",
 )
-@click.option(
+@_address_option(
     "--secure-client-address",
-    metavar="HOST:PORT",
-    help="Where clients connect by TLS; without --client-address, there is no other way.",
+    "Where clients connect by TLS. Without --client-address, they can connect by TLS only.",
 )
-@click.option("--tls-cert", type=_FILE, metavar="PEM", help="This node's certificate for clients, with its chain.")
-@click.option("--tls-key", type=_FILE, metavar="PEM", help="Its key, if that is not in the same file.")
-@click.option("--tls-ca", type=_FILE, metavar="PEM", help="Who issues the certificates of clients.")
+@_pem_option("--tls-cert", "This node's certificate for clients, with its chain.")
+@_pem_option("--tls-key", "Its key, if that is not in the same file.")
+@_pem_option("--tls-ca", "Who issues the certificates of clients.")
 @click.option(
     "--tls-client-auth",
     type=click.Choice(["none", "want", "need"]),
     help="Whether clients must have a certificate.  [default: need with --tls-ca, else none]",
 )
-@click.option("--peer-tls-cert", type=_FILE, metavar="PEM", help="This node's certificate for the other nodes.")
-@click.option("--peer-tls-key", type=_FILE, metavar="PEM", help="Its key, if that is not in the same file.")
-@click.option("--peer-tls-ca", type=_FILE, metavar="PEM", help="Who issues the nodes' certificates, and no others.")
+@_pem_option("--peer-tls-cert", "This node's certificate for the other nodes.")
+@_pem_option("--peer-tls-key", "Its key, if that is not in the same file.")
+@_pem_option("--peer-tls-ca", "Who issues the nodes' certificates, and no others.")
 @click.option(
     "--peer-tls-host-check",
     is_flag=True,
