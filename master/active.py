@@ -70,6 +70,7 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
+from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region
 from regions.transitions.next_action import is_cluster_startup
 from regions.transitions.states import Cause
@@ -470,7 +471,7 @@ class ActiveMaster:
         found = self._layout.parse_transition(path)
         if found is None:
             return
-        replica = self.assigner.world.replicas.get(f"{found[0]}-{found[1]}")
+        replica = self.assigner.world.replicas.get(replica_key(*found))
         if replica is not None and replica.write is not None:
             own = EVENT_DELETED if replica.write.record is None else EVENT_DATA_CHANGED
             if replica.transition is None:

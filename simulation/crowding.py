@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from regions.records.model import Incarnation, RegionRecord, RegionState
+from regions.records.replica_key import replica_key
 from simulation.observer import Shadow
 from simulation.timeline import SECOND
 
@@ -76,7 +77,7 @@ class Crowding:
 
     def _is_on(self, uuid: str, region: RegionRecord, replica: int) -> bool:
         """Whether a replica is there, or is to be."""
-        transition = self._shadow.transitions.get(f"{region.region_id}-{replica}")
+        transition = self._shadow.transitions.get(replica_key(region.region_id, replica))
         if transition is not None:
             return transition.destination is not None and transition.destination.uuid == uuid
         return region.location(replica).uuid == uuid
@@ -87,7 +88,7 @@ class Crowding:
         found: Counter[str] = Counter(dict.fromkeys(shadow.servers, 0))
         for region in shadow.regions.values():
             for location in region.replicas:
-                if f"{region.region_id}-{location.replica}" in shadow.transitions:
+                if replica_key(region.region_id, location.replica) in shadow.transitions:
                     continue
                 home = location.incarnation
                 if home is not None and shadow.is_alive(home):

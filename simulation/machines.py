@@ -25,6 +25,7 @@ from regions.messages import ListTables, ServerRequest
 from regions.messages.staleness import Bound
 from regions.plan import Params, PlanError, Snapshot, plan
 from regions.records.model import Incarnation
+from regions.records.replica_key import replica_key
 from regionserver.config import ServerSettings as ServerSettings
 from regionserver.server import Command, RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
@@ -177,7 +178,9 @@ class SimulatedPlanner(Planner):
         if is_faulty and chance.happens(setting.plan_fails):
             raise PlanError("the simulation lets this plan fail")
         made = plan(snapshot, Params(snapshot_id=plan_id, master_epoch=epoch), lambda: 100.0, engine="greedy")
-        placements = {f"{region_id}-{replica}": server_id for region_id, replica, server_id in made.rows}
+        placements: dict[str, str] = {
+            replica_key(region_id, replica): server_id for region_id, replica, server_id in made.rows
+        }
         return Made(placements, "greedy", made.digest)
 
 

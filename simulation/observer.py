@@ -33,6 +33,7 @@ from regions.records.model import (
     TransitionRecord,
     check_ranges,
 )
+from regions.records.replica_key import replica_key
 from regions.records.znodes import (
     Layout,
     decode_active,
@@ -353,7 +354,7 @@ class Observer:
         steps = {one.partition("/")[2]: value for kind, one, value in changes if kind == "unassigned"}
         for number in {one.replica for one in (*old.replicas, *new.replicas)}:
             was, now = old.location(number).incarnation, new.location(number).incarnation
-            key = f"{region_id}-{number}"
+            key = replica_key(region_id, number)
             # DD-06: what is left in the records of a removed table names servers that have died.
             table = self.shadow.tables.get(table_id)
             is_removed = table is not None and table.state is TableState.REMOVED

@@ -19,6 +19,7 @@ from regions.cluster.state import ClusterState
 from regions.cluster.validation import validate
 from regions.messages.staleness import AsOf, Bound
 from regions.records.model import TabletState
+from regions.records.replica_key import replica_key
 from regions.records.znodes import Layout, decode_region, decode_table
 from simulation.observer import Observer
 from simulation.timeline import Process, Timeline
@@ -118,7 +119,7 @@ class Standbys:
                 region = decode_region(node.data or b"")
                 if tables.get(region.table_id) and region.state not in _ENDED:
                     yield path, node.version
-            elif (found := layout.parse_transition(path)) and f"{found[0]}-{found[1]}" in world.replicas:
+            elif (found := layout.parse_transition(path)) and replica_key(*found) in world.replicas:
                 yield path, node.version
 
 

@@ -14,6 +14,7 @@ from coord.rpc.server import RpcClient, RpcError
 from regions import messages as ms
 from regions.messages.heartbeat import OPEN
 from regions.records.model import TableRecord, TableState
+from regions.records.replica_key import replica_key
 from simulation.crowding import Crowding
 from simulation.ddl_stress.catalog_snapshot import CatalogCheck, RestingCluster, judge
 from simulation.ddl_stress.model import Ledger
@@ -138,7 +139,7 @@ class DdlStorm:
                 is_home = region is not None and region.location(one.replica).incarnation == server.incarnation
                 if one.table_id != table.table_id or not is_home or one.state != OPEN:
                     continue
-                is_moving = f"{one.region_id}-{one.replica}" in shadow.transitions
+                is_moving = replica_key(one.region_id, one.replica) in shadow.transitions
                 if one.schema_version < table.schema_version and not is_moving:
                     self._world.observer.violated(
                         f"DD-07: table {table.name} is RUNNING with schema version {table.schema_version},"

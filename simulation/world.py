@@ -12,6 +12,7 @@ from regions.cluster.limits import AssignerConfig
 from regions.messages import ListOpen
 from regions.messages.heartbeat import OPEN
 from regions.records.model import Incarnation, PlanState
+from regions.records.replica_key import replica_key
 from regions.records.znodes import Layout
 from simulation.faults import Faults
 from simulation.machines import Machine, MasterMachine, ServerMachine, Setting
@@ -215,7 +216,7 @@ class SimulatedCluster:
                 if self.setting.work.locks or self._is_announced(server, key):
                     serving.append(server.host)
             if len(serving) > 1:
-                self.observer.violated(f"two servers serve {key[0]}-{key[1]}: {' and '.join(serving)}")
+                self.observer.violated(f"two servers serve {replica_key(*key)}: {' and '.join(serving)}")
 
     def why_unsettled(self) -> str:
         """The first thing that is not as it is wanted; empty if all is well."""
@@ -248,7 +249,7 @@ class SimulatedCluster:
             for number in range(table.replication):
                 home = region.location(number).incarnation
                 if home is None or not shadow.is_alive(home):
-                    return f"{region.region_id}-{number} is not open: the store names {home}"
+                    return f"{replica_key(region.region_id, number)} is not open: the store names {home}"
                 wanted[region.region_id, number] = home
         return self._why_not_as_stored(wanted) or self._why_not_empty(wanted) or self._why_not_told(reigning[0])
 
@@ -258,10 +259,10 @@ class SimulatedCluster:
             opened = [key for key, openers in self.setting.holds.open.items() if server.opener in openers]
             for key in opened:
                 if wanted.get(key) != server.incarnation:
-                    return f"{key[0]}-{key[1]} is open on {server.host}, the store names {wanted.get(key)}"
+                    return f"{replica_key(*key)} is open on {server.host}, the store names {wanted.get(key)}"
             for key, home in wanted.items():
                 if home == server.incarnation and not (key in opened and self._is_announced(server, key)):
-                    return f"{key[0]}-{key[1]} is not open on {server.host}, which the store names"
+                    return f"{replica_key(*key)} is not open on {server.host}, which the store names"
             if not server.may_serve():
                 return f"{server.host} does not serve"
         return ""
@@ -279,7 +280,9 @@ class SimulatedCluster:
                 return f"{server.host} has not told {leader.host} what it has"
             found = server.service.dispatch(ListOpen("", 0))
             serves = {
-                f"{one.region_id}-{one.replica}": one.schema_version for one in found.replicas if one.state == OPEN
+                replica_key(one.region_id, one.replica): one.schema_version
+                for one in found.replicas
+                if one.state == OPEN
             }
             if holding.versions != serves:
                 return f"{server.host} serves {serves}, and told {leader.host} {holding.versions}"
@@ -291,7 +294,7 @@ class SimulatedCluster:
         for key, home in wanted.items():
             replication = shadow.tables[shadow.regions[key[0]].table_id].replication
             if home.uuid in shadow.draining and places >= replication:
-                return f"{key[0]}-{key[1]} is on {home.uuid}, which is drained"
+                return f"{replica_key(*key)} is on {home.uuid}, which is drained"
             if home.uuid in shadow.bars:
-                return f"{key[0]}-{key[1]} is on {home.uuid}, which was fenced and gets no regions"
+                return f"{replica_key(*key)} is on {home.uuid}, which was fenced and gets no regions"
         return ""

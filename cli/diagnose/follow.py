@@ -27,6 +27,7 @@ from coord.client.session import EVENT_GAP, SessionState, ZkClient
 from coord.errors import NoNode, OperationError, RetryableError
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from regions.records.model import ActiveRecord, RegionRecord, RegionState, ServerRecord, TransitionRecord
+from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -223,8 +224,8 @@ class Follower:
         present = {sight.key for sight in sights}
         for key in self.history.in_transition:
             if key not in present:
-                region_id, _, replica = key.rpartition("-")
-                self._tell(self._gone(key, region_id, int(replica), UNKNOWN))
+                region_id, replica = parse_replica_key(key)
+                self._tell(self._gone(key, region_id, replica, UNKNOWN))
         for sight in sights:
             self._tell(sight)
 

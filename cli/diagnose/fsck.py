@@ -33,6 +33,7 @@ from regions import messages
 from regions.cluster.history import CorruptSegment, unpack
 from regions.diagnose.fsck import ClusterView, Finding, Fix, FixKind, FoundTransition, check, confirmed
 from regions.records.model import RegionState, ServerRecord, TableState
+from regions.records.replica_key import replica_key
 from regions.records.znodes import (
     CorruptZnode,
     decode_active,
@@ -272,7 +273,7 @@ def _mend(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: boo
     wanted: dict[str, Finding] = {}
     for one in findings:
         if one.fix is not None:
-            wanted.setdefault(one.fix.path or f"{one.fix.region_id}-{one.fix.replica}", one)
+            wanted.setdefault(one.fix.path or replica_key(one.fix.region_id, one.fix.replica), one)
     if not wanted:
         if findings and not given.json:
             click.echo("no legal step would help; nothing was changed")

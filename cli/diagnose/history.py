@@ -37,6 +37,7 @@ from regions.cluster.history import (
     unpack,
 )
 from regions.records.model import RunRecord
+from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import CorruptZnode, decode_run, decode_transition
 from regions.transitions.states import Actor
 
@@ -95,7 +96,7 @@ class HistoryView:
         return HistoryLine(
             entry.at_ms,
             entry.region_id,
-            int(entry.key.rpartition("-")[2]) if entry.key else 0,
+            parse_replica_key(entry.key)[1] if entry.key else 0,
             tables.get(table_id, table_id),
             entry.before,
             entry.after,

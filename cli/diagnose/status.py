@@ -37,6 +37,7 @@ from regions import messages
 from regions.messages.staleness import AsOf, Bound
 from regions.records.kinds import KV
 from regions.records.model import ActiveRecord, MasterRecord
+from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_cluster
 
 #: How long `rk status` waits for the active master; it says so when there is none rather than wait out a failover.
@@ -300,6 +301,13 @@ def show(found: Status, names: Names, console: Console) -> None:
 
 def _rit(found: Status, names: Names) -> list[tuple[object, ...]]:
     return [
-        (f"{one.region_id}-{one.replica}", one.after, one.cause, names.of_uuid(one.server), one.attempt, one.error)
+        (
+            replica_key(one.region_id, one.replica),
+            one.after,
+            one.cause,
+            names.of_uuid(one.server),
+            one.attempt,
+            one.error,
+        )
         for one in found.in_transition
     ]

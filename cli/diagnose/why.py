@@ -30,6 +30,7 @@ from regions.assign.assigner import Assigner
 from regions.diagnose.explain import explain
 from regions.diagnose.unstick import Remedy, Unstick, unstick
 from regions.messages import Explanation, NextActor
+from regions.records.replica_key import replica_key
 from regions.records.znodes import CorruptZnode, decode_region, decode_table, decode_transition
 
 #: Steps of the history that are shown.
@@ -144,7 +145,7 @@ def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | No
     servers = {one.uuid: one for one in cluster.servers()}
     answers = []
     for reply in explanations:
-        key = f"{region.region_id}-{reply.replica}"
+        key = replica_key(region.region_id, reply.replica)
         steps = [past.step(one, tables) for one in past.entries if one.key == key][-_STEPS:]
         raised = [f"{one.alarm_id} {one.rule}: {one.text}" for one in alarms if one.key == key]
         answer = Answer(reply, region.start_key, region.end_key, not note, note, steps=steps, alarms=raised)

@@ -61,7 +61,7 @@ def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
     found = cluster.records(layout.table_regions(record.table_id), decode_region)
     regions = [(region, 0) for region in found.values()]
     mine = {one.region_id for one, _ in regions}
-    paths = [path for path in cluster.transitions_left() if path.rpartition("/")[2].rpartition("-")[0] in mine]
+    paths = [path for path in cluster.transitions_left() if (layout.parse_transition(path) or ("", 0))[0] in mine]
     read = cluster.understood(cluster.get_many({path: path for path in paths}), decode_transition)
     transitions = [(transition, 0) for transition in read.values()]
     assigner = Assigner(0)

@@ -14,6 +14,7 @@ from cli.drill.report import InvariantCheck, check
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import Incarnation, RegionRecord, TableIntent
+from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region
 from regions.transitions.observed import History, epoch_breaches
 from regions.transitions.table_states import VISIBLE
@@ -64,7 +65,7 @@ def check_at_rest(seen: Observation) -> list[InvariantCheck]:
     for region in seen.regions:
         for number in range(seen.replication.get(region.table_id, 1)):
             replicas += 1
-            key = f"{region.region_id}-{number}"
+            key = replica_key(region.region_id, number)
             held_by = owners.pop(key, [])
             if len(held_by) != 1:
                 wrong_count.append(f"{key} is open on {len(held_by)} servers {', '.join(held_by)}".rstrip())
@@ -89,7 +90,7 @@ def _owners(lists: Mapping[str, Sequence[messages.HostedReplica] | None]) -> dic
     for server, replicas in lists.items():
         for one in replicas or ():
             if one.state == _OPEN:
-                owners.setdefault(f"{one.region_id}-{one.replica}", []).append(server)
+                owners.setdefault(replica_key(one.region_id, one.replica), []).append(server)
     return owners
 
 

@@ -33,6 +33,7 @@ from cli.up.control import ControlRequest, DaemonState, ask
 from coord.errors import CoordError
 from regions import messages
 from regions.records.model import ServerRecord
+from regions.records.replica_key import parse_replica_key
 from regions.transitions.observed import NONE, Change
 
 T = TypeVar("T")
@@ -472,7 +473,7 @@ def moves_of(changes: list[Change]) -> dict[str, list[Span]]:
     ]
     found: dict[str, list[Span]] = {}
     for key, start_ms, end_ms in seen + unseen:
-        found.setdefault(key.rpartition("-")[0], []).append(((start_ms - SEEN_LATE_MS) / 1000, end_ms / 1000))
+        found.setdefault(parse_replica_key(key)[0], []).append(((start_ms - SEEN_LATE_MS) / 1000, end_ms / 1000))
     return found
 
 

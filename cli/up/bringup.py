@@ -33,6 +33,7 @@ from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import ActiveRecord, PlanState, RegionSpec, ServerRecord, TableState
+from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region
 
 #: Time without any progress, while all that is needed lives, before `rk up` gives up: a machine that is busy with other
@@ -148,7 +149,7 @@ class BringUp:
             for region_id, region in cluster.records(folder, decode_region).items():
                 for place in region.replicas:
                     if place.uuid is not None:
-                        self._before[f"{region_id}-{place.replica}"] = place.uuid
+                        self._before[replica_key(region_id, place.replica)] = place.uuid
         return True
 
     def wait_master(self, client: KazooClient, cluster: Cluster) -> str:
@@ -256,7 +257,7 @@ class BringUp:
             folder = cluster.layout.table_regions(table.table_id)
             for region_id, region in cluster.records(folder, decode_region).items():
                 for place in region.replicas:
-                    kept += self._before.get(f"{region_id}-{place.replica}") == place.uuid is not None
+                    kept += self._before.get(replica_key(region_id, place.replica)) == place.uuid is not None
         return kept
 
     # --- waiting ---

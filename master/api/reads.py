@@ -19,6 +19,7 @@ from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
 from regions.diagnose.explain_table import explain_table
+from regions.records.replica_key import parse_replica_key
 from regions.transitions.table_states import tablet_state
 
 RECENT_MAX: Final = 10_000
@@ -152,13 +153,13 @@ def _recent(history: StepLog, request: ms.RecentTransitions) -> ms.Transitions:
     for step in reversed(history):
         if len(found) >= limit:
             break
-        region_id, _, number = step.key.rpartition("-")
+        region_id, number = parse_replica_key(step.key)
         if request.region_id in ("", region_id):
             found.append(
                 ms.TransitionStep(
                     step.at_ms,
                     region_id,
-                    int(number),
+                    number,
                     step.actor.value,
                     "" if step.before is None else step.before.value,
                     "" if step.after is None else step.after.value,

@@ -32,6 +32,7 @@ from regions.assign.assigner import Assigner
 from regions.assign.placement import objection_to
 from regions.cluster import events as ev
 from regions.records.model import Move, MoveBatch, PlanRecord, PlanState
+from regions.records.replica_key import replica_key
 from regions.records.znodes import encode
 
 log = Logger()
@@ -184,7 +185,7 @@ class Applying:
     def _move(self, planned: ms.PlannedMove) -> Move | str:
         """The move, or why the assigner is left to decide about that replica."""
         world = self._active_master.assigner.world
-        replica = world.replicas.get(f"{planned.region_id}-{planned.replica}")
+        replica = world.replicas.get(replica_key(planned.region_id, planned.replica))
         if replica is None:
             return "the region is gone"
         if not replica.wants_open:

@@ -33,6 +33,7 @@ from regions.plan.artifact.fingerprint import fingerprint
 from regions.plan.choice import AT_ONCE_MAX, choose_engine, job_command
 from regions.plan.spark.target import late_words, missing, parse_target
 from regions.records.kinds import pool
+from regions.records.replica_key import replica_key
 
 log = Logger()
 T = TypeVar("T")
@@ -260,13 +261,16 @@ def _read_checked(output: Path, snapshot: Snapshot, params: Params, engine: str)
     verdict = verify(snapshot, params, made.rows)
     if not verdict.ok:
         raise PlanFailed(f"the plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:3])}")
-    placements = {f"{region_id}-{replica}": server_id for region_id, replica, server_id in made.rows}
-    return Made(placements, engine, made.digest, fingerprint=fingerprint(snapshot))
+    return Made(_placements(made.rows), engine, made.digest, fingerprint=fingerprint(snapshot))
+
+
+def _placements(rows: Iterable[tuple[str, int, str]]) -> dict[str, str]:
+    """Return the server of every replica, by the replica's key."""
+    return {replica_key(region_id, number): server_id for region_id, number, server_id in rows}
 
 
 def _greedy(snapshot: Snapshot, params: Params, deadline_s: float) -> Made:
     """Plan in this process; runs in a thread."""
     until = time.monotonic() + deadline_s
     made = plan(snapshot, params, lambda: until - time.monotonic(), engine="greedy")
-    placements = {f"{region_id}-{replica}": server_id for region_id, replica, server_id in made.rows}
-    return Made(placements, "greedy", made.digest, fingerprint=fingerprint(snapshot))
+    return Made(_placements(made.rows), "greedy", made.digest, fingerprint=fingerprint(snapshot))

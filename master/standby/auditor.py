@@ -32,6 +32,7 @@ from master.catalog import store
 from regions.diagnose.invariants import Audit, Rule
 from regions.records.alarms import Alarm
 from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
+from regions.records.replica_key import parse_replica_key, replica_key
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -200,8 +201,8 @@ class Auditor:
         keys = {one.key for one in present}
         for key in self.audit.in_transition:
             if key not in keys:
-                region_id, _, replica = key.rpartition("-")
-                self._report(self.audit.see(self._gone(region_id, int(replica), UNKNOWN)))
+                region_id, replica = parse_replica_key(key)
+                self._report(self.audit.see(self._gone(region_id, replica, UNKNOWN)))
         for one in present:
             self._report(self.audit.see(one))
 
@@ -213,8 +214,8 @@ class Auditor:
             return
         key = path.rpartition("/")[2]
         if event_type == EVENT_DELETED:
-            region_id, _, replica = key.rpartition("-")
-            self._report(self.audit.see(self._gone(region_id, int(replica), self._versions.pop(key, UNKNOWN))))
+            region_id, replica = parse_replica_key(key)
+            self._report(self.audit.see(self._gone(region_id, replica, self._versions.pop(key, UNKNOWN))))
         elif event_type == EVENT_CREATED:
             self._versions[key] = 0
         elif key in self._versions:
@@ -240,7 +241,7 @@ class Auditor:
     def _gone(self, region_id: str, replica: int, version: int) -> ObservedTransition:
         """The end of a transition, which perhaps nobody has read."""
         record = TransitionRecord(region_id, region_id.rpartition(".")[0], replica, RegionState.OPENED)
-        return ObservedTransition(self._now_ms(), f"{region_id}-{replica}", record, version, exists=False)
+        return ObservedTransition(self._now_ms(), replica_key(region_id, replica), record, version, exists=False)
 
     # --- epoch, servers, tables ---------------------------------------------------------------------------------------
 
@@ -321,7 +322,7 @@ class Auditor:
 
     async def _report_if_open(self, alarm: Alarm) -> None:
         """It may have been unassigned, or replaced, or be no more: then its transition ends without being open."""
-        region_id = alarm.key.rpartition("-")[0]
+        region_id = parse_replica_key(alarm.key)[0]
         path = self._layout.region(region_id.rpartition(".")[0], region_id)
         for _, data, _ in await store.read_all(self._client, [path]):
             try:

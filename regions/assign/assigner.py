@@ -56,6 +56,7 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
+from regions.records.replica_key import replica_key
 from regions.transitions.hazards import deaths_after, hazard
 from regions.transitions.next_action import Action, NextStep, next_action
 from regions.transitions.states import Cause
@@ -347,7 +348,7 @@ class Assigner:
     # --- observe --------------------------------------------------------------------------------------------------
 
     def _seen(self, event: ev.TransitionRead, now_ms: int) -> None:
-        replica = self.world.replicas.get(f"{event.region_id}-{event.replica}")
+        replica = self.world.replicas.get(replica_key(event.region_id, event.replica))
         if replica is None:
             if event.record is not None:
                 self._note(f"transition of an unknown region, state {event.record.state.value}", event.region_id)

@@ -21,6 +21,7 @@ from regions.cluster.state import ClusterState
 from regions.messages import AlterOrder
 from regions.messages.heartbeat import OPEN, ReplicaReport
 from regions.records.model import Incarnation, RegionState, TableState
+from regions.records.replica_key import replica_key
 from regions.transitions.table_states import VISIBLE
 
 #: Servers are gone over so often, for those whose answers were lost and replicas that could not be told.
@@ -119,7 +120,7 @@ class AlterBook:
         self._told.pop(server.uuid, None)
         missed = False
         for result in event.results:
-            replica = self._world.replicas.get(f"{result.region_id}-{result.replica}")
+            replica = self._world.replicas.get(replica_key(result.region_id, result.replica))
             missed = missed or result.schema_version < 0
             if replica is not None and result.schema_version >= 0:
                 self.said(replica, server, result.schema_version)

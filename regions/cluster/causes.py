@@ -17,6 +17,7 @@ from regions.cluster import events as ev
 from regions.cluster.entities import Replica, Server
 from regions.cluster.state import ClusterState
 from regions.records.model import ServerRecord, TransitionRecord, WorkOrigin
+from regions.records.replica_key import replica_key
 
 
 class Causes:
@@ -67,7 +68,7 @@ def continued(event: ev.Event, world: ClusterState) -> WorkOrigin | None:
         case ev.WriteDone() | ev.WriteFailed():
             replica = world.replicas.get(event.key)
         case ev.TransitionRead():
-            replica = world.replicas.get(f"{event.region_id}-{event.replica}")
+            replica = world.replicas.get(replica_key(event.region_id, event.replica))
         case ev.MovesAccepted():
             return event.batch.origin
         case ev.ServerFenced():

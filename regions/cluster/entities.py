@@ -21,6 +21,7 @@ from regions.records.model import (
     TransitionRecord,
     WorkOrigin,
 )
+from regions.records.replica_key import replica_key
 from regions.transitions.states import Cause
 
 OPEN: Final = 1
@@ -211,7 +212,7 @@ class Replica:
         location = region.record.location(number)
         self.region = region
         self.number = number
-        self.key = f"{region.record.region_id}-{number}"
+        self.key = replica_key(region.record.region_id, number)
         #: Where the store says it is open; that server may be dead.
         self.home: Incarnation | None = location.incarnation
         #: Server that had it last, for retained placement.

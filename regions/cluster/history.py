@@ -25,6 +25,7 @@ import msgspec
 
 from regions.cluster.effects import DeleteTransition, WriteOffline
 from regions.records.model import RegionState, TransitionRecord, WorkOrigin
+from regions.records.replica_key import parse_replica_key
 from regions.transitions import trail
 from regions.transitions.states import Actor, Cause
 
@@ -112,7 +113,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_
     @property
     def region_id(self) -> str:
         """The region's id; "" if the entry is about something else."""
-        return self.key.rpartition("-")[0]
+        return parse_replica_key(self.key)[0] if self.key else ""
 
 
 class Segment(NamedTuple):

@@ -29,6 +29,7 @@ from regions.records.model import (
     TabletState,
     TransitionRecord,
 )
+from regions.records.replica_key import replica_key
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -238,7 +239,7 @@ class StandbyMirror:
     def _transition(
         self, region_id: str, number: int, record: TransitionRecord | None, version: int, now_ms: int
     ) -> None:
-        replica = self.world.replicas.get(f"{region_id}-{number}")
+        replica = self.world.replicas.get(replica_key(region_id, number))
         if replica is None:
             stray = self._stray.setdefault(region_id, {})
             if record is not None:

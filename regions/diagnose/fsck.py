@@ -30,6 +30,7 @@ from regions.records.model import (
     TableState,
     TransitionRecord,
 )
+from regions.records.replica_key import parse_replica_key, replica_key
 from regions.records.znodes import Layout
 from regions.transitions.states import Actor, Cause, is_legal
 
@@ -221,7 +222,7 @@ def _owners(view: ClusterView) -> Iterable[Finding]:
     held = _held(view.lists)
     corrupt = _corrupt(view)
     for key, owners in held.items():
-        region_id, _, replica = key.rpartition("-")
+        region_id, replica = parse_replica_key(key)
         region = known.get(region_id)
         if region is None and region_id in corrupt:
             continue  # reported as unreadable: it may well belong there
@@ -229,7 +230,7 @@ def _owners(view: ClusterView) -> Iterable[Finding]:
             text = f"{key} is open on {_names(owners, alive)}; the store has no such region"
             yield _finding(Problem.UNKNOWN_REGION, key, text, _fence(owners[0], alive, view))
             continue
-        stored = region.location(int(replica)).incarnation
+        stored = region.location(replica).incarnation
         if len(owners) > 1:
             # The store's word counts: whoever else has it must let go of it.
             strangers = [one for one in owners if stored is None or one != stored.uuid]
@@ -247,7 +248,7 @@ def _owners(view: ClusterView) -> Iterable[Finding]:
         if table is None or not _wants_open(table, region):
             continue
         for number in range(table.replication):
-            key = f"{region.region_id}-{number}"
+            key = replica_key(region.region_id, number)
             if key not in moving:
                 yield from _owner(view, key, region.location(number).incarnation, held.get(key, []), alive)
 
@@ -280,7 +281,7 @@ def _held(lists: Mapping[str, Sequence[HostedReplica] | None]) -> dict[str, list
     for uuid in sorted(lists):
         for one in lists[uuid] or ():
             if one.state == OPEN:
-                held.setdefault(f"{one.region_id}-{one.replica}", []).append(uuid)
+                held.setdefault(replica_key(one.region_id, one.replica), []).append(uuid)
     return held
 
 
@@ -331,7 +332,7 @@ def _directories(view: ClusterView) -> Iterable[Finding]:
     for uuid, replicas in view.lists.items():
         for one in replicas or ():
             region = known.get(one.region_id)
-            key = f"{one.region_id}-{one.replica}"
+            key = replica_key(one.region_id, one.replica)
             if region is None or one.state != OPEN or key in moving:
                 continue
             location = region.location(one.replica)

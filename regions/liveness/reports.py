@@ -27,6 +27,7 @@ from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.messages.heartbeat import OPEN, ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TabletState, TransitionRecord
+from regions.records.replica_key import replica_key
 
 #: A contradiction that lasts for so long is no step under way any more.
 PATIENCE_MS: Final = 3_000
@@ -78,7 +79,7 @@ class Suspect:
     @property
     def key(self) -> str:
         """`<region_id>-<replica>`."""
-        return f"{self.region_id}-{self.replica}"
+        return replica_key(self.region_id, self.replica)
 
 
 class Reports:

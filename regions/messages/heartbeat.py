@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from regions.records.model import Incarnation, ServerRecord
+from regions.records.replica_key import replica_key
 
 #: Replicas in one heartbeat: about 400 kB, which neither side takes long over.
 REPORT_MAX: Final = 5_000
@@ -51,7 +52,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     @property
     def key(self) -> str:
         """`<region_id>-<replica>`."""
-        return f"{self.region_id}-{self.replica}"
+        return replica_key(self.region_id, self.replica)
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):

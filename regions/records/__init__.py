@@ -3,5 +3,6 @@
 model.py         servers, tables, regions and transitions
 schema.py        columns of a table and how they may change
 partitioning.py  ranges and hash buckets
+replica_key.py   the key of a replica, printed and parsed
 znodes.py        paths and encodings of every znode below the root
 """

@@ -14,6 +14,7 @@ import itertools
 
 import msgspec
 
+from regions.records.replica_key import replica_key
 from regions.records.schema import Schema
 
 
@@ -354,7 +355,7 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def key(self) -> str:
         """`<region_id>-<replica>`: the name of the transition's znode."""
-        return f"{self.region_id}-{self.replica}"
+        return replica_key(self.region_id, self.replica)
 
 
 class FenceRecord(msgspec.Struct, frozen=True, omit_defaults=True):

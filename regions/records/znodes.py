@@ -38,6 +38,7 @@ from regions.records.model import (
     TableRecord,
     TransitionRecord,
 )
+from regions.records.replica_key import parse_replica_key, replica_key
 
 T = TypeVar("T")
 
@@ -294,7 +295,7 @@ class Layout:
 
     def transition(self, region_id: str, replica: int) -> str:
         """A replica's transition."""
-        return f"{self.unassigned}/{shard(region_id)}/{region_id}-{replica}"
+        return f"{self.unassigned}/{shard(region_id)}/{replica_key(region_id, replica)}"
 
     def plan(self, plan_id: str) -> str:
         """A bulk plan's record."""
@@ -338,7 +339,7 @@ class Layout:
         if not path.startswith(prefix) or len(path) < len(prefix) + 6:
             return None
         name = path[len(prefix) + 4 :]
-        region_id, dash, replica = name.rpartition("-")
-        if not dash or not region_id or not replica.isdigit() or "/" in name:
+        try:
+            return None if "/" in name else parse_replica_key(name)
+        except ValueError:
             return None
-        return region_id, int(replica)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from regions.records.model import Incarnation, RegionState
+from regions.records.replica_key import replica_key
 from regionserver.replica.effects import Decided, Effect, Key
 from regionserver.replica.finished_orders import FINISHED_MAX, FinishedOrder
 from regionserver.replica.local_replica import LocalReplica
@@ -157,7 +158,7 @@ def finished(contents: Contents) -> Iterator[str]:
     if len(contents.finished) > FINISHED_MAX:
         yield f"{len(contents.finished)} ended orders are kept, at most {FINISHED_MAX} may be"
     for key, past in contents.finished.items():
-        name = f"{key[0]}-{key[1]}"
+        name = replica_key(*key)
         if key in contents.replicas:
             yield f"{name} is on this server, and the end of an earlier order is kept"
         if (past.result.region_id, past.result.replica) != key:

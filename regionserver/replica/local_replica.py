@@ -7,6 +7,7 @@ from typing import NamedTuple
 from regions.messages import CloseOrder, HostedReplica, OpenOrder
 from regions.messages.heartbeat import ReplicaReport
 from regions.records.model import RegionRecord, ReplicaLocation, TransitionRecord
+from regions.records.replica_key import replica_key
 from regionserver.replica.effects import Key, WriteStep
 from regionserver.replica.states import SHOWN, Phase
 
@@ -97,7 +98,7 @@ class LocalReplica:
         return self.is_open or self.job_number != 0
 
     def __str__(self) -> str:
-        return f"{self.key[0]}-{self.key[1]}"
+        return replica_key(*self.key)
 
     @property
     def cause_id(self) -> str:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from regions.messages.heartbeat import REPORT_MAX, Heartbeat, HeartbeatReply, ReplicaReport, Report, ServerFigures
 from regions.records.model import ServerRecord
+from regions.records.replica_key import replica_key
 from regionserver.replica.effects import Key
 
 
@@ -243,6 +244,6 @@ class MasterLink:
             del self._owed[key]
         found = [(key, us.describe(key)) for key in keys]
         present = [one for _, one in found if one is not None]
-        gone = [f"{key[0]}-{key[1]}" for key, one in found if one is None]
+        gone: list[str] = [replica_key(*key) for key, one in found if one is None]
         ends = self._full is Full.UNDER_WAY and not self._owed
         return Report(present, gone, begins, ends), keys

@@ -21,6 +21,7 @@ from regions.records.model import (
     TabletState,
     check_ranges,
 )
+from regions.records.replica_key import parse_replica_key, replica_key
 from regions.records.schema import Schema
 from simulation.ddl_stress.model import Ledger, Life, form_of, names_of
 
@@ -56,7 +57,7 @@ class RestingCluster(msgspec.Struct):
             [one for one in self.tables if one.table_id not in table_ids],
             {name: table_id for name, table_id in self.names.items() if table_id not in table_ids},
             [one for one in self.regions if one.table_id not in table_ids],
-            [key for key in self.transitions if key.rpartition("-")[0] not in gone],
+            [key for key in self.transitions if parse_replica_key(key)[0] not in gone],
             [one for one in self.answered if one.table_id not in table_ids],
             lists,
         )
@@ -220,7 +221,7 @@ def _coverage(table_id: str, record: TableRecord | None, regions: list[RegionRec
         if record is not None and record.intent is TableIntent.ENABLED:
             for number in range(record.replication):
                 if region.location(number).incarnation is None:
-                    yield f"{region.region_id}-{number} is not open, as the store says"
+                    yield f"{replica_key(region.region_id, number)} is not open, as the store says"
     try:
         check_ranges([RegionSpec(one.start_key, one.end_key) for one in counting])
     except ValueError as error:
@@ -237,7 +238,7 @@ def _hosting(model: _Model, records: Mapping[str, TableRecord], picture: Resting
         for one in found or ():
             if one.state == _FAILED:
                 continue  # only remembered, for masters that ask: nothing of it is there
-            places.setdefault(f"{one.region_id}-{one.replica}", []).append((server, one))
+            places.setdefault(replica_key(one.region_id, one.replica), []).append((server, one))
     for region in picture.regions:
         record = records.get(region.table_id)
         if region.table_id not in model.live or region.state in _ENDED or record is None:
@@ -245,7 +246,7 @@ def _hosting(model: _Model, records: Mapping[str, TableRecord], picture: Resting
         if record.intent is not TableIntent.ENABLED:
             continue
         for number in range(record.replication):
-            key = f"{region.region_id}-{number}"
+            key: str = replica_key(region.region_id, number)
             yield from _place(key, region, number, record, places.pop(key, []))
     for key, held in places.items():
         table_id = held[0][1].table_id

@@ -11,6 +11,7 @@ from cli.drill.run import Drill
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import ServerRecord
+from regions.records.replica_key import replica_key
 from regions.transitions.observed import NONE
 
 NAME: Final = "server-crash"
@@ -62,7 +63,7 @@ def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
             found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList)
         except RpcError as error:
             raise CliError(f"server {server.host}:{server.port} does not answer: {error.message}") from error
-        keys = {f"{one.region_id}-{one.replica}" for one in found.replicas}
+        keys: set[str] = {replica_key(one.region_id, one.replica) for one in found.replicas}
         held.append((server, keys))
     return drill.rng.choice([one for one in held if one[1]] or held)
 

@@ -1,0 +1,29 @@
+"""The key of a replica: its region's id, a dash, and its number. Printed and parsed here alone.
+
+The key names the replica's transition below `/unassigned`, and stands in logs, commands and reports. A region id may
+hold dashes, the number does not, so a key is parsed from its end.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+#: Printed form of (region id, replica number), as in `7c1e09aa.0004-0`.
+ReplicaKey = NewType("ReplicaKey", str)
+
+
+def replica_key(region_id: str, number: int) -> ReplicaKey:
+    """Return the key of a region's replica."""
+    return ReplicaKey(f"{region_id}-{number}")
+
+
+def parse_replica_key(key: str) -> tuple[str, int]:
+    """Return the region id and the number of the replica.
+
+    Raises:
+        ValueError: `key` is not a region id, a dash, and a number.
+    """
+    region_id, dash, number = key.rpartition("-")
+    if not region_id or not dash or not (number.isascii() and number.isdigit()):
+        raise ValueError(f"{key!r} is no key of a replica: it is not a region id, a dash and a number")
+    return region_id, int(number)
