@@ -1,4 +1,4 @@
-"""What a node needs to know besides its doors."""
+"""Settings of one node, below the command line: `service` builds them from StoreSettings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coord.server.config.addresses import Address, Members
 
 
 class NodeSettings:
-    """What a node needs to know besides its doors. Times in ms, sizes in bytes."""
+    """Settings of one node. Times in ms, sizes in bytes."""
 
     def __init__(
         self,
@@ -46,43 +46,43 @@ class NodeSettings:
         #: ZooKeeper's tick: unit of session timeouts.
         self.tick_ms = tick_ms
         self.raft_tick_ms = raft_tick_ms
-        #: Clients are cut off from a node that has had no leader for so long (timeliness).
+        #: A node without a leader for so long closes its client connections (ZooKeeper: timeliness).
         self.leader_absence_ms = leader_absence_ms
-        #: For so long after contact with the leader a node answers its clients. Twice the time in which a follower
-        #: notices that its leader is gone, so that few answers wait for an election.
+        #: A node answers its clients for so long after contact with the leader. Twice the time in which a follower
+        #: notices that its leader has failed, so that few answers wait for an election.
         self.contact_lease_ms = contact_lease_ms
-        #: As a leader: for so long after its last report a node that is out of contact may have answered clients. The
-        #: lease, and a quarter of it for clocks that run at different rates.
+        #: As a leader: a node out of contact may have answered clients for so long after its last report. The lease
+        #: and a quarter, because clocks run at different rates.
         self.contact_grace_ms = contact_grace_ms
-        #: A snapshot is due after so many entries or bytes of them.
+        #: A snapshot is due after so many entries, or so many bytes of entries.
         self.snapshot_entries = snapshot_entries
         self.snapshot_bytes = snapshot_bytes
-        #: A snapshot that failed, or that a peer could not use, is written again after this.
+        #: A snapshot that failed, or that a peer could not use, is written again after this time.
         self.snapshot_again_ms = snapshot_again_ms
         #: Entries kept in memory behind the snapshot for peers that are a little behind, and bytes of them.
         self.keep_entries = keep_entries
         self.keep_bytes = keep_bytes
-        #: While entries come all the time, replicas compare their states behind each so many of them.
+        #: Under load, replicas compare their digests at every index that is a multiple of this number.
         self.compare_every = compare_every
-        #: How often the leader looks for containers and TTL znodes that may go.
+        #: Interval between the leader's searches for empty containers and expired TTL znodes.
         self.reap_interval_ms = reap_interval_ms
         self.limits = limits or Limits(session_timeout_min_ms=2 * tick_ms, session_timeout_max_ms=20 * tick_ms)
-        #: Where the members of a new store are, as far as this node was told; the first leader writes it down.
+        #: Addresses of a new store's members, as configured here; the first leader writes them into the configuration.
         self.members: Members = members or {}
-        #: Where clients find this node, for the others to tell.
+        #: Client address of this node, announced to the leader.
         self.client = client
-        #: Whether clients of this node may change the members, rights provided.
+        #: Whether clients of this node may change the membership, given permission.
         self.reconfig_enabled = reconfig_enabled
-        #: Every read is confirmed by a majority first, as if a sync came before it.
+        #: Whether a majority confirms every read first, as if a sync came before the read.
         self.linearizable_reads = linearizable_reads
-        #: `user:base64 of SHA-1` of who may do everything; "": nobody.
+        #: `user:base64 of SHA-1` of the superuser; "": there is none.
         self.super_digest = super_digest
-        #: Secrets of those who may authenticate by SASL.
+        #: SASL users and their passwords.
         self.sasl_users = sasl_users
-        #: Whether clients that can do with it are served reads while there is no leader.
+        #: Whether read-only clients are served while there is no leader.
         self.read_only_mode = read_only_mode
-        #: As a leader: whether hard limits of quotas refuse what would pass them.
+        #: As a leader: whether commands that would exceed a hard quota are refused.
         self.enforce_quotas = enforce_quotas
-        #: As a leader: with so many znodes, or bytes of paths and data, nothing may grow any more; 0: no bound.
+        #: As a leader: at so many znodes, or bytes of paths and data, commands that add more are refused; 0: no bound.
         self.znodes_max = znodes_max
         self.data_bytes_max = data_bytes_max

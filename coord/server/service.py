@@ -1,4 +1,4 @@
-"""One store node as a process: takes the machine's doors, puts the parts together, runs until it is told to stop."""
+"""One store node as a process: directory and ports, the parts put together, the run, the stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ log = Logger()
 
 META: Final = "meta.json"
 META_FORMAT: Final = 1
-#: As META_FORMAT, of a directory whose log has a feature level: builds from before there were levels refuse it.
+#: META_FORMAT of a directory whose log has a feature level. Builds from before there were levels refuse it.
 META_FORMAT_WITH_LEVEL: Final = 2
 EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 2
@@ -58,20 +58,20 @@ EXIT_CONFIG: Final = 2
 HASTENED_APART_TICKS: Final = 3
 #: How long a stopping leader waits for another node to lead.
 HAND_OVER_S: Final = 1.0
-#: Descriptors that clients do not get: peers, strangers at their door, log, snapshots, the admin port's connections.
+#: Descriptors that clients do not get: peers, unknown connections to the peer port, log, snapshots, admin port.
 OWN_DESCRIPTORS: Final = 256
 #: Collector settings for a process whose long-lived objects are many and acyclic.
 GC_THRESHOLDS: Final = (50_000, 20, 1000)
 
 
 def run(settings: StoreSettings) -> int:
-    """Run a node until SIGTERM or SIGINT; returns the exit status. Says why on stderr when it cannot start."""
+    """Run a node until SIGTERM or SIGINT and return the exit status. A node that cannot start says why on stderr."""
     if not __debug__:
         sys.stderr.write("rk coord: refuses to run with python -O: invariants are checked by assert\n")
         return EXIT_CONFIG
     _raise_descriptor_limit()
     reactor = TurnReactor()
-    # Twisted's timers follow the wall clock; ticks and elections must go on when somebody sets it back by an hour.
+    # Twisted's timers follow the wall clock; ticks and elections must go on when it is set back by an hour.
     reactor.seconds = time.monotonic
     installReactor(reactor)  # type: ignore[no-untyped-call]
     globalLogBeginner.beginLoggingTo([StderrLog()], redirectStandardIO=False, discardBuffer=True)
@@ -109,17 +109,17 @@ class Service:
         self._is_stopping = False
         self._leaving: Leaving
         self._readiness: Readiness
-        #: Whether this process has known a leader, or has done what it can to get one.
+        #: This process has known a leader, or has hastened its first election.
         self._is_led = False
-        #: Where the log ended at the start; 0 once that is applied.
+        #: Last index of the log at the start; 0 once that entry is applied.
         self._recovered_to = 0
         self._stopped: Deferred[None] | None = None
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take directory and ports, recover, begin. Raises CoordError or OSError with one clear line."""
-        # Before a state of millions of objects is read.
+        """Take directory and ports, recover, begin. Raises CoordError or OSError with a message of one line."""
+        # Set before a state of millions of objects is read.
         gc.set_threshold(*GC_THRESHOLDS)
         settings = self.settings
         disk = self._take_directory()
@@ -196,14 +196,14 @@ class Service:
         self._begin(doors, peer_socket)
 
     def _know_members(self) -> None:
-        """Let the links follow the members in force, from now on and over all changes."""
+        """Let the links follow the configuration, now and after every change."""
         self.links.members = self.node.membership
         self.node.on_members_changed = self._follow_members
         self._follow_members()
         settings = self.settings
         members = self.node.core.configs.current.members()
         if settings.peers and not settings.join and sorted(settings.peers) != members:
-            log.info("the members are {members} by now; --peers counts at the first start only", members=members)
+            log.info("ignoring --peers: the cluster's committed members are {members}", members=members)
         if settings.node_id not in members:
             log.info("node {id} is not a member yet: it waits to be added", id=settings.node_id)
 
@@ -213,15 +213,15 @@ class Service:
         self.links.follow(addresses)
 
     def _level_required(self, disk: Disk) -> None:
-        """The log is about to get an entry that raises the feature level."""
+        """Prepare for an entry that raises the feature level: mark the directory, close links to older builds."""
         self._mark_level(disk)
         self.links.recheck()
 
     def _mark_level(self, disk: Disk) -> None:
         """Write META in the format that builds from before there were feature levels refuse.
 
-        Such a build would read the log and take no notice of the entry. Without room for META the node goes on: the
-        next start tries again, and nobody but an operator who goes back by two builds would miss the mark.
+        Such a build would read the log and ignore the entry. If META cannot be written the node goes on, and the next
+        start tries again: the mark matters only to an operator who goes back by two builds.
         """
         try:
             meta = json.loads(read_file(disk, META))
@@ -232,7 +232,7 @@ class Service:
             log.error("cannot mark {file} with the feature level: {why}", file=disk.where(META), why=error.strerror)
 
     def _open_doors(self) -> dict[socket.socket, ssl.SSLContext | None]:
-        """Where clients come in, with TLS and without."""
+        """Listen for clients; return each socket with its TLS context, None for plain TCP."""
         settings = self.settings
         doors: dict[socket.socket, ssl.SSLContext | None] = {}
         if settings.secure_client_address is not None and settings.tls is not None:
@@ -243,7 +243,7 @@ class Service:
         return doors
 
     def _begin(self, doors: dict[socket.socket, ssl.SSLContext | None], peer_socket: socket.socket | None) -> None:
-        """Everything is there: let it run."""
+        """Start writer, links, listener and timers: all parts are there."""
         reactor = self.reactor
         if all(map(_is_loopback, self._sockets)):
             share_processors()
@@ -260,11 +260,11 @@ class Service:
         reactor.callLater(RAFT_TICK_MS / 1000, self._tick)
         reactor.addSystemEventTrigger("before", "shutdown", self._stop)
         if self.node.core.configs.current.voters == [self.settings.node_id]:
-            # Nobody to wait for: a lone node need not sit out its election timeout.
+            # A lone node has no other voter to wait for: skip the election timeout.
             for _ in range(2 * RaftConfig().election_ticks):
                 self.node.core.tick()
         if peer_socket is not None and self._guard.is_open() and not _is_loopback(peer_socket):
-            log.warn("whoever reaches the peer port can join: peers have neither certificates nor a secret")
+            log.warn("the peer port is open to everyone who reaches it: set certificates or a secret for peers")
         log.info(
             "node {id} serves clients on {host}:{port}, data in {data}, {form}",
             id=self.settings.node_id,
@@ -275,9 +275,10 @@ class Service:
         )
 
     def _may_wait_for_disk(self) -> bool:
-        """Whether little is lost while this thread waits for the disk, which the node's own snapshot does not slow.
+        """Return True if the main thread may wait for the disk: nothing else has to be done meanwhile.
 
-        It is alone; or one thing at most has happened, and one client at most waits for this node.
+        That is so while no snapshot of this node slows the disk, and the node is alone, or the turn had at most one
+        event and at most one command waits.
         """
         node = self.node
         is_alone = node.core.configs.current.voters == [self.settings.node_id]
@@ -305,7 +306,7 @@ class Service:
         return sock
 
     def _read_meta(self, disk: Disk) -> dict[str, Any]:
-        """The directory's own record of whose it is; written at the first start."""
+        """Return META, the directory's record of its node and cluster. Write META at the first start."""
         settings = self.settings
         if META not in disk.names(""):
             if WAL_FOLDER in disk.names(""):
@@ -327,10 +328,10 @@ class Service:
         return meta
 
     def _first_meta(self, disk: Disk) -> bytes:
-        """Whose this new directory is: a new cluster's, or a running one's that says so itself."""
+        """Return META of a new directory: of a new cluster, or of the running cluster that `--join` names."""
         settings = self.settings
         if not settings.join:
-            # The only node of a cluster shares no setting with others that could name it.
+            # The only node of a cluster has no other node that must derive the same cluster id: take a random one.
             is_nameless = settings.is_alone() and not settings.cluster
             cluster = OsEntropy().token(16) if is_nameless else settings.cluster_id()
             return encode_meta(settings.node_id, cluster, settings.voters(), learners=settings.learners())
@@ -346,7 +347,7 @@ class Service:
                 " and a voter again when it has caught up",
                 id=settings.node_id,
             )
-        # Whatever a node of this id may have promised before, this one knows nothing of it
+        # An earlier node of this id may have voted; this one does not know the votes
         # (`coord.server.membership.joining`).
         forget(disk, OsRng())
         log.info("joining the store of nodes {members}", members=config.members())
@@ -381,18 +382,18 @@ class Service:
                 self.node.tick()
                 self._readiness.tick()
                 if self._recovered_to and self.node.applied_index >= self._recovered_to:
-                    # What was read of the log may be gone by now, and lay between znodes.
+                    # The entries read at the start are freed by now; they lay between znodes in memory.
                     self._recovered_to = 0
                     return_memory()
             except Exception as error:  # a broken invariant: stop, never go on
                 self.node.on_failed(error)
 
     def _hasten(self) -> None:
-        """After the start nobody may be leading yet: once a majority converses, do not sit the timeout out.
+        """After the start, hold the first election as soon as a majority is connected, before the timeout.
 
-        A leader that this node has not heard yet is not disturbed: its followers refuse the pre-vote. Those that are
-        there stand for election one after the other, in the order of their ids, so that votes are not split; should
-        they be all the same, the next time is left to chance.
+        An existing leader is not disturbed: its followers reject the pre-vote. The connected voters stand for election
+        one after the other, in the order of their ids, so that votes are not split. If votes split all the same, the
+        next timeout is random as usual.
         """
         node = self.node
         own = self.settings.node_id
@@ -405,7 +406,7 @@ class Service:
             node.core.hasten(1 + HASTENED_APART_TICKS * sum(peer < own for peer in present))
 
     def _peers_served(self) -> None:
-        """The reactor's call before it serves clients in a turn in which peers have sent something."""
+        """Apply what peers have sent. The reactor calls this before it serves clients."""
         try:
             self.node.peers_served()
         except Exception as error:  # a broken invariant: stop, never go on
@@ -413,7 +414,7 @@ class Service:
             self.node.on_failed(error)
 
     def _turn_end(self) -> bool:
-        """The reactor's call after each turn; True when there is more to do at once."""
+        """End a turn; return True if there is more to do at once. The reactor calls this after each turn."""
         node = self.node
         has_more = False
         if node.failure is None:
@@ -436,7 +437,7 @@ class Service:
         return has_more
 
     def _left(self) -> None:
-        """No member any more, for good. No failure: whoever supervises the process need not start it again."""
+        """End the process: this node was removed. The exit status is 0, so that no supervisor restarts it."""
         if not self._is_stopping:
             self._is_stopping = True
             self.reactor.stop()
@@ -447,11 +448,11 @@ class Service:
         return self._is_stopping and self._stopped is None
 
     def _stop(self) -> Deferred[None] | None:
-        """SIGTERM: let another node lead first, so that clients notice next to nothing."""
+        """Stop on SIGTERM. A leader transfers leadership first, so that clients hardly notice."""
         self._is_stopping = True
         if self.node.failure is not None or not self.node.hand_over():
             return None
-        log.info("node {id} hands over leadership and stops", id=self.settings.node_id)
+        log.info("node {id} transfers leadership and stops", id=self.settings.node_id)
         self._stopped = Deferred()
         self.reactor.callLater(HAND_OVER_S, self._let_go)
         return self._stopped
@@ -462,7 +463,7 @@ class Service:
             stopped.callback(None)
 
     def finish(self) -> int:
-        """The reactor has stopped: make everything durable and give the directory back."""
+        """Sync the log and release the directory: the reactor has stopped. Return the exit status."""
         self.clients.stop()
         self.links.stop()
         self._job.stop()
@@ -474,7 +475,7 @@ class Service:
         return self._status
 
     def abandon(self) -> None:
-        """The start failed: give back what was taken."""
+        """Release sockets and directory: the start failed."""
         for sock in self._sockets:
             with contextlib.suppress(OSError):
                 sock.close()
@@ -491,7 +492,7 @@ def encode_meta(
     began: bytes = b"",
     level: int = 0,
 ) -> bytes:
-    """Content of META: whose directory it is, and the members it began with.
+    """Return the content of META: node, cluster, and the first members.
 
     `began`: the whole configuration that a node found when it joined, instead of `voters` and `learners`. `level`: the
     feature level of the state in the directory.
@@ -517,7 +518,7 @@ def _is_loopback(listening: socket.socket) -> bool:
 
 
 def _raise_descriptor_limit() -> None:
-    """Every client is a descriptor: take as many as the system lets this user have."""
+    """Raise the limit of open files to the hard limit: every client needs a descriptor."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -556,10 +557,10 @@ def _node_settings(settings: StoreSettings) -> NodeSettings:
 
 
 def most_clients(asked: int, descriptors: int) -> int:
-    """How many connections clients may have: as many as was asked for (0: no bound), but some descriptors stay.
+    """Return how many connections clients may have: `asked` (0: no bound), but less than `descriptors` allow.
 
-    Whoever connects often enough would take the last one otherwise, and the node could open neither the next segment of
-    its log nor a link to a peer: a crowd of clients is to cost clients, never the node.
+    OWN_DESCRIPTORS are kept for the node. Otherwise a crowd of clients could take the last descriptor, and the node
+    could open neither the next segment of its log nor a link to a peer.
     """
     room = max(descriptors // 2, descriptors - OWN_DESCRIPTORS)
     return min(asked, room) if asked else room

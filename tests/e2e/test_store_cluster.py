@@ -250,7 +250,7 @@ def test_stopping_leader_hands_over(cluster: Cluster) -> None:
         client.create("/a")
         assert cluster.stop(leader) == [0]
         client.set("/a", b"still")
-    assert "hands over leadership" in (cluster.folder / f"{leader}.log").read_text()
+    assert "transfers leadership" in (cluster.folder / f"{leader}.log").read_text()
 
 
 def test_minority_serves_nobody(cluster: Cluster) -> None:

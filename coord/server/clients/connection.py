@@ -1,7 +1,7 @@
-"""One client's connection as the node sees it: what it asked, what waits, what is on its way out, and its bounds.
+"""One client's connection as the node sees it: identity, pending requests, output, and bounds.
 
-A connection here knows no socket: `output` is a list of bytes, `ClientTransport` what the node asks of whoever sends
-them. What is done with it is `pipeline`'s.
+A connection knows no socket: `output` is a list of bytes, and a `ClientTransport` sends them. The module `pipeline`
+acts on the connection; this module holds its state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coord.wire.values import NO_PASSWD
 
 
 class Limits:
-    """Bounds on what one client may cost this node. All of them are settings."""
+    """Bounds on what one client may cost this node. Each bound is a setting."""
 
     def __init__(
         self,
@@ -32,29 +32,29 @@ class Limits:
         backlog_bytes_max: int = 64 << 20,
         watches_max: int = 0,
     ) -> None:
-        #: Requests of one connection that wait for an answer; beyond it the connection is not read.
+        #: Requests of one connection that wait for an answer; at this number the node stops reading from it.
         self.outstanding_max = outstanding_max
         #: Bytes of such requests.
         self.outstanding_bytes_max = outstanding_bytes_max
         #: Bounds of the negotiated session timeout: 2 and 20 ticks as in ZooKeeper.
         self.session_timeout_min_ms = session_timeout_min_ms
         self.session_timeout_max_ms = session_timeout_max_ms
-        #: Sessions in the whole cluster; new ones are refused beyond it.
+        #: Sessions in the whole cluster; at this number new sessions are refused.
         self.sessions_max = sessions_max
-        #: Bytes of answers that may wait for one client before no more of its requests are answered.
+        #: Bytes of replies that wait for one client; beyond them the node answers no more of its requests.
         self.output_bytes_max = output_bytes_max
-        #: Bytes of answers at which a connection is closed: reads that wait behind a write are answered together with
-        #: it, and a thousand of them may ask for a megabyte each.
+        #: Bytes of replies at which a connection is closed: reads that wait behind a write are answered together, and
+        #: a thousand reads may ask for a megabyte each.
         self.backlog_bytes_max = backlog_bytes_max
         #: Watches of one session; 0: no bound.
         self.watches_max = watches_max
 
 
 class ClientTransport(Protocol):
-    """What sends a connection's output and reads its input."""
+    """The transport of a connection: sends its output and reads its input."""
 
     def wake(self) -> None:
-        """There is output; send it at the end of this turn."""
+        """Send the output at the end of this turn."""
         ...
 
     def set_reading(self, is_reading: bool) -> None:
@@ -68,7 +68,7 @@ class ClientTransport(Protocol):
 
 @mypyc_attr(acyclic=True)
 class Pending:
-    """One request that waits: a read for its turn, anything else for `reply`."""
+    """One request that waits: a read until it comes first, any other until `reply` is there."""
 
     __slots__ = ("body", "closes", "is_read", "opcode", "reply", "size", "xid")
 
@@ -76,7 +76,7 @@ class Pending:
         self.xid = xid
         self.opcode = opcode
         self.size = size
-        #: The request's record, where it is still needed: of reads and of sync; of SASL the reply's.
+        #: The request's record for reads and sync, the reply's record for SASL, else empty.
         self.body = body
         self.is_read = is_read
         #: The whole reply frame.
@@ -104,28 +104,28 @@ class Connection:
         self.timeout_ms = 0
         self.passwd = NO_PASSWD
         self.has_read_only = False
-        #: Its requests cannot go into the log (`coord.server.clients.read_only`).
+        #: Its requests do not go into the log (`coord.server.clients.read_only`).
         self.is_read_only = False
-        #: It came in by TLS.
+        #: Connected by TLS.
         self.is_secure = False
         #: Subject of the client's TLS certificate, b"" without one.
         self.certificate = b""
         #: The SASL exchange that was begun last.
         self.sasl: SaslServer | None = None
-        #: Requests that came behind the connect request before the session was there.
+        #: Requests that came behind the connect request, before the session was open.
         self.early: list[tuple[bytes, list[tuple[int, int]]]] = []
         #: No more requests are taken: closeSession was read, or the connection is being closed.
         self.is_ending = False
         self.is_closed = False
         #: Too many requests wait: its input is not read.
         self.is_paused = False
-        #: Too many bytes of answers wait: nothing is answered or read until the transport reports them sent.
+        #: Too many bytes of replies wait: the node answers and reads nothing until the transport has sent them.
         self.is_choked = False
-        #: Bytes in `output` and in the transport's hands; the transport sets it anew after each send.
+        #: Bytes in `output` and in the transport; the transport updates the number after each send.
         self.output_bytes = 0
         #: Syncs that wait for the quorum.
         self.syncs = 0
-        #: Requests not looked at yet: the connection choked, or the first of them is a write behind a waiting sync.
+        #: Requests not handled yet: the connection is choked, or the first of them is a write behind a waiting sync.
         self.parked: list[tuple[bytes, list[tuple[int, int]]]] = []
         # For the four-letter words.
         self.established_ms = now_ms
@@ -143,7 +143,7 @@ class Connection:
 
 
 class Latency:
-    """Times of requests that went through the log, from the turn they came in to the turn they were answered."""
+    """Times of requests through the log, from the turn of the request to the turn of the reply."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -152,7 +152,7 @@ class Latency:
         self.max_ms = 0
 
     def add(self, span_ms: int) -> None:
-        """One more."""
+        """Count a request that took `span_ms`."""
         if span_ms > self.max_ms:
             self.max_ms = span_ms
         if span_ms < self.min_ms or not self.count:
@@ -161,5 +161,5 @@ class Latency:
         self.total_ms += span_ms
 
     def mean_ms(self) -> float:
-        """Their mean to four places, 0 without any."""
+        """Return the mean to four places, 0 before the first request."""
         return round(self.total_ms / self.count, 4) if self.count else 0.0

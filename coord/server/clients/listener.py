@@ -24,11 +24,11 @@ from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientC
 
 log = Logger(__name__)
 
-#: How often half-open and stalled connections are looked for.
+#: Interval between searches for half-open and stalled connections.
 SWEEP_S = 1.0
-#: Accepted in one turn, so that a flood of connects does not hold up those who are connected.
+#: Connections accepted in one turn, so that a flood of connects does not delay connected clients.
 ACCEPTS_PER_TURN = 64
-#: The same with TLS, where each costs a signature of about a millisecond soon after.
+#: The same with TLS, where each connection soon costs a signature of about a millisecond.
 SECURE_ACCEPTS_PER_TURN = 16
 
 
@@ -55,14 +55,14 @@ class ClientLimits:
         self.frame_bytes_max = frame_bytes_max
         #: A connection without a connect request or word is closed after this.
         self.connect_timeout_ms = connect_timeout_ms
-        #: A client that takes nothing of what waits for it is closed after this.
+        #: A client that takes none of its waiting output for this time is closed.
         self.stall_ms = stall_ms
         #: Bytes that may wait for one client.
         self.send_queue_bytes_max = send_queue_bytes_max
-        #: More than this waits: requests of this client are not read until it has taken it.
+        #: While more output than this waits, the client's requests are not read.
         self.pause_bytes = pause_bytes
-        #: Connections that a turn sends to, and as many again of those that earlier turns left: a change that thousands
-        #: watch costs a call of the kernel for each, and nobody else is to wait for all of them.
+        #: Connections that a turn sends to, and as many again of those that earlier turns left over. A change that
+        #: thousands watch costs a system call for each; other clients must not wait for all of them.
         self.sends_per_turn = sends_per_turn
 
 
@@ -93,7 +93,7 @@ class ClientStream(Stream, ClientTransport):
         self._wants_reading = True
 
     def received(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Handle bytes from the client."""
         wire = self._wire
         connection = self.connection
         pipeline = self._listener.pipeline
@@ -132,7 +132,7 @@ class ClientStream(Stream, ClientTransport):
                 pipeline.handshake.open_session(self.connection, request)
 
     def lost(self, reason: str) -> None:
-        """The client is gone."""
+        """Forget the connection: the client has closed it, or it broke."""
         if reason.startswith("TLS"):
             log.info("{address}: {reason}", address=self.address, reason=reason)
         self._listener.forget(self)
@@ -180,7 +180,7 @@ class ClientStream(Stream, ClientTransport):
             super().set_reading(True)
 
     def _account(self) -> None:
-        """Tell the connection what still waits, and the pipeline when a choked one may go on, in a turn of its own."""
+        """Note how many bytes wait; let a choked connection go on in the next turn if few enough do."""
         connection = self.connection
         waiting = connection.output_bytes = self._rest_bytes
         if connection.is_choked and waiting <= self._listener.limits.pause_bytes and not self._will_drain:
@@ -227,16 +227,16 @@ class ClientListener:
         self.limits = limits
         self.answer_word = answer_word
         self._may_answer = may_answer
-        #: Those with output, in the order in which it came; those that an earlier turn did not get to.
+        #: Connections with output, in the order in which it came; then those left over by earlier turns.
         self.dirty: list[ClientStream] = []
         self._late: deque[ClientStream] = deque()
-        #: Those whose output waits for contact with the leader.
+        #: Connections whose output waits for contact with the leader.
         self._held: list[ClientStream] = []
         self.streams: dict[ClientStream, None] = {}
         self._per_address: dict[str, int] = {}
-        #: Where clients come in, and by which context if by TLS.
+        #: Listening socket -> its TLS context, None for plain TCP.
         self._listening: dict[socket.socket, ssl.SSLContext | None] = {}
-        #: Connections refused for one of the bounds.
+        #: Connections refused at one of the bounds, since the start.
         self.refused = 0
 
     def start(self, listening: Mapping[socket.socket, ssl.SSLContext | None]) -> None:
@@ -247,7 +247,7 @@ class ClientListener:
         self.reactor.callLater(SWEEP_S, self._sweep)
 
     def stop(self) -> None:
-        """Accept nobody any more and close every connection; sessions live on elsewhere."""
+        """Stop accepting and close every connection; the sessions live on at other nodes."""
         for door in self._listening:
             self.reactor.unwatch(door.fileno())
             door.close()
@@ -259,12 +259,13 @@ class ClientListener:
             stream.close()
 
     def send_all(self) -> bool:
-        """Send every connection's output of this turn, one call each. True when some have to wait for the next turn.
+        """Send every connection's output of this turn, one call each; return True if some must wait for the next turn.
 
-        Without recent contact with the leader outputs of sessions wait in their connections
-        (`coord.server.sessions.contact`).
-        What came in this turn goes before what waits already: who asks is not behind a crowd that watches. Both get as
-        many calls, so neither waits for ever; the order of one connection's output does not depend on it.
+        Without recent contact with the leader, output of sessions waits (`coord.server.sessions.contact`).
+
+        Output of this turn goes before output left over by earlier turns, so that a request does not wait behind
+        thousands of watchers. Both get the same number of calls, so neither waits for ever. The order within one
+        connection's output does not change.
         """
         late = self._late
         if not self.dirty and not late and not self._held:
@@ -294,7 +295,7 @@ class ClientListener:
         return [stream for stream in dirty if not stream.needs_contact()]
 
     def forget(self, stream: ClientStream) -> None:
-        """The connection is closed, or will be when its last bytes have left."""
+        """Forget a connection that is closed, or will be when its last bytes have left."""
         if stream in self.streams:
             del self.streams[stream]
             left = self._per_address[stream.address] - 1
@@ -348,5 +349,5 @@ class ClientListener:
 
 
 def _plain(host: str) -> str:
-    """A client's address. At a door to both worlds IPv4 comes in IPv6's clothes, which no access list knows it by."""
+    """Return a client's address. A dual-stack socket reports IPv4 as ::ffff:a.b.c.d; access lists use plain IPv4."""
     return host.removeprefix("::ffff:") if "." in host else host

@@ -1,11 +1,11 @@
-"""Requests of clients in order: what is answered at once, what waits for the log, what waits behind that.
+"""Requests of clients in order: some are answered at once, writes wait for the log, and reads may wait behind writes.
 
 Three rules, per connection:
 
 - replies leave in the order of the requests;
-- a read is answered at once when nothing of the same session waits, else after what waits in front of it, so that a
+- a read is answered at once if no request of its session waits, else behind the requests in front of it, so that a
   session sees its own writes; and no write goes to the log while a sync of its connection waits, so that neither the
-  sync nor the reads behind it see writes that were asked for later;
+  sync nor the reads behind it see later writes;
 - watch events caused by a command enter the output before that command's own reply and before any later read, so no
   client sees data newer than an event it has not got. There is one output list per connection and everything passes
   through it.
@@ -55,7 +55,7 @@ if IS_COMPILED:
 _header_at = struct.Struct("!ii").unpack_from
 _pack_length = struct.Struct("!i").pack
 
-#: Answered from this node's tree.
+#: Requests that this node answers from its tree.
 READS: Final = frozenset(
     (
         op.OP_EXISTS,
@@ -72,9 +72,9 @@ READS: Final = frozenset(
         op.OP_WHO_AM_I,
     )
 )
-#: Go into the log as they are. CHECK is no request of its own; RECONFIG is not a command of the tree.
+#: Requests that go into the log unchanged. CHECK exists only inside a multi; RECONFIG is not a command of the tree.
 WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
-#: Stands among the requests of a connection for the read index that the reads behind it wait for.
+#: Opcode of an entry among a connection's requests: the reads behind it wait for a read index.
 BARRIER: Final = -2
 
 
@@ -112,7 +112,7 @@ class Pipeline:
         self.is_linearizable = False
 
     def serve(self, machine: StateMachine) -> None:
-        """Answer from this state from now on."""
+        """Answer from this state: at the start, and after a snapshot from the leader."""
         self.machine = self.handshake.machine = machine
         # The machine writes replies for the sessions of this node's clients alone, and events while there are watches.
         # Reads leave watches between the commands of a batch only if the commands are applied one by one.
@@ -153,7 +153,7 @@ class Pipeline:
                 xid, opcode = _header_at(block, at)
             if opcode in READS:
                 if self.is_linearizable and not has_barrier:
-                    # One for all reads up to the next write, which is not looked at before they are answered.
+                    # One barrier for all reads up to the next write, which is parked until they are answered.
                     has_barrier = True
                     self._add_barrier(connection)
                 if pending:
@@ -186,9 +186,9 @@ class Pipeline:
             connection.transport.wake()
 
     def _receive_other(self, connection: Connection, xid: int, opcode: int, block: bytes, at: int, end: int) -> None:
-        """The rarer operations: pings, sync, auth, and what this server does not know."""
+        """Take a request that is neither read nor write: ping, setWatches, sync, credentials, membership, unknown."""
         if opcode == op.OP_PING:
-            # Not behind what waits: a ping says that this server lives, however long the log may take.
+            # Ahead of waiting requests: the answer means that this server lives, however long the log takes.
             connection.send_reply(op.XID_PING, self.machine.last_zxid, OK, b"")
         elif opcode == op.OP_SET_WATCHES or opcode == op.OP_SET_WATCHES2:
             self._wait(connection, Pending(xid, opcode, end - at, block[at:end], is_read=True))
@@ -207,21 +207,21 @@ class Pipeline:
         elif opcode == op.OP_RECONFIG or opcode == op.OP_MEMBERSHIP:
             waiting = Pending(xid, opcode, end - at, block[at:end])
             self._wait(connection, waiting)
-            # As behind a sync, no later write of this connection goes to the log before this is answered.
+            # As behind a sync: no later write of this connection goes to the log before the answer.
             connection.syncs += 1
             self.on_membership_request(connection, waiting)
         else:
             self._answer_now(connection, xid, opcode, UNIMPLEMENTED, closes=True)
 
     def _add_barrier(self, connection: Connection) -> None:
-        """A sync that nobody asked for and that gets no answer: what comes behind it is linearizable."""
+        """Add a sync without a reply: the reads behind it are linearizable."""
         barrier = Pending(0, BARRIER, 0)
         connection.pending.append(barrier)
         connection.syncs += 1
         self._ask_read_index(connection, barrier)
 
     def _receive_auth(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
-        """Turn a credential into an identity; only that goes into the log, never the secret."""
+        """Turn a credential into an identity. The identity goes into the log, the secret never does."""
         try:
             _, scheme, credential = decode_auth(block, at, end)
         except RemoteProtocolError:
@@ -236,17 +236,17 @@ class Pipeline:
             self._answer_now(connection, xid, op.OP_AUTH, OK, closes=False)
 
     def _receive_sasl(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
-        """A step of a SASL exchange; the last one is answered when the log has the identity."""
+        """Take a step of a SASL exchange. The last step is answered when the log has the identity."""
         try:
             token = decode_sasl(block, at, end) or b""
         except RemoteProtocolError:
-            # ZooKeeper closes; a client that cannot write its token is no client.
+            # As ZooKeeper does.
             self.clients.close(connection)
             return
         try:
             answer, proved = self.handshake.authenticator.sasl(connection, token)
         except SaslError:
-            # With an empty token: the Java client reads one whatever the error code; without it, it never gives up.
+            # With an empty token: the Java client reads a token whatever the error code; without one it waits for ever.
             self._answer_now(connection, xid, op.OP_SASL, AUTH_FAILED, closes=True, body=encode_sasl(None))
             return
         body = encode_sasl(answer)
@@ -256,7 +256,7 @@ class Pipeline:
             self._answer_now(connection, xid, op.OP_SASL, OK, closes=False, body=body)
 
     def _propose_identities(self, connection: Connection, waiting: Pending, proved: list[Identity]) -> None:
-        """Tell the log what a connection's client has proved to be."""
+        """Propose the identities that a connection's client has proved."""
         self._wait(connection, waiting)
         session_id, owner = connection.session_id, connection.owner
         self._propose(connection, waiting, session_id, owner, waiting.xid, op.OP_AUTH, encode_identities(proved))
@@ -264,7 +264,7 @@ class Pipeline:
     def _answer_now(
         self, connection: Connection, xid: int, opcode: int, err: int, *, closes: bool, body: bytes = b""
     ) -> None:
-        """Answer without asking tree or log, but not before what waits in front."""
+        """Answer without the tree and the log, behind the requests in front."""
         waiting = Pending(xid, opcode, 0)
         waiting.reply = encode_reply_frame(xid, self.machine.last_zxid, err, body)
         waiting.closes = closes
@@ -292,7 +292,7 @@ class Pipeline:
         connection.transport.set_reading(False)
 
     def drained(self, connection: Connection) -> None:
-        """The client has taken what made its connection choke: go on where it stopped."""
+        """Go on with a choked connection: its client has received the waiting output."""
         if connection.is_closed or not connection.is_choked:
             return
         connection.is_choked = False
@@ -300,7 +300,7 @@ class Pipeline:
         self._resume(connection)
 
     def _resume(self, connection: Connection) -> None:
-        """Take up what was parked; some of it may be parked again."""
+        """Take the parked requests; some may be parked again."""
         parked, connection.parked = connection.parked, []
         for block, frames in parked:
             if connection.is_closed:
@@ -309,7 +309,7 @@ class Pipeline:
         self._maybe_read(connection)
 
     def _maybe_read(self, connection: Connection) -> None:
-        """Read on, unless there is a reason not to."""
+        """Read from the connection again, unless it is paused, choked or has parked requests."""
         if not connection.is_closed and not connection.is_paused:
             connection.transport.set_reading(not connection.is_choked and not connection.parked)
 
@@ -328,7 +328,7 @@ class Pipeline:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def applied(self, outcomes: list[CommandOutcome]) -> None:
-        """Commands have been performed: give events to the watchers here, then answer those that came from here."""
+        """Send the events of applied commands to the watchers here; reply to the commands that came from here."""
         proposals = self._proposals
         watches = self.watches
         for outcome in outcomes:
@@ -352,11 +352,11 @@ class Pipeline:
                 self.receive(connection, block, frames)
 
     def _session_changed(self, outcome: CommandOutcome) -> None:
-        """A session was opened, moved or ended: a connection of it that is here under an older owner is history."""
+        """Follow a session that was opened, moved or ended: close its connection here, which has an older owner."""
         if outcome.opcode == op.OP_CREATE_SESSION or outcome.opcode == op.OP_ATTACH:
             self.on_session_opened(outcome.session_id, outcome.owner >> 48)
         elif outcome.opcode == op.OP_CLOSE_SESSION:
-            return  # Ends behind its own reply; a connection elsewhere would have an older owner.
+            return  # The connection ends behind its own reply; one at another node would have an older owner.
         connection = self.clients.by_session.get(outcome.session_id)
         if connection is not None:
             self.clients.close(connection, flush=True)
@@ -383,10 +383,11 @@ class Pipeline:
         self._advance(connection)
 
     def release_sync(self, connection: Connection, waiting: Pending) -> None:
-        """The tree has reached the index that a sync waited for.
+        """Answer a sync: this node has applied its read index.
 
-        From here on it is a read: answered with the zxid of the moment at which it leaves, which may be behind writes
-        that came in front of it. A client whose last zxid went back could attach to a server that has not got them.
+        From here on the sync is a read. The reply carries the zxid of the moment at which the reply leaves, which
+        covers the writes in front of the sync. With an older zxid the client could move to a server that has not
+        applied them.
         """
         if connection.is_closed:
             return
@@ -398,7 +399,7 @@ class Pipeline:
             self._resume(connection)
 
     def answer_membership_request(self, connection: Connection, waiting: Pending, err: int, body: bytes) -> None:
-        """What became of a request for other members."""
+        """Answer a membership request."""
         if connection.is_closed:
             return
         body = b"" if err else body
@@ -409,10 +410,10 @@ class Pipeline:
             self._resume(connection)
 
     def _advance(self, connection: Connection) -> None:
-        """Give the replies that are due: from the front up to the first request that still waits for something.
+        """Send the replies from the front up to the first request that still waits.
 
-        A choked connection gets them, too: held back they would be overtaken by events, and reads would see writes that
-        came behind them. What they may be together is bounded by `Limits.backlog_bytes_max`.
+        A choked connection gets them, too. Held back, replies would be overtaken by events, and reads would see later
+        writes. `Limits.backlog_bytes_max` bounds their size.
         """
         pending = connection.pending
         output = connection.output
@@ -422,7 +423,7 @@ class Pipeline:
                 self.clients.waiting_reads -= 1
                 self._read(connection, first)
                 if connection.output_bytes > self.limits.backlog_bytes_max:
-                    first.is_read = False  # it is counted no more
+                    first.is_read = False  # no longer counted in waiting_reads
                     self.clients.close(connection)
                     return
             elif first.reply is not None:
@@ -446,7 +447,7 @@ class Pipeline:
         connection.transport.wake()
 
     def _read(self, connection: Connection, waiting: Pending) -> None:
-        """Answer a read that had to wait, or one of the rarer kinds."""
+        """Answer a read that waited, or setWatches."""
         session = connection.session
         assert session is not None, "a read waits on a connection without a session"
         if waiting.opcode == BARRIER:
@@ -459,7 +460,7 @@ class Pipeline:
                 frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN)
                 connection.output.append(frame)
                 self.clients.events_sent += 1
-            # Whoever would believe in watches that are not there must notice.
+            # Without its watches the client would miss events: it must reconnect.
             waiting.closes = err == QUOTA_EXCEEDED
         else:
             err, body = machine.read(waiting.opcode, waiting.body, session, self.watches)
@@ -480,8 +481,8 @@ class Pipeline:
 
 
 def _ignore_session(session_id: int, node: int) -> None:
-    """The default of `Pipeline.on_session_opened`."""
+    """Do nothing: the default of `Pipeline.on_session_opened`."""
 
 
 def _ignore_membership_request(connection: Connection, waiting: Pending) -> None:
-    """The default of `Pipeline.on_membership_request`."""
+    """Do nothing: the default of `Pipeline.on_membership_request`."""

@@ -1,20 +1,19 @@
 """The commands of this node's own clients on their way into the log, over any number of leader changes.
 
-A command is *waiting* until it is handed to a leader, then *sent* in that leader's term until it is seen applied.
-Every command is applied exactly once, in order, without the client noticing a change of leader, because:
+A command is *waiting* until this node sends it to a leader, then *sent* in that leader's term until this node applies
+it. Every command is applied exactly once, in order, and clients do not notice a change of leader, because:
 
 1. A leader of term T takes only commands stamped T, so a command sent in T can only become part of an entry of term T.
 2. Terms never fall along the log. Once this node has applied an entry of a term T' > T, every entry of term T that will
-   ever be applied has been applied before it. What was sent in T and was not seen by then is dead for ever.
-3. Only then is it sent again, stamped T', and always before anything newer: the order of each session is kept.
-4. Within one term the connection to the leader may break. Commands sent in a term are numbered 1, 2, 3, …; after a
-   reconnect everything not yet applied is sent once more, and the leader skips the numbers it has (`Forwarded`). It
-   knows them as long as the term lasts, because a leader that restarts leads, if ever, in a later term.
+   ever be applied has been applied before it. A command sent in T and not applied by then will never be applied.
+3. Only then this node sends the command again, stamped T', and before anything newer: the order of each session holds.
+4. Within one term the link to the leader may break. Commands sent in a term are numbered 1, 2, 3, …. After a reconnect
+   this node sends everything not yet applied again, and the leader skips the numbers that it has (`Forwarded`). The
+   leader knows the numbers as long as the term lasts: after a restart it leads, if ever, in a later term.
 
-The one case where this node cannot see what became of a command is a state taken over from a snapshot. Then `forget`
-drops everything, and the connections waiting are closed: ConnectionLoss is the honest answer. Of the numbers forgotten
-the leader may have seen some and not others, so it is told from which one to go on (a forward without commands), as it
-is on every new connection.
+In one case this node cannot know what became of a command: a snapshot from the leader has replaced the state. Then
+`forget` drops all commands, and the waiting connections are closed (ConnectionLoss). The leader may have some of the
+forgotten numbers and not others, so a forward without commands says which number comes next, as on every new link.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from coord.server.clients.connection import Connection, Pending
 
 @mypyc_attr(acyclic=True)
 class Sent:
-    """One command of a client of this node, and who waits for it."""
+    """One command of a client of this node, and the request that waits for it."""
 
     __slots__ = ("command", "connection", "cxid", "owner", "pending", "session_id", "since_ms")
 
@@ -57,21 +56,21 @@ class Proposals:
     def __init__(self) -> None:
         self.waiting: deque[Sent] = deque()
         self.sent: deque[Sent] = deque()
-        #: The term in which `sent` was sent.
+        #: The term in which the commands of `sent` were sent.
         self.term = 0
         #: Number, within `term`, of the oldest of `sent` (of the next to be sent when there is none).
         self.first_number = 1
-        #: How many commands were sent again after a leader change, for the metrics.
+        #: Commands sent again after a change of leader, since the start; for the metrics.
         self.resent = 0
 
     def outstanding(self) -> int:
-        """Commands not seen applied."""
+        """Return how many commands are not applied yet."""
         return len(self.waiting) + len(self.sent)
 
     def take(self, term: int) -> tuple[int, list[Sent]]:
-        """Mark everything that waits as sent in `term`; returns the number of the first and the commands.
+        """Mark all waiting commands as sent in `term`; return the number of the first and the commands.
 
-        Nothing is taken while commands of an earlier term may still be alive: rule 3.
+        Take none while commands of an earlier term may still be applied: rule 3.
         """
         if self.term != term:
             if self.sent or term < self.term:
@@ -85,13 +84,13 @@ class Proposals:
         return first, taken
 
     def unapplied(self, term: int) -> tuple[int, list[Sent]]:
-        """What was sent in `term` and not seen applied: to be sent again over a new connection. Rule 4."""
+        """Return the commands sent in `term` and not applied, for a new link to the leader: rule 4."""
         if self.term != term:
             return 0, []
         return self.first_number, list(self.sent)
 
     def entry_applied(self, term: int) -> None:
-        """An entry of `term` is being applied: commands sent in earlier terms are dead and wait again. Rule 2."""
+        """Let commands sent before `term` wait again: an entry of `term` is being applied. Rule 2."""
         if term > self.term and self.sent:
             self.resent += len(self.sent)
             self.waiting.extendleft(reversed(self.sent))
@@ -100,7 +99,7 @@ class Proposals:
             self.term = term
 
     def match(self, session_id: int, owner: int, cxid: int) -> Sent | None:
-        """The command an outcome belongs to, if it is one of this node's; it leaves the queue."""
+        """Take the command of an outcome from the queue and return it, None if it is not this node's."""
         sent = self.sent
         if not sent:
             return None
@@ -112,9 +111,9 @@ class Proposals:
         return head
 
     def forget(self) -> None:
-        """A snapshot replaced the state: nobody can say what became of the commands.
+        """Drop all commands: a snapshot has replaced the state, and what became of them is unknown.
 
-        Their numbers stay taken in this term: the leader may have seen them, and would skip others of these numbers.
+        Their numbers are not used again in this term: the leader may have them, and would skip other commands.
         """
         self.waiting.clear()
         self.first_number += len(self.sent)
@@ -122,16 +121,16 @@ class Proposals:
 
 
 class Forwarded:
-    """The leader's side: which commands of each follower it has taken in the current term. Rules 1 and 4."""
+    """As the leader: the commands taken from each follower in the current term. Rules 1 and 4."""
 
     def __init__(self) -> None:
         self._term = 0
         self._next: dict[tuple[int, int], int] = {}
 
     def accept(self, term: int, peer: int, incarnation: int, first: int, commands: list[bytes]) -> list[bytes]:
-        """Those of `commands` (numbers from `first`) that have not been taken yet; `term` is this leader's own.
+        """Return the `commands` (numbered from `first`) that were not taken before; `term` is this leader's.
 
-        Raises ValueError when numbers are missing, which a connection that keeps the order cannot produce.
+        Raises ValueError for a gap in the numbers, which a link that keeps the order cannot cause.
         """
         if term != self._term:
             self._term = term

@@ -1,8 +1,8 @@
-"""Syncs on their way: new, asked for under a context, or confirmed and waiting for an index to be applied.
+"""Syncs in progress: new, asked of the leader under a context, or confirmed and waiting for an index to be applied.
 
-A sync is answered once the leader has proved, by a round of heartbeats after the sync came in, that it still leads, and
-this node has applied everything that was committed by then (Raft §8, Dissertation §6.4). So the reads behind a sync see
-every write that anybody was told of before the sync was sent.
+A sync is answered when two things hold: the leader has confirmed by a round of heartbeats after the sync that it still
+leads, and this node has applied everything that was committed by then (Raft §8, Dissertation §6.4). So the reads behind
+a sync see every write that was acknowledged to any client before the sync was sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coord.raft.messages import ReadState
 from coord.server.clients.connection import Connection, Pending
 from coord.server.clients.pipeline import Pipeline
 
-#: A read index that was asked for and not answered is asked for again after so many ticks.
+#: After so many ticks without an answer a read index is asked for again.
 RETRY_TICKS: Final = 10
 
 Waiting = list[tuple[Connection, Pending]]
@@ -33,41 +33,41 @@ class Syncs:
         self._ticks = 0
 
     def add(self, connection: Connection, waiting: Pending) -> None:
-        """A client asks."""
+        """Add a client's sync."""
         self.new.append((connection, waiting))
 
     def ask(self, core: RaftCore) -> None:
-        """One read index for all syncs of the turn: it is at or behind what each of them must see."""
+        """Ask for one read index for all syncs of the turn: it covers what each of them must see."""
         context = self._next_context
         try:
             core.read_index(context)
         except NotLeader:
-            return  # Kept: asked when there is a leader, or closed with the connection.
+            return  # The syncs wait for a leader, or end with their connections.
         self._next_context += 1
         self._asked[context], self.new = self.new, []
         self._ticks = 0
 
     def ask_again(self) -> None:
-        """What was asked for may have been lost: it is new once more, in the old order."""
+        """Ask again, in the old order: requests or answers may be lost."""
         for context in sorted(self._asked, reverse=True):
             self.new[:0] = self._asked[context]
         self._asked.clear()
 
     def tick(self) -> None:
-        """A message may have been lost without anybody noticing."""
+        """Ask again after RETRY_TICKS without an answer."""
         if self._asked:
             self._ticks += 1
             if self._ticks >= RETRY_TICKS:
                 self.ask_again()
 
     def confirmed(self, state: ReadState) -> None:
-        """The core has an answer; unknown contexts were asked again meanwhile."""
+        """Note the core's answer. An unknown context was asked again meanwhile."""
         waiting = self._asked.pop(state.context, None)
         if waiting is not None:
             self._confirmed.append((state.index, waiting))
 
     def release(self, applied_index: int, pipeline: Pipeline) -> None:
-        """Answer those whose index is applied."""
+        """Answer the syncs whose index is applied."""
         if not self._confirmed:
             return
         still: list[tuple[int, Waiting]] = []
@@ -80,7 +80,7 @@ class Syncs:
         self._confirmed = still
 
     def forget(self) -> None:
-        """All connections are closed."""
+        """Drop all syncs: their connections are closed."""
         self.new.clear()
         self._asked.clear()
         self._confirmed.clear()
