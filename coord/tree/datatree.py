@@ -439,6 +439,88 @@ class DataTree(TreeView):
         due.sort()
         return due
 
+    # --- invariants --------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Raise AssertionError if an index, a count or the digest is not that of the znodes. Changes nothing. For
+        tests: looks at every znode."""
+        for path, node in self.nodes.items():
+            self._validate_place(path, node)
+        self._validate_indexes()
+        self._validate_lists()
+        self._validate_digest()
+
+    def _validate_place(self, path: bytes, node: Znode) -> None:
+        """Check the links between a znode, its parent and its children."""
+        if path == ROOT:
+            assert node.slot == 0, f"the root has the slot {node.slot}"
+        else:
+            parent = self.nodes.get(parent_of(path))
+            assert parent is not None, f"{path!r} has no parent"
+            assert parent.kind != KIND_EPHEMERAL, f"{path!r} is below an ephemeral znode"
+            more = parent.more
+            known = more.children if more is not None else None
+            assert known is not None and node.slot < len(known) and known[node.slot] == path, (  # noqa: PT018
+                f"{path!r} is not in slot {node.slot} of its parent"
+            )
+        children = node.children()
+        assert node.num_children == len(children), f"{path!r} counts {node.num_children} of {len(children)} children"
+        for child in children:
+            assert child in self.nodes, f"{path!r} lists {child!r}, which is not there"
+        if node.more is not None and node.more.children is not None:
+            places = len(node.more.children)
+            assert places <= 2 * len(children) + EMPTY_PLACES_MAX, f"{path!r} has {places} places for its children"
+            assert children, f"{path!r} keeps an empty list of children"
+        assert node.mzxid >= node.czxid, f"{path!r} was written at {node.mzxid}, before it was created"
+        assert (node.ephemeral_owner != 0) == (node.kind == KIND_EPHEMERAL), f"{path!r} has the wrong owner or kind"
+
+    def _validate_indexes(self) -> None:
+        """Check what is kept beside the znodes: sizes, owners, containers, TTLs, listings, quotas."""
+        size = 0
+        ephemerals: dict[int, set[bytes]] = {}
+        for path, node in self.nodes.items():
+            size += len(path) + size_of(node.data)
+            if node.kind == KIND_EPHEMERAL:
+                ephemerals.setdefault(node.ephemeral_owner, set()).add(path)
+        assert self.data_bytes == size, f"data_bytes is {self.data_bytes}, paths and data have {size}"
+        owned = {owner: set(paths) for owner, paths in self.ephemerals.items()}
+        assert owned == ephemerals, f"ephemerals by session are {owned}, the znodes say {ephemerals}"
+        count = sum([len(paths) for paths in ephemerals.values()])
+        assert self.ephemeral_count == count, f"ephemeral_count is {self.ephemeral_count}, there are {count}"
+        for kind, index in ((KIND_CONTAINER, self.containers), (KIND_TTL, self.ttls)):
+            paths = {path for path, node in self.nodes.items() if node.kind == kind}
+            assert set(index) == paths, f"the index of kind {kind} has {sorted(index)}, there are {sorted(paths)}"
+        cached = sum([len(encoded) for encoded in self._listings.values()])
+        assert self._listings_bytes == cached, f"{self._listings_bytes} bytes of listings cached, not {cached}"
+        for path in self._listings:
+            assert path in self.nodes, f"the listing of {path!r} is cached, the znode is gone"
+        self.quotas.validate(list(self.nodes))
+
+    def _validate_lists(self) -> None:
+        """Check that znodes share one object per access list, counted once for each znode."""
+        refs: dict[bytes, int] = {}
+        for path, node in self.nodes.items():
+            encoded = node.acl.encoded
+            assert self.acls.get(encoded) is node.acl, f"{path!r} does not share its access list"
+            refs[encoded] = refs.get(encoded, 0) + 1
+        for encoded, acl in self.acls.items():
+            if acl is not OPEN and acl is not READ_ONLY:
+                used = refs.get(encoded, 0)
+                assert acl.refs == used, f"the access list {acl.lines} counts {acl.refs} znodes, {used} have it"
+                assert used, f"the access list {acl.lines} is kept without a znode"
+
+    def _validate_digest(self) -> None:
+        """Check that the digest is the sum over the znodes, but for those that wait to be counted again."""
+        waiting = set(self._unmarked_paths)
+        total = 0
+        for path, node in self.nodes.items():
+            if node.is_unmarked:
+                assert path in waiting, f"{path!r} has changed, and the digest does not know of it"
+            else:
+                assert node.mark == node.checksum(path, node.stat()), f"the digest of {path!r} is out of date"
+                total += node.mark
+        assert self._marked_sum == total, f"the digest is {self._marked_sum:#x}, the znodes add up to {total:#x}"
+
 
 def is_reapable(node: Znode, time_ms: int) -> bool:
     """Whether the store itself may delete `node`: it has no children, and

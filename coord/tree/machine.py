@@ -481,6 +481,19 @@ class StateMachine:
         parts = self.tree.digest_sum() + self.sessions.digest_sum * _SESSION_WEIGHT + self.level * _LEVEL_WEIGHT
         return parts & _MASK_64
 
+    def validate(self) -> None:
+        """Raise AssertionError if an invariant of tree, sessions or machine does not hold. Changes nothing. For tests,
+        between two entries of the log."""
+        self.tree.validate()
+        self.sessions.validate(self.last_zxid)
+        for session_id in self.tree.ephemerals:
+            assert session_id in self.sessions.sessions, f"ephemerals outlive their session {session_id:#x}"
+        for path, node in self.tree.nodes.items():
+            newest = max(node.czxid, node.mzxid, node.pzxid)
+            assert newest <= self.last_zxid, f"{path!r} has the zxid {newest}, the last is {self.last_zxid}"
+            assert node.mtime <= self.applied_time_ms, f"{path!r} was written at {node.mtime}, later than the log"
+        assert 0 <= self.level <= self.supported, f"level {self.level}, this build supports {self.supported}"
+
     def reap_candidates(self, time_ms: int) -> list[bytes]:
         """Containers and TTL znodes for which the leader may propose DELETE_CONTAINER (session 0, owner 0), sorted."""
         return self.tree.reap_candidates(time_ms)

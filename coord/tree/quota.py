@@ -55,6 +55,16 @@ class QuotaBook:
             self._limited.pop(path[_PREFIX_BYTES : -len(LIMITS_SUFFIX)], None)
             self.active = bool(self._limited)
 
+    def validate(self, paths: list[bytes]) -> None:
+        """Raise AssertionError if the quotas are not those of the limits znodes among `paths`. For tests."""
+        found = {
+            path[_PREFIX_BYTES : -len(LIMITS_SUFFIX)]
+            for path in paths
+            if path.startswith(QUOTA_PREFIX) and path.endswith(LIMITS_SUFFIX)
+        } - {b""}
+        assert set(self._limited) == found, f"quotas on {sorted(self._limited)}, limits for {sorted(found)}"
+        assert self.active == bool(found), f"quotas are active: {self.active}, there are {len(found)}"
+
     def limited(self, path: bytes) -> bytes:
         """The innermost znode with a quota at or above `path`; b"" if there is none."""
         while path and path not in self._limited:

@@ -37,13 +37,17 @@ class Session:
         self.identities: list[Identity] = identities
         self.mark: int = 0
 
-    def refresh(self) -> int:
-        """Rebuild `mark`; returns by how much the table's digest changes."""
-        before = self.mark
+    def checksum(self) -> int:
+        """Return what `mark` is when it is up to date."""
         head = crc32c(self.passwd, crc32c(_SESSION.pack(self.session_id, self.owner, self.timeout_ms)))
         for scheme, identity in self.identities:
             head = crc32c(buffer(identity), crc32c(buffer(scheme), head))
-        self.mark = head
+        return head
+
+    def refresh(self) -> int:
+        """Bring `mark` up to date. Return by how much the table's digest changes."""
+        before = self.mark
+        self.mark = self.checksum()
         return self.mark - before
 
 
@@ -69,7 +73,8 @@ class SessionTable:
         return last
 
     def add(self, session: Session) -> None:
-        """Take a new session; its id is free."""
+        """Add a new session; its id is free."""
+        assert session.session_id not in self.sessions, f"session {session.session_id:#x} is there already"
         self.sessions[session.session_id] = session
         self.digest_sum += session.refresh()
 
@@ -95,6 +100,20 @@ class SessionTable:
         del self.sessions[session.session_id]
         self._last = None
         self.digest_sum -= session.mark
+
+    def validate(self, last_zxid: int) -> None:
+        """Raise AssertionError if the table contradicts itself, or a zxid above `last_zxid` is in it. For tests."""
+        total = 0
+        for session_id, session in self.sessions.items():
+            name = f"session {session_id:#x}"
+            assert session.session_id == session_id, f"{name} is in the table as {session.session_id:#x}"
+            assert session.mark == session.checksum(), f"the digest of {name} is out of date"
+            assert 0 < session.owner <= last_zxid, f"{name} is owned by zxid {session.owner}, the last is {last_zxid}"
+            assert session.timeout_ms > 0, f"{name} has a timeout of {session.timeout_ms} ms"
+            total += session.mark
+        assert self.digest_sum == total, f"the digest is {self.digest_sum:#x}, the sessions add up to {total:#x}"
+        last = self._last
+        assert last is None or self.sessions.get(last.session_id) is last, "the session found last has ended"
 
 
 def passwords_match(ours: bytes, theirs: bytes) -> bool:

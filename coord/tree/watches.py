@@ -40,6 +40,10 @@ class Watcher:
         self.persistent: dict[bytes, None] = {}
         self.recursive: dict[bytes, None] = {}
 
+    def kinds(self) -> tuple[dict[bytes, None], dict[bytes, None], dict[bytes, None], dict[bytes, None]]:
+        """Return the paths by kind, in the order of the tables."""
+        return self.data, self.child, self.persistent, self.recursive
+
     def count(self) -> int:
         """How many watches that are."""
         return len(self.data) + len(self.child) + len(self.persistent) + len(self.recursive)
@@ -190,6 +194,20 @@ class WatchTable:
             _leave(self._persistent, path, watcher_id)
         for path in watcher.recursive:
             _leave(self._recursive, path, watcher_id)
+
+    # --- invariants --------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Raise AssertionError if tables by path and by watcher are not the same watches. For tests."""
+        for kind, table in enumerate((self._data, self._child, self._persistent, self._recursive)):
+            for path, watchers in table.items():
+                assert watchers, f"{path!r} is watched by no session"
+                for watcher_id in watchers:
+                    own = self._watchers[watcher_id].kinds()[kind] if watcher_id in self._watchers else {}
+                    assert path in own, f"session {watcher_id:#x} does not know its watch {kind} on {path!r}"
+            count = sum([len(watcher.kinds()[kind]) for watcher in self._watchers.values()])
+            by_path = sum([len(watchers) for watchers in table.values()])
+            assert by_path == count, f"{by_path} watches of kind {kind} by path, {count} by session"
 
     # --- figures -----------------------------------------------------------------------------------------------------
 

@@ -522,6 +522,9 @@ def run_world(world: World, plan: Plan) -> None:
         for patch in world.bug.patches():
             stack.enter_context(patch)
         Story(world, plan).run()
+        for host in world.hosts.values():
+            if host.process is not None:
+                host.process.validate()
 
 
 def run_one(seed: int, size: int = 3, trouble_s: float = 0, bug: type[Bug] = Bug, trace: bool = False) -> World:

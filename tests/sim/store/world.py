@@ -100,6 +100,10 @@ class NobodyAnswersError(CoordError):
     """A new node finds no store to join."""
 
 
+#: Every so many turns a node's invariants are recomputed: that looks at the whole log and tree.
+VALIDATE_TURNS: Final = 100
+
+
 class Process:
     """One life of a store node."""
 
@@ -108,6 +112,7 @@ class Process:
         self.world = world = host.world
         self.is_dead = False
         self._is_woken = False
+        self._turns = 0
         world.current = self
         self.reactor = SimReactor(self)
         chance = world.chance
@@ -171,6 +176,13 @@ class Process:
         self.clients.start({_Door(self, net.listening[(host.id, "client")]): None})  # type: ignore[arg-type]
         self.reactor.callLater(TICK_S * chance.unit(), self._tick)
 
+    def validate(self) -> None:
+        """Recompute every invariant of the node. Not with a planted bug: the checks of the history must find those."""
+        if type(self.world.bug) is Bug and self.node.failure is None:
+            self.node.core.validate()
+            self.node.machine.validate()
+            self.node.pipeline.watches.validate()
+
     def _follow_members(self) -> None:
         addresses = addresses_of(self.node.core.configs.current, self.world.first_members())
         addresses.pop(self.host.id, None)
@@ -221,6 +233,9 @@ class Process:
         finally:
             world.current = None
         world.check.after_turn(self)
+        self._turns += 1
+        if self._turns % VALIDATE_TURNS == 0:
+            self.validate()
         if world.logged:
             raise Violation(f"{self.host.id} met a fault while serving: {world.logged[0]}")
         if node.failure is not None:

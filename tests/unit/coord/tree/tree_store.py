@@ -87,7 +87,7 @@ class Client:
 
 
 class Store:
-    """A state machine; every applied outcome is notified, what fired is in `fired` as (session id, type, path)."""
+    """A state machine, validated after each command. What fired is in `fired` as (session id, type, path)."""
 
     def __init__(self, machine: StateMachine | None = None) -> None:
         self.machine = machine or StateMachine()
@@ -102,6 +102,8 @@ class Store:
         outcome = self.machine.apply(command, self.now_ms)
         for event_type, path, heard in self.machine.notify(outcome, self.watches):
             self.fired += [(session_id, event_type, path) for session_id in heard]
+        self.machine.validate()
+        self.watches.validate()
         return outcome
 
     def events(self) -> list[tuple[int, int, bytes]]:
