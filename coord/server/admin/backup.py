@@ -1,10 +1,10 @@
 """Backups of a running node: POST /backup on the admin port answers with the file (`coord.storage.backup`).
 
-The state is whole and of one zxid: a snapshot that is at least as new as what this node had applied when it was asked,
-written by the usual job if there is none yet. Clients and the node's own work go on meanwhile.
+A backup is a whole state at one zxid: a snapshot at least as new as the state that this node had applied when the
+request came, written by the usual job if there is none yet. The node goes on serving clients meanwhile.
 
-Who may have the whole tree, passwords of sessions included, is whoever can read `admin.json` in the data directory
-(mode 0600 in a directory of 0700): it holds a token that the request must bring. Nothing in the request names a file.
+A backup holds the whole tree, passwords of sessions included. So a request must bring the token in `admin.json` of the
+data directory (mode 0600 in a directory of 0700). Nothing in the request names a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = Logger()
 ADMIN_FILE: Final = "admin.json"
 PATH: Final = b"/backup"
 TOKEN_BYTES: Final = 32
-#: Backups that wait or are being sent at a time.
+#: Backups that wait or are being sent at the same time.
 AT_A_TIME_MAX: Final = 2
 _BEARER: Final = b"Bearer "
 
@@ -48,9 +48,9 @@ class Backups:
         self._sending = 0
 
     def admit(self, address: tuple[str, int]) -> None:
-        """Write `admin.json` for those who may ask. An earlier token stays valid over restarts.
+        """Write `admin.json` with the token. A token stays valid over restarts.
 
-        Where it cannot be written, on a full disk, the node goes without: only backups need it.
+        If the file cannot be written, as on a full disk, the node starts all the same: only backups need the token.
         """
         token = ""
         there = b""
@@ -75,11 +75,11 @@ class Backups:
 
     @property
     def token(self) -> bytes:
-        """What a request must bring, once `admit` has run."""
+        """Return the token that a request must bring, b"" before `admit`."""
         return self._token
 
     def snapshot_written(self, meta: SnapshotMeta, error: str) -> None:
-        """The snapshot job has ended: the node first, then those who wait for it."""
+        """Handle the end of the snapshot job: tell the node's policy first, then serve the waiting requests."""
         self._node.snapshot_policy.written(meta, error)
         waiting, self._waiting = self._waiting, []
         for index, request in waiting:
@@ -89,7 +89,7 @@ class Backups:
                 self._serve(index, request)
 
     def answer(self, request: Any) -> None:
-        """A request has come in (`coord.http`)."""
+        """Answer a request of the admin port (`coord.http`)."""
         given = request.getHeader(b"authorization") or b""
         token = given[len(_BEARER) :] if given.startswith(_BEARER) else b""
         node = self._node
@@ -105,7 +105,7 @@ class Backups:
         elif node.applied_index == 0:
             _refuse(request, 503, "This node holds nothing yet.")
         else:
-            log.info("backup asked for by {peer}", peer=str(request.getClientAddress()))
+            log.info("backup requested by {peer}", peer=str(request.getClientAddress()))
             self._serve(node.applied_index, request)
 
     def _serve(self, index: int, request: Any) -> None:
@@ -148,7 +148,7 @@ class Backups:
 
 
 class _Stream:
-    """A pull producer: the next piece when the last one has left."""
+    """A pull producer: sends the next piece when the one before has left."""
 
     def __init__(self, request: Any, pieces: Iterator[bytes], ended: Callable[[], None]) -> None:
         self._request = request
@@ -157,12 +157,12 @@ class _Stream:
         self._is_over = False
 
     def start(self) -> None:
-        """Send until the end, or until the other side goes away."""
+        """Send until the end, or until the client disconnects."""
         self._request.notifyFinish().addBoth(self._finish)
         self._request.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
-        """The transport has room."""
+        """Write the next piece: the transport has room."""
         if self._is_over:
             return
         try:
@@ -178,7 +178,7 @@ class _Stream:
         self._request.finish()
 
     def stopProducing(self) -> None:
-        """The connection is gone; `notifyFinish` tells it, too."""
+        """Do nothing: `notifyFinish` reports the end of the connection, too."""
 
     def _finish(self, _: object) -> None:
         if not self._is_over:
@@ -187,7 +187,7 @@ class _Stream:
 
 
 def _refuse(request: Any, status: int, text: str) -> None:
-    """A short answer. The connection may be gone already."""
+    """Send an error status with one line of text. The connection may be closed already."""
     with contextlib.suppress(RuntimeError, AttributeError):
         request.setResponseCode(status)
         request.setHeader(b"content-type", b"text/plain; charset=utf-8")

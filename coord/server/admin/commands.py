@@ -135,18 +135,18 @@ def _connection(c: Connection) -> Mapping[str, object]:
 
 
 def _server_stats(node: Node, words: Words) -> Mapping[str, object]:
-    pipeline = node.pipeline
-    latency = pipeline.clients.latency
+    clients = node.clients
+    latency = clients.latency
     return {
         "version": VERSION,
         "read_only": words.mode() == "read-only",
         "server_stats": {
-            "packets_sent": pipeline.clients.sent(),
-            "packets_received": pipeline.clients.received,
+            "packets_sent": clients.sent(),
+            "packets_received": clients.received,
             "min_latency": latency.min_ms,
             "avg_latency": latency.mean_ms(),
             "max_latency": latency.max_ms,
-            "num_alive_client_connections": len(pipeline.clients.connections),
+            "num_alive_client_connections": len(clients.connections),
             "outstanding_requests": node.proposals.outstanding(),
             "server_state": words.mode(),
             "last_processed_zxid": node.machine.last_zxid,

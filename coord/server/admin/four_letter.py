@@ -1,7 +1,7 @@
-"""Four-letter words: what operators and monitors ask a ZooKeeper server, answered in ZooKeeper's formats.
+"""Four-letter words: commands of operators and monitors on the client port, answered in ZooKeeper's formats.
 
-Read-only views, except `crst` and `srst`, which reset counters. Only whitelisted words are answered; by default srvr,
-ruok, mntr and isro. Listings are cut at `LINES_MAX` lines, so that no word holds up the node.
+All are read-only except `crst` and `srst`, which reset counters. Only whitelisted words are answered; by default srvr,
+ruok, mntr and isro. Listings are cut at `LINES_MAX` lines, so that no word blocks the node for long.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
 from coord.wire import opcodes as op
 
-#: What clients and monitors parse as the server's version: the protocol spoken is that of ZooKeeper 3.9.
+#: The version that clients and monitors parse: the protocol is that of ZooKeeper 3.9.
 VERSION: Final = "3.9.5-regionkeeper-0.1.0, built on 2026-01-01 00:00 UTC"
 LINES_MAX: Final = 10_000
 _NOT_SERVING: Final = "This ZooKeeper instance is not currently serving requests\n"
-#: What `cons` calls the last operation.
+#: Opcode -> name of the last operation in `cons`.
 _SHORT: Final = {
     **dict.fromkeys((op.OP_CREATE, op.OP_CREATE2, op.OP_CREATE_CONTAINER, op.OP_CREATE_TTL), "CREA"),
     **dict.fromkeys((op.OP_GET_CHILDREN, op.OP_GET_CHILDREN2), "GETC"),
@@ -53,12 +53,12 @@ _SHORT: Final = {
     op.OP_SASL: "SASL",
     op.OP_CLOSE_SESSION: "CLOS",
 }
-#: Answered although this node has no leader.
+#: Words that are answered even without a leader.
 _ALWAYS: Final = frozenset({"ruok", "conf", "envi", "isro", "crst", "srst"})
 
 
 class Words:
-    """The words of one node."""
+    """The four-letter words of one node."""
 
     def __init__(self, settings: StoreSettings, node: Node) -> None:
         self._settings = settings
@@ -82,7 +82,7 @@ class Words:
         }
 
     def answer(self, word: bytes) -> bytes:
-        """The answer to a word, b"" for one that ZooKeeper leaves unanswered, too."""
+        """Return the answer to a word, b"" for an unknown word, which ZooKeeper does not answer either."""
         name = word.decode()
         build = self._answers.get(name)
         if build is None:
@@ -95,7 +95,7 @@ class Words:
         return build().encode()
 
     def mode(self) -> str:
-        """leader, follower, observer, standalone or read-only."""
+        """Return leader, follower, observer, standalone or read-only."""
         if self._node.pipeline.handshake.read_only.is_on:
             return "read-only"
         config = self._node.core.configs.current
@@ -106,7 +106,7 @@ class Words:
         return "follower" if config.is_voter(self._settings.node_id) else "observer"
 
     def connections(self) -> list[Connection]:
-        """The clients' connections, not more than LINES_MAX."""
+        """Return the clients' connections, at most LINES_MAX."""
         return list(islice(self._node.clients.connections.values(), LINES_MAX))
 
     def _srvr(self) -> str:
@@ -122,13 +122,13 @@ class Words:
 
     def _figures(self) -> str:
         node = self._node
-        pipeline = node.pipeline
-        latency = pipeline.clients.latency
+        clients = node.clients
+        latency = clients.latency
         return (
             f"Latency min/avg/max: {latency.min_ms}/{latency.mean_ms()}/{latency.max_ms}\n"
-            f"Received: {pipeline.clients.received}\n"
-            f"Sent: {pipeline.clients.sent()}\n"
-            f"Connections: {len(pipeline.clients.connections)}\n"
+            f"Received: {clients.received}\n"
+            f"Sent: {clients.sent()}\n"
+            f"Connections: {len(clients.connections)}\n"
             f"Outstanding: {node.proposals.outstanding()}\n"
             f"Zxid: {node.machine.last_zxid:#x}\n"
             f"Mode: {self.mode()}\n"
@@ -136,22 +136,22 @@ class Words:
         )
 
     def monitor(self) -> list[tuple[str, object]]:
-        """The figures of mntr, without the prefix of their names."""
+        """Return names and figures of mntr, the names without their prefix zk_."""
         node = self._node
-        pipeline = node.pipeline
+        clients = node.clients
         tree = node.machine.tree
         figures: list[tuple[str, object]] = [
             ("version", VERSION),
             ("server_state", self.mode()),
-            ("avg_latency", pipeline.clients.latency.mean_ms()),
-            ("max_latency", pipeline.clients.latency.max_ms),
-            ("min_latency", pipeline.clients.latency.min_ms),
-            ("packets_received", pipeline.clients.received),
-            ("packets_sent", pipeline.clients.sent()),
-            ("num_alive_connections", len(pipeline.clients.connections)),
+            ("avg_latency", clients.latency.mean_ms()),
+            ("max_latency", clients.latency.max_ms),
+            ("min_latency", clients.latency.min_ms),
+            ("packets_received", clients.received),
+            ("packets_sent", clients.sent()),
+            ("num_alive_connections", len(clients.connections)),
             ("outstanding_requests", node.proposals.outstanding()),
             ("znode_count", len(tree.nodes)),
-            ("watch_count", pipeline.clients.watches.watch_count()),
+            ("watch_count", clients.watches.watch_count()),
             ("ephemerals_count", tree.ephemeral_count),
             ("approximate_data_size", tree.data_bytes),
             ("global_sessions", len(node.machine.sessions)),
@@ -173,7 +173,7 @@ class Words:
                 ("synced_followers", sum(1 for i in synced if i in config.voters)),
                 ("synced_non_voting_followers", sum(1 for i in synced if i in config.pre_voters)),
                 ("synced_observers", sum(1 for i in synced if i in config.learners)),
-                ("pending_syncs", sum(connection.syncs for connection in pipeline.clients.connections.values())),
+                ("pending_syncs", sum(connection.syncs for connection in clients.connections.values())),
                 ("leader_uptime", node.leading_ms()),
             ]
         return figures
@@ -269,22 +269,22 @@ class Words:
 
 
 def _head(c: Connection) -> str:
-    """What `stat` and `cons` both say of a connection."""
+    """Return the part of a line about a connection that `stat` and `cons` share."""
     return f" /{c.address}:{c.port}[{1 if c.session else 0}](queued={len(c.pending)},recved={c.received},sent={c.sent}"
 
 
 def operation_of(c: Connection) -> str:
-    """What a connection asked for last, in ZooKeeper's abbreviation."""
+    """Return ZooKeeper's abbreviation of a connection's last operation."""
     return _SHORT.get(c.last_opcode, "NA")
 
 
 def began_ms(c: Connection) -> int:
-    """When a connection began, by the wall clock; ZooKeeper tells by the other when it was last heard of."""
+    """Return when a connection began in ms of the wall clock. (ZooKeeper prints `lresp` by the monotonic clock.)"""
     return c.established_ms + int((time.time() - time.monotonic()) * 1000)
 
 
 def _describe(c: Connection) -> str:
-    """One connection as `cons` shows it; without a session only the counters are there."""
+    """Return one line of `cons`; a connection without a session has counters alone."""
     head = _head(c)
     if c.session is None:
         return head + ")"

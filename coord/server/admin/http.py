@@ -1,4 +1,4 @@
-"""What a store node shows on its admin port: metrics, health, readiness, status."""
+"""Pages of a store node's admin port: metrics, health, readiness, status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coord.server.peers.link import PeerLinks
 def admin_site(
     settings: StoreSettings, node: Node, links: PeerLinks, words: Words, backups: Backups, readiness: Readiness
 ) -> AdminHttp:
-    """The admin pages of one node."""
+    """Return the admin pages of one node."""
     registry = CollectorRegistry()
     registry.register(_Figures(node))
 
@@ -81,15 +81,15 @@ def admin_site(
 
 
 class _Figures(Collector):
-    """Reads the node's counters when somebody asks."""
+    """Collector that reads the node's counters for each scrape."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
-        """All figures of the node, as they are now."""
+        """Yield the node's figures as they are now."""
         node = self._node
-        pipeline = node.pipeline
+        clients = node.clients
         tree = node.machine.tree
         gauges: list[tuple[str, str, float]] = [
             ("leader", "1 while this node leads", float(node.role_name() == "leader")),
@@ -110,21 +110,21 @@ class _Figures(Collector):
             ("data_bytes", "Bytes of data in znodes", tree.data_bytes),
             ("ephemerals", "Ephemeral znodes", tree.ephemeral_count),
             ("sessions", "Sessions in the cluster", len(node.machine.sessions)),
-            ("connections", "Client connections of this node", len(pipeline.clients.connections)),
-            ("watches", "Watches on this node", pipeline.clients.watches.watch_count()),
+            ("connections", "Client connections of this node", len(clients.connections)),
+            ("watches", "Watches on this node", clients.watches.watch_count()),
             ("outstanding_commands", "Commands of this node's clients not seen applied", node.proposals.outstanding()),
             ("disk_full", "1 while the disk refuses the log for lack of room", float(node.is_full)),
             (
                 "request_latency_mean_seconds",
                 "Mean time of a request through the log",
-                pipeline.clients.latency.mean_ms() / 1e3,
+                clients.latency.mean_ms() / 1e3,
             ),
         ]
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"rk_coord_{name}", text, value=value)
         counters: list[tuple[str, str, float]] = [
-            ("requests", "Requests received from clients", pipeline.clients.received),
-            ("events", "Watch events sent", pipeline.clients.events_sent),
+            ("requests", "Requests received from clients", clients.received),
+            ("events", "Watch events sent", clients.events_sent),
             ("groups", "Log entries with commands applied", node.groups),
             ("commands", "Commands applied", node.commands),
             ("elections_won", "Times this node became leader", node.elections_won),

@@ -1,4 +1,4 @@
-"""Whether a node would take a write, for its /ready page, and whether its data directory is still its own."""
+"""Readiness for the /ready page: would this node commit a write now? And: is its data directory still in place?"""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from coord.errors import StorageError
 from coord.server.node import Node
 from coord.storage.wal import Wal
 
-#: A write that has waited for so long is taken by nobody: longer than an election and than a disk that stalls.
+#: A node with a write that has waited for so long is not ready: longer than an election or a stall of the disk.
 STALL_MS: Final = 3000
-#: How often the log's file is looked for.
+#: Interval between checks of the log's file.
 LOOK_MS: Final = 500
 
 
 class DirectoryGone(StorageError):  # noqa: N818 - a state of affairs
-    """The data directory of this running node was removed, or another one put in its place."""
+    """Raised if the data directory of this running node was removed or replaced."""
 
 
 class Readiness:
-    """What one node can do at the moment. `tick` is called with each tick of the node."""
+    """Readiness of one node. Call `tick` with each tick of the node."""
 
     def __init__(self, node: Node, wal: Wal, clock: Clock) -> None:
         self._node = node
@@ -31,12 +31,12 @@ class Readiness:
         #: As the leader: the commit index, and when it last moved or nothing waited for it.
         self._commit = 0
         self._moved_ms = self._looked_ms
-        #: The log's newest file, and which file had that name when it was first looked for.
+        #: Path of the log's newest file, and the inode that the path had at the first check.
         self._path = ""
         self._inode = 0
 
     def tick(self) -> None:
-        """Look at the log's progress and at its file. Raises DirectoryGone."""
+        """Check the log's progress and its file. Raises DirectoryGone."""
         now_ms = self._clock.monotonic_ms()
         log = self._node.core.log
         if log.commit != self._commit or log.commit >= log.last or self._node.core.leadership is None:
@@ -47,7 +47,7 @@ class Readiness:
             self.look()
 
     def why_not(self) -> str:
-        """Return why a write would not be taken now, "" if it would."""
+        """Return why a write would not be committed now, "" if it would."""
         node = self._node
         now_ms = self._clock.monotonic_ms()
         if not node.is_serving():
@@ -62,9 +62,9 @@ class Readiness:
         return f"a write has waited for {waited_ms} ms" if waited_ms >= STALL_MS else ""
 
     def look(self) -> None:
-        """Find out whether the log's newest file is still where it was. Raises DirectoryGone.
+        """Check that the log's newest file is still in its place. Raises DirectoryGone.
 
-        Without this look a node would acknowledge writes into files that nobody can ever open again.
+        Without this check a node would acknowledge writes to files that no process can ever open again.
         """
         path = self._wal.newest_path()
         try:
@@ -75,7 +75,7 @@ class Readiness:
                 " What was written last is lost with it. Put the directory back before the next start"
             ) from error
         except OSError:
-            return  # No answer about the file; the log's own writes will say what is wrong.
+            return  # The check itself failed; the log's next write will report what is wrong.
         if path != self._path:
             self._path, self._inode = path, inode
         elif inode != self._inode:

@@ -1,19 +1,18 @@
-"""Replicas compare their states while they run: whoever differs from the majority stops.
+"""Replicas compare digests while they run: a replica that differs from the majority stops.
 
-All nodes apply the same log, so behind the same entry all have the same zxid and the same digest. If one does not, a
-bug, a flipped bit in its memory or a file that was tampered with has changed what clients read there. A round finds
-out:
+All nodes apply the same log, so behind the same entry all have the same zxid and the same digest. If one node differs,
+a bug, a flipped bit in its memory or a changed file has altered what clients read there. Rounds of comparison find it:
 
-- every `COMPARE_MS`, if something was applied or a peer has come, the leader says what it has behind the last entry it
-  applied, to every peer, and asks; while entries come all the time, behind the last one whose index all remember (each
-  `NodeSettings.compare_every`th);
-- whoever is asked says to every peer what it has there itself, now if it has applied it already (what was remembered of
-  the last `REMEMBERED` entries is kept), else as soon as it has;
-- each node judges itself. If a majority of the voters has one state there and this node another, the node stops. A
-  majority that agrees never stops, whoever leads and whoever is missing. Without a majority (two voters that differ)
-  nobody can tell who is right: both say so in their logs and go on.
+- Every `COMPARE_MS`, if an entry was applied or a peer has connected, the leader sends its digest behind the last
+  applied entry to every peer and asks for theirs. Under load it takes the last index that all nodes remember (each
+  `NodeSettings.compare_every`th).
+- A node that is asked sends its own digest at that index to every peer, as soon as it has applied that far. It
+  remembers the digests of the last `REMEMBERED` entries.
+- Each node judges only itself. If a majority of the voters has one digest and this node another, this node stops. An
+  agreeing majority never stops, whichever node leads or is missing. Without a majority (two voters that differ) no node
+  can know which is right: both log the difference and go on.
 
-Nothing is decided about others: the log only names them.
+The log names nodes that differ; they decide for themselves.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from coord.server.peers.codec import encode_digest
 
 log = Logger(__name__)
 
-#: The leader begins a round this often, if there is a reason.
+#: Shortest time between two rounds that the leader begins.
 COMPARE_MS: Final = 1000
-#: A round ends after this, whoever has not spoken.
+#: A round ends after this time even if some members have sent no digest.
 PATIENCE_MS: Final = 30_000
-#: How many entries a node remembers its state behind.
+#: Number of entries behind which a node remembers its digest.
 REMEMBERED: Final = 4096
 #: Rounds that a node keeps at a time; a node far behind keeps the oldest, which it reaches first.
 ROUNDS_MAX: Final = 16
@@ -43,11 +42,11 @@ State = tuple[int, int]
 
 
 class _Round:
-    """What was said about one index."""
+    """The digests received for one index."""
 
     def __init__(self, now_ms: int) -> None:
         self.since_ms = now_ms
-        self.said: dict[int, State] = {}
+        self.digests: dict[int, State] = {}
         self.is_answered = False
 
 
@@ -70,27 +69,27 @@ class DivergenceCheck:
         self._remembered = 0
         self._seen = 0
         self._rounds: dict[int, _Round] = {}
-        #: Highest index that this node has spoken about.
+        #: Highest index at which this node has sent its digest.
         self._answered = 0
         self._began_ms = 0
         self._began_at = 0
         self._has_newcomer = False
         #: Peers that the log has named, until they agree again.
         self._named: dict[int, None] = {}
-        #: Index of the newest round in which a majority of the voters, this node among them or not, agreed with it.
+        #: Index of the newest round in which a majority of the voters had this node's digest.
         self.agreed_index = 0
 
     def applied(self, index: int, zxid: int, digest: int) -> None:
-        """This node's state behind the entry at `index`."""
+        """Remember this node's state behind the entry at `index`, just applied."""
         self._own[index % REMEMBERED] = (index, zxid, digest)
         self._last = self._remembered = index
 
     def passed(self, index: int) -> None:
-        """The entry at `index` is applied; what the state is behind it costs too much to be asked for each."""
+        """Note that the entry at `index` is applied, without a digest: computing one per entry costs too much."""
         self._last = index
 
     def tick(self, now_ms: int, *, leads: bool, voters: list[int], members: list[int]) -> None:
-        """Some time has passed. Raises StateDiverged."""
+        """Answer and end rounds; as the leader, begin one. Raises StateDiverged."""
         self._voters = voters
         self._members = members
         rounds = self._rounds
@@ -100,7 +99,7 @@ class DivergenceCheck:
                 self._answer(index, found)
             elif now_ms - found.since_ms > PATIENCE_MS:
                 self._end(index, found)
-        # At rest all can say what they have behind the last entry; else only behind those that all remember.
+        # At rest all nodes know their digest behind the last entry, else only at the indexes that all remember.
         at = self._last if self._last == self._seen else self._remembered
         self._seen = self._last
         has_reason = at > self._began_at or self._has_newcomer
@@ -113,11 +112,11 @@ class DivergenceCheck:
                 self._answer(at, begun, asks=True)
 
     def peer_arrived(self) -> None:
-        """A peer has (again) a connection: whatever it has is to be compared, even if nothing is ever applied again."""
+        """Begin a round even if no entry follows: a peer has connected and may have another state."""
         self._has_newcomer = True
 
     def heard(self, peer: int, index: int, zxid: int, digest: int, asks: bool, now_ms: int) -> None:
-        """A peer says what it has behind the entry at `index`. Raises StateDiverged."""
+        """Handle a peer's digest behind the entry at `index`. Raises StateDiverged."""
         found = self._rounds.get(index)
         if found is None:
             if not asks and index <= self._answered:
@@ -125,33 +124,33 @@ class DivergenceCheck:
             found = self._round(index, now_ms)
             if found is None:
                 return
-        found.said[peer] = (zxid, digest)
+        found.digests[peer] = (zxid, digest)
         if asks:
             found.is_answered = False
         if not found.is_answered and index <= self._last:
             self._answer(index, found)
-        elif self._id in found.said:
+        elif self._id in found.digests:
             self._judge(index, found)
 
     def _round(self, index: int, now_ms: int) -> _Round | None:
-        """The round about this index, None if there are too many others."""
+        """Return the round about this index, None if there are too many others."""
         found = self._rounds.get(index)
         if found is None and len(self._rounds) < ROUNDS_MAX:
             found = self._rounds[index] = _Round(now_ms)
         return found
 
     def _answer(self, index: int, found: _Round, *, asks: bool = False) -> None:
-        """Say what this node has there; it has applied that much."""
+        """Send this node's digest at `index`, which is applied, to every member."""
         found.is_answered = True
         self._answered = max(self._answered, index)
         if index == self._last and index != self._remembered and self._now is not None:
             self.applied(index, *self._now())
         kept, zxid, digest = self._own[index % REMEMBERED]
         if kept != index:
-            # It came past there with a snapshot, or long ago.
+            # This node installed a snapshot beyond the index, or applied it long ago.
             del self._rounds[index]
             return
-        found.said[self._id] = (zxid, digest)
+        found.digests[self._id] = (zxid, digest)
         frame = encode_digest(index, zxid, digest, asks)
         for peer in self._members:
             if peer != self._id:
@@ -159,10 +158,10 @@ class DivergenceCheck:
         self._judge(index, found)
 
     def _judge(self, index: int, found: _Round) -> None:
-        own = found.said[self._id]
+        own = found.digests[self._id]
         needed = majority(len(self._voters))
-        for state in sorted(set(found.said.values())):
-            agreeing = [voter for voter in self._voters if found.said.get(voter) == state]
+        for state in sorted(set(found.digests.values())):
+            agreeing = [voter for voter in self._voters if found.digests.get(voter) == state]
             if len(agreeing) < needed:
                 continue
             if state != own:
@@ -170,11 +169,11 @@ class DivergenceCheck:
             self.agreed_index = max(self.agreed_index, index)
             self._named.pop(self._id, None)
             self._name_others(index, found, own)
-        if all(member in found.said for member in self._members):
+        if all(member in found.digests for member in self._members):
             self._end(index, found)
 
     def _name_others(self, index: int, found: _Round, right: State) -> None:
-        for peer, state in sorted(found.said.items()):
+        for peer, state in sorted(found.digests.items()):
             if state == right:
                 self._named.pop(peer, None)
             elif peer not in self._named:
@@ -191,10 +190,10 @@ class DivergenceCheck:
                 )
 
     def _end(self, index: int, found: _Round) -> None:
-        """Everybody has spoken, or it took too long."""
+        """End a round; log it if the members differ without a majority."""
         self._rounds.pop(index, None)
-        states = set(found.said.values())
-        if len(states) < 2 or self._id not in found.said or self.agreed_index >= index:
+        states = set(found.digests.values())
+        if len(states) < 2 or self._id not in found.digests or self.agreed_index >= index:
             return
         if self._id not in self._named:
             self._named[self._id] = None
@@ -202,9 +201,9 @@ class DivergenceCheck:
                 "the nodes' states differ behind entry {index} and no majority says which is right: {states}. Stop all"
                 " but one of them and compare their directories: rk coord verify DIR DIR",
                 index=index,
-                states=_told(found.said.items()),
+                states=_listed(found.digests.items()),
             )
 
 
-def _told(said: Iterable[tuple[int, State]]) -> str:
-    return ", ".join(f"node {peer} zxid {zxid:#x} digest {digest:016x}" for peer, (zxid, digest) in sorted(said))
+def _listed(digests: Iterable[tuple[int, State]]) -> str:
+    return ", ".join(f"node {peer} zxid {zxid:#x} digest {digest:016x}" for peer, (zxid, digest) in sorted(digests))

@@ -1,20 +1,18 @@
-"""A node whose files are damaged, in a store whose other nodes have everything: the state comes from them.
+"""Repair of a node with damaged files, in a store whose other nodes have the whole state.
 
-What was durable and is not any more may be what made an entry committed, or a vote. So a repaired node is one that lost
-its disk (`coord.server.membership.joining`): it counts for nothing until the leader has made it a learner and a voter
-again. Its new memory is on the disk before anything is moved, so a crash in between changes nothing.
+The lost entries or votes may have been part of a majority. So a repaired node starts as one that lost its disk
+(`coord.server.membership.joining`): it does not count until the leader has made it a learner and then a voter again.
+Its new memory is on the disk before any file is moved, so a crash in between does no harm.
 
-What is damaged is not removed but set aside, in the folder `damaged`: should other disks turn out to be worse, it may
-be the best there is. While that folder exists nothing is repaired: a disk that damages its files again is to be
-replaced, and nobody's files are lost to a second repair. (A repair that was broken off is ended.) Snapshots that can be
-read stay.
+Damaged files are moved to the folder `damaged`, not removed: if other disks turn out to be worse, they may be the best
+copy. While that folder exists no second repair begins: a disk that damages its files again must be replaced. (An
+interrupted repair is completed.) Readable snapshots stay.
 
-A store of one node has nobody to take its state from, and nobody whom a lost vote could harm. There damage that the
-newest whole snapshot covers is skipped (`coord.storage.covered`): nothing is missing, so the node starts at once.
+A store of one node has no other copy, and a lost vote harms no other node. There, damage that the newest whole snapshot
+covers is skipped (`coord.storage.covered`): nothing is missing, so the node starts at once.
 
-Refused, with file and byte, is what the others cannot or may not mend: a store of one or two voters (without this node
-there is no majority that could bring anything), a directory from which nobody can tell who the others are, files of
-another format.
+Repair is refused, with file and byte, if the other nodes cannot bring the state: in a store of one or two voters, where
+the others are no majority; if no file tells who the other members are; for files of another format.
 """
 
 from __future__ import annotations
@@ -58,9 +56,9 @@ def recover_or_repair(
     keep_entries: int = KEEP_ENTRIES,
     supported: int = SUPPORTED,
 ) -> Recovery:
-    """As `recover`; where that finds damage which the other nodes can mend, what is damaged is set aside.
+    """Recover; if the files are damaged and the other nodes can bring the state, set the damaged files aside.
 
-    In a store of one node, damage that the newest whole snapshot covers is set aside as well.
+    In a store of one node, set aside damage that the newest whole snapshot covers.
 
     Raises CorruptRecord, StorageError, UnsupportedLevel, OSError: the node must not start.
     """
@@ -88,12 +86,12 @@ def recover_or_repair(
 
 
 def has_forgotten(disk: Disk) -> bool:
-    """Return True if this node came back without its memory and does not count yet: its older promises are void."""
+    """Return True if this node came back without its memory and does not count yet: its older votes are unknown."""
     return MARK in disk.names("")
 
 
 class IrreparableError(StorageError):
-    """Damage (`error`) that the other nodes cannot mend, and why."""
+    """Raised for damage (`error`) that the other nodes cannot repair; the message says why."""
 
     def __init__(self, error: StorageError, why: str) -> None:
         super().__init__(f"{error}. {why}")
@@ -125,7 +123,7 @@ def _is_alone(node_id: int, config: bytes) -> bool:
 
 
 def _skip_covered(disk: Disk, node_id: int, supported: int) -> bool:
-    """Set damage aside that costs a store of one node nothing. Return False if this is no such case."""
+    """In a store of one node, set aside damage that the newest snapshot covers; return False if it does not."""
     _, position = newest_state(Snapshots(disk, SNAPSHOT_FOLDER), supported)
     try:
         covered = covered_alone(disk, node_id, position)
@@ -146,7 +144,7 @@ def _skip_covered(disk: Disk, node_id: int, supported: int) -> bool:
 
 
 def _objection(disk: Disk, node_id: int, began: list[int] | Configuration) -> str:
-    """Why this node may not throw away its log, "" if it may."""
+    """Return why this node may not discard its log, "" if it may."""
     names = disk.names("")
     if ASIDE in names and MARK not in names and disk.names(ASIDE):
         return (
@@ -155,7 +153,7 @@ def _objection(disk: Disk, node_id: int, began: list[int] | Configuration) -> st
         )
     voters = _voters(disk, began)
     if node_id not in voters:
-        # An observer, or a node that never got as far as being a voter: nobody counts on what it has.
+        # An observer, or a node that never became a voter: no majority has counted its log.
         return ""
     if len(voters) == 1:
         return "No other node has this state: restore a backup (rk coord restore)"
@@ -168,7 +166,7 @@ def _objection(disk: Disk, node_id: int, began: list[int] | Configuration) -> st
 
 
 def _voters(disk: Disk, began: list[int] | Configuration) -> list[int]:
-    """Who votes, as far as the files that can be read tell."""
+    """Return the voters according to the newest readable snapshot, else according to META."""
     snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
     for name in snapshots.names():
         try:
@@ -185,7 +183,7 @@ def _voters(disk: Disk, began: list[int] | Configuration) -> list[int]:
 
 
 def _set_aside(disk: Disk, rng: Rng) -> None:
-    """Make this node one that lost its disk, then move the log away. Damaged snapshots go when they are found."""
+    """Mark this node as one that lost its disk, then move the log away. Damaged snapshots go when they are found."""
     forget(disk, rng)
     expect_nothing(disk)
     disk.make_folder(ASIDE)

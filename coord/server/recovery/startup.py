@@ -1,9 +1,9 @@
-"""What a node knows when it starts: the newest whole snapshot, the log behind it, and a core made of both.
+"""Recovery at the start: the newest whole snapshot, the log behind it, and a core made of both.
 
-Snapshot and log are two files, so a crash can fall between them. A snapshot from the leader is durable before the log
-knows of it; then the log ends before the snapshot, or contradicts it, and the term on disk may be older than the
-snapshot's. `recover` writes into the log what was missing before anything else is written there: otherwise the next
-entries would leave a gap behind which the log could not be read.
+Snapshot and log are separate files, so a crash can fall between them. A snapshot from the leader is durable before the
+log refers to it. After a crash at that point the log ends before the snapshot, or contradicts it, and the term on disk
+may be older than the snapshot's. `recover` first writes the missing base into the log: otherwise the next entries would
+leave a gap, and the log behind the gap could not be read.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ log = Logger()
 
 WAL_FOLDER: Final = "wal"
 SNAPSHOT_FOLDER: Final = "snap"
-#: Entries before the snapshot that are read as well, at most.
+#: At most so many entries before the snapshot are read into memory.
 KEEP_ENTRIES: Final = 10_000
 
 
 class GapInLogError(StorageError):
-    """Between the newest whole snapshot and the log there are entries that are nowhere."""
+    """Raised if entries between the newest whole snapshot and the log are missing."""
 
 
 class TermSpent(StorageError):  # noqa: N818 - a state of affairs
-    """The node is in a term beyond the last one in which an election can be held."""
+    """Raised for a node in a term that no election can follow."""
 
 
 class Recovery:
-    """The parts of a node that come from its disk; `position` is where machine and core stand."""
+    """The parts of a node that come from its disk; machine and core are at `position`."""
 
     def __init__(
         self, wal: Wal, snapshots: Snapshots, machine: StateMachine, position: SnapshotMeta, core: RaftCore
@@ -65,11 +65,11 @@ def recover(
     keep_entries: int = KEEP_ENTRIES,
     supported: int = SUPPORTED,
 ) -> Recovery:
-    """Read the data directory; a new one gives the empty state of a group that `began` with these voters or members.
+    """Read the data directory. A new directory gives the empty state of a store that `began` with these members.
 
-    So many entries that the snapshot covers are read into memory as well, for peers that are a little behind.
+    Up to `keep_entries` entries that the snapshot covers are kept in memory, for peers that are a little behind.
 
-    Raises CorruptRecord, StorageError, OSError: the node must not start on what it found. Raises UnsupportedLevel when
+    Raises CorruptRecord, StorageError, OSError: the node must not start on these files. Raises UnsupportedLevel when
     the state, or an entry of the log, committed or not, has a feature level above `supported`.
     """
     snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
@@ -115,7 +115,7 @@ def check_term(where: str, term: int) -> None:
 
 
 def _has_peers(node_id: int, position: SnapshotMeta, began: list[int] | Configuration) -> bool:
-    """Whether there was another member when the snapshot was taken."""
+    """Return True if the snapshot's configuration has another member."""
     if position.index:
         return decode_configuration(position.config).members() != [node_id]
     return (began.members() if isinstance(began, Configuration) else began) != [node_id]
@@ -133,7 +133,7 @@ def _align(wal: Wal, recovered: Recovered, position: SnapshotMeta) -> None:
         recovered.rebase(position.index, position.term)
         batch.set_base(position.index, position.term)
     if recovered.term < position.term:
-        # Nothing was voted for in that term: a vote is durable before it is sent.
+        # This node has not voted in that term: a vote is durable before it is sent.
         recovered.term, recovered.vote = position.term, 0
         batch.set_hard_state(position.term, 0)
     if batch.parts:
@@ -157,7 +157,7 @@ def _check_levels(disk: Disk, entries: list[Entry], supported: int) -> None:
 
 
 def newest_state(snapshots: Snapshots, supported: int) -> tuple[StateMachine, SnapshotMeta]:
-    """The state of the newest snapshot that is whole; the empty state if there never was one."""
+    """Return the state of the newest whole snapshot and its position; the empty state if there is none."""
     for name in snapshots.names():
         try:
             reader = snapshots.open_named(name)
@@ -168,6 +168,6 @@ def newest_state(snapshots: Snapshots, supported: int) -> tuple[StateMachine, Sn
         except StorageError as error:
             log.error("{error}; trying an older snapshot", error=str(error))
             if isinstance(error, CorruptRecord):
-                # It must not count as one of those that are kept.
+                # Retention must not count a damaged snapshot as one of those kept.
                 snapshots.set_aside(name)
     return StateMachine(supported=supported), SnapshotMeta(0, 0, b"")

@@ -1,12 +1,12 @@
-"""Writing a snapshot beside the work: a forked child has the state as it was, and all the time it needs.
+"""Writing a snapshot while the node works: a forked child has a frozen copy of the state.
 
-`gc.freeze` before the fork keeps the collector from touching (and so copying) every page. The child uses nothing of the
-parent but memory: it closes every inherited descriptor, so a connection that the parent closes is closed, and ends
-without running anything of the parent's shutdown. It also removes the snapshots that its own makes superfluous.
+`gc.freeze` before the fork keeps the garbage collector from writing to, and so copying, every page. The child uses only
+the parent's memory. It closes every inherited descriptor, so that a connection closes when the parent closes it, and it
+exits without the parent's shutdown code. It also removes the snapshots that its own makes superfluous.
 
-It never outlives its parent: a node that was killed and started again has the directory for itself, and the snapshot
-that it writes may well have the same name. Signals that end the parent in good order (they reach whole groups of
-processes) are the parent's, which ends the child.
+The child never outlives its parent: a restarted node must have the directory for itself, and may write a snapshot of
+the same name. The child ignores the signals that stop the parent, which reach whole process groups; the parent ends the
+child.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ Damaged = Callable[[Exception], None]
 
 #: Priority of the child: the node's own work goes first.
 NICE: Final = 10
-#: Descriptors above this are not looked for when the child closes what it inherited.
+#: The child closes inherited descriptors up to this number.
 FD_MAX: Final = 1 << 16
 MESSAGE_BYTES_MAX: Final = 4096
-#: How the child ends when it found that the state is not what it was.
+#: Exit status of a child that found the state damaged in memory.
 STATUS_DAMAGED: Final = 3
 
 
 class InlineSnapshotJob:
-    """Writes at once, holding up the node: for tests and the simulation."""
+    """A job that writes at once and blocks the node: for tests and the simulation."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
-        self.written: Written = _nobody
-        #: Told when the state in memory turns out to be damaged: the node must stop.
-        self.damaged: Damaged = _nobody_stops
+        self.written: Written = _ignore_written
+        #: Called if the state in memory turns out to be damaged: the node must stop.
+        self.damaged: Damaged = _ignore_damage
 
     def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
         """See `SnapshotJob.begin`."""
@@ -59,14 +59,14 @@ class InlineSnapshotJob:
 
 
 class ForkSnapshotJob:
-    """Writes in a child process, which reports through a pipe."""
+    """A job that writes in a child process, which reports through a pipe."""
 
     def __init__(self, reactor: TurnReactor, snapshots: Snapshots) -> None:
         self._reactor = reactor
         self._snapshots = snapshots
-        self.written: Written = _nobody
-        #: Told when the state in memory turns out to be damaged: the node must stop.
-        self.damaged: Damaged = _nobody_stops
+        self.written: Written = _ignore_written
+        #: Called if the state in memory turns out to be damaged: the node must stop.
+        self.damaged: Damaged = _ignore_damage
         self._child = 0
 
     def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
@@ -93,17 +93,17 @@ class ForkSnapshotJob:
         self._reactor.watch(reading, lambda events: self._ended(reading, meta))  # noqa: ARG005
 
     def stop(self) -> None:
-        """End an unfinished child; what it wrote is not a snapshot yet."""
+        """Kill an unfinished child; its file is not a snapshot yet."""
         if self._child:
             os.kill(self._child, 9)
             os.waitpid(self._child, 0)
             self._child = 0
 
     def _write(self, meta: SnapshotMeta, machine: StateMachine, writing: int, parent: int) -> None:
-        """In the child. Never returns."""
+        """Write the snapshot in the child process. Never returns."""
         status = 1
         try:
-            # The reactor's handlers write to descriptors that are gone here, or by now are files of this child.
+            # The reactor's handlers write to descriptors that are closed here, or that are this child's files by now.
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
@@ -112,7 +112,7 @@ class ForkSnapshotJob:
             os.closerange(writing + 1, FD_MAX)
             os.nice(NICE)
             self._snapshots.write(meta, machine.snapshot_chunks())
-            # Removing a large file takes a while. What does not go now the parent finds.
+            # Removing a large file takes a while. The parent removes what is left.
             with contextlib.suppress(OSError):
                 self._snapshots.retain()
             status = 0
@@ -137,9 +137,9 @@ class ForkSnapshotJob:
         self.written(meta, "" if code == 0 else message or f"the writing process ended with {code}")
 
 
-def _nobody_stops(error: Exception) -> None:
-    """The default of `damaged`."""
+def _ignore_damage(error: Exception) -> None:
+    """Do nothing: the default of `damaged`."""
 
 
-def _nobody(meta: SnapshotMeta, error: str) -> None:
-    """The default of `written`."""
+def _ignore_written(meta: SnapshotMeta, error: str) -> None:
+    """Do nothing: the default of `written`."""

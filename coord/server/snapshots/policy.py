@@ -1,4 +1,4 @@
-"""When a snapshot of the state is due, and what may go once it is there: the log behind it, and older snapshots."""
+"""When a snapshot of the state is due, and what is removed once it is durable: the log it covers, older snapshots."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from coord.tree.machine import StateMachine
 
 log = Logger(__name__)
 
-#: Nodes whose ids differ by less take their snapshots apart from each other.
+#: Nodes begin to count toward a snapshot at so many different points, by id.
 APART: Final = 4
 
 
 class SnapshotPolicy:
-    """Keeps snapshots coming and the log short. `index` is that of the newest snapshot."""
+    """Takes snapshots and keeps the log short. `index` is that of the newest snapshot."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class SnapshotPolicy:
         self.snapshots = snapshots
         self.index = index
         self.is_snapshotting = False
-        #: Why the last one could not be written, "" if it was.
+        #: Why the last snapshot could not be written, "" if it was.
         self.error = ""
-        #: Bytes of entries that were applied since the last attempt. Nodes begin apart, so that not all of them write
-        #: the same snapshot at the same moment: a majority goes on undisturbed, on disks of its own or on one.
+        #: Bytes of entries applied since the last attempt. Nodes begin with different values, so that they do not all
+        #: write a snapshot at the same moment and a majority has its disks for the log.
         self.bytes_since = settings.snapshot_bytes * (settings.node_id % APART) // APART
         self._settings = settings
         self._core = core
@@ -49,15 +49,15 @@ class SnapshotPolicy:
         self._writer = writer
         self._clock = clock
         self._began_ms = 0
-        #: Where the last attempt was; a failed one is not repeated at once.
+        #: Index of the last attempt; a failed attempt is not repeated at once.
         self._tried = index
-        #: A peer could not use the newest one.
+        #: A peer could not use the newest snapshot.
         self._is_doubtful = False
-        # The log on disk reaches further back than the one in memory has to.
+        # The log on disk reaches further back than the log in memory has to.
         self._forget_entries()
 
     def maybe_take(self, machine: StateMachine, applied: int) -> None:
-        """Begin one of the state at `applied` if it is due: enough has happened, or a peer needs one."""
+        """Begin a snapshot of the state at `applied` if one is due: the log has grown enough, or a peer needs one."""
         settings = self._settings
         core = self._core
         grown = applied - self._tried
@@ -71,7 +71,7 @@ class SnapshotPolicy:
             self.take(machine, applied)
 
     def take(self, machine: StateMachine, applied: int) -> None:
-        """Begin to write the state, which is that at `applied`."""
+        """Begin to write the state, which is at index `applied`."""
         meta = self._core.snapshot_meta(applied)
         self.is_snapshotting = True
         self._is_doubtful = False
@@ -83,18 +83,18 @@ class SnapshotPolicy:
         )
 
     def note_doubt(self, is_doubtful: bool) -> None:
-        """Whether a peer could not use what it was sent: the file may be damaged, and a new one should be written."""
+        """Note whether a peer could not use a snapshot: the file may be damaged, so another should be written."""
         self._is_doubtful = self._is_doubtful or is_doubtful
 
     def written(self, meta: SnapshotMeta, error: str) -> None:
-        """The job has ended; `error` is "" when the snapshot is durable. The log behind it may go."""
+        """Handle the end of the job; `error` is "" if the snapshot is durable. Then drop the log that it covers."""
         self.is_snapshotting = False
         self.error = error
         if error:
             log.error("snapshot at {index} failed: {error}", index=meta.index, error=error)
             return
         if meta.index <= self.index:
-            return  # A newer one was installed meanwhile.
+            return  # A newer snapshot was installed meanwhile.
         self.index = meta.index
         # The log may have forgotten that position meanwhile.
         self._core.snapshot_saved(RaftSnapshot(meta.index, meta.term, decode_configuration(meta.config), meta.name()))
@@ -103,24 +103,24 @@ class SnapshotPolicy:
         log.info("snapshot at {index} written", index=meta.index)
 
     def installed(self, index: int) -> None:
-        """A snapshot from the leader, which is durable, has become the state."""
+        """Note that a durable snapshot from the leader has become the state."""
         self.index = self._tried = index
         self.bytes_since = 0
         self._drop_old_files()
 
     def forget_applied(self, applied: int) -> None:
-        """A group of one keeps no entries that are applied: nobody will ask for them."""
+        """In a store of one node, drop applied entries from memory: no peer will need them."""
         if self._core.is_alone():
             self._core.compacted(applied)
 
     def _forget_entries(self) -> None:
-        """Drop what the newest snapshot covers from memory, but for what slow peers may want."""
+        """Drop the entries that the newest snapshot covers from memory, except the last for slow peers."""
         settings = self._settings
         known = self._core.log
         self._core.compacted(known.floor(known.snapshot.index, settings.keep_entries, settings.keep_bytes))
 
     def _drop_old_files(self) -> None:
-        """What newer snapshots have made superfluous goes. What cannot be removed now is tried again next time."""
+        """Remove superfluous snapshots and log segments. Files that cannot be removed are tried again next time."""
         try:
             self.snapshots.retain()
             floor = self.snapshots.log_floor()
