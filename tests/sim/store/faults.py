@@ -28,7 +28,7 @@ RECOVERY_S: Final = 20
 
 #: Beginning of a line that a node logs -> what it is counted as.
 LOGGED: Final = {
-    "took over the state": "state_taken_over",
+    "installed the snapshot": "state_taken_over",
     "node {id} counts again": "joined",
     "no leader for": "clients_sent_away",
     "disk full": "disk_found_full",
