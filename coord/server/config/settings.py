@@ -18,6 +18,10 @@ from coord.wire.client_conn import FOUR_LETTER_WORDS
 DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})
 #: The core's tick; heartbeats and election timeouts count it.
 RAFT_TICK_MS: Final = 50
+#: The highest `frame_bytes_max`. A follower forwards a request to the leader in one frame of the peers' protocol
+#: (`raft_frames.COMMAND_BYTES_MAX`), our own client takes replies of at most 64 MiB, and a length must be below every
+#: four-letter word. 32 MiB leaves room for all of these.
+FRAME_BYTES_LIMIT: Final = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,11 @@ class StoreSettings:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.frame_bytes_max > FRAME_BYTES_LIMIT:
+            raise ConfigError(
+                f"frame_bytes_max (jute.maxbuffer) of {self.frame_bytes_max} bytes is above {FRAME_BYTES_LIMIT}:"
+                " lower it, and keep larger values outside of the store"
+            )
         not_negative = ("znodes_max", "data_bytes_max", "watches_max", "keep_entries", "keep_bytes")
         times = ("leader_absence_ms", "session_timeout_min_ms", "session_timeout_max_ms")
         for name in ("connections_per_address_max", "connections_max", *times, *not_negative):

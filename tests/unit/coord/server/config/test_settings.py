@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
-from coord.server.config.settings import StoreSettings, parse_address, parse_peers, parse_words
+from coord.server.config.settings import FRAME_BYTES_LIMIT, StoreSettings, parse_address, parse_peers, parse_words
 from coord.server.config.zoo_cfg import read_zoo_cfg
+from coord.server.peers.raft_frames import COMMAND_BYTES_MAX
 from coord.server.service import most_clients
+from coord.tree.command import COMMAND_HEADER_BYTES
+from coord.wire.client_conn import FOUR_LETTER_WORDS, MAX_REPLY_BYTES
 
 PEERS = {1: ("a", 1), 2: ("b", 1), 3: ("c", 1)}
 
@@ -37,12 +40,22 @@ def made(**options: Any) -> StoreSettings:
         ({"fsync": "never"}, "fsync"),
         ({"outstanding_max": 0}, "outstanding_max"),
         ({"words": frozenset({"evil"})}, "four-letter word"),
+        ({"frame_bytes_max": FRAME_BYTES_LIMIT + 1}, "jute.maxbuffer.* is above 33554432"),
+        ({"frame_bytes_max": 1 << 40}, "jute.maxbuffer"),
     ],
 )
 def test_contradictions_are_named(options: dict[str, Any], wanted: str) -> None:
     """Before anything is started."""
     with pytest.raises(ConfigError, match=wanted):
         made(**options)
+
+
+def test_the_longest_request_fits_wherever_it_goes() -> None:
+    """A forwarded command, a reply to our own client, a length that is no four-letter word."""
+    assert made(frame_bytes_max=FRAME_BYTES_LIMIT).frame_bytes_max == FRAME_BYTES_LIMIT
+    assert FRAME_BYTES_LIMIT + COMMAND_HEADER_BYTES < COMMAND_BYTES_MAX
+    assert FRAME_BYTES_LIMIT < MAX_REPLY_BYTES
+    assert all(int.from_bytes(word, "big") > FRAME_BYTES_LIMIT for word in FOUR_LETTER_WORDS)
 
 
 def test_session_timeouts_are_two_to_twenty_ticks() -> None:
