@@ -20,6 +20,9 @@ log = Logger(__name__)
 
 #: Nodes begin to count toward a snapshot at so many different points, by id.
 APART: Final = 4
+#: After a failure the next attempt waits no longer than this if a peer cannot go on without a snapshot. A reconfig that
+#: waits for that peer gives it up after 10 s (`membership.leading.STALL_TICKS_MAX`).
+NEEDED_AGAIN_MS: Final = 3000
 
 
 class SnapshotPolicy:
@@ -65,7 +68,10 @@ class SnapshotPolicy:
         if not core.log.reaches_snapshot() and not core.is_alone():
             due = True
         if self.error or self._is_doubtful:
-            due = self._clock.monotonic_ms() - self._began_ms >= settings.snapshot_again_ms
+            again_ms = settings.snapshot_again_ms
+            if not core.log.reaches_snapshot() and not core.is_alone():
+                again_ms = min(again_ms, NEEDED_AGAIN_MS)
+            due = self._clock.monotonic_ms() - self._began_ms >= again_ms
             grown = applied
         if due and grown > 0 and not self.is_snapshotting:
             self.take(machine, applied)

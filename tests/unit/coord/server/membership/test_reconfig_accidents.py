@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coord.server.config.addresses import config_text
+from coord.server.membership.leading import STALL_TICKS_MAX
 from coord.server.peers import hello_frames
+from coord.server.snapshots.policy import NEEDED_AGAIN_MS
 from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest
 from tests.support.members import add, agree, answer, done, line, member, reconfig, store, super_client, voters, write
+from tests.support.store_nodes import TICK_MS
 
 
 def test_addresses_survive_restart_and_travel_in_snapshots() -> None:
@@ -145,6 +150,34 @@ def test_a_removed_node_learns_of_it() -> None:
     cluster, at, config = hello_frames.decode_cluster(rest.describe()[5:])
     assert (cluster, at) == (bytes(16), index)
     assert config == nodes.leader().core.configs.current
+
+
+def test_a_joiner_is_waited_for_while_its_snapshot_is_written_again() -> None:
+    """The disk of the leader was full for a moment: the next attempt came after 30 s, and reconfig gave up after 10."""
+    nodes = store(1)
+    node = nodes.nodes[1]
+    client = super_client(nodes, node)
+    for i in range(20):
+        write(nodes, node, b"/alone%d" % i)
+    nodes.run(1)
+    failed: list[Any] = []
+
+    def fail(meta: Any, machine: Any) -> None:
+        failed.append(meta)
+        del node.snapshot_policy._job.begin
+        node.snapshot_policy.written(meta, "no space left on device")
+
+    node.snapshot_policy._job.begin = fail
+    nodes.start_empty(2)
+    reconfig(client, joining=line(2))
+    for _ in range(STALL_TICKS_MAX // 10):
+        client.request(-2, op.OP_PING)
+        nodes.run(10)
+    assert failed
+    assert 2 * NEEDED_AGAIN_MS < STALL_TICKS_MAX * TICK_MS
+    assert answer(nodes, client)[0] == 0
+    assert voters(nodes) == [1, 2]
+    agree(nodes)
 
 
 def test_linearizable_reads_are_confirmed_once_a_turn() -> None:
