@@ -1,13 +1,22 @@
-"""The durable side of a store node: write-ahead log (`wal`), who syncs it (`writer`), snapshot files (`snapshot`).
+"""The durable side of a store node: the write-ahead log and snapshot files.
 
-The grammars of the files are in the docstrings of `wal` and `snapshot`. What is promised:
+records.py   the log's records as bytes, and the batch that becomes one record (pure)
+reading.py   segments, torn tails, damage, and the contents of a log
+wal.py       the log, open for appending
+writer.py    the thread that writes and syncs the log
+extent.py    what the log must consist of at least
+covered.py   reading past damage that a snapshot covers, and replacing it
+snapshot.py  snapshot files
+backup.py    the file of a backup
 
-- What `Wal.write` has returned for survives a power cut; what it has not returned for may survive or not, never half.
-- A torn tail is cut at the start and said in a warning. A damaged record that was durable is told with file and
-  offset. The one exception: damage in the very last record looks like a torn write and is cut; the entries come back
-  from the leader, who has them, since a majority does.
+Guarantees:
+
+- A batch for which `Wal.write` has returned survives a power cut. Another one survives whole or not at all.
+- A torn tail is cut when the log is opened, with a warning. A damaged record that was durable raises CorruptRecord with
+  file and offset. One exception: damage in the last record looks like a torn write if the power fails before the seal
+  behind the record is on the disk. A majority has the entries of that record; the leader sends them again.
 - A failed sync is never repeated: the node stops. A full disk is waited for.
-- The log is pruned only behind the oldest snapshot kept, so that a damaged newest one can be done without.
+- The log is pruned only behind the oldest snapshot kept, so that a node survives damage to the newest one.
 
-The index, the term and the bytes of an entry are all that is known about it here; Raft is not imported.
+This package knows only index, term and bytes of an entry. It does not import Raft.
 """

@@ -1,10 +1,10 @@
-"""The file of a backup: one snapshot with a manifest in front, and a checksum behind that covers everything.
+"""The file of a backup: a manifest, one snapshot, and a checksum of both.
 
     file     := magic "RKBU"  version:u16  length:u32  manifest  snapshot  crc:u32        crc32c of all bytes before
     manifest := JSON object: cluster, node_id, index, term, zxid, digest (hex), snapshot_bytes, created_ms
     snapshot := a snapshot file as in `coord.storage.snapshot`
 
-Numbers big-endian. The manifest says what the snapshot must turn out to be; a reader holds the two against each other.
+Numbers are big-endian. The manifest states what the snapshot must contain; a reader compares the two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PIECE_BYTES: Final = 256 << 10
 
 
 class BackupManifest:
-    """What a backup is of. `cluster` is the id in hex, `created_ms` the wall clock of the node that wrote it."""
+    """The contents of a backup. `cluster` is the id in hex, `created_ms` the wall clock of the node that wrote it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class BackupManifest:
         self.created_ms = created_ms
 
     def fields(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the fields of the JSON object."""
         return {
             "cluster": self.cluster,
             "node_id": self.node_id,
@@ -65,17 +65,17 @@ class BackupManifest:
         }
 
     def encode(self) -> bytes:
-        """The beginning of the file, up to the snapshot."""
+        """Return the beginning of the file, up to the snapshot."""
         data = json.dumps(self.fields(), sort_keys=True).encode()
         return HEAD.pack(MAGIC, VERSION, len(data)) + data
 
     def file_bytes(self) -> int:
-        """Length of the whole file."""
+        """Return the size of the whole file in bytes."""
         return len(self.encode()) + self.snapshot_bytes + CRC.size
 
 
 def decode_head(where: str, data: bytes) -> int:
-    """Length of the manifest, from the first HEAD.size bytes. Raises CorruptRecord, StorageError."""
+    """Return the length of the manifest, from the first HEAD.size bytes. Raises CorruptRecord, StorageError."""
     if data[:4] != MAGIC:
         raise StorageError(f"{where} is no backup of a store: it begins with {data[:4]!r}, not with {MAGIC!r}")
     if len(data) < HEAD.size:
@@ -89,7 +89,7 @@ def decode_head(where: str, data: bytes) -> int:
 
 
 def decode_manifest(where: str, data: bytes) -> BackupManifest:
-    """Raises CorruptRecord."""
+    """Return the manifest. Raises CorruptRecord."""
     try:
         found = json.loads(data)
         numbers = [int(found[name]) for name in ("node_id", "index", "term", "zxid", "snapshot_bytes", "created_ms")]
@@ -101,7 +101,7 @@ def decode_manifest(where: str, data: bytes) -> BackupManifest:
 
 
 def backup_pieces(manifest: BackupManifest, snapshot: SnapshotReader) -> Iterator[bytes]:
-    """The bytes of the file, piece by piece."""
+    """Yield the bytes of the file."""
     head = manifest.encode()
     crc = crc32c(head)
     yield head

@@ -1,19 +1,19 @@
 """What the log must consist of at least, kept outside of its folder, so that a missing or shortened log is noticed.
 
-The log proves by itself that what is in it is whole. It cannot prove that there was no more: the last segment may be
-gone, or be cut behind any of its records. The extent says which segment is the last, how long its file is at least, and
-up to where it holds records at least:
+The log itself proves that its records are whole. It cannot prove that there were no more: its last segment may be gone,
+or cut behind any record. The extent states which segment is the last, the least size of its file, and how far its
+records reach at least:
 
     extent := slot zeros slot zeros                two slots of 512 bytes, written in turn: a torn write spoils one
     slot   := magic "RKWE" version:u16 generation:u64 segment:u64 size:u64 end:u64 crc:u32         crc32c of the rest
 
-A file that is longer, or a newer segment, is no contradiction. Zeros are written ahead of the records, so one extent
-holds for many of them. It is written **before** a record behind the size that it states is reported as durable. So
-whatever was acknowledged lies within the extent. A file that is shorter has lost some of it, or the room for it: nobody
-can tell which, and it counts as damage.
+A longer file, or a newer segment, is no contradiction. Zeros are written ahead of the records, so one extent holds for
+many records. A record behind the stated size is reported as durable only after a new extent is durable. So every
+acknowledged record lies within the extent. A shorter file has lost records or only zeros: that cannot be told apart, so
+it counts as damage.
 
-Segment 0 expects nothing: a log that was set aside. Without the file nothing is known: the directory is of an older
-build. An older build that runs again cuts what was reserved; so a log that is closed states its records alone.
+Segment 0 demands nothing: the log was set aside. Without the file nothing is known: the directory is of an older build.
+An older build that runs again cuts the zeros; so a log that is closed states the size of its records alone.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from crc32c import crc32c
 from coord.env import Disk, DiskFile, read_file, replace_file
 from coord.errors import CorruptRecord
 
-#: In the data directory, not in the folder of the log, and under a name that `rm -r wal*` leaves.
+#: In the data directory, not in the folder of the log. Its name survives `rm -r wal*`.
 NAME: Final = "log.extent"
 MAGIC: Final = b"RKWE"
 VERSION: Final = 1
-#: A torn write harms one sector.
+#: One sector: a torn write spoils no more.
 SLOT_BYTES: Final = 512
 
 _SLOT: Final = struct.Struct(">4sHQQQQ")
@@ -53,7 +53,7 @@ class Extent:
 
 
 def read_extent(disk: Disk) -> Extent | None:
-    """Return what the log must consist of, None if nobody knows. Raises OSError."""
+    """Return what the log must consist of, None if that is not known. Raises OSError."""
     if NAME not in disk.names(""):
         return None
     data = read_file(disk, NAME)
@@ -73,7 +73,7 @@ def _decode(data: bytes, at: int) -> Extent | None:
 
 
 def check_files(disk: Disk, folder: str, names: list[str], extent: Extent | None) -> None:
-    """Hold the log's files against the extent, before any of them is read. Raises CorruptRecord, OSError."""
+    """Compare the log's files with the extent, before they are read. Raises CorruptRecord, OSError."""
     if extent is None or extent.segment == 0:
         return
     numbers = {number_of(name): name for name in names}
@@ -82,7 +82,7 @@ def check_files(disk: Disk, folder: str, names: list[str], extent: Extent | None
         raise CorruptRecord(disk.where(f"{folder}/{extent.segment:016x}.log"), 0, wanted, "no such file")
     name = numbers.get(extent.segment)
     if name is None:
-        return  # an older build has gone on since, and has removed it
+        return  # an older build has run since, and has pruned the segment
     file = disk.open(f"{folder}/{name}")
     try:
         size = file.size()
@@ -93,7 +93,7 @@ def check_files(disk: Disk, folder: str, names: list[str], extent: Extent | None
 
 
 def check_end(path: str, number: int, end: int, extent: Extent | None) -> None:
-    """Hold the end of the records of a segment against the extent. Raises CorruptRecord."""
+    """Compare the end of a segment's records with the extent. Raises CorruptRecord."""
     if extent is not None and number == extent.segment and end < extent.end:
         raise CorruptRecord(path, end, f"records up to byte {extent.end}", "nothing behind")
 
@@ -111,7 +111,7 @@ class ExtentFile:
     """The file, open for writing."""
 
     def __init__(self, disk: Disk) -> None:
-        """Make the file if it is not there. Raises OSError."""
+        """Create the file if it is missing. Raises OSError."""
         self._disk = disk
         self.current = read_extent(disk)
         if self.current is None:
@@ -121,7 +121,8 @@ class ExtentFile:
         self._file: DiskFile | None = None
 
     def set(self, segment: int, size: int, end: int) -> None:
-        """Make it durable that the last segment is this one and has that size. Raises OSError."""
+        """Make durable that `segment` is the last, of `size` bytes, with records up to `end`. Raises OSError."""
+        assert 0 <= end <= size, f"records up to {end} in {size} bytes"
         current = self.current
         assert current is not None, "made in __init__"
         extent = Extent(segment, size, end, current.generation + 1)
@@ -132,14 +133,14 @@ class ExtentFile:
         self.current = extent
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def expect_nothing(disk: Disk) -> None:
-    """Make it durable that the log may be missing: it is about to be set aside. Raises OSError."""
+    """Make durable that the log may be missing, before it is set aside. Raises OSError."""
     file = ExtentFile(disk)
     try:
         file.set(0, 0, 0)

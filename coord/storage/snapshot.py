@@ -7,10 +7,10 @@ On disk, all numbers big-endian:
     frame   := length:u32 (1..CHUNK_BYTES_MAX)  crc:u32  bytes
     end     := length:u32 = 0  crc:u32
 
-Every crc is crc32c continued over all frames before it, so a missing, doubled or exchanged frame shows as well as a
-flipped bit. A file is written under another name (`.tmp`), synced, renamed, and the folder synced: whatever ends in
-`.snap` was whole. The newest file that still is whole wins; an older one is the fallback and needs the log behind it,
-which is why the log is pruned only behind the oldest snapshot kept (`Snapshots.log_floor`).
+Every crc is crc32c continued over all frames before it. So it detects a missing, doubled or exchanged frame as well as
+a flipped bit. A file is written under another name (`.tmp`), synced, renamed, and the folder is synced: a file that
+ends in `.snap` was whole once. A node starts from the newest file that is whole. An older one needs the log behind it;
+so the log is pruned only behind the oldest snapshot kept (`Snapshots.log_floor`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from coord.errors import CorruptRecord, StorageError
 
 MAGIC: Final = b"RKSN"
 VERSION: Final = 1
-#: Longest frame that is read; the writer cuts larger chunks.
+#: Longest frame; the writer cuts longer chunks.
 CHUNK_BYTES_MAX: Final = 4 << 20
 #: How many snapshots stay on disk.
 KEEP: Final = 2
-#: The writer collects this much before it calls the disk.
+#: The writer collects this many bytes before it calls the disk.
 WRITE_BYTES: Final = 1 << 20
-#: It syncs this often, so that no write to the log has to wait for the whole file.
+#: The writer syncs after this many bytes, so that no write to the log waits for the whole file.
 SYNC_BYTES: Final = 8 << 20
 
 _FILE_HEADER: Final = struct.Struct(">4sH")
@@ -44,18 +44,18 @@ _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")
 
 
 class SnapshotMeta:
-    """Which state a snapshot holds: everything up to (term, index), with the membership in force there."""
+    """The position of a snapshot: the state after (term, index), and the membership in force there."""
 
     def __init__(self, index: int, term: int, config: bytes, zxid: int = 0, digest: int = 0) -> None:
         self.index = index
         self.term = term
         self.config = config
-        #: Zxid of the last command in it, and the state's digest there (0: not known), for tools and checks.
+        #: Zxid of the last command, and the digest of the state (0: not known), for tools and checks.
         self.zxid = zxid
         self.digest = digest
 
     def name(self) -> str:
-        """File name; sorts by position."""
+        """Return the file name. Names sort by position."""
         return f"{self.index:016x}-{self.term:016x}.snap"
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class SnapshotMeta:
 
 
 def encode_snapshot(meta: SnapshotMeta, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The file's bytes, piece by piece."""
+    """Yield the bytes of the file."""
     yield _FILE_HEADER.pack(MAGIC, VERSION)
     header = _META.pack(meta.index, meta.term, meta.zxid, meta.digest) + meta.config
     crc = crc32c(header)
@@ -102,18 +102,18 @@ class SnapshotReader:
             raise
 
     def chunks(self) -> Iterator[bytes]:
-        """The state, chunk by chunk. Raises CorruptRecord at the first frame that is damaged."""
+        """Yield the state in chunks. Raises CorruptRecord at the first damaged frame."""
         while chunk := self._frame():
             yield chunk
         if self._offset != self._file.size():
             raise CorruptRecord(self._where, self._offset, "the end of the file", "more bytes")
 
     def size(self) -> int:
-        """Bytes of the whole file."""
+        """Return the size of the file in bytes."""
         return self._file.size()
 
     def read_raw(self, offset: int, size: int) -> bytes:
-        """Bytes of the file as they are, for sending it to a peer."""
+        """Return bytes of the file without a check, to send the file to a peer."""
         return self._file.read_at(offset, size)
 
     def close(self) -> None:
@@ -146,8 +146,10 @@ class Snapshots:
     """The snapshot files of one node."""
 
     def __init__(self, disk: Disk, folder: str, *, keep: int = KEEP) -> None:
-        """Create the folder if absent, remove what unfinished writes left, and make durable what is there: the process
-        may have died between giving a snapshot its name and syncing the folder."""
+        """Create the folder if absent, remove unfinished files, and sync the folder.
+
+        An earlier process may have died after it renamed a snapshot, before it synced the folder.
+        """
         self._disk = disk
         self._folder = folder
         self._keep = keep
@@ -158,16 +160,16 @@ class Snapshots:
         disk.sync_folder(folder)
 
     def names(self) -> list[str]:
-        """Finished snapshots, newest first."""
+        """Return the finished snapshots, newest first."""
         return [name for name in reversed(self._disk.names(self._folder)) if _NAME.fullmatch(name)]
 
     def log_floor(self) -> int:
-        """The index up to which the log may be pruned: that of the oldest snapshot kept, 0 without any."""
+        """Return the index up to which the log may be pruned: that of the oldest snapshot kept, 0 without one."""
         names = self.names()
         return int(names[-1][:16], 16) if names else 0
 
     def open_named(self, name: str) -> SnapshotReader:
-        """Open one snapshot. Raises as SnapshotReader."""
+        """Open one snapshot. Raises CorruptRecord, StorageError, OSError."""
         return SnapshotReader(self._disk, f"{self._folder}/{name}")
 
     def open_at(self, index: int) -> SnapshotReader | None:
@@ -178,7 +180,7 @@ class Snapshots:
         return None
 
     def write(self, meta: SnapshotMeta, chunks: Iterable[bytes]) -> None:
-        """Write a snapshot, durable on return. Raises OSError, or what `chunks` raises; nothing of it is left then."""
+        """Write a snapshot, durable on return. Raises OSError, or what `chunks` raises, and removes the file then."""
         draft = SnapshotDraft(self._disk, self._folder, f"{meta.name()}.tmp")
         try:
             waiting: list[bytes] = []
@@ -199,21 +201,21 @@ class Snapshots:
             raise
 
     def receive(self, name: str, peer: int) -> SnapshotDraft:
-        """Begin to collect a snapshot that a peer sends; an unfinished earlier one of its is dropped.
+        """Return a new draft for a snapshot that a peer sends, in place of an unfinished one of that peer and name.
 
-        Raises StorageError for something that is no snapshot's name, OSError.
+        Raises StorageError for a text that is no snapshot's name, OSError.
         """
         if not _NAME.fullmatch(name):
             raise StorageError(f"{name!r} is not the name of a snapshot")
         return SnapshotDraft(self._disk, self._folder, f"{name}.{peer}.tmp")
 
     def set_aside(self, name: str) -> None:
-        """A snapshot that cannot be read gets another name, `….damaged`: it is none any more. Raises OSError."""
+        """Rename a snapshot that cannot be read to `….damaged`, so that it no longer counts. Raises OSError."""
         self._disk.rename(f"{self._folder}/{name}", f"{self._folder}/{name}.damaged")
         self._disk.sync_folder(self._folder)
 
     def retain(self) -> None:
-        """Remove all but the newest `keep`."""
+        """Remove all snapshots but the newest `keep`. Raises OSError."""
         surplus = self.names()[self._keep :]
         for name in surplus:
             self._disk.remove(f"{self._folder}/{name}")
@@ -241,7 +243,7 @@ class SnapshotDraft:
         self.size += len(data)
 
     def sync(self) -> None:
-        """Make durable what is there so far, so that `finish` need not do it all at once. Raises OSError."""
+        """Sync what was appended so far, so that `finish` has less to sync. Raises OSError."""
         assert self._file is not None, "draft is closed"
         self._file.sync()
 
@@ -250,7 +252,8 @@ class SnapshotDraft:
         return SnapshotReader(self._disk, f"{self._folder}/{self._temporary}")
 
     def finish(self, name: str) -> None:
-        """Make the draft durable under its final name."""
+        """Make the draft durable under its final name. Raises OSError."""
+        assert _NAME.fullmatch(name), f"{name!r} is not the name of a snapshot"
         assert self._file is not None, "draft is closed"
         self._file.sync()
         self.close()
@@ -258,7 +261,7 @@ class SnapshotDraft:
         self._disk.sync_folder(self._folder)
 
     def discard(self) -> None:
-        """Give up: on a full disk nothing needs its room more than the log. Whatever cannot be removed now is at the
+        """Remove the draft: on a full disk the log needs the room. A file that cannot be removed now is removed at the
         next start."""
         self.close()
         with contextlib.suppress(OSError):

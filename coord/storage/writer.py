@@ -1,16 +1,16 @@
-"""Who runs the log's writes and syncs: the caller (`InlineWriter`) or a thread of its own (`ThreadWriter`).
+"""Writes and syncs of the log: by the caller (`InlineWriter`) or by a thread of its own (`ThreadWriter`).
 
-Both keep the order in which batches were submitted, and tell how far the disk is by number: `submit` returns 1, 2, 3…
-and `on_persisted(n)` says that everything up to number n is durable. The thread is the default: while the disk works,
-the node goes on reading, answering pings and sending heartbeats, and what arrives meanwhile shares the next sync.
-As long as the disk is fast, and the node writes no snapshot there, handing a write to the thread and back costs more
-than the write. So the caller does it when it has nothing else to do: a node that is alone has nobody to speak to
-meanwhile, and one to which a single thing has happened, and for which one client waits at most, is not likely to miss
-anything. A lone client waits two changes of threads less.
+Both keep the order of submission and number the batches: `submit` returns 1, 2, 3…, and `on_persisted(n)` reports that
+every batch up to n is durable.
 
-Disk full: the batch stays queued and is tried again every `FULL_RETRY_S`; `on_full(True)` tells the node, which stops
-taking writes, and `on_full(False)` when there is room again. Any other failure is final: `on_failed(error)`, and the
-node must stop, because what the disk holds is unknown.
+The thread is the default. While it waits for the disk, the node reads requests, answers pings and sends heartbeats, and
+the batches that arrive in the meantime share the next sync. But on a fast disk the two changes of threads cost more
+than the write. So the caller writes itself if the disk is fast, no snapshot is being written, and the node has nothing
+else to do: it is alone, or this turn brought one event and at most one client waits.
+
+Disk full: the batch stays queued and is retried every `FULL_RETRY_S`. `on_full(True)` tells the node to reject writes,
+`on_full(False)` to accept them again. Any other failure is final: after `on_failed(error)` the node must stop, because
+what the disk holds is unknown.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from coord.storage.records import Batch
 from coord.storage.wal import Wal
 
 FULL_RETRY_S: Final = 0.5
-#: A disk is fast after so many writes in a row of which each took no longer than this; a slower one asks for as many
-#: more as it took times longer, so a disk that stalls now and then is left to the thread.
+#: A disk is fast after FAST_IN_A_ROW writes in a row of at most FAST_S each. A write that took n times as long demands
+#: n more fast ones, so the thread serves a disk that stalls now and then.
 FAST_S: Final = 0.001
 FAST_IN_A_ROW: Final = 16
 _FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WriterEvents(Protocol):
-    """What a writer tells its node, always on the node's thread."""
+    """What a writer reports to its node, always on the node's thread."""
 
     def on_persisted(self, number: int) -> None:
         """Every batch up to `number` is durable."""
@@ -46,7 +46,7 @@ class WriterEvents(Protocol):
         ...
 
     def on_failed(self, error: Exception) -> None:
-        """The log cannot go on; no batch will be reported as durable any more."""
+        """The log has failed. No further batch will be reported as durable."""
         ...
 
 
@@ -54,23 +54,23 @@ class LogWriter(Protocol):
     """The node's view of its log."""
 
     def start(self, events: WriterEvents) -> None:
-        """Begin; before this nothing may be submitted."""
+        """Report to `events` from now on. Call this before `submit`."""
         ...
 
     def submit(self, batch: Batch) -> int:
-        """Queue a batch; its number."""
+        """Queue a batch and return its number."""
         ...
 
     def flush(self) -> None:
-        """Begin to write what was submitted. Called once per turn; may call back before it returns."""
+        """Begin to write the queued batches. Called once per turn; may call back before it returns."""
         ...
 
     def prune(self, index: int) -> None:
-        """Some time soon drop segments with nothing above `index`."""
+        """Remove segments with nothing above `index`, at a time of the writer's choice."""
         ...
 
     def close(self) -> None:
-        """Write what was submitted, then close the log."""
+        """Write the queued batches, then close the log."""
         ...
 
 
@@ -134,11 +134,11 @@ class InlineWriter:
 
 
 class ThreadWriter:
-    """One thread that writes and syncs; two eventfds carry the wake-ups.
+    """A thread that writes and syncs, and two eventfds that wake it and the node.
 
-    The node's loop watches `done_fd` and calls `collect` when it is readable; everything else about the thread is
-    private. The queue needs no lock: append and popleft of a deque are atomic. `_turn` is held by whoever writes: the
-    thread, or the caller of `flush` where `may_wait` says so and the disk is fast.
+    The node's loop watches `done_fd` and calls `collect` when it is readable. The queue needs no lock: append and
+    popleft of a deque are atomic. The lock `_turn` belongs to the side that writes: the thread, or the caller of
+    `flush` if `may_wait()` is true and the disk is fast.
     """
 
     def __init__(self, wal: Wal, may_wait: Callable[[], bool] | None = None) -> None:
@@ -155,7 +155,7 @@ class ThreadWriter:
         self._is_closing = False
         self._is_wakened = True
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
-        #: Readable when the thread has something to tell.
+        #: Readable when the thread has reports for `collect`.
         self.done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._reports: deque[tuple[str, int, Exception | None]] = deque()
         self._stop_waiting = threading.Event()
@@ -175,7 +175,7 @@ class ThreadWriter:
         return self._submitted
 
     def flush(self) -> None:
-        """See `LogWriter.flush`: wakes the thread, or does its work."""
+        """See `LogWriter.flush`. Wake the thread, or do its work."""
         if self._is_wakened:
             return
         self._is_wakened = True
@@ -183,7 +183,7 @@ class ThreadWriter:
             os.eventfd_write(self._wake_fd, 1)
 
     def _write_here(self) -> bool:
-        """Write what waits, if the caller should and may; False if it is left to the thread."""
+        """Write the queued batches on the caller's thread. Return False if they are left to the writer's thread."""
         if self._may_wait is None or self._fast < FAST_IN_A_ROW or not self._may_wait():
             return False
         if not self._turn.acquire(blocking=False):
@@ -192,7 +192,7 @@ class ThreadWriter:
             if self._has_failed:
                 return True
             batches = list(self._queue)
-            if not batches:  # the thread has taken them with what it was writing
+            if not batches:  # the thread has written them with earlier ones
                 return True
             try:
                 self._write(batches)
@@ -200,7 +200,7 @@ class ThreadWriter:
                 if error.errno in _FULL_ERRORS:
                     return False
                 self._fail(error)
-            except Exception as error:  # as on the thread: the node hears of it and stops
+            except Exception as error:  # as on the thread: report it, and the node stops
                 self._fail(error)
             else:
                 self._queue.clear()
@@ -216,7 +216,7 @@ class ThreadWriter:
         os.eventfd_write(self._wake_fd, 1)
 
     def collect(self) -> None:
-        """Hand the thread's reports to the node; called on the node's thread when `done_fd` is readable."""
+        """Pass the thread's reports on to the node. Called on the node's thread when `done_fd` is readable."""
         try:
             os.eventfd_read(self.done_fd)
         except BlockingIOError:
@@ -239,7 +239,7 @@ class ThreadWriter:
             events.on_persisted(persisted)
 
     def close(self) -> None:
-        """See `LogWriter.close`. Waits for the thread, except when the disk is full: then what waits is given up."""
+        """See `LogWriter.close`. Wait for the thread. On a full disk the queued batches are given up."""
         self._is_closing = True
         self._stop_waiting.set()
         os.eventfd_write(self._wake_fd, 1)
@@ -260,23 +260,23 @@ class ThreadWriter:
                         if not self._write_waiting():
                             return
                         self._report("persisted", self._done, None)
-                    # Read once: the next one may be asked for at any time.
+                    # Read once: the node's thread may set it at any time.
                     prune_to = self._prune_to
                     if prune_to != self._pruned_to and not self._has_failed:
                         self._pruned_to = prune_to
                         self._wal.prune(prune_to)
                 if self._is_closing and (self._has_failed or not self._queue):
                     return
-        except Exception as error:  # the named boundary: whatever it is, the node hears of it and stops
+        except Exception as error:  # the named boundary: report it, and the node stops
             self._fail(error)
             os.eventfd_write(self.done_fd, 1)
 
     def _write(self, batches: list[Batch]) -> None:
-        """Make `batches` durable as one record, and learn how fast the disk is. Whoever calls it holds `_turn`."""
+        """Make `batches` durable as one record, and measure the disk. The caller holds `_turn`."""
         began = time.monotonic()
         self._wal.write(batches)
         took = time.monotonic() - began
-        # One that was a little slow does not excuse one that was much slower, and not long ago.
+        # A slightly slow write must not shorten the penalty of a much slower one before it.
         self._fast = self._fast + 1 if took <= FAST_S else min(self._fast, -int(took / FAST_S))
         self._done += len(batches)
 
@@ -285,7 +285,7 @@ class ThreadWriter:
         self._reports.append(("failed", 0, error))
 
     def _write_waiting(self) -> bool:
-        """Write all that waits as one record; False when it was given up, closing while the disk is full."""
+        """Write the queued batches as one record. Return False if they are given up: closed while the disk is full."""
         batches = [self._queue.popleft() for _ in range(len(self._queue))]
         was_full = False
         while True:
