@@ -197,7 +197,7 @@ class SimulatedCluster:
                 try:
                     server.service.validate()
                 except AssertionError as error:
-                    raise Violation(f"{server.host}: {error}") from error
+                    self.observer.violated(f"{server.host}: {error}")
         for master in self.masters:
             if master.process is not None:
                 master.validate()
