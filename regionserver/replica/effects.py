@@ -38,7 +38,7 @@ class WriteStep(msgspec.Struct):
 
 
 class ReadBack(msgspec.Struct):
-    """Read the transition (and the region's record) again: a step was refused, or nobody knows whether it was taken.
+    """Read the transition and the region's record again, after a step that was refused or whose answer was lost.
 
     Answered by `read_back`.
     """

@@ -76,7 +76,7 @@ ANSWER_WITHIN_MS_MAX: Final = 60_000
 
 
 class HostReactor(TimerReactor, ThreadReactor):
-    """What is used of a reactor: timers, and a way in for threads."""
+    """The part of a reactor that Host uses: timers, and calls from threads."""
 
 
 class _Batch:
@@ -93,6 +93,7 @@ class _Batch:
 
     def decided(self, at: int, result: OrderResult) -> None:
         """One more order has come to its end."""
+        assert result.outcome is not OrderOutcome.STARTED, f"{result} is not an end"
         if self.results[at] is None:
             self.results[at] = result
             self.missing -= 1
@@ -160,6 +161,7 @@ class Host:
 
     def begin(self, me: Incarnation, store: Store) -> None:
         """A session has begun and `me` is registered."""
+        assert self._store is None, "a session begins before the former one has ended"
         self.replicas.rejoined(me)
         self._store = store
         self._steps = StepWriter(self._reactor, store, self._paths, self, self._fatal)
@@ -178,6 +180,7 @@ class Host:
 
     def set_serving(self, is_serving: bool) -> None:
         """The lease has begun or ended."""
+        assert self._store is not None or not is_serving, "regions are served without a session"
         if is_serving != self.is_serving:
             self.is_serving = is_serving
             self._opener.serving_changed(is_serving)
@@ -249,7 +252,7 @@ class Host:
         return OrderResults(results)
 
     def hosted(self, limit: int = 0) -> list[HostedReplica]:
-        """What is here, as the server itself sees it."""
+        """Return the replicas on this server and the failed opens that are remembered."""
         self.replicas.forget_failures(self._clock.wall_ms() - FAILURES_SHOWN_MS)
         return self.replicas.hosted(limit)
 
@@ -266,7 +269,7 @@ class Host:
         return is_news
 
     def phases_now(self) -> dict[Phase, int]:
-        """How many replicas are in each phase."""
+        """Return the number of replicas in each phase."""
         return self.replicas.phases()
 
     def phases(self) -> dict[Phase, int]:
@@ -340,6 +343,7 @@ class Host:
         self._is_preparing = True
 
         def prepared(result: object) -> None:
+            assert self._is_preparing, "an answer to a batch that was not prepared"
             self._is_preparing = False
             if isinstance(result, Exception) and len(jobs) > 1:
                 log.warn("{count} regions could not be prepared together: {error}", count=len(jobs), error=result)
@@ -362,6 +366,8 @@ class Host:
         )
 
     def _open(self, job: OpenRegion, opening: Opening, *, is_prepared: bool) -> None:
+        assert opening.region.region_id == job.key[0], f"{opening.region.region_id} is opened for {job.key[0]}"
+
         def open_it() -> float:
             began_s = time.perf_counter()
             if not is_prepared:
@@ -398,6 +404,8 @@ class Host:
         self._drain()
 
     def _close(self, job: CloseRegion) -> None:
+        assert job.region.region_id == job.key[0], f"{job.region.region_id} is closed for {job.key[0]}"
+
         def close_it() -> float:
             began_s = time.perf_counter()
             self._opener.close(job.region, job.key[1])
@@ -465,6 +473,7 @@ class Host:
         reading = store.multi_read([GetData(transition), GetData(region)])
 
         def read(results: list[ReadResult]) -> None:
+            assert len(results) == 2, f"two znodes were asked for, {len(results)} came"
             if self._store is store:
                 seen = _record(results[0], znodes.decode_transition, transition)
                 take(seen, _record(results[1], znodes.decode_region, region))
@@ -477,6 +486,7 @@ class Host:
         store = self._store
         if store is None:
             return
+        assert effect.holder != self.replicas.me, f"this server asks whether it is alive: {effect.key}"
         path = self._paths.server(effect.holder.uuid)
         store.sync(path).addErrback(lambda _failure: None)
         reading = store.multi_read([GetData(path)])

@@ -66,8 +66,6 @@ class Replicas:
         #: Replicas to report with the next heartbeat, because they came, went or changed.
         self._changed: dict[Key, None] = {}
 
-    # --- reading ---
-
     def __len__(self) -> int:
         return len(self._replicas)
 
@@ -100,8 +98,7 @@ class Replicas:
 
     def hosted(self, limit: int = 0) -> list[HostedReplica]:
         """Return replicas and remembered failures, sorted by region id and replica; `limit` 0: all."""
-        shown = [one.hosted() for one in self._replicas.values()]
-        shown += self._finished.failures()
+        shown = [*(one.hosted() for one in self._replicas.values()), *self._finished.failures()]
         shown.sort(key=lambda one: (one.region_id, one.replica))
         return shown[:limit] if limit else shown
 
@@ -191,11 +188,10 @@ class Replicas:
         if treatment is Treatment.BEGIN:
             replica.ticket = self._number()
             self._advance(replica, Event.CLOSE_ORDERED, now_ms)
+        if treatment in (Treatment.BEGIN, Treatment.JOIN):
             return replica.ticket
         if treatment is Treatment.WAIT:
             return self._wait(replica, order, epoch)
-        if treatment is Treatment.JOIN:
-            return replica.ticket
         assert treatment is Treatment.REFUSE, f"an order to close {replica}: {treatment}"
         return _result(key, OrderOutcome.REFUSED, replica.version, f"it is {replica.phase}")
 
@@ -271,6 +267,7 @@ class Replicas:
         if replica is None or replica.step is None:
             return
         replica.error = error
+        assert number > 0, f"{replica} awaits no answer"
         replica.refusals += is_refused
         replica.step_number = self._number()
         self._effects.append(ReadBack(key, replica.step_number, replica.region.table_id))
@@ -383,6 +380,7 @@ class Replicas:
         for replica in list(self._replicas.values()):
             replica.step, replica.step_number = None, 0
             self._advance(replica, Event.SESSION_LOST, now_ms, "this server has lost its session")
+        assert all(one.phase is Phase.DROPPING for one in self._replicas.values()), "replicas outlive their session"
 
     def rejoined(self, me: Incarnation) -> None:
         """Begin a new incarnation. No replica of the former one may be left."""
@@ -549,6 +547,7 @@ class Replicas:
         self._advance(replica, Event.STEP_LOST, now_ms, f"the transition is {there} ({replica.error})")
 
     def _decide(self, replica: LocalReplica, outcome: OrderOutcome, error: str = "") -> OrderResult:
+        assert outcome is not OrderOutcome.STARTED, f"the order for {replica} has ended"
         result = _result(replica.key, outcome, replica.version, error)
         if replica.ticket:
             self._effects.append(Decided(replica.ticket, result))

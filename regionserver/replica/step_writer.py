@@ -40,7 +40,7 @@ IN_FLIGHT_MAX: Final = 4
 
 
 class Store(Protocol):
-    """What is used of a session: the methods of `coord.client.session.ZkClient`."""
+    """The methods of `coord.client.session.ZkClient` that are used here."""
 
     def multi(self, operations: list[WriteOp]) -> Deferred[list[WriteResult]]: ...
     def multi_read(self, operations: list[ReadOp]) -> Deferred[list[ReadResult]]: ...
@@ -49,13 +49,13 @@ class Store(Protocol):
 
 
 class TimerReactor(Protocol):
-    """What is used of a reactor."""
+    """The part of a reactor that StepWriter uses."""
 
     def callLater(self, delay: float, f: Callable[..., object], *args: object) -> IDelayedCall: ...
 
 
 class Outcomes(Protocol):
-    """Who hears what became of the steps."""
+    """Receiver of the results of steps."""
 
     def step_done(self, step: WriteStep, version: int, region_version: int, zxid: int) -> None:
         """The step was taken; versions of the two znodes after it (-1: that one was not written), and its zxid.
@@ -96,6 +96,8 @@ class StepWriter:
 
     def write(self, step: WriteStep) -> None:
         """Send the step with the others of this turn."""
+        assert step.number > 0, f"nothing awaits the step {step.cause} of {step.key}"
+        assert not self._is_stopped, f"the step {step.cause} of {step.key} comes after the session"
         operations = self._operations(step)
         # Checks cost little, and come on top of this.
         size = sum(len(one.data) for one in operations if isinstance(one, Create | SetData))
@@ -110,6 +112,8 @@ class StepWriter:
         self._queue.clear()
 
     def _operations(self, step: WriteStep) -> list[WriteOp]:
+        assert (step.record.region_id, step.record.replica) == step.key, f"{step.key} writes {step.record.key}"
+        assert step.before is None or step.version >= 0, f"{step.key} sets a znode at version {step.version}"
         path = self._paths.transition(*step.key)
         value = znodes.encode(step.record)
         operations: list[WriteOp] = [Create(path, value) if step.before is None else SetData(path, value, step.version)]
@@ -139,6 +143,7 @@ class StepWriter:
             self._send(steps, operations)
 
     def _send(self, steps: list[WriteStep], operations: list[WriteOp]) -> None:
+        assert 0 < len(steps) <= STEPS_MAX, f"{len(steps)} steps in one multi"
         self._in_flight += 1
         self.multis += 1
         self.steps += len(steps)
@@ -150,6 +155,7 @@ class StepWriter:
 
     def _taken(self, results: list[WriteResult], steps: list[WriteStep], at: int, count: int) -> None:
         self._in_flight -= 1
+        assert self._in_flight >= 0, "more answers than multis"
         if self._is_stopped:
             return
         assert len(results) == count, f"{count} operations, {len(results)} results"
@@ -166,10 +172,12 @@ class StepWriter:
             elif step.region_version >= 0:
                 at += 1
             self._outcomes.step_done(step, version, region_version, zxid)
+        assert at == count, f"{count} operations, {at} belong to steps"
         self._settle()
 
     def _not_taken(self, failure: Failure, steps: list[WriteStep]) -> None:
         self._in_flight -= 1
+        assert self._in_flight >= 0, "more answers than multis"
         if self._is_stopped:
             return
         error = failure.value
