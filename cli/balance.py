@@ -28,7 +28,7 @@ def balance() -> None:
 @global_options
 @click.pass_obj
 def status(given: Globals) -> None:
-    """Whether the balancer is on, what holds it up, what its last round did."""
+    """Show whether the balancer is on, what holds it up, and what its last round did."""
     with open_cluster(given) as cluster:
         report = _ask(cluster, messages.Balance())
     if given.json:

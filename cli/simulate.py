@@ -28,7 +28,7 @@ FOLDER: Final = Path("rk-simulations")
 
 
 class SimulationReport(msgspec.Struct):
-    """What `--json` prints."""
+    """The report of `--json`."""
 
     ok: bool
     drill: str

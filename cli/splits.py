@@ -29,7 +29,7 @@ class SizedKey(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """Where to cut, and how much lies between the cuts.
+    """Split keys, and the amount of data between them.
 
     `keys` has one element less than `sizes_bytes`: region 0 is ["", keys[0]), the last one [keys[-1], "").
     """

@@ -285,7 +285,7 @@ def rename(given: Globals, name: str, new_name: str, request_id: str | None) -> 
 
 @contextlib.contextmanager
 def usage_faults() -> Iterator[None]:
-    """What the user has written does not make sense: said in one line."""
+    """Turn a value error into a usage error of one line."""
     try:
         yield
     except ValueError as error:
@@ -490,7 +490,7 @@ def regions_table(found: messages.Regions, names: Names) -> Group:
 
 
 def replica_state(replica: messages.ReplicaStatus, region: RegionRecord | None = None) -> str:
-    """One word for where a replica stands; `region` tells whether it is closed on purpose."""
+    """Return one word for the state of a replica; `region` shows whether it is closed on purpose."""
     if replica.transition is not None:
         return "PARKED" if replica.transition.parked else replica.transition.state.value
     if replica.server is not None:
@@ -544,7 +544,7 @@ def list_deleted(given: Globals) -> None:
 
 
 def fate(table: TableRecord, now_ms: int) -> str:
-    """What becomes of the rows of a deleted table."""
+    """Return what becomes of the rows of a deleted table."""
     if table.purging_ms:
         return "are being removed"
     if not table.finished_ms:

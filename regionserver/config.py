@@ -31,7 +31,7 @@ def parse_address(text: str, what: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a region server is told at start. Raises ConfigError when the values cannot be right."""
+    """Settings of a region server. Raises ConfigError for values that cannot be right."""
 
     #: The store's clients' addresses, "host:port,host:port".
     store: str

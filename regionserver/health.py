@@ -77,7 +77,7 @@ class ServerHealth:
             self._unserving_since_s = self._now_s()
 
     def reasons(self, why_unserving: str, closing_s: float) -> list[str]:
-        """Return what is wrong, in words; nothing: this server is well.
+        """Return the reasons why this server is not healthy, in words; [] if it is healthy.
 
         `why_unserving` says why it does not serve if it does not; `closing_s`: for how long the regions of a lost
         session have been closing.

@@ -121,7 +121,7 @@ class RegionOpener(ABC):
         return [], []
 
     def schema_changed(self, region: RegionRecord, replica: int, schema_version: int) -> None:  # noqa: B027 - optional
-        """The table of a replica that is open has a later schema, which is in the table's record (DD-07).
+        """Take note of a later schema version of an open replica's table; the schema is in the table's record (DD-07).
 
         On the reactor's thread: take note, and return. The server has told the master that it follows as soon as the
         order is here; a service that cannot go on under the former schema has to stop it by itself.

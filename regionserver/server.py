@@ -455,7 +455,7 @@ class RegionServer:
         return await membership.read_epoch()
 
     def _epoch_begun(self, epoch: int) -> None:
-        """The store says that this epoch has begun."""
+        """Adopt an epoch that the store has confirmed."""
         if epoch > self._epoch:
             log.info("commands come from epoch {epoch} now", epoch=epoch)
             self._epoch = epoch
@@ -476,7 +476,7 @@ class RegionServer:
         return "", ""
 
     def _holds(self) -> bool:
-        """Whether requests for regions may be answered now. Any thread."""
+        """Return whether requests for regions may be answered now. Any thread."""
         return not self._is_stopping and self._host.is_serving and self._lease.holds(self._boot_s())
 
     # --- what heartbeats tell (regionserver.session.heartbeats.Host) ---

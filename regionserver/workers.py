@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ThreadReactor(Protocol):
-    """What is used of a reactor."""
+    """The part of a reactor that Workers uses."""
 
     def callFromThread(self, f: Callable[..., object], *args: object) -> None: ...
 

@@ -65,7 +65,7 @@ def as_variables(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def kazoo_options(access: StoreAccess) -> dict[str, Any]:
-    """What KazooClient is told. Raises ConfigError."""
+    """Return the arguments of KazooClient. Raises ConfigError."""
     acl = [ACL(line.perms, Id(line.scheme.decode(), line.id.decode())) for line in access.acl()]
     options: dict[str, Any] = {"default_acl": acl, "connection_retry": RECONNECT}
     if access.tls_ca is not None:

@@ -91,7 +91,7 @@ def root_of(given: Globals) -> str:
 
 
 def is_answering(address: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
-    """Whether anything accepts a TCP connection there."""
+    """Return whether the address accepts a TCP connection."""
     with contextlib.suppress(OSError), socket.create_connection(split_address(address), timeout=timeout_s):
         return True
     return False
@@ -269,7 +269,7 @@ class Cluster:
         return found
 
     def exists(self) -> bool:
-        """Whether a RegionKeeper cluster has ever run below this root."""
+        """Return whether a RegionKeeper cluster has ever run below this root."""
         return self.client.exists(self.layout.epoch) is not None
 
     def require(self) -> None:
@@ -405,7 +405,7 @@ class _NoStore:
 
 
 class MastersAlone(Cluster):
-    """A cluster of which only masters are known: what they tell has to do."""
+    """A cluster of which only masters are known. Everything comes from their answers."""
 
     def __init__(self, masters: Sequence[str], cluster_id: str = "") -> None:
         super().__init__(_NoStore(), "", DEFAULT_ROOT, masters=masters, cluster_id=cluster_id)
@@ -447,7 +447,7 @@ class MastersAlone(Cluster):
 
 
 def _if_active(master: MasterRecord) -> ActiveRecord | None:
-    """The active master, if this is the one, as it says itself."""
+    """Return the active master if this one is active; None if it is a standby or does not answer."""
     address = (master.host, master.port)
     try:
         status = call_blocking(address, messages.GetMasterStatus(), _PROBE_TIMEOUT_S, expect=messages.MasterStatus)
@@ -459,7 +459,7 @@ def _if_active(master: MasterRecord) -> ActiveRecord | None:
 
 
 def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
-    """What to tell the user about a call that a master or server refused."""
+    """Return the error for the user about a call that a master or server refused."""
     text = error.message or error.code
     if error.code == messages.NOT_FOUND:
         return NotFoundError(text, error.hint or _way_out(error.code, message))
@@ -472,7 +472,7 @@ def refusal(error: RpcError, message: msgspec.Struct) -> CliError:
 
 
 def _way_out(code: str, message: msgspec.Struct) -> str:
-    """What to do about a refusal of which the master says no more than the reason."""
+    """Return the hint for a refusal."""
     table = getattr(message, "table", "")
     name = getattr(message, "name", None) or table
     if code == messages.WRONG_CLUSTER:
@@ -569,7 +569,7 @@ def ask_active(cluster: Cluster, message: msgspec.Struct, expect: type[T], timeo
 
 
 def is_alive(server: ServerRecord, timeout_s: float = 1.5) -> bool:
-    """Whether a server's process answers now: its session may outlive it by seconds."""
+    """Return whether a server's process answers now. Its session may outlive the process by seconds."""
     try:
         ask_server(server, messages.GetServerStatus(), messages.ServerStatus, timeout_s)
     except RpcError:

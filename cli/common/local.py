@@ -112,7 +112,7 @@ class LocalCluster(msgspec.Struct):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What the user asked `rk up` for."""
+    """Shape of the cluster that `rk up` was asked for."""
 
     store_nodes: int
     masters: int
@@ -250,7 +250,7 @@ def read_super(data_dir: Path) -> str:
 
 
 def digest_of(credential: str) -> str:
-    """What a store is told of a `USER:PASSWORD`: the user, and base64 of the SHA-1 of both."""
+    """Return the digest form of `USER:PASSWORD` for the store: the user, and base64 of the SHA-1 of both."""
     digest = hashlib.sha1(credential.encode(), usedforsecurity=False).digest()
     return f"{credential.partition(':')[0]}:{base64.b64encode(digest).decode()}"
 
@@ -273,7 +273,7 @@ def local_cluster_id(cluster: LocalCluster) -> str:
 
 
 class _Noted(msgspec.Struct):
-    """What a region server's instance.json says of its cluster (`regionserver/session/instance.py`)."""
+    """Return the cluster id in a region server's instance.json (`regionserver/session/instance.py`)."""
 
     cluster_id: str = ""
 
@@ -292,7 +292,7 @@ def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:
 
 
 def read_cluster(data_dir: Path) -> LocalCluster | None:
-    """What runs, or ran last, in `data_dir`; None when no cluster ever did.
+    """Return the cluster that runs, or ran last, in `data_dir`; None if there never was one.
 
     Raises CliError when the file is there and cannot be understood.
     """

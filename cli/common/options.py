@@ -45,7 +45,7 @@ def variable_of(option: str) -> str:
 
 
 class Globals:
-    """What the shared options said; None where the user said nothing."""
+    """Values of the shared options; None for an option that was not given."""
 
     def __init__(self) -> None:
         self.store: str | None = None

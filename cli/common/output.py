@@ -165,7 +165,7 @@ def seconds(value: float) -> str:
 
 
 def invocation(argv: Sequence[str] | None = None) -> str:
-    """How `rk` was called, so that a suggestion can be pasted: by name, by relative path, or as a module."""
+    """Return how `rk` was called, so that a suggestion can be pasted: by name, by relative path, or as a module."""
     program = Path((argv or sys.argv)[0])
     if program.name == "__main__.py":
         return f"{shown(Path(sys.executable))} -m cli"

@@ -196,7 +196,7 @@ class Follower:
         return ObservedTransition(self.clock.now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
 
     def _gone(self, key: str, region_id: str, replica: int, version: int) -> ObservedTransition:
-        """The end of a transition, which perhaps nobody has read: the record then only names the replica."""
+        """Note the end of a transition. If it was never read, the record only names the replica."""
         table_id = self._table_of.get(region_id, "")
         record = TransitionRecord(region_id, table_id, replica, RegionState.OPENED, reason=UNREAD)
         return ObservedTransition(self.clock.now_ms(), key, record, version, exists=False)
@@ -213,7 +213,7 @@ class Follower:
         return [sight for sight in found if sight is not None]
 
     async def _learn_tables(self) -> None:
-        """Which table each region belongs to, for transitions too quick to be read."""
+        """Read the table of each region, for transitions too quick to be read."""
         for table_id in await _or_none(self.client.children(self.layout.tables)) or []:
             for region_id in await _or_none(self.client.children(self.layout.table_regions(table_id))) or []:
                 self._table_of[region_id] = table_id

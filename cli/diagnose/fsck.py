@@ -68,7 +68,7 @@ _ASKED_AT_ONCE: Final = 16
 
 
 class FixResult(msgspec.Struct):
-    """What became of a fix."""
+    """Result of one fix."""
 
     subject: str
     preview: str
@@ -230,7 +230,7 @@ def _list_of(server: ServerRecord) -> messages.OpenList | None:
 
 
 def _directories_of(server: ServerRecord) -> list[str]:
-    """Tables of which the server's shared directory has files; none if the server does not say."""
+    """Return the tables with files in the server's shared directory; empty if the server does not answer."""
     try:
         found = ask_server(server, messages.ListDirectories(server.uuid), messages.Directories, _SERVER_TIMEOUT_S)
     except RpcError:

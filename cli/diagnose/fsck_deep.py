@@ -25,7 +25,7 @@ _NAMED_MAX: Final = 10
 
 
 class Deep(msgspec.Struct):
-    """What was read."""
+    """Counts of what was read."""
 
     regions: int = 0
     rows: int = 0

@@ -84,7 +84,7 @@ class HistoryView:
                 names.remember(one.server, one.detail)
 
     def actor(self, entry: HistoryEntry) -> str:
-        """Who did it: a master by its epoch, a server by its uuid."""
+        """Return the actor of a step: a master by its epoch, a server by its name."""
         if entry.actor == Actor.MASTER.value:
             uuid = self._reigns.get(entry.epoch)
             return self.names.of_uuid(uuid) if uuid else f"master of epoch {entry.epoch}"

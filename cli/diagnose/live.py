@@ -29,7 +29,7 @@ class InTransition(NamedTuple):
 
 
 class Board:
-    """What is on the screen."""
+    """The content of the screen of `rk watch --live`."""
 
     def __init__(self, names: Names, began_ms: int) -> None:
         self._names = names

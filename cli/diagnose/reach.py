@@ -34,12 +34,12 @@ class Reach(msgspec.Struct):
 
     @property
     def is_well(self) -> bool:
-        """A heartbeat came of late, or nobody can tell."""
+        """Return whether heartbeats arrive in time. A master that could not be asked counts as well."""
         return bool(self.unknown) or 0 <= self.heard_ms <= SILENT_MS
 
 
 def reaches(masters: Sequence[MasterRecord], servers: Sequence[ServerRecord], names: Names) -> list[Reach]:
-    """Every live server with every live master."""
+    """Return the reach of every live server to every live master."""
     found = []
     for master in masters:
         why, heard = "", dict[Incarnation, int]()
@@ -75,12 +75,12 @@ def show(found: Sequence[Reach], console: Console) -> None:
 
 
 def trouble(one: Reach) -> str:
-    """How long ago, in words."""
+    """Return how long ago the last heartbeat came, in words."""
     return "never" if one.heard_ms < 0 else f"{one.heard_ms / 1000:.1f} s ago"
 
 
 def summary(found: Sequence[Reach], server: str) -> str:
-    """How many masters hear a server, of how many that could be asked, and the oldest of those heartbeats."""
+    """Return how many masters get a server's heartbeats, of how many asked, and the age of the oldest heartbeat."""
     known = [one for one in found if one.server == server and not one.unknown]
     heard = [one.heard_ms for one in known if one.is_well]
     age = f", {max(heard) / 1000:.1f} s" if heard else ""

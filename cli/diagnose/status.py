@@ -196,7 +196,7 @@ def _fill(found: Status, cluster: Cluster) -> Names:
 
 
 def _mirror_of(address: str) -> str:
-    """What a standby says of its mirror (FW-01)."""
+    """Return the state of a standby's mirror (FW-01)."""
     try:
         status = call_blocking(
             split_address(address), messages.GetMasterStatus(), _STANDBY_TIMEOUT_S, expect=messages.MasterStatus

@@ -89,14 +89,14 @@ def _table(cluster: Cluster, name: str) -> str:
 
 
 class Wanted(NamedTuple):
-    """Which transitions are shown."""
+    """Filter of the transitions that are shown."""
 
     table: str | None = None
     server: str | None = None
     states: tuple[str, ...] = ()
 
     def fits(self, line: Line) -> bool:
-        """Whether a line is to be shown."""
+        """Return whether a line is shown."""
         if self.table not in (None, line.table) or self.server not in (None, line.server):
             return False
         return not self.states or line.after in self.states

@@ -65,7 +65,7 @@ class LoadOperation(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether its region counts as unavailable meanwhile."""
+        """Return whether the region counts as unavailable meanwhile."""
         return self.outcome != "ok" or self.attempts > 1 or self.ended_s - self.began_s > SLOW_S
 
 
@@ -78,12 +78,12 @@ class Outage(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """How long."""
+        """Return the duration in seconds."""
         return self.ended_s - self.began_s
 
 
 class LoadReport(msgspec.Struct, frozen=True):
-    """What became of a load."""
+    """Result of a load."""
 
     seconds: float
     regions: int
@@ -120,7 +120,7 @@ class _Attempts(threading.local):
 
 
 class _Value(msgspec.Struct):
-    """What a key of the load holds."""
+    """Expected state of one key of the load."""
 
     seq: int
 
@@ -276,7 +276,7 @@ class Load:
         return outcome == "ok"
 
     def _attempted(self, attempt: Attempt) -> None:
-        """The client tells of each attempt in the thread of the call."""
+        """Record one attempt; called by the client in the thread of the call."""
         self._attempts.count += 1
         if attempt.code:
             self._attempts.codes += (attempt.code,)
@@ -284,7 +284,7 @@ class Load:
     # --- judging ---
 
     def _hold(self, region: _LoadedRegion, key: _Key, value: bytes | None) -> None:
-        """What was read against what was acknowledged and what was attempted."""
+        """Compare what was read with what was acknowledged and what was attempted."""
         try:
             seq = 0 if value is None else msgspec.json.decode(value, type=_Value).seq
         except msgspec.DecodeError:

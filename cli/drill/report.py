@@ -120,7 +120,7 @@ EXAMPLES_MAX = 5
 
 
 def check(name: str, violations: Sequence[str], detail: str) -> InvariantCheck:
-    """A check that holds when there is no violation; `detail` says then what was looked at."""
+    """Return a check that holds if there is no violation; `detail` then says what was checked."""
     if not violations:
         return InvariantCheck(name, True, detail)
     return InvariantCheck(name, False, output.count(len(violations), "violation"), list(violations[:EXAMPLES_MAX]))

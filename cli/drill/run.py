@@ -54,7 +54,7 @@ SEEN_LATE_MS: Final = 1000
 
 
 class ClusterUnderTest:
-    """Where drills are done: one cluster, one reactor, for any number of runs one after the other."""
+    """One running cluster and one reactor, for any number of drills one after the other."""
 
     def __init__(self, given: Globals, cluster: Cluster, local: LocalCluster, reactor: ReactorThread) -> None:
         self.given = given
@@ -107,7 +107,7 @@ class Drill:
         return time.monotonic() - self._began_s
 
     def figure(self, name: str, seconds: float, meaning: str) -> None:
-        """Note a duration and say it."""
+        """Record a duration and print it."""
         self.figures.append(Figure(name, round(seconds, 3), "s", meaning))
         self.say(f"{name}: {output.seconds(seconds)}")
 
@@ -193,7 +193,7 @@ class Drill:
     # --- the load ---
 
     def begin(self) -> None:
-        """Note who runs, start the load, and let it run for as long as the seed says."""
+        """Record the daemons' pids, start the load, and let it run for as long as the seed says."""
         self._pids = {name: one.pid for name, one in self.daemons().items()}
         warm_up_s = WARM_UP_S + WARM_UP_MORE_S * self.rng.random()
         self.traffic = Running(self.cluster.hosts, self.cluster.layout.root, self.cluster.access)
@@ -249,7 +249,7 @@ class Drill:
             self._news.wait(_PAUSE_S)
 
     def membership(self, what: str, since_ms: int, *, address: str = "", not_uuid: str = "") -> int | None:
-        """When `what` happened first at or after `since_ms`; None if it has not."""
+        """Return when `what` first happened at or after `since_ms`; None if it has not."""
         for one in list(self.follower.memberships):
             fits = one.what == what and one.at_ms >= since_ms and address in ("", one.address)
             if fits and (not not_uuid or one.uuid != not_uuid):
@@ -261,7 +261,7 @@ class Drill:
         return [change for change in list(self.follower.history.changes) if change.at_ms >= since_ms]
 
     def status(self) -> messages.MasterStatus | None:
-        """The active master's figures; None while nobody is active."""
+        """Return the active master's figures; None while no master is active."""
         try:
             return self.cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus, timeout_s=1.0)
         except CliError:
@@ -296,7 +296,7 @@ class Drill:
         return found
 
     def _wait_healthy(self) -> messages.MasterStatus:
-        """Everybody runs and is registered, every region is open. Raises CliError that says what is not so."""
+        """Wait until every daemon runs and every region is open. Raises CliError that names what is missing."""
         began_s = time.monotonic()
         while True:
             why = self._ailment()
@@ -317,7 +317,7 @@ class Drill:
         raise CliError(f"the cluster is not well before the drill: {why}", f"Nothing was touched. {where}")
 
     def _ailment(self) -> str:
-        """Which daemon is not there, "" if all are."""
+        """Return what is missing of the daemons, in words; "" if all run and are registered."""
         for one in self.daemons().values():
             if not one.pid:
                 return f"{one.name} does not run ({one.status})"
@@ -464,7 +464,7 @@ def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:
 
 
 def moves_of(changes: list[Change]) -> dict[str, list[Span]]:
-    """When each region was moving, in seconds; at the earliest, since a step is seen only after it has happened."""
+    """Return when each region was moving, in seconds; each span begins early, as steps are seen late."""
     seen = [(key, start_ms, end_ms) for key, start_ms, end_ms in spans(changes)]
     unseen = [
         (change.key, change.at_ms, change.at_ms)

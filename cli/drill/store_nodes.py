@@ -21,7 +21,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 def leader(drill: Drill) -> str:
-    """Name of the node that leads. Raises CliError when none says so."""
+    """Return the name of the leader. Raises CliError if no node leads."""
     found = leader_but(drill, "")
     if found is None:
         raise CliError("no store node says that it leads", "`rk status` shows the store's nodes.")
@@ -35,7 +35,7 @@ def leader_but(drill: Drill, excluded: str) -> str | None:
 
 
 def is_serving(node: Daemon) -> bool:
-    """Whether it has a leader, or leads."""
+    """Return whether the node leads or has a leader."""
     return store_role(node.address) in SERVING_ROLES
 
 

@@ -82,7 +82,7 @@ class Running:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a load at all."""
+        """Return whether a load runs."""
         return bool(self._loads)
 
     def now_s(self) -> dict[str, float]:
@@ -90,7 +90,7 @@ class Running:
         return {name: load.now_s() for name, load in self._loads.items()}
 
     def operations(self) -> dict[str, list[LoadOperation]]:
-        """What was asked so far, by table."""
+        """Return the operations so far, by table."""
         return {name: list(load.operations) for name, load in self._loads.items()}
 
     @property

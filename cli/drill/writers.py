@@ -133,7 +133,7 @@ class Writers:
         self._drill.on_reactor(end)
 
     def _give_up(self) -> None:
-        """The drill ends: unless the writes have been judged, nobody will ask for them any more."""
+        """End the writers; delete their znodes unless the writes have been checked."""
         self.stop()
         if not self._is_checked:
             self._clean_up()

@@ -72,7 +72,7 @@ def census_now(given: Globals) -> Now:
 
 
 class PlanOrder(NamedTuple):
-    """What is to be handed over: the moves, with what is to be told about them."""
+    """The moves that are handed to the master, with the notes for the user."""
 
     difference: Difference
     now: Now
@@ -258,7 +258,7 @@ def _record(cluster: Cluster, plan_id: str) -> PlanRecord | None:
 
 
 def _follow(cluster: Cluster, record: PlanRecord, display: Display) -> PlanRecord:
-    """Watch the record until the plan has ended, whoever is active."""
+    """Watch the plan's record until the plan has ended, across failovers."""
     display.begin("move", "regions are moved", record.handed)
     with contextlib.suppress(KeyboardInterrupt):
         while record.state is PlanState.APPLYING:

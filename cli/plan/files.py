@@ -57,13 +57,13 @@ class Artefact:
 
     @property
     def verdict(self) -> PlanVerdict:
-        """Which rules the plan breaks on its own input, whatever its manifest says. Raises PlanError."""
+        """Check the plan against its own input and return the rules that it breaks. Raises PlanError."""
         if self._verdict is None:
             self._verdict = judge(self.problem, self.plan.rows)
         return self._verdict
 
     def name(self, server_id: str) -> str:
-        """What people call a server."""
+        """Return the name of a server as the operator knows it."""
         known = self.manifest.names.get(server_id, server_id)
         return known if len(known) <= _ID_WHOLE else known[:_ID_SHOWN]
 

@@ -75,7 +75,7 @@ BROKEN: Final[Mapping[str, str]] = {
 
 
 def shortcomings(stats: Stats, verdict: PlanVerdict) -> list[str]:
-    """What of the input could not be used, and what of the plan could not be had, in sentences."""
+    """Return what could not be used of the input and what the plan does not reach, as sentences."""
     found = [f"set aside: {number} x {REASONS[reason]}" for reason, number in stats.ignored.items()]
     if stats.degraded:
         found.append("degraded: more than a twentieth of the block rows could not be used, so locality is doubtful")

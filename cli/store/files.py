@@ -114,7 +114,7 @@ class _LogPrinter:
         self.entries = 0
 
     def range_text(self) -> str:
-        """What the log holds."""
+        """Return the range of entries that the log holds."""
         return f"the log holds {self._first_index} to {self._last_index}" if self._first_index else "the log holds none"
 
     def record(self, where: str, record: LogRecord) -> None:
@@ -154,7 +154,7 @@ class _LogPrinter:
 
 
 def _marker(item: HardStateItem | BaseItem | SegmentItem) -> dict[str, Any]:
-    """What is in the log beside entries."""
+    """Return the fields of a log record that is not an entry; `line` is for people."""
     if isinstance(item, HardStateItem):
         return {"item": "hard state", "term": item.term, "vote": item.vote,
                 "line": f"term {item.term}, vote for {item.vote or 'nobody'}"}  # fmt: skip

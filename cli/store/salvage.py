@@ -59,7 +59,7 @@ def backup_stopped(directory: Path, file: Path, *, committed_only: bool, as_json
 
 
 def _explained(found: Salvaged) -> list[str]:
-    """What the backup contains, in words."""
+    """Return the content of the backup in words."""
     lines = [f"holds: {_parts(found)}"]
     if found.is_committed():
         lines.append("committed: all of it")

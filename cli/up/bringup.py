@@ -311,7 +311,7 @@ class BringUp:
                 self._check_enough(news)
 
     def tell(self, news: News) -> None:
-        """Show one end: a line, and the log's last lines unless somebody asked for it; or one restart."""
+        """Show the end of a daemon, with the last lines of its log unless the end was ordered; or one restart."""
         daemon = news.daemon
         if isinstance(news, NotStarted):
             self._display.say(
@@ -366,7 +366,7 @@ class BringUp:
     # --- down ---
 
     def stop(self) -> bool:
-        """Stop everything in order: clean mark, masters, servers, the store last; whatever is late is killed.
+        """Stop everything in order: clean-shutdown record, masters, servers, store. Kill daemons that are late.
 
         Returns whether all ended in time.
         """
@@ -386,7 +386,7 @@ class BringUp:
         return not late
 
     def _announce(self) -> None:
-        """Have the active master write the clean mark, if there is one."""
+        """Let the active master record a clean shutdown, if there is an active master."""
         for master in self._local.masters:
             if not is_answering(master.address):
                 continue
@@ -409,7 +409,7 @@ def _now() -> str:
 
 
 def store_role(address: str, timeout_s: float = 1.0) -> str:
-    """`leader`, `follower`, `standalone` as a store node's `srvr` says; "" when it does not serve."""
+    """Return `leader`, `follower` or `standalone` from a store node's `srvr`; "" if the node does not serve."""
     for line in four_letter(address, "srvr", timeout_s).splitlines():
         if line.startswith("Mode:"):
             return line.partition(":")[2].strip()
@@ -417,7 +417,7 @@ def store_role(address: str, timeout_s: float = 1.0) -> str:
 
 
 def _rules(active: ActiveRecord) -> bool:
-    """Whether the process at that address believes itself to be the active master."""
+    """Return whether the master at that address reports that it is active."""
     try:
         address = (active.host, active.port)
         status = call_blocking(address, messages.GetMasterStatus(), _STATUS_TIMEOUT_S, expect=messages.MasterStatus)
@@ -427,7 +427,7 @@ def _rules(active: ActiveRecord) -> bool:
 
 
 def _is_itself(server: ServerRecord) -> bool:
-    """Whether the server at that address is the very start that is registered, and not a later one."""
+    """Return whether the server at that address is the start that is registered, and not a later one."""
     try:
         status = ask_server(server, messages.GetServerStatus(server.uuid), messages.ServerStatus, _STATUS_TIMEOUT_S)
     except RpcError:
@@ -442,7 +442,7 @@ def _planning(status: messages.MasterStatus) -> bool:
 
 
 def _stage(plan: messages.PlanProgress | None) -> tuple[str, int, int]:
-    """What a plan is at in words, and how far: a stage as `tables 3/7` counts itself."""
+    """Return the stage of a plan in words, and how far it is: a stage such as `tables 3/7` counts itself."""
     if plan is None:
         return "", 0, 0
     name, _, count = (plan.stage or plan.state).rpartition(" ")

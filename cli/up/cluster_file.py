@@ -21,7 +21,7 @@ class ClusterFile:
     """The file of one running cluster."""
 
     def __init__(self, local: LocalCluster, data_dir: Path, say: Callable[[str], None]) -> None:
-        """`say` shows the operator a line."""
+        """`say` prints a line for the operator."""
         self._local = local
         self._data_dir = data_dir
         self._say = say

@@ -159,7 +159,7 @@ def _shape(
     spark: tuple[str | None, tuple[str, ...], float | None] = (None, (), None),
     making: tuple[float | None, int | None] = (None, None),
 ) -> Shape:
-    """What was asked for; what was not said stays as it was in this directory, else takes the default."""
+    """Return the shape asked for. Options not given keep this directory's values, or take the defaults."""
     outside = parse_hosts(given.store) if given.store else None
     if before is not None:
         if outside is None and before.outside:
@@ -191,7 +191,7 @@ def _shape(
 
 
 def _or_default(request: int | None, usual: int) -> int:
-    """What was asked for, also if that is 0 and will be refused."""
+    """Return the value given, also if it is 0 and will be refused; else the default."""
     return usual if request is None else request
 
 
@@ -207,7 +207,7 @@ def example_path() -> Path:
 
 
 def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
-    """Make the data directory this process's own until it ends. Raises CliError naming who has it."""
+    """Lock the data directory for this process. Raises CliError that names the process that holds it."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if before is None and any(one.name != LOCK_FILE for one in data_dir.iterdir()):

@@ -13,7 +13,7 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a daemon could listen there now. Ports in TIME_WAIT count as free, as they do for the daemons.
+    """Return whether a daemon could listen there. Ports in TIME_WAIT count as free, as they do for daemons.
 
     Raises OSError when the reason is another one than the address being in use.
     """
@@ -30,7 +30,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def holder(port: int) -> tuple[int, str] | None:
-    """Pid and command line of a process that listens on `port`; None when it cannot be told (another user's, say)."""
+    """Return pid and command line of the process that listens on `port`; None if unknown (another user's, say)."""
     inodes = _listening_inodes(port)
     if not inodes:
         return None

@@ -251,7 +251,7 @@ class Supervisor:
         self._tell(Ended(daemon, returncode, child.end_expected, self._pause(daemon.name, child)))
 
     def _pause(self, name: str, child: _Child) -> float | None:
-        """How long to wait before a daemon that died is started again; None: it stays down."""
+        """Return the pause before a daemon that died is started again; None: it stays down."""
         if child.end_expected or not self._keeps_running:
             return None
         if time.monotonic() - child.began_s >= LASTED_S:
@@ -361,7 +361,7 @@ def _die_with(parent: int) -> Callable[[], None]:
 
 
 def describe_end(returncode: int) -> str:
-    """How a process ended, in words."""
+    """Return how a process ended, in words."""
     if returncode >= 0:
         return f"exit status {returncode}"
     try:

@@ -89,7 +89,7 @@ class Unavailable(DataError):  # noqa: N818
 
 
 class OutcomeUnknown(DataError):  # noqa: N818
-    """A call that must not be repeated was sent, and nobody knows whether it was carried out."""
+    """Raised when a call that must not be repeated was sent and its answer was lost: it may have been carried out."""
 
 
 class Refused(DataError):  # noqa: N818

@@ -95,7 +95,7 @@ class Connections:
         self._is_closed = False
 
     def call(self, address: Address, message: msgspec.Struct, expect: type[T], timeout_s: float) -> T:
-        """One request to the server at `address`. Raises RpcError; UNREACHABLE says that nothing was sent."""
+        """Send one request to the server at `address`. Raises RpcError; with UNREACHABLE nothing was sent."""
         deadline_s = time.monotonic() + timeout_s
         connection = self._kept(address) or _Connection(address, timeout_s)
         where = f"{address[0]}:{address[1]}"
@@ -145,7 +145,7 @@ class Connections:
         connection.close()
 
     def _drop_idle(self, address: Address) -> None:
-        """What was kept to a server that has just broken a connection is broken as well."""
+        """Close the idle connections to a server that has just broken a connection: they are broken, too."""
         with self._lock:
             left = self._idle.pop(address, [])
         for connection in left:

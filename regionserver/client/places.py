@@ -21,7 +21,7 @@ from regionserver.client.store import READ_TIMEOUT_S, StoreReader
 
 
 class _Table:
-    """What is known of one table: its regions' names in order, and the records read so far."""
+    """One table as far as it has been read: its regions' names in order, and the records read so far."""
 
     def __init__(self, record: TableRecord, names: list[str]) -> None:
         self.record = record
@@ -99,7 +99,7 @@ class Places:
             self._tables.pop(table, None)
 
     def server(self, uuid: str, start_code: int, *, until_s: float | None = None) -> ServerRecord | None:
-        """Where that start of that server answers; None if it is not registered (any more)."""
+        """Return the address of one start of a server; None if that start is not registered."""
         with self._lock:
             known = self._servers.get(uuid)
         if known is None or known.start_code != start_code:

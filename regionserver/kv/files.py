@@ -173,7 +173,7 @@ class RegionFile:
 
     @property
     def is_checked(self) -> bool:
-        """Whether the file's rows have checksums."""
+        """Return whether the file's rows have checksums."""
         return self._name.startswith("rows-")
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class RegionFile:
         self._environments.forget(self)
 
     def close_if_idle(self) -> bool:
-        """Close the environment unless somebody uses it; it is opened again when it is needed."""
+        """Close the environment unless a request uses it. The next request opens it again."""
         with self._changed:
             if self._users == 0:
                 self._close_environment()
@@ -261,7 +261,7 @@ class RegionFile:
                 raise
 
     def write(self, changes: Changes, may_commit: Callable[[], None]) -> None:
-        """Make `changes` in one durable commit; on return this server may say so.
+        """Make `changes` in one durable commit. After the return they may be acknowledged.
 
         `may_commit` is asked with the transaction open, and raises when the lease is over.
 
@@ -324,7 +324,7 @@ class RegionFile:
             return False
 
     def _grow(self, env: Any) -> None:
-        """Double the map, with nobody else in it. Raises RpcError(REGION_FULL) at the limit."""
+        """Double the map once no request uses it. Raises RpcError(REGION_FULL) at the limit."""
         with self._changed:
             size = env.info()["map_size"]
             if 2 * size > REGION_BYTES_MAX:

@@ -152,7 +152,7 @@ class KvRegions(DirectoryOpener):
                 self._attempts.popitem(last=False)
 
     def _still_current(self, answer: msgspec.Struct) -> msgspec.Struct:
-        """What was read is told only under a lease: it was the newest when it was read."""
+        """Return what was read if the lease still holds: then it was the latest when it was read."""
         assert self._serving is not None
         self._serving.check_lease()
         return answer

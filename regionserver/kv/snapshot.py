@@ -104,7 +104,7 @@ class RowSnapshot:
 
 @dataclass
 class Verified:
-    """What `RowSnapshot.verify` has found in one page."""
+    """Result of `RowSnapshot.verify` for one page."""
 
     is_checked: bool = True
     rows: int = 0

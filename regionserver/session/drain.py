@@ -56,7 +56,7 @@ async def hand_over(
 
 
 async def _obstacle(client: ZkClient, paths: Layout, record: ServerRecord) -> str:
-    """Why nobody would take the regions; "" if somebody should."""
+    """Return why no server would take the regions; "" if one should."""
     if client.state is not SessionState.CONNECTED:
         return "no connection with the store"
     try:

@@ -39,7 +39,7 @@ PAUSE_S: Final = 0.05
 
 
 class _Claim(NamedTuple):
-    """An order that waits, or (`go_on` is None) a heartbeat's answer, for which nobody waits."""
+    """An order that waits for the store, or (`go_on` is None) an epoch seen in a heartbeat's answer."""
 
     epoch: int
     go_on: Callable[[], Any] | None

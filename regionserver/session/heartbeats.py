@@ -45,7 +45,7 @@ LOOK_AGAIN_S: Final = 0.5
 
 
 class HeartbeatSource(Protocol):
-    """What heartbeats look at: the server, as it is now."""
+    """The region server, as heartbeats read it."""
 
     def us(self) -> Us: ...
     def take_changed(self) -> list[Key]: ...
@@ -55,7 +55,7 @@ class HeartbeatSource(Protocol):
 
 
 class _Peer:
-    """One master: what it is owed, and the connection."""
+    """One master: its link state and its connection."""
 
     def __init__(self, reactor: Any, address: Address, sent: int) -> None:
         self.link = MasterLink(address, sent=sent)
@@ -79,7 +79,7 @@ class HeartbeatSender:
         period_s: float,
         static: Sequence[Address] = (),
     ) -> None:
-        """`static`: addresses of masters that are tried whatever the store says."""
+        """`static`: addresses of masters that get heartbeats even if they are not registered in the store."""
         self._reactor = reactor
         self._client = client
         self._paths = paths
@@ -106,7 +106,7 @@ class HeartbeatSender:
         watching.addCallbacks(lambda _: self._look(), self._not_found)
 
     def stop(self) -> None:
-        """The incarnation is over: tell nobody anything any more."""
+        """End the heartbeats of this incarnation."""
         self._is_stopped = True
         for timer in self._timers.values():
             if timer.active():
@@ -115,17 +115,17 @@ class HeartbeatSender:
             peer.client.close()
 
     def soon(self) -> None:
-        """Somebody waits for what has just changed: do not wait for the next tick."""
+        """Send changes now instead of with the next tick, because a client waits for them."""
         if "soon" not in self._timers or not self._timers["soon"].active():
             self._later("soon", SOON_S, self._send_news)
 
     @property
     def is_told(self) -> bool:
-        """A master leads, and has acknowledged everything that there is to tell."""
+        """Return whether an active master has acknowledged every change."""
         return any(peer.link.is_told for peer in self._peers.values())
 
     def reach(self) -> list[MasterReach]:
-        """Which master answers, and how long ago it last did."""
+        """Return each master with the time since its last answer."""
         now_s = self._reactor.seconds()
         return [
             MasterReach(
@@ -265,7 +265,7 @@ class HeartbeatSender:
 
 
 def moved_loads(told: Mapping[Key, float], rates: Mapping[Key, float]) -> dict[Key, float]:
-    """Loads that differ noticeably from those told; 0.0 for a replica that nobody asks anything any more."""
+    """Return loads that differ noticeably from those reported; 0.0 for a replica without requests."""
     found = {}
     for key in {**told, **rates}:
         before, now = told.get(key, 0.0), rates.get(key, 0.0)

@@ -47,7 +47,7 @@ class Lease:
         self._until_s = max(self._until_s, sent_at_s + self._length_s)
 
     def holds(self, now_s: float) -> bool:
-        """Whether regions may be served now."""
+        """Return whether regions may be served now."""
         return now_s < self._until_s
 
     def left_s(self, now_s: float) -> float:
@@ -56,5 +56,5 @@ class Lease:
 
     @property
     def renewal_interval_s(self) -> float:
-        """How often to renew."""
+        """Return the period of renewals in seconds."""
         return max(0.05, self._length_s / (1 - MARGIN) / RENEWALS_PER_TIMEOUT)

@@ -28,7 +28,7 @@ from regionserver.replica.effects import Key
 
 
 class Role(enum.StrEnum):
-    """What a master is to us."""
+    """Role of a master, as its answers show it."""
 
     UNKNOWN = "unknown"
     STANDBY = "standby"
@@ -36,7 +36,7 @@ class Role(enum.StrEnum):
 
 
 class Full(enum.Enum):
-    """How far the full report is that a leader is owed."""
+    """Progress of the full report that an active master gets."""
 
     NONE = "none"  #: nothing is owed but changes
     DUE = "due"  #: it begins with the next heartbeat
@@ -55,7 +55,7 @@ class Us(NamedTuple):
 
 
 class _Flight(NamedTuple):
-    """What the heartbeat on its way tells."""
+    """Content of the heartbeat that is in flight."""
 
     sequence: int
     keys: tuple[Key, ...]
@@ -65,7 +65,7 @@ class _Flight(NamedTuple):
 
 
 class _Leadership(NamedTuple):
-    """One reign of one start of one master."""
+    """One tenure of one start of one master."""
 
     uuid: str
     start_code: int
@@ -122,12 +122,12 @@ class MasterLink:
 
     @property
     def owed(self) -> int:
-        """Replicas that this master has yet to be told of."""
+        """Return the number of replicas still to be reported to this master."""
         return len(self._owed) + (0 if self._flight is None else len(self._flight.keys))
 
     @property
     def is_told(self) -> bool:
-        """It leads, and has acknowledged everything that there is to tell."""
+        """Return whether the master is active and has acknowledged every change."""
         return self.role is Role.LEADER and self._full is Full.NONE and not self.owed
 
     # --- what happens ---------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class MasterLink:
                 self._owed[key] = None
 
     def beat(self, us: Us) -> Heartbeat | None:
-        """The next heartbeat; None while one is on its way. Then say `answered` or `failed`."""
+        """Return the next heartbeat; None while one is in flight. Call `answered` or `failed` afterwards."""
         if self._flight is not None:
             return None
         self._is_urgent = False
@@ -161,7 +161,7 @@ class MasterLink:
         )
 
     def answered(self, reply: HeartbeatReply, epoch: int) -> None:
-        """It was answered; `epoch` is the highest that we know, this reply's included."""
+        """Take the answer; `epoch` is the highest known epoch, including the reply's."""
         flight = self._land()
         if flight is None:
             return
@@ -188,7 +188,7 @@ class MasterLink:
             self._is_urgent = True
 
     def failed(self, why: str, *, is_stranger: bool = False) -> None:
-        """It was not answered, or refused: what it told is owed again, at the next tick (HB-01).
+        """Take a heartbeat without an answer, or a refusal: report its content again at the next tick (HB-01).
 
         `is_stranger`: another master than before listens at this address.
         """
@@ -210,7 +210,7 @@ class MasterLink:
         return flight
 
     def _owe_again(self, flight: _Flight) -> None:
-        """What it told has not arrived, or was not believed."""
+        """Queue the content of the heartbeat again: it was lost or rejected."""
         if flight.begins:
             self._full = Full.DUE
             self._owed.clear()
@@ -232,7 +232,7 @@ class MasterLink:
             self._is_urgent = True
 
     def _report(self, us: Us) -> tuple[Report | None, tuple[Key, ...]]:
-        """What is owed, as it is now, as far as it fits; and the keys of it."""
+        """Return the queued reports in their present state, as many as fit, and their keys."""
         begins = self._full is Full.DUE
         if begins:
             self._owed = dict.fromkeys(us.keys())

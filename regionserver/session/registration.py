@@ -109,7 +109,7 @@ class Registration:
         return self._is_over
 
     async def join(self, record: ServerRecord) -> None:
-        """Register. Comes back once that is done; tries again through broken connections.
+        """Register, and return when the registration is in the store. Retry over broken connections.
 
         Raises:
             OperationError: the store refuses (no access, say).
@@ -130,7 +130,7 @@ class Registration:
         raise ConnectionLoss("", "the session ended while joining")
 
     async def announce(self, record: ServerRecord) -> None:
-        """Write something else into the registration, and that again should somebody write over it.
+        """Change the registration, and write it again if another client overwrites it.
 
         Raises OperationError if it is not written.
         """
@@ -138,7 +138,7 @@ class Registration:
         await self.client.set(self._paths.server(record.uuid), znodes.encode(record))
 
     def end(self, reason: str) -> None:
-        """Stop renewing and watching; the client is closed by whoever made it."""
+        """Stop renewing and watching. The caller closes the client that it has made."""
         if self._is_over:
             return
         self._is_over = True
@@ -359,7 +359,7 @@ class Registration:
 
 
 def _is_former_start(data: bytes, path: str, stat: Stat, record: ServerRecord) -> bool:
-    """Whether a registration is that of an earlier start of ours, on this machine."""
+    """Return whether a registration is that of an earlier start of this server on this machine."""
     if stat.ephemeral_owner == 0:
         return True  # not even an ephemeral: nobody's sign of life
     try:

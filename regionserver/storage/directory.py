@@ -113,7 +113,7 @@ class DirectoryOpener(RegionOpener):
                 sync_folder(path)
 
     def open(self, opening: Opening) -> None:
-        """Put this server's mark into the directory. Raises OwnerHeld, RegionError or OSError."""
+        """Put this server's lock file into the directory. Raises OwnerHeld, RegionError or OSError."""
         self.hold(opening)
 
     def hold(self, opening: Opening) -> DirectoryLock:

@@ -38,7 +38,7 @@ _MARK_BYTES_MAX: Final = 4096
 
 
 class Owner(msgspec.Struct):
-    """Content of a mark."""
+    """Content of a lock file."""
 
     uuid: str
     start_code: int
@@ -47,7 +47,7 @@ class Owner(msgspec.Struct):
 
     @property
     def incarnation(self) -> Incarnation:
-        """Who holds the region."""
+        """The lock on one region."""
         return Incarnation(self.uuid, self.start_code)
 
 
@@ -55,7 +55,7 @@ _owner_decoder: Final = msgspec.json.Decoder(Owner)
 
 
 class Superseded(RegionError):  # noqa: N818 - a finding, not a fault
-    """A later opening of the region has left its mark."""
+    """Raised when a later open of the region has left its lock file."""
 
 
 class DirectoryLock:
@@ -74,24 +74,24 @@ class DirectoryLock:
         return self.owner.token
 
     def is_newest(self) -> bool:
-        """Whether nobody has opened the region since, and the mark is still there. Raises OSError."""
+        """Return whether this is still the latest open: no later one, and the lock file exists. Raises OSError."""
         return max(_tokens(self.folder), default=-1) == self.token
 
     def release(self) -> None:
-        """Give the lock up; the mark stays, so that no earlier opening can ever believe itself the latest."""
+        """Release the lock. The lock file stays, so that no earlier open can take itself for the latest."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def withdraw(self) -> None:
-        """Take the mark back: this opening has not come to anything."""
+        """Remove the lock file of an open that failed."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_name(self.folder, self.token))
         self.release()
 
 
 def take(folder: str, owner: Owner, evict: Incarnation | None) -> DirectoryLock:
-    """Make `owner` the owner of the region in `folder`; earlier marks are cleared away.
+    """Make `owner` the owner of the region in `folder`, and remove the lock files of earlier opens.
 
     `evict`: a holder whose session is certainly over; its lock does not count.
 
@@ -154,7 +154,7 @@ def _check(folder: str, token: int, evict: Incarnation | None) -> bool:
 
 
 def _holder(name: str) -> Incarnation | None:
-    """Who has that mark locked; None if nobody does."""
+    """Return the owner that holds the lock on a lock file; None if it is not locked."""
     try:
         fd = os.open(name, _READ_FLAGS)
     except FileNotFoundError:

@@ -35,13 +35,13 @@ class Allowance:
         self._is_over = False
 
     def grant(self, count: int) -> None:
-        """So many more."""
+        """Allow `count` more operations."""
         with self._changed:
             self._left += count
             self._changed.notify_all()
 
     def end(self) -> None:
-        """No more: whoever waits is sent home."""
+        """Allow no more operations, and release the clients that wait."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -57,7 +57,7 @@ class Allowance:
 
     @property
     def left(self) -> int:
-        """Those that nobody has taken yet."""
+        """Return the number of operations that are allowed and not begun."""
         return self._left
 
 
@@ -111,11 +111,11 @@ class DdlClients:
         return len(self.log.deeds) - self._busy
 
     def has_done(self, count: int) -> bool:
-        """Whether so many have ended."""
+        """Return whether `count` operations have ended."""
         return self.done >= count
 
     def is_idle(self) -> bool:
-        """Whether all that was allowed has ended."""
+        """Return whether every operation that was allowed has ended."""
         return not self._busy and not self.allowance.left
 
     def _run(self, client: int) -> None:

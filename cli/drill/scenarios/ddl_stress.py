@@ -40,7 +40,7 @@ _SAY_EVERY_S: Final = 5.0
 
 
 class How(enum.StrEnum):
-    """How the active master loses its place."""
+    """Ways in which the active master loses leadership."""
 
     KILL = "killed"
     FREEZE = "frozen"
@@ -68,7 +68,7 @@ class Elections:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Return the number of elections."""
         return sum(len(found) for found in self.gaps_s.values())
 
     def force(self, how: How) -> None:
@@ -94,7 +94,7 @@ class Elections:
         self.gaps_s[how].append((next_ms - began_ms) / 1000)
 
     def _taken_over_ms(self, since_ms: int, epoch: int) -> int | None:
-        """When a master became active under a later epoch."""
+        """Return when a master became active under a later epoch."""
         for one in list(self._drill.follower.memberships):
             if one.what == "active" and one.at_ms >= since_ms and one.epoch > epoch:
                 return one.at_ms

@@ -81,6 +81,6 @@ def _new_master(drill: Drill, epoch: int) -> messages.MasterStatus | None:
 
 
 def _all_new(drill: Drill, former: dict[str, int]) -> bool:
-    """Whether every server is registered under a new start; the marks of the former ones live as long as a session."""
+    """Return whether every server has registered anew. An old registration lives as long as its session."""
     now = {one.uuid: one.start_code for one in drill.servers()}
     return len(now) == len(drill.local.servers) and all(now.get(uuid, 0) > code for uuid, code in former.items())

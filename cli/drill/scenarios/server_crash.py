@@ -69,7 +69,7 @@ def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
 
 
 def wait_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int]:
-    """When each of `regions` was OPENED on another server, once all are; nothing for none."""
+    """Wait, and return when each of `regions` was OPENED on another server."""
     if not regions:
         drill.notes.append("the victim had no region open")
         return {}
@@ -77,7 +77,7 @@ def wait_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_m
 
 
 def _all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int] | None:
-    """When each of `regions` was OPENED on another server; None until all are."""
+    """Return when each of `regions` was OPENED on another server; None until all are."""
     opened: dict[str, int] = {}
     for change in drill.changes_since(since_ms):
         if change.key not in regions:
