@@ -1,6 +1,10 @@
 """The assigner: events in, effects out.
 
-assigner.py           the entry: one event at a time
+assigner.py           the entry: takes in one event at a time
+decisions.py          what a replica needs now, and the writes and orders that follow
+order_followup.py     the servers' answers to orders, and deadlines
+outbox.py             effects that nobody has taken yet
+validation.py         every invariant, recomputed
 tables.py             changed records of tables and regions
 servers.py            arrivals, departures, draining, fencing, flapping
 selection.py          choose what to place now, singly or by a bulk plan; placement.py chooses one server

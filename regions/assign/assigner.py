@@ -1,19 +1,15 @@
 """The assigner: events about the cluster in, effects for the store and the servers out. No I/O, no clock.
 
-It is a chain of small stages. *Observe*: an event changes the picture (`regions/cluster/state.py`). *Decide*: the
-replica
-concerned is settled: the table in `regions/transitions/next_action.py` says what its transition needs,
-`_settle_resting` what one
-without a transition needs. *Select*: replicas in want of a destination get one, singly by
-`regions/assign/placement.py` or
-together by a bulk plan. *Throttle and dispatch*: orders go out in batches, a bounded number per server at a time
-(`regions/assign/orders.py`).
+This module is the entry, and takes in what has happened. The stages are modules of their own:
 
-Every decision is level-triggered: it is taken from what is, not from what just happened, so it may be taken again by
-the next master, after a lost answer, or twice, with the same result. One write per replica is on its way at a time,
-and each names the version it replaces; whoever loses such a race reads again and decides again.
+    observe   here: an event changes the cluster state (`regions/cluster/state.py`)
+    decide    `decisions.py` settles each replica concerned
+    select    `selection.py` finds destinations, singly or by way of a bulk plan
+    dispatch  `orders.py` sends orders in batches, a bounded number per server at a time
+    follow    `order_followup.py` handles the servers' answers, and deadlines
 
-Deadlines are counted by this master from the last change that it saw, never by comparing clocks of two machines.
+One write per replica is on its way at a time, and each write names the version that it replaces. Whoever loses such a
+race reads again and decides again.
 """
 
 from __future__ import annotations
@@ -22,9 +18,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from regions.assign import transition_writes
+from regions.assign.decisions import Decisions
 from regions.assign.moves import MoveBook
+from regions.assign.order_followup import OrderFollowUp
 from regions.assign.orders import OrderBook
+from regions.assign.outbox import Outbox
 from regions.assign.placement import objection_to
 from regions.assign.replacement import Replacements
 from regions.assign.schema_rollout import AlterBook
@@ -34,20 +32,17 @@ from regions.assign.tables import Catalogue
 from regions.assign.validation import check_progress
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.causes import Causes, continued, is_part_of, origin_of_close
-from regions.cluster.deadlines import close_overdue, open_overdue
-from regions.cluster.entities import CLOSE, OPEN, Order, Replica
+from regions.cluster.causes import Causes, continued, is_part_of
+from regions.cluster.entities import Replica
 from regions.cluster.history import StepLog, master_step, steps_since
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.cluster.validation import validate
 from regions.cluster.work import OrderState, WriteState
-from regions.messages import OrderOutcome, OrderResult
 from regions.records.model import (
     BarRecord,
     FenceRecord,
     Incarnation,
-    Intent,
     MoveBatch,
     RegionRecord,
     RegionState,
@@ -57,8 +52,6 @@ from regions.records.model import (
     WorkOrigin,
 )
 from regions.records.replica_key import replica_key
-from regions.transitions.hazards import deaths_after, hazard
-from regions.transitions.next_action import Action, NextStep, next_action
 from regions.transitions.states import Cause
 
 
@@ -83,20 +76,31 @@ class Assigner:
             reask_max_ms=self.config.reask_max_ms,
             open_timeout_ms=self.config.open_timeout_ms,
         )
-        self._effects: list[fx.Effect] = []
-        self._moves = MoveBook(self.world, self._emit)
+        self._outbox = Outbox(self.world, self.causes)
+        self._moves = MoveBook(self.world, self._outbox.emit)
         self._alters = AlterBook(
             self.world,
             self.causes,
-            self._emit,
+            self._outbox.emit,
             batch_max=self.config.alters_max,
             pause_max_ms=self.config.reask_max_ms,
         )
         self._replacements = Replacements(
             self.world,
-            self._emit,
+            self._outbox.emit,
             timeout_ms=self.config.create_timeout_ms,
             replacements_max=self.config.replacements_max,
+        )
+        self._decisions = Decisions(
+            epoch,
+            self.config,
+            self.world,
+            self.causes,
+            self._outbox,
+            self._orders,
+            self._selection,
+            self._moves,
+            self._replacements,
         )
         self._catalog = Catalogue(
             self.world,
@@ -104,9 +108,8 @@ class Assigner:
             self._alters,
             self._replacements,
             self._orders,
-            self._emit,
-            self._settle,
-            self._write_offline,
+            self._outbox.emit,
+            self._decisions.settle,
             self.config.reask_ms,
         )
         self._fleet = ServerTracker(
@@ -115,9 +118,12 @@ class Assigner:
             self.config,
             self._orders,
             self._selection,
-            self._emit,
-            self._settle,
+            self._outbox.emit,
+            self._decisions.settle,
             self._catalog.finish,
+        )
+        self._follow_up = OrderFollowUp(
+            self.config, self._outbox, self._orders, self._moves, self._decisions, self._fleet
         )
         self._begun = False
         self._suspended = False
@@ -188,6 +194,7 @@ class Assigner:
         At a cluster startup nothing is open: every region wants a first place, together, by a bulk plan (RT-06).
         """
         self._begun = self._catalog.has_begun = True
+        self._decisions.is_deciding = not self._suspended
         self.causes.act_for(None, f"takeover: epoch {self.epoch} begins, {'startup' if startup else 'failover'}")
         if startup:
             self._moves.drop_all(self.world.replicas.values())
@@ -196,20 +203,22 @@ class Assigner:
                     self.world.set_home(replica, None)
         for replica in self.world.replicas.values():
             if not replica.is_at_rest:
-                self._settle(replica, now_ms)
+                self._decisions.settle(replica, now_ms)
         for table in list(self.world.tables.values()):
             self._catalog.finish(table)
 
     def suspend(self) -> None:
         """Decide nothing any more: the cluster is shutting down in order."""
         self._suspended = True
+        self._decisions.is_deciding = False
 
     def unsuspend(self, now_ms: int) -> None:
         """Decide again: the shutdown did not come."""
         self._suspended = False
+        self._decisions.is_deciding = self._begun
         self.causes.act_for(None, "timer: the announced shutdown of the cluster did not come")
         for replica in list(self.world.replicas.values()):
-            self._settle(replica, now_ms)
+            self._decisions.settle(replica, now_ms)
 
     def handle(self, event: ev.Event, now_ms: int, origin: WorkOrigin | None = None) -> None:
         """Observe one event and decide what follows; `origin` began it, unless the event continues other work."""
@@ -222,7 +231,7 @@ class Assigner:
                 self._write_done(event, now_ms)
             case ev.OrdersAnswered():
                 for replica, result in self._orders.answered(event, now_ms):
-                    self._outcome(replica, result, now_ms)
+                    self._follow_up.answered(replica, result, now_ms)
             case ev.OrdersLost():
                 self._orders.lost(event.batch, now_ms)
             case ev.ServerUp():
@@ -274,10 +283,10 @@ class Assigner:
                 self._move_requested(event, now_ms)
             case ev.MovesAccepted():
                 for replica in self._moves.accept(event.batch, event.batch.origin or self.causes.current()):
-                    self._settle(replica, now_ms)
+                    self._decisions.settle(replica, now_ms)
             case ev.MovesWithdrawn():
                 for replica in self._moves.withdraw(event.plan_id):
-                    self._settle(replica, now_ms)
+                    self._decisions.settle(replica, now_ms)
             case ev.RetryRequested():
                 self._retry_requested(event.key)
 
@@ -291,7 +300,7 @@ class Assigner:
         self._catalog.checks.tick(now_ms)
         for region in self._replacements.tick(now_ms):
             for replica in region.replicas:
-                self._settle(replica, now_ms)
+                self._decisions.settle(replica, now_ms)
         for replica in list(self.world.active.values()):
             order = replica.order
             if order is None or replica.write_state is not WriteState.IDLE:
@@ -300,17 +309,16 @@ class Assigner:
                 transition = replica.transition
                 if transition is not None and transition.state is RegionState.OFFLINE:
                     continue  # nobody was asked yet: no time runs, and there may be a hundred thousand of them
-            self._look_at_clock(replica, order, now_ms)
+            self._follow_up.look_at_clock(replica, order, now_ms)
 
     def take(self, now_ms: int) -> list[fx.Effect]:
         """Select destinations, send what may be sent, and hand over all effects since the last call."""
-        if self._begun and not self._suspended:
-            for replica in self._selection.take(self._effects):
-                self._place(replica, now_ms)
-            self._orders.dispatch(self._effects, now_ms)
-            self._alters.dispatch(self._effects, now_ms)
-        taken, self._effects = self._effects, []
-        return taken
+        if self._decisions.is_deciding:
+            for replica in self._selection.take(self._outbox.effects):
+                self._decisions.place(replica, now_ms)
+            self._orders.dispatch(self._outbox.effects, now_ms)
+            self._alters.dispatch(self._outbox.effects, now_ms)
+        return self._outbox.take()
 
     @property
     def unplaced(self) -> int:
@@ -342,7 +350,7 @@ class Assigner:
         self._orders.validate()
         self._moves.validate()
         self._catalog.validate()
-        if self._begun and not self._suspended:
+        if self._decisions.is_deciding:
             check_progress(self.world, self._selection, self._replacements)
 
     # --- observe --------------------------------------------------------------------------------------------------
@@ -351,14 +359,14 @@ class Assigner:
         replica = self.world.replicas.get(replica_key(event.region_id, event.replica))
         if replica is None:
             if event.record is not None:
-                self._note(f"transition of an unknown region, state {event.record.state.value}", event.region_id)
+                self._outbox.note(f"transition of an unknown region, state {event.record.state.value}", event.region_id)
             return
         if replica.is_writing:
             return  # our own write names a version: if this is newer, the write fails and we read again
         self.world.has_read(replica)
         record = event.record
         if record == replica.transition and event.version == replica.version:
-            self._unchanged(replica, now_ms)
+            self._follow_up.read_unchanged(replica, now_ms)
             return
         if self._begun:  # what a new master finds is no step
             self._remember(replica, record, event.version, now_ms)
@@ -370,9 +378,9 @@ class Assigner:
             self._become(replica, record, event.version, now_ms)
             if failure is not None and failure[0] >= event.version:
                 replica.failure = failure
-                if self._look_at_failure(replica, now_ms):
+                if self._follow_up.failed_earlier(replica, now_ms):
                     return
-        self._settle(replica, now_ms)
+        self._decisions.settle(replica, now_ms)
 
     def _remember(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
         """Add the steps that were not ours, or whose answer was lost, to the latest steps in memory."""
@@ -381,44 +389,6 @@ class Assigner:
             self.history.extend(steps_since(former, replica.version, record, version, now_ms))
         elif former is not None:
             self.history.append(master_step(former, None, None, self.epoch, now_ms))
-
-    def _look_at_failure(self, replica: Replica, now_ms: int) -> bool:
-        """Try elsewhere if the transition is still as it was when its server failed to open it. Return whether it is.
-
-        The transition must have been read at that version: the next step writes its steps into the history.
-        """
-        failure, transition = replica.failure, replica.transition
-        if failure is None or failure[0] != replica.version or transition is None:
-            return False
-        replica.failure = None
-        if transition.state not in (RegionState.OFFLINE, RegionState.OPENING):
-            return False
-        self._attempt_failed(replica, Cause.OPEN_FAILED, failure[1], now_ms)
-        return True
-
-    def _unchanged(self, replica: Replica, now_ms: int) -> None:
-        """A read found what was known: if an order was refused, the refusal stands and counts as a failure."""
-        refusal, replica.refusal = replica.refusal, None
-        if refusal is None or refusal[0] != replica.version:
-            self._settle(replica, now_ms)
-            return
-        transition = replica.transition
-        if transition is None:
-            server = replica.open_on
-            must_close = (
-                replica.is_damaged
-                or not replica.wants_open
-                or (server is not None and server.draining and self._elsewhere(replica))
-            )
-            what = "it is asked again" if must_close else "the move is given up"
-            self._note(f"{what}, the server refused to close: {refusal[1]}", replica.key)
-            replica.last_error = refusal[1]
-            self._moves.drop(replica)
-            self._orders.drop(replica)
-            if must_close and server is not None:
-                self._orders.put(replica, CLOSE, server, -1, now_ms + self.config.reask_ms, now_ms)
-        elif transition.state in (RegionState.OFFLINE, RegionState.OPENING):
-            self._attempt_failed(replica, Cause.OPEN_FAILED, refusal[1], now_ms)
 
     def _become(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
         """The transition is now `record`: adjust location, order, links and counts."""
@@ -456,14 +426,7 @@ class Assigner:
         elif record.state is RegionState.OFFLINE and record.attempt == 0:
             replica.failed = None
         if record is None:
-            self._free_peers(replica, now_ms)
-
-    def _free_peers(self, replica: Replica, now_ms: int) -> None:
-        """A replica has come to rest: another of its region may now leave a draining server for the one it has left."""
-        for peer in replica.region.replicas:
-            server = peer.open_on
-            if peer is not replica and peer.transition is None and server is not None and server.draining:
-                self._settle(peer, now_ms)
+            self._decisions.settle_peers(replica, now_ms)
 
     def _write_done(self, event: ev.WriteDone, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
@@ -478,7 +441,7 @@ class Assigner:
         self._became(replica, former, former_home, now_ms)
         if write.record is None:
             self._catalog.finish(replica.region.table)
-        self._settle(replica, now_ms)
+        self._decisions.settle(replica, now_ms)
 
     def _write_failed(self, event: ev.WriteFailed, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
@@ -488,9 +451,9 @@ class Assigner:
             self._catalog.checks.refused(replica, event.table_version, now_ms)
             return
         deleting = self.world.abandon_write(replica, WriteState.UNREAD).record is None
-        self._read_transition(replica)
+        self._outbox.read_transition(replica)
         if deleting:
-            self._read_region(replica)
+            self._outbox.read_region(replica)
 
     def _remember_end(self, region_id: str, now_ms: int) -> None:
         """The transitions of a region that was replaced went with it (DD-03)."""
@@ -504,15 +467,15 @@ class Assigner:
         if replica is None:
             return
         self._moves.want(replica, event.destination, event.plan_id, event.reason, self.causes.current())
-        self._settle(replica, now_ms)
+        self._decisions.settle(replica, now_ms)
 
     def _damage_reported(self, event: ev.ReplicasReported, now_ms: int) -> None:
         for report in event.replicas:
             replica = self.world.replicas.get(report.key) if report.damage else None
             if replica is not None and replica.damage != (event.server, report.damage):
                 replica.damage = (event.server, report.damage)
-                self._note(f"damaged on {event.server}: {report.damage}", replica.key)
-                self._settle(replica, now_ms)
+                self._outbox.note(f"damaged on {event.server}: {report.damage}", replica.key)
+                self._decisions.settle(replica, now_ms)
 
     def _retry_requested(self, key: str) -> None:
         replica = self.world.replicas.get(key)
@@ -533,259 +496,6 @@ class Assigner:
             server = self.world.servers.get(event.placements.get(replica.key, ""))
             # The plan is older than the servers, and knows nothing of the versions of kinds.
             if server is not None and not objection_to(server, replica, self.world.peers(replica)[0]):
-                self._write_offline(replica, server.incarnation, replica.cause, now_ms)
+                self._decisions.write_offline(replica, server.incarnation, replica.cause, now_ms)
             else:
                 self._selection.add(replica)
-
-    # --- decide ---------------------------------------------------------------------------------------------------
-
-    def _settle(self, replica: Replica, now_ms: int) -> None:
-        """Do what the replica needs now; nothing while a write for it is on its way, or its transition is unread."""
-        if not self._begun or self._suspended or replica.write_state is not WriteState.IDLE:
-            return
-        if replica.region.is_given_up and self._catalog.settle_given_up(replica, now_ms):
-            return
-        transition = replica.transition
-        if transition is None:
-            self._settle_resting(replica, now_ms)
-            return
-        if transition.parked and replica.wants_open:
-            return
-        world = self.world
-        verdict = next_action(
-            transition.state,
-            world.party(transition.source),
-            world.party(transition.destination),
-            reopen=replica.wants_open,
-        )
-        why = hazard(transition, verdict.cause, world.departed) if replica.wants_open else ""
-        if why:
-            self._park(replica, transition, verdict, why, now_ms)
-            return
-        action = verdict.action
-        if verdict.cause is Cause.SERVER_DEATH and is_part_of(replica.origin, transition):
-            replica.origin = self.causes.current()
-        if action is Action.ORDER_OPEN:
-            self._order_open(replica, transition, now_ms)
-        elif action is Action.WAIT:
-            self._keep_asking(replica, transition, now_ms)
-        elif action is Action.ACKNOWLEDGE:
-            self._delete(replica, transition, verdict)
-        elif action is Action.REASSIGN:
-            replica.cause = verdict.cause
-            self._selection.add(replica)
-        elif action is Action.KEEP_PLAN:
-            self._write_offline(replica, transition.destination, verdict.cause, now_ms)
-        elif action is Action.PUT_DOWN:
-            self._write_offline(replica, None, verdict.cause, now_ms)
-        else:
-            self._delete(replica, transition, verdict)
-
-    def _park(self, replica: Replica, transition: TransitionRecord, verdict: NextStep, why: str, now_ms: int) -> None:
-        """No server gets it until an operator has it tried again (`regions/transitions/hazards.py`)."""
-        self._note(f"parked: {why}", replica.key)
-        cause = Cause.DAMAGED if transition.state is RegionState.CLOSED else verdict.cause
-        attempt = transition.attempt + (cause is not Cause.DAMAGED)
-        self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=why, parked=True)
-
-    def _settle_resting(self, replica: Replica, now_ms: int) -> None:
-        """No transition: open where it should be open, closed where it should be closed, or one of the two to come."""
-        server = replica.open_on
-        if server is None:
-            self._orders.drop(replica)
-            if replica.move is not None:
-                if self.world.servers.get(replica.move) is not None:
-                    replica.last_uuid = replica.move  # its server has died: the move's destination gets it all the same
-                self._moves.drop(replica)
-            if not replica.wants_open:
-                replica.origin = None
-            else:
-                replica.origin = self.causes.told(replica.origin)
-                replica.cause = Cause.ASSIGN if replica.home is None else Cause.SERVER_DEATH
-                self._selection.add(replica)
-        elif server.fencing:
-            self._orders.drop(replica)
-        elif (
-            not replica.wants_open
-            or replica.move is not None
-            or replica.is_damaged
-            or (server.draining and self._elsewhere(replica))
-        ):
-            if replica.order is None:
-                replica.origin = self.causes.told(origin_of_close(replica, server))
-                self._orders.put(replica, CLOSE, server, -1, now_ms, now_ms)
-        else:
-            replica.origin = None
-            self._orders.drop(replica)
-
-    def _order_open(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
-        order = replica.order
-        if order is not None and order.kind == OPEN and order.version == replica.version:
-            return
-        self._orders.drop(replica)
-        server = self.world.alive(transition.destination)
-        assert server is not None, replica.key
-        if server.fenced_until_ms is not None:
-            return
-        self._orders.put(replica, OPEN, server, replica.version, max(now_ms, replica.not_before_ms), now_ms)
-
-    def _keep_asking(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
-        """A server is at work: make sure that it will be asked, in case its answer is lost (X10, MF-05, MF-07)."""
-        closing = transition.state is RegionState.CLOSING
-        order = replica.order
-        if order is not None and order.kind == (CLOSE if closing else OPEN):
-            order.version = replica.version
-            return
-        self._orders.drop(replica)
-        server = self.world.alive(transition.source if closing else transition.destination)
-        assert server is not None, replica.key
-        if server.fenced_until_ms is not None:
-            return
-        kind = CLOSE if closing else OPEN
-        self._orders.put(replica, kind, server, replica.version, now_ms + self.config.reask_ms, now_ms)
-
-    def _delete(self, replica: Replica, transition: TransitionRecord, verdict: NextStep) -> None:
-        effect = transition_writes.delete(
-            replica, transition, verdict.cause, transition.origin or replica.origin or self.causes.current()
-        )
-        self.world.begin_write(replica, verdict.cause, None, effect.region)
-        self._emit(effect)
-
-    def _elsewhere(self, replica: Replica) -> bool:
-        return self._selection.choose(replica, exclude_home=True) is not None
-
-    # --- select ---------------------------------------------------------------------------------------------------
-
-    def _place(self, replica: Replica, now_ms: int) -> None:
-        if replica.region.is_given_up:
-            return
-        destination = self._selection.choose(replica)
-        if destination is None:
-            self._selection.strand(replica)
-            return
-        self._write_offline(replica, destination, replica.cause, now_ms)
-
-    def _write_offline(
-        self,
-        replica: Replica,
-        destination: Incarnation | None,
-        cause: Cause,
-        now_ms: int,
-        *,
-        attempt: int | None = None,
-        error: str | None = None,
-        parked: bool = False,
-        intent: Intent = Intent.OPEN,
-    ) -> None:
-        """Create or force OFFLINE; the order to open follows when the write has committed."""
-        if replica.origin is None or replica.transition is None or replica.transition.origin is None:
-            replica.origin = self.causes.told(replica.origin)
-        effect = transition_writes.offline(
-            replica,
-            destination,
-            cause,
-            origin=replica.origin,
-            epoch=self.epoch,
-            now_ms=now_ms,
-            start_timeout_ms=self.config.start_timeout_ms,
-            attempt=attempt,
-            error=error,
-            parked=parked,
-            intent=intent,
-            deaths=deaths_after(replica.transition, cause, self.world.departed),
-        )
-        self.world.begin_write(replica, cause, effect.record)
-        self._orders.drop(replica)
-        self._emit(effect)
-
-    # --- outcomes and time ------------------------------------------------------------------------------------------
-
-    def _outcome(self, replica: Replica, result: OrderResult, now_ms: int) -> None:
-        """A server's answer about a current order. The store's word counts; an answer only says where to look."""
-        order = replica.order
-        assert order is not None, replica.key
-        if replica.write_state is not WriteState.IDLE:
-            return  # what is known of the transition is out of date: the order is looked at again when it is known
-        if result.outcome is OrderOutcome.FAILED:
-            if order.kind == CLOSE:
-                replica.last_error = result.error
-                self._note(f"close failed on {order.server.uuid}: {result.error}", replica.key)
-                return
-            replica.failure = (result.version, result.error)
-            if result.version > replica.version and replica.transition is not None:
-                # The server went to OPENING before it failed; the watch has not told us yet.
-                self._read_transition(replica)
-                return
-            replica.failure = None
-            self._attempt_failed(replica, Cause.OPEN_FAILED, result.error, now_ms)
-        elif result.outcome is OrderOutcome.REFUSED:
-            replica.refusal = (replica.version, result.error)
-            self._read_transition(replica)
-            if order.kind == CLOSE:
-                self._read_region(replica)
-
-    def _read_transition(self, replica: Replica) -> None:
-        self._emit(fx.ReadTransition(replica.region.record.region_id, replica.number, origin=replica.origin))
-
-    def _read_region(self, replica: Replica) -> None:
-        record = replica.region.record
-        self._emit(fx.ReadRegion(record.table_id, record.region_id, origin=replica.origin))
-
-    def _attempt_failed(self, replica: Replica, cause: Cause, error: str, now_ms: int) -> None:
-        """An open did not succeed: elsewhere, later, and not for ever (RT-11, X11)."""
-        transition = replica.transition
-        assert transition is not None, replica.key
-        attempt = transition.attempt + 1
-        if transition.destination is not None:
-            if replica.failed is None:
-                replica.failed = set()
-            replica.failed.add(transition.destination.uuid)
-        used_up = attempt >= self.config.attempts_max
-        # If its table was disabled or removed while a server tried, no other server is asked.
-        if not replica.wants_open or self._replacements.gives_up(replica.region, now_ms, used_up=used_up):
-            self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, intent=Intent.CLOSE)
-            return
-        if used_up:
-            self._note(f"parked after {attempt} attempts: {error}", replica.key)
-            self._write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, parked=True)
-            return
-        pause_ms = min(self.config.retry_base_ms << (attempt - 1), self.config.retry_max_ms)
-        replica.not_before_ms = now_ms + pause_ms
-        destination = self._selection.choose(replica)
-        self._write_offline(replica, destination, cause, now_ms, attempt=attempt, error=error)
-
-    def _look_at_clock(self, replica: Replica, order: Order, now_ms: int) -> None:
-        if order.server.fencing:
-            return
-        if order.kind == OPEN:
-            late = open_overdue(replica, order, self.config, now_ms)
-            if late:
-                self._attempt_failed(replica, Cause.DEADLINE, late, now_ms)
-        else:
-            late = close_overdue(replica, order, self.config, now_ms)
-            if late:
-                self._fleet.fence(order.server, late)
-        if late or order.state in (OrderState.QUEUED, OrderState.SENT) or order.next_ms > now_ms:
-            return
-        if order.state is OrderState.DONE:
-            order.next_ms = now_ms + self.config.reask_ms
-            self._read_transition(replica)
-        elif replica.transition is None and replica.move is not None and order.asks >= self.config.move_asks_max:
-            self._give_up_move(replica)
-            self._settle(replica, now_ms)
-        else:
-            self._orders.enqueue(replica, order)
-
-    def _give_up_move(self, replica: Replica) -> None:
-        self._note("move given up, the server does not answer", replica.key)
-        self._moves.drop(replica)
-        self._orders.drop(replica)
-
-    def _emit(self, effect: fx.Effect) -> None:
-        if effect.origin is None:
-            effect.origin = self.causes.current()
-        self._effects.append(effect)
-
-    def _note(self, text: str, subject: str) -> None:
-        replica = self.world.replicas.get(subject)
-        self._emit(fx.Note(text, subject, origin=None if replica is None else replica.origin))

@@ -8,7 +8,6 @@ over, regions before their table, and then every replica that they may concern i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from regions.assign.orders import OrderBook
 from regions.assign.replacement import Replacements
@@ -19,16 +18,7 @@ from regions.cluster import events as ev
 from regions.cluster.causes import Causes
 from regions.cluster.entities import Region, Replica, Table
 from regions.cluster.state import ClusterState
-from regions.records.model import Incarnation, Intent, RegionState, ReplicaLocation, TransitionRecord
-from regions.transitions.states import Cause
-
-
-class OfflineWriter(Protocol):
-    """How a replica's transition is created, or forced to OFFLINE."""
-
-    def __call__(
-        self, replica: Replica, destination: Incarnation | None, cause: Cause, now_ms: int, *, intent: Intent
-    ) -> None: ...
+from regions.records.model import ReplicaLocation, TransitionRecord
 
 
 class Catalogue:
@@ -43,7 +33,6 @@ class Catalogue:
         orders: OrderBook,
         emit: Callable[[fx.Effect], None],
         settle: Callable[[Replica, int], None],
-        write_offline: OfflineWriter,
         reread_ms: int,
     ) -> None:
         """`settle` decides about a replica."""
@@ -55,7 +44,6 @@ class Catalogue:
         self._orders = orders
         self._emit = emit
         self._settle = settle
-        self._write_offline = write_offline
         self.has_begun = False
 
     def validate(self) -> None:
@@ -144,21 +132,6 @@ class Catalogue:
         for replica in region.replicas:
             self._world.must_read(replica)
             self._emit(fx.ReadTransition(region_id, replica.number))
-
-    def settle_given_up(self, replica: Replica, now_ms: int) -> bool:
-        """DD-03: its region is to be replaced, so nobody else is asked. False: a server is at work on it still."""
-        if not self._replacements.holds(replica.region):
-            return False
-        transition = replica.transition
-        if transition is None or replica.region.is_replacing:
-            return replica.open_on is None
-        is_dead = transition.state is RegionState.OPENING and self._world.alive(transition.destination) is None
-        if transition.state is not RegionState.OFFLINE and not is_dead:
-            return False
-        if is_dead or transition.destination is not None:
-            cause = Cause.SERVER_DEATH if is_dead else Cause.REPLAN
-            self._write_offline(replica, None, cause, now_ms, intent=Intent.CLOSE)
-        return True
 
     def _settle_all(self, region: Region, now_ms: int) -> None:
         for replica in region.replicas:

@@ -7,6 +7,7 @@ import pytest
 
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.limits import AssignerConfig
 from regions.records.model import RegionState, TableIntent, TableState
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
 
@@ -117,10 +118,9 @@ def test_a_failed_open_of_a_table_that_is_gone_is_not_tried_elsewhere() -> None:
 
 def test_a_write_without_a_destination_needs_no_table() -> None:
     """To put a transition down is right whatever becomes of the table."""
-    cluster = ModelCluster()
+    cluster = ModelCluster(AssignerConfig(bulk_min=1000, attempts_max=1))
     cluster.put(region("r1"))
     cluster.failing = {"a": "disk", "b": "disk"}
-    cluster.config = cluster.assigner.config = msgspec.structs.replace(cluster.config, attempts_max=1)
     cluster.start(A, B)
     parked = [one for one in cluster.writes if isinstance(one, fx.WriteOffline) and one.record.parked]
     assert [one.table_check for one in parked] == [None]

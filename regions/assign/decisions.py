@@ -1,0 +1,255 @@
+"""What a replica needs now, and the writes and orders that follow from the answer. Pure.
+
+`settle` is the one entry: whatever has happened, the replica concerned is settled. A replica with a transition is
+looked up in the table of `regions/transitions/next_action.py`; one at rest is compared with what its table, its server
+and operators want. Decisions are level-triggered: they depend on what is, not on what just happened, so the next master
+takes the same decision, and taking a decision twice does no harm.
+"""
+
+from __future__ import annotations
+
+from regions.assign import transition_writes
+from regions.assign.moves import MoveBook
+from regions.assign.orders import OrderBook
+from regions.assign.outbox import Outbox
+from regions.assign.replacement import Replacements
+from regions.assign.selection import Selection
+from regions.cluster.causes import Causes, is_part_of, origin_of_close
+from regions.cluster.entities import CLOSE, OPEN, Replica
+from regions.cluster.limits import AssignerConfig
+from regions.cluster.state import ClusterState
+from regions.cluster.work import WriteState
+from regions.records.model import Incarnation, Intent, RegionState, TransitionRecord
+from regions.transitions.hazards import deaths_after, hazard
+from regions.transitions.next_action import Action, NextStep, next_action
+from regions.transitions.states import Cause
+
+
+class Decisions:
+    """Decides about one replica at a time. Nothing is decided before `is_deciding` is set."""
+
+    def __init__(
+        self,
+        epoch: int,
+        config: AssignerConfig,
+        world: ClusterState,
+        causes: Causes,
+        outbox: Outbox,
+        orders: OrderBook,
+        selection: Selection,
+        moves: MoveBook,
+        replacements: Replacements,
+    ) -> None:
+        self._epoch = epoch
+        self._config = config
+        self._world = world
+        self._causes = causes
+        self._outbox = outbox
+        self._orders = orders
+        self._selection = selection
+        self._moves = moves
+        self._replacements = replacements
+        #: Set from the beginning of a tenure, except while the cluster is shutting down in order.
+        self.is_deciding = False
+
+    def settle(self, replica: Replica, now_ms: int) -> None:
+        """Do what the replica needs now; nothing while a write for it is on its way, or its transition is unread."""
+        if not self.is_deciding or replica.write_state is not WriteState.IDLE:
+            return
+        if replica.region.is_given_up and self._settle_given_up(replica, now_ms):
+            return
+        transition = replica.transition
+        if transition is None:
+            self._settle_resting(replica, now_ms)
+            return
+        if transition.parked and replica.wants_open:
+            return
+        world = self._world
+        verdict = next_action(
+            transition.state,
+            world.party(transition.source),
+            world.party(transition.destination),
+            reopen=replica.wants_open,
+        )
+        why = hazard(transition, verdict.cause, world.departed) if replica.wants_open else ""
+        if why:
+            self._park(replica, transition, verdict, why, now_ms)
+            return
+        action = verdict.action
+        if verdict.cause is Cause.SERVER_DEATH and is_part_of(replica.origin, transition):
+            replica.origin = self._causes.current()
+        if action is Action.ORDER_OPEN:
+            self._order_open(replica, transition, now_ms)
+        elif action is Action.WAIT:
+            self._keep_asking(replica, transition, now_ms)
+        elif action is Action.ACKNOWLEDGE:
+            self._delete(replica, transition, verdict)
+        elif action is Action.REASSIGN:
+            replica.cause = verdict.cause
+            self._selection.add(replica)
+        elif action is Action.KEEP_PLAN:
+            self.write_offline(replica, transition.destination, verdict.cause, now_ms)
+        elif action is Action.PUT_DOWN:
+            self.write_offline(replica, None, verdict.cause, now_ms)
+        else:
+            self._delete(replica, transition, verdict)
+
+    def settle_peers(self, replica: Replica, now_ms: int) -> None:
+        """A replica has come to rest: another of its region may now leave a draining server for the one it has left."""
+        for peer in replica.region.replicas:
+            server = peer.open_on
+            if peer is not replica and peer.transition is None and server is not None and server.draining:
+                self.settle(peer, now_ms)
+
+    def _settle_given_up(self, replica: Replica, now_ms: int) -> bool:
+        """DD-03: its region is to be replaced, so nobody else is asked. False: a server is at work on it still."""
+        if not self._replacements.holds(replica.region):
+            return False
+        transition = replica.transition
+        if transition is None or replica.region.is_replacing:
+            return replica.open_on is None
+        is_dead = transition.state is RegionState.OPENING and self._world.alive(transition.destination) is None
+        if transition.state is not RegionState.OFFLINE and not is_dead:
+            return False
+        if is_dead or transition.destination is not None:
+            cause = Cause.SERVER_DEATH if is_dead else Cause.REPLAN
+            self.write_offline(replica, None, cause, now_ms, intent=Intent.CLOSE)
+        return True
+
+    def _settle_resting(self, replica: Replica, now_ms: int) -> None:
+        """No transition: open where it should be open, closed where it should be closed, or one of the two to come."""
+        server = replica.open_on
+        if server is None:
+            self._orders.drop(replica)
+            if replica.move is not None:
+                if self._world.servers.get(replica.move) is not None:
+                    replica.last_uuid = replica.move  # its server has died: the move's destination gets it all the same
+                self._moves.drop(replica)
+            if not replica.wants_open:
+                replica.origin = None
+            else:
+                replica.origin = self._causes.told(replica.origin)
+                replica.cause = Cause.ASSIGN if replica.home is None else Cause.SERVER_DEATH
+                self._selection.add(replica)
+        elif server.fencing:
+            self._orders.drop(replica)
+        elif (
+            not replica.wants_open
+            or replica.move is not None
+            or replica.is_damaged
+            or (server.draining and self.may_leave(replica))
+        ):
+            if replica.order is None:
+                replica.origin = self._causes.told(origin_of_close(replica, server))
+                self._orders.put(replica, CLOSE, server, -1, now_ms, now_ms)
+        else:
+            replica.origin = None
+            self._orders.drop(replica)
+
+    def _order_open(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
+        order = replica.order
+        if order is not None and order.kind == OPEN and order.version == replica.version:
+            return
+        self._orders.drop(replica)
+        server = self._world.alive(transition.destination)
+        assert server is not None, replica.key
+        if server.fenced_until_ms is not None:
+            return
+        self._orders.put(replica, OPEN, server, replica.version, max(now_ms, replica.not_before_ms), now_ms)
+
+    def _keep_asking(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
+        """A server is at work: make sure that it will be asked, in case its answer is lost (X10, MF-05, MF-07)."""
+        closing = transition.state is RegionState.CLOSING
+        order = replica.order
+        if order is not None and order.kind == (CLOSE if closing else OPEN):
+            order.version = replica.version
+            return
+        self._orders.drop(replica)
+        server = self._world.alive(transition.source if closing else transition.destination)
+        assert server is not None, replica.key
+        if server.fenced_until_ms is not None:
+            return
+        kind = CLOSE if closing else OPEN
+        self._orders.put(replica, kind, server, replica.version, now_ms + self._config.reask_ms, now_ms)
+
+    def _park(self, replica: Replica, transition: TransitionRecord, verdict: NextStep, why: str, now_ms: int) -> None:
+        """No server gets it until an operator has it tried again (`regions/transitions/hazards.py`)."""
+        self._outbox.note(f"parked: {why}", replica.key)
+        cause = Cause.DAMAGED if transition.state is RegionState.CLOSED else verdict.cause
+        attempt = transition.attempt + (cause is not Cause.DAMAGED)
+        self.write_offline(replica, None, cause, now_ms, attempt=attempt, error=why, parked=True)
+
+    def _delete(self, replica: Replica, transition: TransitionRecord, verdict: NextStep) -> None:
+        effect = transition_writes.delete(
+            replica, transition, verdict.cause, transition.origin or replica.origin or self._causes.current()
+        )
+        self._world.begin_write(replica, verdict.cause, None, effect.region)
+        self._outbox.emit(effect)
+
+    def may_leave(self, replica: Replica) -> bool:
+        return self._selection.choose(replica, exclude_home=True) is not None
+
+    def place(self, replica: Replica, now_ms: int) -> None:
+        if replica.region.is_given_up:
+            return
+        destination = self._selection.choose(replica)
+        if destination is None:
+            self._selection.strand(replica)
+            return
+        self.write_offline(replica, destination, replica.cause, now_ms)
+
+    def write_offline(
+        self,
+        replica: Replica,
+        destination: Incarnation | None,
+        cause: Cause,
+        now_ms: int,
+        *,
+        attempt: int | None = None,
+        error: str | None = None,
+        parked: bool = False,
+        intent: Intent = Intent.OPEN,
+    ) -> None:
+        """Create or force OFFLINE; the order to open follows when the write has committed."""
+        if replica.origin is None or replica.transition is None or replica.transition.origin is None:
+            replica.origin = self._causes.told(replica.origin)
+        effect = transition_writes.offline(
+            replica,
+            destination,
+            cause,
+            origin=replica.origin,
+            epoch=self._epoch,
+            now_ms=now_ms,
+            start_timeout_ms=self._config.start_timeout_ms,
+            attempt=attempt,
+            error=error,
+            parked=parked,
+            intent=intent,
+            deaths=deaths_after(replica.transition, cause, self._world.departed),
+        )
+        self._world.begin_write(replica, cause, effect.record)
+        self._orders.drop(replica)
+        self._outbox.emit(effect)
+
+    def attempt_failed(self, replica: Replica, cause: Cause, error: str, now_ms: int) -> None:
+        """An open did not succeed: elsewhere, later, and not for ever (RT-11, X11)."""
+        transition = replica.transition
+        assert transition is not None, replica.key
+        attempt = transition.attempt + 1
+        if transition.destination is not None:
+            if replica.failed is None:
+                replica.failed = set()
+            replica.failed.add(transition.destination.uuid)
+        used_up = attempt >= self._config.attempts_max
+        # If its table was disabled or removed while a server tried, no other server is asked.
+        if not replica.wants_open or self._replacements.gives_up(replica.region, now_ms, used_up=used_up):
+            self.write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, intent=Intent.CLOSE)
+            return
+        if used_up:
+            self._outbox.note(f"parked after {attempt} attempts: {error}", replica.key)
+            self.write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, parked=True)
+            return
+        pause_ms = min(self._config.retry_base_ms << (attempt - 1), self._config.retry_max_ms)
+        replica.not_before_ms = now_ms + pause_ms
+        destination = self._selection.choose(replica)
+        self.write_offline(replica, destination, cause, now_ms, attempt=attempt, error=error)

@@ -1,0 +1,130 @@
+"""What becomes of an order: the server's answer, a refusal, a failure, or a deadline. Pure.
+
+An answer only says where to look. What the store holds decides, so most answers lead to a read of the transition, and
+the read to the next decision. Deadlines are counted by this master from the last change that it saw, never by comparing
+the clocks of two machines.
+"""
+
+from __future__ import annotations
+
+from regions.assign.decisions import Decisions
+from regions.assign.moves import MoveBook
+from regions.assign.orders import OrderBook
+from regions.assign.outbox import Outbox
+from regions.assign.servers import ServerTracker
+from regions.cluster.deadlines import close_overdue, open_overdue
+from regions.cluster.entities import CLOSE, OPEN, Order, Replica
+from regions.cluster.limits import AssignerConfig
+from regions.cluster.work import OrderState, WriteState
+from regions.messages import OrderOutcome, OrderResult
+from regions.records.model import RegionState
+from regions.transitions.states import Cause
+
+
+class OrderFollowUp:
+    """Follows the orders that were sent until the store shows their outcome."""
+
+    def __init__(
+        self,
+        config: AssignerConfig,
+        outbox: Outbox,
+        orders: OrderBook,
+        moves: MoveBook,
+        decisions: Decisions,
+        servers: ServerTracker,
+    ) -> None:
+        self._config = config
+        self._outbox = outbox
+        self._orders = orders
+        self._moves = moves
+        self._decisions = decisions
+        self._servers = servers
+
+    def answered(self, replica: Replica, result: OrderResult, now_ms: int) -> None:
+        """A server's answer about a current order. The store's word counts; an answer only says where to look."""
+        order = replica.order
+        assert order is not None, replica.key
+        if replica.write_state is not WriteState.IDLE:
+            return  # what is known of the transition is out of date: the order is looked at again when it is known
+        if result.outcome is OrderOutcome.FAILED:
+            if order.kind == CLOSE:
+                replica.last_error = result.error
+                self._outbox.note(f"close failed on {order.server.uuid}: {result.error}", replica.key)
+                return
+            replica.failure = (result.version, result.error)
+            if result.version > replica.version and replica.transition is not None:
+                # The server went to OPENING before it failed; the watch has not told us yet.
+                self._outbox.read_transition(replica)
+                return
+            replica.failure = None
+            self._decisions.attempt_failed(replica, Cause.OPEN_FAILED, result.error, now_ms)
+        elif result.outcome is OrderOutcome.REFUSED:
+            replica.refusal = (replica.version, result.error)
+            self._outbox.read_transition(replica)
+            if order.kind == CLOSE:
+                self._outbox.read_region(replica)
+
+    def read_unchanged(self, replica: Replica, now_ms: int) -> None:
+        """A read found what was known: if an order was refused, the refusal stands and counts as a failure."""
+        refusal, replica.refusal = replica.refusal, None
+        if refusal is None or refusal[0] != replica.version:
+            self._decisions.settle(replica, now_ms)
+            return
+        transition = replica.transition
+        if transition is None:
+            server = replica.open_on
+            must_close = (
+                replica.is_damaged
+                or not replica.wants_open
+                or (server is not None and server.draining and self._decisions.may_leave(replica))
+            )
+            what = "it is asked again" if must_close else "the move is given up"
+            self._outbox.note(f"{what}, the server refused to close: {refusal[1]}", replica.key)
+            replica.last_error = refusal[1]
+            self._moves.drop(replica)
+            self._orders.drop(replica)
+            if must_close and server is not None:
+                self._orders.put(replica, CLOSE, server, -1, now_ms + self._config.reask_ms, now_ms)
+        elif transition.state in (RegionState.OFFLINE, RegionState.OPENING):
+            self._decisions.attempt_failed(replica, Cause.OPEN_FAILED, refusal[1], now_ms)
+
+    def failed_earlier(self, replica: Replica, now_ms: int) -> bool:
+        """Try elsewhere if the transition is still as it was when its server failed to open it. Return whether it is.
+
+        The transition must have been read at that version: the next step writes its steps into the history.
+        """
+        failure, transition = replica.failure, replica.transition
+        if failure is None or failure[0] != replica.version or transition is None:
+            return False
+        replica.failure = None
+        if transition.state not in (RegionState.OFFLINE, RegionState.OPENING):
+            return False
+        self._decisions.attempt_failed(replica, Cause.OPEN_FAILED, failure[1], now_ms)
+        return True
+
+    def look_at_clock(self, replica: Replica, order: Order, now_ms: int) -> None:
+        if order.server.fencing:
+            return
+        if order.kind == OPEN:
+            late = open_overdue(replica, order, self._config, now_ms)
+            if late:
+                self._decisions.attempt_failed(replica, Cause.DEADLINE, late, now_ms)
+        else:
+            late = close_overdue(replica, order, self._config, now_ms)
+            if late:
+                self._servers.fence(order.server, late)
+        if late or order.state in (OrderState.QUEUED, OrderState.SENT) or order.next_ms > now_ms:
+            return
+        if order.state is OrderState.DONE:
+            order.next_ms = now_ms + self._config.reask_ms
+            self._outbox.read_transition(replica)
+        elif replica.transition is None and replica.move is not None and order.asks >= self._config.move_asks_max:
+            self._give_up_move(replica)
+            self._decisions.settle(replica, now_ms)
+        else:
+            self._orders.enqueue(replica, order)
+
+    def _give_up_move(self, replica: Replica) -> None:
+        self._outbox.note("move given up, the server does not answer", replica.key)
+        self._moves.drop(replica)
+        self._orders.drop(replica)
