@@ -1,20 +1,20 @@
-"""The replicated state machine: committed groups in, outcomes and events out.
+"""The replicated state machine: committed batches go in, outcomes and events come out.
 
-    group bytes -> command -> plan (deltas or an error code) -> apply to the tree -> Outcome(reply body, events)
+    batch bytes -> command -> plan (deltas or an error code) -> apply to the tree -> CommandOutcome(reply body, events)
 
-Two replicas that apply the same groups have the same tree, sessions, zxids and digest. Nothing in here knows a clock,
-chance or the order of a set, and nothing a client sends raises: a refused command is an outcome like any other. It
-takes its zxid and changes nothing else; a record that cannot be read is refused with MarshallingError.
+Two replicas that apply the same batches have the same tree, sessions, zxids and digest. Nothing depends on a clock,
+on randomness or on the order of a set. Nothing that a client sends raises: a rejected command is an outcome like any
+other. It takes a zxid and changes nothing else. A record that cannot be read is rejected with MarshallingError.
 
-Differences from ZooKeeper 3.9, all of them where that is plainly at fault:
+Differences from ZooKeeper 3.9, each where ZooKeeper is plainly at fault:
 
-- An unreadable write is refused; there it stops the ensemble.
-- create with the container flag makes a container; there a persistent znode, because the flag is lost.
-- createTTL without a TTL flag is BadArguments; there it can kill every server.
-- deleteContainer is for what may be reaped, and asks for permission.
-- A hard quota refuses growth only, and counts the earlier parts of the same multi.
-- Sequence numbers go on after 2147483647 instead of turning negative; a version never becomes -1.
-- An empty-named session (0) can be nobody's.
+- An unreadable write is rejected; in ZooKeeper it stops the ensemble.
+- create with the container flag makes a container; in ZooKeeper a persistent znode, because the flag is lost.
+- createTTL without a TTL flag is BadArguments; in ZooKeeper it can kill every server.
+- deleteContainer deletes only what may be reaped, and needs the permission to delete.
+- A hard quota rejects growth only, and counts the earlier parts of the same multi.
+- Sequence numbers continue after 2147483647 instead of turning negative; a version never becomes -1.
+- No client can have the session id 0.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ _NO_EVENTS: Final[list[Event]] = []
 
 @mypyc_attr(acyclic=True)
 class CommandOutcome:
-    """What became of one command.
+    """The result of one command.
 
-    `err` is OK or the code of its refusal, `body` the reply record (empty when refused), `events` what watchers may
-    hear, in order, each (event type, path, access list that decides who may). `owner` is the command's own: for
-    CREATE_SESSION and ATTACH the token of the waiting connection, whose new owner is `zxid`.
+    `err` is OK or an error code; `body` is the reply record, empty after an error. `events` are for watchers, in order:
+    (event type, path, access list that decides which sessions may get the event). `owner` is that of the command: for
+    CREATE_SESSION and ATTACH a token of the connection that waits, whose owner is `zxid` from now on.
     """
 
     def __init__(self, zxid: int, session_id: int, owner: int, cxid: int, opcode: int) -> None:
@@ -144,15 +144,17 @@ class StateMachine:
     def __init__(
         self, tree: DataTree | None = None, sessions: SessionTable | None = None, supported: int = SUPPORTED
     ) -> None:
-        """`supported`: the highest feature level that this build, or the build that a test plays, supports."""
+        """`supported`: the highest feature level that this build supports, or the build that a test simulates."""
+        assert supported >= 0, supported
         self.tree = tree if tree is not None else DataTree()
         self.sessions = sessions if sessions is not None else SessionTable()
         self.supported = supported
-        #: The feature level in force behind `last_zxid`: by it commands are planned.
+        #: The feature level in force: the next command is planned by it. Moves up with a LEVEL entry, never down.
         self.level: int = 0
-        #: The zxid of the last applied command, refused ones included.
+        #: The zxid of the last command, rejected ones included. Moves by one, before the command is applied: every
+        #: replica does the same commands in the same order, and no reader looks between the two.
         self.last_zxid: int = 0
-        #: The leader's clock of the last applied group.
+        #: The newest leader's time of a batch that was applied. Never goes back: a new leader's clock may be behind.
         self.applied_time_ms: int = 0
         # See `serve_clients`.
         self._answered: Container[int] | None = None
@@ -170,10 +172,10 @@ class StateMachine:
     # --- writes ------------------------------------------------------------------------------------------------------
 
     def apply_group(self, data: bytes) -> list[CommandOutcome]:
-        """Apply a whole entry; one outcome per command, in order.
+        """Apply a whole entry. Return one outcome per command, in order.
 
-        Bytes that are no group, or break off within one, become a single refused command of session 0: the log has
-        checksums, so only a bug can have written them, but all replicas go on alike.
+        Bytes that are not a batch, or that end within one, become a single rejected command of session 0. The log has
+        checksums, so only a bug can have written such bytes; all replicas continue alike.
         """
         outcomes: list[CommandOutcome] = []
         count = 1
@@ -200,10 +202,11 @@ class StateMachine:
         return outcomes
 
     def begin_group(self, data: bytes) -> int:
-        """Take time and flags of a group whose commands are then applied one by one; returns their number.
+        """Take over time and flags of a batch, and return the number of its commands, to be applied one by one.
 
         `data` has a whole header.
         """
+        assert len(data) >= GROUP_HEADER_BYTES, f"a batch header of {len(data)} bytes"
         time_ms, flags_and_count = GROUP_HEADER.unpack_from(data)
         count: int = flags_and_count & COUNT_MASK
         tree = self.tree
@@ -219,16 +222,16 @@ class StateMachine:
         return torn
 
     def apply(self, command: Command, time_ms: int) -> CommandOutcome:
-        """Apply one command as if it were a group of its own."""
+        """Apply one command as if it were a batch of its own."""
         self._advance_time(time_ms)
         body = command.body
         return self._apply(command.session_id, command.owner, command.cxid, command.opcode, body, 0, len(body))
 
     def apply_membership(self, text: bytes) -> CommandOutcome:
-        """A change of the store's members is committed: `text`, their server lines, is what /zookeeper/config says now.
+        """Write the server lines `text` of the members into /zookeeper/config: a change of members is committed.
 
-        It takes a zxid like a command, of session 0, and that is the version at the end of the text. Its data watches
-        fire. The znode's own version stays -1, as in ZooKeeper.
+        The change takes a zxid like a command of session 0, and that zxid is the version at the end of the text. Data
+        watches of the znode fire. Its version stays -1, as in ZooKeeper.
         """
         self.last_zxid += 1
         outcome = CommandOutcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_RECONFIG)
@@ -241,8 +244,8 @@ class StateMachine:
         """Apply a LEVEL entry: commands behind it are planned by its level. A lower level than the present one changes
         nothing.
 
-        It takes a zxid like a command, of session 0, so that replicas with equal zxids have equal digests. Raises
-        UnsupportedLevel, ValueError; nothing has changed then.
+        The entry takes a zxid like a command of session 0, so that replicas with equal zxids have equal digests. Raises
+        UnsupportedLevel or ValueError; then nothing has changed.
         """
         level = decode_level(data)
         if level > self.supported:
@@ -252,11 +255,12 @@ class StateMachine:
         return CommandOutcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
 
     def has(self, level: int) -> bool:
-        """Return True if what `level` changed is in force. Ask nothing else: not what this build supports."""
+        """Return True if the change of `level` is in force. What this build supports must not decide anything."""
+        assert level <= SUPPORTED, f"level {level} is not in LEVELS"
         return self.level >= level
 
     def _events_of(self, outcome: CommandOutcome) -> list[Event] | None:
-        """Where to put the events of an outcome, None if nobody could hear of them."""
+        """Return the list for the events of an outcome, None if no session watches anything."""
         if self._watches is not None and self._watches.is_empty():
             return None
         outcome.events = []
@@ -316,7 +320,7 @@ class StateMachine:
             outcome.err = RECONFIG_DISABLED if opcode == OP_RECONFIG else UNIMPLEMENTED
 
     def _perform(self, outcome: CommandOutcome, planned: Planned) -> None:
-        """Make a planned change and write the reply to it."""
+        """Apply a planned change to the tree and write the reply."""
         if isinstance(planned, int):
             outcome.err = planned
             return
@@ -384,7 +388,7 @@ class StateMachine:
     # --- sessions ----------------------------------------------------------------------------------------------------
 
     def _without_session(self, outcome: CommandOutcome, data: bytes, at: int, end: int) -> int:
-        """A command whose session is not there: a new session, the leader itself, or too late."""
+        """Apply a command whose session is not there: a new session, the leader's own command, or one that is late."""
         opcode = outcome.opcode
         session_id = outcome.session_id
         if opcode == OP_CREATE_SESSION:
@@ -402,7 +406,7 @@ class StateMachine:
     def _attach(self, session: Session, zxid: int, data: bytes, at: int, end: int) -> int:
         timeout_ms, passwd, address, proved = decode_attach(data, at, end)
         if not passwords_match(session.passwd, passwd):
-            # As if there were no such session: who does not know the password learns nothing.
+            # As if there were no such session, so that a wrong password reveals nothing.
             return SESSION_EXPIRED
         if timeout_ms <= 0 or not _are_identities(proved):
             return BAD_ARGUMENTS
@@ -418,7 +422,7 @@ class StateMachine:
         return OK
 
     def _end_session(self, outcome: CommandOutcome, session: Session) -> None:
-        """The session and all its ephemerals go under one zxid."""
+        """Remove the session and all its ephemeral znodes, under one zxid."""
         events = self._events_of(outcome)
         for path in self.tree.ephemerals_of(session.session_id):
             self.tree.apply(DeleteDelta(path, parent_of(path)), outcome.zxid, self.applied_time_ms, events)
@@ -429,11 +433,11 @@ class StateMachine:
     def read(
         self, opcode: int, body: bytes, session: Session, watches: WatchTable, at: int = 0, end: int = -1
     ) -> Answer:
-        """Answer a read from this replica: (error code, reply record). Never raises.
+        """Answer a read from this replica. Return (error code, reply record); never raises.
 
         The request record is `body[at:end]`, to the end of `body` by default. Covers getData, exists, getChildren,
         getChildren2, getACL, getEphemerals, getAllChildrenNumber, multiRead, whoAmI, sync, addWatch, checkWatches
-        and removeWatches; anything else is UNIMPLEMENTED. Watches are left in `watches` under the session's id.
+        and removeWatches; anything else is UNIMPLEMENTED. Watches are set in `watches` under the session's id.
         """
         try:
             return answer_read(self.tree, opcode, body, at, len(body) if end < 0 else end, session, watches)
@@ -443,7 +447,7 @@ class StateMachine:
     def set_watches(
         self, opcode: int, body: bytes, session: Session, watches: WatchTable, at: int = 0, end: int = -1
     ) -> tuple[int, list[tuple[int, bytes]]]:
-        """setWatches and setWatches2: (error code, events to send before the empty reply, with zxid -1)."""
+        """Perform setWatches or setWatches2. Return (error code, events to send before the empty reply, zxid -1)."""
         stop = len(body) if end < 0 else end
         try:
             second = opcode == OP_SET_WATCHES2
@@ -454,17 +458,17 @@ class StateMachine:
             return QUOTA_EXCEEDED, []
 
     def notify(self, outcome: CommandOutcome, watches: WatchTable) -> list[tuple[int, bytes, list[int]]]:
-        """Who is to hear of an outcome's events: (event type, path, session ids) in the order to send them.
+        """Return the notifications for an outcome's events: (event type, path, session ids) in the order to send them.
 
-        One-shot watches are used up. Like ZooKeeper, a session that may not read the znode hears nothing of it.
+        One-shot watches are used up. As in ZooKeeper, a session that may not read the znode gets no notification.
         """
         fired: list[tuple[int, bytes, list[int]]] = []
         for event_type, path, acl in outcome.events:
-            heard = watches.triggered(event_type, path)
-            if heard and not acl.world & PERM_READ:
-                heard = [each for each in heard if self._may_read(each, acl)]
-            if heard:
-                fired.append((event_type, path, heard))
+            notified = watches.triggered(event_type, path)
+            if notified and not acl.world & PERM_READ:
+                notified = [each for each in notified if self._may_read(each, acl)]
+            if notified:
+                fired.append((event_type, path, notified))
         return fired
 
     def _may_read(self, session_id: int, acl: AccessList) -> bool:
@@ -474,7 +478,7 @@ class StateMachine:
     # --- comparing and keeping ---------------------------------------------------------------------------------------
 
     def digest(self) -> int:
-        """64 bits over tree, sessions and level: equal on replicas with equal `last_zxid`, whatever way they got there.
+        """Return 64 bits over tree, sessions and level, equal on all replicas with equal `last_zxid`.
 
         At level 0 the digest is that of builds from before there were levels.
         """
@@ -495,17 +499,17 @@ class StateMachine:
         assert 0 <= self.level <= self.supported, f"level {self.level}, this build supports {self.supported}"
 
     def reap_candidates(self, time_ms: int) -> list[bytes]:
-        """Containers and TTL znodes for which the leader may propose DELETE_CONTAINER (session 0, owner 0), sorted."""
+        """Return the znodes for which the leader may propose DELETE_CONTAINER (session 0, owner 0), sorted."""
         return self.tree.reap_candidates(time_ms)
 
     def snapshot_chunks(self) -> Iterator[bytes]:
-        """The state as a stream of chunks (snapshot.py); it only reads, so a forked child can write it."""
+        """Return the state as a stream of chunks (snapshot.py). This only reads, so a forked child can write it."""
         time_ms = self.applied_time_ms
         return write_snapshot(self.tree, self.sessions, self.last_zxid, time_ms, self.digest(), self.level)
 
     @classmethod
     def restore(cls, pieces: Iterable[bytes], supported: int = SUPPORTED) -> StateMachine:
-        """The state machine of a snapshot, read from pieces of any size. Raises CorruptRecord, UnsupportedLevel."""
+        """Return the state machine of a snapshot in pieces of any size. Raises CorruptRecord, UnsupportedLevel."""
         reader = SnapshotDecoder(supported=supported)
         for piece in pieces:
             reader.feed(piece)
@@ -513,7 +517,7 @@ class StateMachine:
 
     @classmethod
     def of_snapshot(cls, reader: SnapshotDecoder) -> StateMachine:
-        """The state machine of a snapshot that has been fed to `reader` whole. Raises CorruptRecord."""
+        """Return the state machine of a snapshot that has been fed to `reader` whole. Raises CorruptRecord."""
         reader.check_end()
         machine = cls(reader.tree, reader.sessions, reader.supported)
         machine.level = reader.level
@@ -535,12 +539,13 @@ def _name_plainly(op: MultiOp) -> None:
 
 
 def _are_identities(proved: list[Identity]) -> bool:
-    """Whether a session may be given these."""
+    """Return True if a session may be given these identities."""
     return all(scheme in IDENTITY_SCHEMES for scheme, _ in proved)
 
 
 def _refused_multi(count: int, failed: int, err: int) -> bytes:
-    """The reply to a multi whose part `failed` was refused with `err`."""
+    """Return the reply to a multi whose part `failed` was rejected with `err`."""
+    assert 0 <= failed < count, f"part {failed} of {count} was rejected"
     parts: list[bytes] = []
     for i in range(count):
         code = i32(OK if i < failed else err if i == failed else RUNTIME_INCONSISTENCY)

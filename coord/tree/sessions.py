@@ -1,8 +1,8 @@
-"""Sessions: the replicated table, and the leader's clockwork that decides when one has been silent for too long.
+"""Sessions: the replicated table, and the leader's queue of sessions by the time at which they expire.
 
-The table is part of the state: it changes by commands only. The clockwork (ExpiryQueue) is not: it belongs to the
-leader of the moment, knows only what it has been told of, and its verdict becomes true when an EXPIRE command is
-applied. A new leader gives every session its whole timeout again.
+The table is part of the replicated state and changes by commands only. The ExpiryQueue is not replicated: it belongs to
+the present leader. A session that it finds silent ends when an EXPIRE command is applied. A new leader gives every
+session its whole timeout again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from coord.wire.jute import buffer
 
 _SESSION: Final = struct.Struct("!qqi")
 
-#: A connection that proves itself as more than so many identities is refused the next: sessions are kept in memory.
+#: A session has at most so many identities, because sessions are kept in memory. A further AUTH is rejected.
 IDENTITIES_MAX: Final = 256
 
 
 class Session:
-    """A client's lease across its connections.
+    """A client's session, which outlives its connections.
 
-    `owner` is the zxid of the command that created or last attached it. `identities` are (scheme, id) pairs, first the
-    address of its connection. `mark` is its part of the digest.
+    `owner` is the zxid of the command that created the session or last attached it to a connection. `identities` are
+    (scheme, id) pairs; the first is the address of the connection. `mark` is the session's part of the digest, up to
+    date after each change (`refresh`).
     """
 
     def __init__(self, session_id: int, passwd: bytes, timeout_ms: int, owner: int, identities: list[Identity]) -> None:
@@ -56,17 +57,17 @@ class SessionTable:
 
     def __init__(self) -> None:
         self.sessions: dict[int, Session] = {}
-        #: Who was found last: the commands of a group mostly come in rows of one session's.
+        #: The session found last: the commands of a batch mostly come in runs of one session.
         self._last: Session | None = None
-        #: Sum of the marks of all sessions.
+        #: Sum of the marks of all sessions. Moves with every change of a session.
         self.digest_sum: int = 0
 
     def __len__(self) -> int:
-        """How many sessions there are."""
+        """Return the number of sessions."""
         return len(self.sessions)
 
     def find(self, session_id: int) -> Session | None:
-        """The session, or None if it never was or has ended."""
+        """Return the session, None if it has ended or never was."""
         last = self._last
         if last is None or last.session_id != session_id:
             last = self._last = self.sessions.get(session_id)
@@ -79,14 +80,16 @@ class SessionTable:
         self.digest_sum += session.refresh()
 
     def attach(self, session: Session, owner: int, timeout_ms: int, address: bytes, proved: list[Identity]) -> None:
-        """Move a session to a new connection, which has proved to be `proved` and has to prove the rest anew."""
+        """Move a session to a new connection with the identities `proved`. Those of the old connection are dropped: the
+        client has to authenticate anew."""
+        assert owner > session.owner, f"owner {owner} of session {session.session_id:#x} after {session.owner}"
         session.owner = owner
         session.timeout_ms = timeout_ms
         session.identities = [(IP, address), *proved]
         self.digest_sum += session.refresh()
 
     def add_identities(self, session: Session, proved: list[Identity]) -> bool:
-        """Note what the session has proved to be; False, and none is noted, if it would be too many."""
+        """Add the identities that the client has proved. Return False, and add none, if they would be too many."""
         fresh = [identity for identity in proved if identity not in session.identities]
         if len(session.identities) + len(fresh) > IDENTITIES_MAX:
             return False
@@ -96,7 +99,8 @@ class SessionTable:
         return True
 
     def remove(self, session: Session) -> None:
-        """The session has ended."""
+        """Remove a session that has ended."""
+        assert self.sessions.get(session.session_id) is session, f"session {session.session_id:#x} is not there"
         del self.sessions[session.session_id]
         self._last = None
         self.digest_sum -= session.mark
@@ -117,23 +121,24 @@ class SessionTable:
 
 
 def passwords_match(ours: bytes, theirs: bytes) -> bool:
-    """Compare in a time that does not tell how much of `theirs` is right."""
+    """Return True if both are equal. The time that takes does not reveal how much of `theirs` is right."""
     return hmac.compare_digest(ours, theirs)
 
 
 class ExpiryQueue:
-    """Who has been silent for longer than its timeout, by buckets of one tick. Leader only; pure.
+    """Sessions by the tick in which their timeout ends. For the leader; pure.
 
-    A session is due in the first tick that ends at least its timeout after it was last heard of: never early, late by
-    less than `tick_ms` plus the caller's own step. All times are the caller's monotonic milliseconds and do not go
-    back.
+    A session is due in the first tick that ends at least its timeout after its last message: never early, and late by
+    less than `tick_ms` plus the interval between calls. All times are monotonic milliseconds of the caller.
+
+    Invariant: each session in `_due` is in the bucket of its tick and in no other; no bucket is empty or in the past.
     """
 
     def __init__(self, table: SessionTable, tick_ms: int, now_ms: int) -> None:
         assert tick_ms > 0, tick_ms
         self._table = table
         self._tick_ms: int = tick_ms
-        #: session id -> the tick at whose end it is due
+        #: Session id -> the tick at whose end it is due.
         self._due: dict[int, int] = {}
         self._buckets: dict[int, dict[int, None]] = {}
         self._next_tick: int = now_ms // tick_ms
@@ -141,7 +146,7 @@ class ExpiryQueue:
             self.touch(session_id, now_ms)
 
     def touch(self, session_id: int, now_ms: int) -> None:
-        """The session was heard of at `now_ms`; to be called for a new or attached session, too."""
+        """Restart the timeout of a session: its client has sent something at `now_ms`, or it is new or attached."""
         session = self._table.sessions.get(session_id)
         if session is not None:
             self._put(session_id, (now_ms + session.timeout_ms) // self._tick_ms)
@@ -162,15 +167,16 @@ class ExpiryQueue:
 
     def _take(self, session_id: int, tick: int) -> None:
         bucket = self._buckets[tick]
+        assert session_id in bucket, f"session {session_id:#x} is not due in tick {tick}"
         del bucket[session_id]
         if not bucket:
             del self._buckets[tick]
 
     def expired(self, now_ms: int) -> list[tuple[int, int]]:
-        """(session id, owner) of those that are due, in the order of their ticks; sessions that ended are forgotten.
+        """Return (session id, owner) of the sessions that are due, in the order of their ticks.
 
-        Who is named here is named again a timeout later if it still lives then: the command may have been lost with
-        its leader.
+        A session that is still there a timeout later is returned again: the EXPIRE command may have been lost. Sessions
+        that have ended are dropped.
         """
         current = now_ms // self._tick_ms
         due: list[tuple[int, int]] = []

@@ -1,14 +1,14 @@
-"""Watches: who wants to hear of a znode. Local to one server, not replicated.
+"""Watches: which sessions get an event when a znode changes. Local to one server, not replicated.
 
-A watcher is known by its session id. A watch is left on a path, whether or not there is a znode:
+A watcher is identified by its session id. A watch is set on a path, whether or not there is a znode:
 
-    data        one-shot; by getData, and by exists also where nothing is
-    child       one-shot; by getChildren
-    persistent  stays; hears of data and of children
-    recursive   stays; hears of the path and everything below it, but not of changed lists of children, since it hears
-                of the children themselves
+    data        one-shot; set by getData and by exists, by exists also where there is no znode
+    child       one-shot; set by getChildren
+    persistent  stays; fires for data and for the list of children
+    recursive   stays; fires for the path and everything below it, but not for changed lists of children, because it
+                fires for the children themselves
 
-One change gives a session at most one event per path, however many of its watches it meets.
+A session gets at most one event per path for one change, however many of its watches match.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from coord.wire.opcodes import (
     WATCHER_PERSISTENT_RECURSIVE,
 )
 
-_NOBODY: Final[list[int]] = []
+_NO_SESSIONS: Final[list[int]] = []
 
 Table = dict[bytes, dict[int, None]]
 
 
 class Watcher:
-    """The paths that one session watches, by kind: what has to be taken out of the tables when it leaves."""
+    """The paths that one session watches, by kind. They are removed from the tables when its connection closes."""
 
     def __init__(self) -> None:
         self.data: dict[bytes, None] = {}
@@ -45,15 +45,18 @@ class Watcher:
         return self.data, self.child, self.persistent, self.recursive
 
     def count(self) -> int:
-        """How many watches that are."""
+        """Return the number of watches."""
         return len(self.data) + len(self.child) + len(self.persistent) + len(self.recursive)
 
 
 class WatchTable:
-    """All watches of the sessions connected to one server."""
+    """All watches of the sessions connected to one server.
+
+    Invariant: the tables by path and the Watchers by session hold the same watches; no path has an empty entry.
+    """
 
     def __init__(self, per_session_max: int = 0) -> None:
-        """`per_session_max`: how many one session may have; 0: no bound."""
+        """`per_session_max`: the most watches that one session may have, 0 for no limit."""
         self._per_session_max = per_session_max
         self._data: Table = {}
         self._child: Table = {}
@@ -64,22 +67,22 @@ class WatchTable:
     # --- leaving watches ---------------------------------------------------------------------------------------------
 
     def watch_data(self, path: bytes, watcher_id: int) -> None:
-        """Leave a one-shot watch for the znode: its data, its making, its end."""
+        """Set a one-shot watch for the znode's data, creation and deletion."""
         _enter(self._data, path, watcher_id)
         self._watcher(watcher_id).data[path] = None
 
     def watch_children(self, path: bytes, watcher_id: int) -> None:
-        """Leave a one-shot watch for the list of children, and the znode's end."""
+        """Set a one-shot watch for the list of children, and for the znode's deletion."""
         _enter(self._child, path, watcher_id)
         self._watcher(watcher_id).child[path] = None
 
     def watch_persistent(self, path: bytes, watcher_id: int) -> None:
-        """Leave a watch that stays."""
+        """Set a persistent watch."""
         _enter(self._persistent, path, watcher_id)
         self._watcher(watcher_id).persistent[path] = None
 
     def watch_recursive(self, path: bytes, watcher_id: int) -> None:
-        """Leave a watch that stays for `path` and all below."""
+        """Set a persistent watch for `path` and everything below it."""
         _enter(self._recursive, path, watcher_id)
         self._watcher(watcher_id).recursive[path] = None
 
@@ -90,7 +93,8 @@ class WatchTable:
         return watcher
 
     def has_room(self, watcher_id: int, more: int = 1) -> bool:
-        """Whether a session may leave so many more."""
+        """Return True if a session may set so many more watches."""
+        assert more >= 0, more
         most = self._per_session_max
         if not most:
             return True
@@ -98,31 +102,31 @@ class WatchTable:
         return (watcher.count() if watcher is not None else 0) + more <= most
 
     def is_empty(self) -> bool:
-        """Whether nobody can be waiting for an event."""
+        """Return True if no session has a watch."""
         return not (self._data or self._child or self._persistent or self._recursive)
 
     # --- events ------------------------------------------------------------------------------------------------------
 
     def triggered(self, event_type: int, path: bytes) -> list[int]:
-        """Who is to hear of this event, each once, in the order of their watches; one-shot watches are used up.
+        """Return the sessions that get this event, each once, in the order of their watches. Use up one-shot watches.
 
-        The caller does not change the list.
+        The caller must not change the list.
         """
         if not self._watchers:
-            return _NOBODY
-        heard: dict[int, None] | None = None
+            return _NO_SESSIONS
+        notified: dict[int, None] | None = None
         if event_type == EVENT_CHILDREN_CHANGED:
-            heard = self._spend_child(path, None)
+            notified = self._spend_child(path, None)
         else:
-            heard = self._spend_data(path)
+            notified = self._spend_data(path)
             if event_type == EVENT_DELETED:
-                heard = self._spend_child(path, heard)
+                notified = self._spend_child(path, notified)
         staying = self._persistent.get(path)
         if staying is not None:
-            heard = _merge(heard, staying)
+            notified = _merge(notified, staying)
         if self._recursive and event_type != EVENT_CHILDREN_CHANGED:
-            heard = self._recursive_above(path, heard)
-        return list(heard) if heard else _NOBODY
+            notified = self._recursive_above(path, notified)
+        return list(notified) if notified else _NO_SESSIONS
 
     def _spend_data(self, path: bytes) -> dict[int, None] | None:
         spent = self._data.pop(path, None)
@@ -131,28 +135,28 @@ class WatchTable:
                 del self._watchers[watcher_id].data[path]
         return spent
 
-    def _spend_child(self, path: bytes, heard: dict[int, None] | None) -> dict[int, None] | None:
+    def _spend_child(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
         spent = self._child.pop(path, None)
         if spent is None:
-            return heard
+            return notified
         for watcher_id in spent:
             del self._watchers[watcher_id].child[path]
-        return spent if heard is None else _merge(heard, spent)
+        return spent if notified is None else _merge(notified, spent)
 
-    def _recursive_above(self, path: bytes, heard: dict[int, None] | None) -> dict[int, None] | None:
+    def _recursive_above(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
         at = path
         while True:
             staying = self._recursive.get(at)
             if staying is not None:
-                heard = _merge(heard, staying)
+                notified = _merge(notified, staying)
             if at == ROOT or not at:
-                return heard
+                return notified
             at = at[: at.rfind(b"/")] or ROOT
 
     # --- looking and removing ----------------------------------------------------------------------------------------
 
     def has(self, path: bytes, watcher_id: int, watcher_type: int) -> bool:
-        """Whether the session has a watch of this type (WATCHER_...) on `path`."""
+        """Return True if the session has a watch of this type (WATCHER_...) on `path`."""
         watcher = self._watchers.get(watcher_id)
         if watcher is None:
             return False
@@ -167,7 +171,7 @@ class WatchTable:
         return path in watcher.child or path in watcher.data or path in watcher.persistent or path in watcher.recursive
 
     def remove(self, path: bytes, watcher_id: int, watcher_type: int) -> bool:
-        """Remove the session's watches of this type from `path`; False if there was none."""
+        """Remove the session's watches of this type from `path`. Return False if there was none."""
         if not self.has(path, watcher_id, watcher_type):
             return False
         watcher = self._watchers[watcher_id]
@@ -182,7 +186,7 @@ class WatchTable:
         return True
 
     def drop(self, watcher_id: int) -> None:
-        """The session's connection is gone and all its watches with it."""
+        """Remove all watches of a session whose connection has closed."""
         watcher = self._watchers.pop(watcher_id, None)
         if watcher is None:
             return
@@ -212,19 +216,19 @@ class WatchTable:
     # --- figures -----------------------------------------------------------------------------------------------------
 
     def watcher_count(self) -> int:
-        """How many sessions have watches."""
+        """Return the number of sessions with watches."""
         return sum([1 for watcher in self._watchers.values() if watcher.count()])
 
     def watch_count(self) -> int:
-        """How many watches there are."""
+        """Return the number of watches."""
         return sum([watcher.count() for watcher in self._watchers.values()])
 
     def path_count(self) -> int:
-        """How many paths are watched."""
+        """Return the number of watched paths."""
         return len(self.by_path())
 
     def by_path(self) -> dict[bytes, list[int]]:
-        """Every watched path with its watchers, sorted, for the four-letter words."""
+        """Return watched path -> session ids of its watchers, both sorted. For the four-letter words."""
         found: dict[bytes, dict[int, None]] = {}
         for table in (self._data, self._child, self._persistent, self._recursive):
             for path, watchers in table.items():
@@ -232,7 +236,7 @@ class WatchTable:
         return {path: sorted(found[path]) for path in sorted(found)}
 
     def by_watcher(self) -> dict[int, list[bytes]]:
-        """Every session that watches with its paths, sorted, for the four-letter words."""
+        """Return session id -> the paths that it watches, both sorted. For the four-letter words."""
         found: dict[int, list[bytes]] = {}
         for watcher_id in sorted(self._watchers):
             watcher = self._watchers[watcher_id]
@@ -252,6 +256,7 @@ def _enter(table: Table, path: bytes, watcher_id: int) -> None:
 
 def _leave(table: Table, path: bytes, watcher_id: int) -> None:
     watchers = table[path]
+    assert watcher_id in watchers, f"session {watcher_id:#x} does not watch {path!r}"
     del watchers[watcher_id]
     if not watchers:
         del table[path]
@@ -263,9 +268,9 @@ def _remove(table: Table, paths: dict[bytes, None], path: bytes, watcher_id: int
         _leave(table, path, watcher_id)
 
 
-def _merge(heard: dict[int, None] | None, more: dict[int, None]) -> dict[int, None]:
-    """Both together, each once. A `heard` that is not None is the caller's own to change."""
-    if heard is None:
+def _merge(notified: dict[int, None] | None, more: dict[int, None]) -> dict[int, None]:
+    """Return the sessions of both, each once. `notified` belongs to the caller and is changed, unless it is None."""
+    if notified is None:
         return dict(more)
-    heard.update(more)
-    return heard
+    notified.update(more)
+    return notified

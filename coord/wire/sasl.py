@@ -1,4 +1,4 @@
-"""SASL DIGEST-MD5 (RFC 2831), both ends, as ZooKeeper's clients and servers speak it.
+"""SASL DIGEST-MD5 (RFC 2831), both ends, as ZooKeeper's clients and servers use it.
 
     client                                                server
     (empty token)  ------------------------------------>
@@ -6,8 +6,8 @@
     response: username, nonce, cnonce, digest  --------->  known user, our nonce, right digest?
                    <------------------------------------  rspauth: the server knows the secret, too
 
-Only the quality of protection `auth` is spoken: nothing is wrapped afterwards. Nonces come from the caller. A peer that
-fails learns nothing but that it failed; `SaslError` says why, for the log, and never holds a secret.
+The only quality of protection is `auth`: later bytes are not wrapped. Nonces come from the caller. A peer that fails
+learns only that it failed. `SaslError` has the reason, for the log, and never a secret.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SaslError(ProtocolError):
 
 
 class SaslServer:
-    """One exchange, the server's end. `user` is set when `is_complete`."""
+    """The server's end of one exchange. `user` is set when `is_complete`."""
 
     def __init__(
         self, secrets: Mapping[str, str], nonce: bytes, *, service: bytes = SERVICE, realm: bytes = REALM
@@ -51,7 +51,7 @@ class SaslServer:
         self._was_asked = False
 
     def evaluate(self, token: bytes) -> bytes:
-        """The answer to the client's token. Raises SaslError; the exchange is over then."""
+        """Return the answer to the client's token. Raises SaslError, which ends the exchange."""
         if self.is_complete:
             raise SaslError("the exchange was complete already")
         if not self._was_asked:
@@ -66,9 +66,10 @@ class SaslServer:
                 b'",charset=utf-8,algorithm=md5-sess,qop="auth"',
             )
             return b"".join(parts)
-        return self._judge(token)
+        return self._check_response(token)
 
-    def _judge(self, token: bytes) -> bytes:
+    def _check_response(self, token: bytes) -> bytes:
+        """Return the proof for the client, and complete the exchange. Raise SaslError for a wrong response."""
         given = parse_directives(token, RESPONSE_BYTES_MAX)
         charset = _charset(given)
         name = given.get("username", b"")
@@ -91,7 +92,7 @@ class SaslServer:
         return b"rspauth=" + _digest(key, nonce, cnonce, authzid, b":" + given["digest-uri"])
 
     def _check_form(self, given: dict[str, bytes], name: bytes, user: str) -> None:
-        """What must hold before the digest is looked at."""
+        """Raise SaslError unless the response is complete and answers this challenge. The digest is compared later."""
         if not name:
             raise SaslError("no user's name")
         if not hmac.compare_digest(given.get("nonce", b""), self._nonce) or given.get("nc") != _FIRST_USE:
@@ -103,11 +104,11 @@ class SaslServer:
         if given.get("qop", b"auth") != b"auth":
             raise SaslError(f"a quality of protection that was not offered, from {user!r}")
         if given.get("authzid", name) not in (name, b""):
-            raise SaslError(f"{user!r} wants to act for somebody else")
+            raise SaslError(f"{user!r} wants to act for another user")
 
 
 class SaslClient:
-    """One exchange, the client's end."""
+    """The client's end of one exchange."""
 
     def __init__(self, user: str, secret: str, cnonce: bytes, *, service: bytes = SERVICE, host: bytes = REALM) -> None:
         """`cnonce` has never been used and cannot be guessed."""
@@ -119,9 +120,9 @@ class SaslClient:
         self._expected = b""
 
     def evaluate(self, token: bytes | None) -> bytes:
-        """The next token: of None the first one, of the challenge the response, of the server's proof b"".
+        """Return the next token: the first one for None, the response for the challenge, b"" for the server's proof.
 
-        Raises SaslError when the server does not know the secret or asks for what is not spoken here.
+        Raises SaslError if the server does not know the secret or asks for something that is not supported.
         """
         if token is None:
             return b""
@@ -136,7 +137,7 @@ class SaslClient:
             raise SaslError("the server insists on wrapping")
         nonce = given.get("nonce", b"")
         if not nonce or given.get("algorithm") != b"md5-sess":
-            raise SaslError("the server's challenge is none of DIGEST-MD5")
+            raise SaslError("the server's challenge is not one of DIGEST-MD5")
         return self._respond(nonce, given.get("realm", b""), _charset(given))
 
     def _respond(self, nonce: bytes, realm: bytes, charset: str) -> bytes:
@@ -169,7 +170,8 @@ def _charset(given: dict[str, bytes]) -> str:
 
 
 def _user_key(name: bytes, realm: bytes, secret: bytes, charset: str) -> bytes:
-    """H(user:realm:secret); what is UTF-8 but fits into ISO 8859-1 is hashed in that (RFC 2831 §2.1.2.1)."""
+    """Return H(user:realm:secret). UTF-8 text that fits into ISO 8859-1 is hashed in that charset (RFC 2831
+    §2.1.2.1)."""
     if charset == "utf-8":
         name, realm, secret = _narrowed(name), _narrowed(realm), _narrowed(secret)
     return _md5(name + b":" + realm + b":" + secret)
@@ -200,7 +202,8 @@ def _quoted(text: bytes) -> bytes:
 
 
 def parse_directives(data: bytes, size_max: int) -> dict[str, bytes]:
-    """`name=value,name="quoted value"`: values by lower-case name. Raises SaslError; nothing may be named twice."""
+    """Return the values of `name=value,name="quoted value"` by lower-case name. Raises SaslError, also for a name that
+    is there twice."""
     if len(data) > size_max:
         raise SaslError(f"a token of {len(data)} bytes, allowed are {size_max}")
     found: dict[str, bytes] = {}
@@ -226,7 +229,7 @@ def parse_directives(data: bytes, size_max: int) -> dict[str, bytes]:
 
 
 def _value(data: bytes, at: int) -> tuple[bytes, int]:
-    """The token or quoted string at `at`, and where it ends."""
+    """Return the token or quoted string at `at`, and where it ends."""
     if data[at : at + 1] != b'"':
         start = at
         while at < len(data) and data[at] not in _TOKEN_STOPS:
