@@ -1,7 +1,10 @@
 """Members of the store: who is one, how that changes, how a node joins and leaves.
 
+request.py    membership requests and answers: checks, and the JSON that nodes exchange (pure)
 steps.py      a requested membership as single-server changes (pure)
-reconfig.py   a reconfig request from the client's node to the leader and back
+reconfig.py   the requests of this node's clients, from the node to the leader and back
+leading.py    the leader's side: one request at a time, step by step
+levels.py     the feature level: what peers support, when the leader raises it
 joining.py    a node that came back without its memory
 discovery.py  a new node asks members for the cluster id and the configuration
 removal.py    the end of a node that is no member any more

@@ -1,8 +1,8 @@
-"""How a new node finds the store it is to join: it asks members which cluster this is and who is in it.
+"""Discovery: a new node asks members of a store for the cluster id and the configuration.
 
-Blocking, before anything else runs. An address may be a member's peer address, or its client address, where
-/zookeeper/config tells the peer addresses. What is learnt is where to dial and whom to believe; whether this node is a
-member is decided by the members alone (`rk coord add`, `reconfig`).
+The calls block; nothing else of the node runs yet. An address may be a member's peer address, or its client address,
+where /zookeeper/config has the peer addresses. Discovery does not make the node a member: an operator adds it
+(`rk coord add`, `reconfig`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coord.wire.jute import buffer
 from coord.wire.records import decode_data_reply, encode_connect_request
 from coord.wire.values import NO_PASSWD, ConnectRequest
 
-#: How long members are looked for, and how long one may take to answer.
+#: How long a node searches for members, and how long one member may take to answer.
 SEARCH_S: Final = 30.0
 ANSWER_S: Final = 3.0
 PAUSE_S: Final = 0.3
@@ -31,7 +31,7 @@ _FRAME_BYTES_MAX: Final = 1 << 20
 
 
 class DiscoveredStore:
-    """What a member said of its store."""
+    """The store that a member at `address` belongs to."""
 
     def __init__(self, cluster: bytes, index: int, config: Configuration, address: Address) -> None:
         self.cluster = cluster
@@ -43,9 +43,9 @@ class DiscoveredStore:
 def find_store(
     addresses: tuple[Address, ...], *, search_s: float = SEARCH_S, guard: PeerGuard | None = None
 ) -> DiscoveredStore:
-    """Ask these addresses, again and again for `search_s`, which store they belong to.
+    """Ask each address for its store, and repeat for `search_s`. Return the newest configuration among the answers.
 
-    Raises CoordError that says why each of them is of no use.
+    Raises CoordError with the reason for each address.
     """
     deadline = time.monotonic() + search_s
     while True:
@@ -67,7 +67,7 @@ def find_store(
 
 
 def _ask(address: Address, guard: PeerGuard | None) -> DiscoveredStore:
-    """Ask one address: as a peer, and if it does not speak as one, as a client for the peers. Raises OSError."""
+    """Ask one address as a peer; if that fails, ask it as a client for the peers' addresses. Raises OSError."""
     try:
         return ask_peer(address, guard)
     except (OSError, RemoteProtocolError) as as_peer:
@@ -103,7 +103,7 @@ def ask_peer(address: Address, guard: PeerGuard | None = None) -> DiscoveredStor
 
 
 def _prove(sock: socket.socket, guard: PeerGuard) -> None:
-    """Show that this node knows the peers' secret, and that the other one does."""
+    """Prove the peers' shared secret in both directions, if there is one."""
     handshake = guard.handshake()
     if handshake is not None:
         sock.sendall(handshake.challenge())

@@ -39,7 +39,7 @@ class Leaving:
         self._has_begun = False
 
     def turn_end(self) -> None:
-        """At the end of each turn: begin, if others have said that this node is no member."""
+        """At the end of each turn: begin, if a peer has reported that this node is no member."""
         if not self._membership.removed_at or self._has_begun:
             return
         self._has_begun = True
