@@ -322,7 +322,7 @@ class RegionServer:
         except OperationError as error:
             membership.end(f"not registered: {error}")
             if not self._is_stopping:
-                log.warn("not registered: {error}", error=error)
+                log.warn("the store rejected the registration, retrying: {error}", error=error)
                 await deferLater(self._reactor, REFUSED_AGAIN_S)
             return
         if self._is_stopping:
@@ -347,7 +347,7 @@ class RegionServer:
         if self._is_stopping:
             return
         count = len(self._host.replicas)
-        log.warn("{reason}: closing {count} regions, then joining anew", reason=reason, count=count)
+        log.warn("{reason}: closing {count} regions, then registering again", reason=reason, count=count)
         self._closing_since_s = self._boot_s()
         await self._host.end()
         self._closing_since_s = None
@@ -366,7 +366,7 @@ class RegionServer:
     def _say_unreachable(self, client: ZkClient) -> None:
         if client.state is not SessionState.CONNECTED:
             why = client.trouble or "it does not answer"
-            log.warn("no session with the store {store}: {why}; trying on", store=self._settings.store, why=why)
+            log.warn("no session with the store {store}: {why}; retrying", store=self._settings.store, why=why)
 
     def _region_damaged(self, key: Key, why: str) -> None:
         if self._host.damaged(key, why) and self._heartbeats is not None:
@@ -378,10 +378,12 @@ class RegionServer:
             return
         self._host.set_serving(holds)
         if holds:
-            log.info("the lease holds again: serving")
+            log.info("the lease is renewed: serving regions again")
         elif not membership.is_over:
             self._metrics.lease_lapses.inc()
-            log.warn("the lease has ended without a word from the store: not serving")
+            log.warn(
+                "the lease has ended without an answer from the store: not serving regions until the store answers"
+            )
 
     # --- commands ---
 

@@ -264,7 +264,7 @@ class Host:
         """Note what the opener found wrong with a replica's data; return whether it is news for the masters."""
         is_news = self.replicas.damaged(key, why)
         if is_news:
-            log.error("{region}-{replica} is damaged, the masters are told to close it: {why}",
+            log.error("{region}-{replica} is damaged, reporting it to the masters, which close it: {why}",
                       region=key[0], replica=key[1], why=why)  # fmt: skip
         return is_news
 
@@ -386,7 +386,7 @@ class Host:
                 if job.evict is not None:
                     self._metrics.evictions.inc()
                     log.warn(
-                        "{region} was held by {holder}, whose session is over; it is ours now",
+                        "took over {region} from {holder}, whose session has expired",
                         region=job.key[0],
                         holder=str(job.evict),
                     )
@@ -521,7 +521,7 @@ class Host:
 
     def _fatal(self, failure: Failure) -> None:
         """A broken rule of our own: never go on after it."""
-        log.failure("a rule of the region server is broken", failure=failure)
+        log.failure("internal error of the region server", failure=failure)
         self._stop(f"a fault of this program: {_one_line(failure.value or RuntimeError())}")
 
 

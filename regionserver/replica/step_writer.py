@@ -185,7 +185,11 @@ class StepWriter:
             failure.raiseException()
         is_unknown = isinstance(error, RetryableError | SessionExpired)
         if len(steps) > 1 and not is_unknown:
-            log.warn("a multi of {count} steps was refused, each is sent alone: {error}", count=len(steps), error=error)
+            log.warn(
+                "the store rejected a multi of {count} steps, sending each alone: {error}",
+                count=len(steps),
+                error=error,
+            )
             for step in steps:
                 self._send([step], self._operations(step))
             return

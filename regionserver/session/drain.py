@@ -45,13 +45,13 @@ async def hand_over(
     try:
         reason = await _obstacle(client, paths, record)
         if reason:
-            log.info("no handover: {reason}", reason=reason)
+            log.info("not moving regions away before the stop: {reason}", reason=reason)
             return
         await announce(msgspec.structs.replace(record, leaving=True, session_ms=client.timeout_ms))
     except (OperationError, CorruptZnode) as error:
-        log.info("no handover: {error}", error=error)
+        log.info("not moving regions away before the stop: {error}", error=error)
         return
-    log.info("handing over {count} regions", count=left())
+    log.info("waiting for the active master to move {count} regions away", count=left())
     await _until_empty(reactor, client, left, patience_s)
 
 
@@ -82,4 +82,6 @@ async def _until_empty(reactor: Any, client: ZkClient, left: Callable[[], int], 
         stalled_s = 0.0 if now < count else stalled_s + LOOK_S
         count = now
     if count:
-        log.warn("{count} regions were not taken within {waited:.1f} s", count=count, waited=waited_s)
+        log.warn(
+            "{count} regions were not moved away within {waited:.1f} s, closing them", count=count, waited=waited_s
+        )

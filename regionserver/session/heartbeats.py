@@ -164,7 +164,10 @@ class HeartbeatSender:
                     except NoNode:
                         continue
                     except CorruptZnode as error:
-                        log.error("no heartbeats to it: {error}", error=error)
+                        log.error(
+                            "cannot read a master's registration, sending that master no heartbeats: {error}",
+                            error=error,
+                        )
                         continue
                     found.append((record.host, record.port))
                 if not self._is_stopped:
@@ -235,7 +238,8 @@ class HeartbeatSender:
         before = peer.link.role
         peer.link.answered(reply, self._host.learn_epoch(reply.epoch))
         if peer.link.role is Role.LEADER and before is not Role.LEADER:
-            log.info("master {uuid} leads, epoch {epoch}: it gets a full report", uuid=reply.uuid, epoch=reply.epoch)
+            log.info("master {address} is active, epoch {epoch}: sending it a full report",
+                     address=peer.client.address, epoch=reply.epoch)  # fmt: skip
         peer.said = ""
         if peer.link.is_urgent:
             self._send(peer)
@@ -249,7 +253,9 @@ class HeartbeatSender:
         peer.link.failed(str(error), is_stranger=error.code == WRONG_MASTER)
         if error.code == WRONG_CLUSTER and peer.said != error.message:
             peer.said = error.message
-            log.error("master {address} is another cluster's: {why}", address=peer.client.address, why=error.message)
+            log.error(
+                "master {address} belongs to another cluster: {why}", address=peer.client.address, why=error.message
+            )
 
     # --- loads ------------------------------------------------------------------------------------------------------
 

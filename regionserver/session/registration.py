@@ -170,7 +170,7 @@ class Registration:
                 await client.create(path, registration.data, ephemeral=True)
             else:
                 # In one step: a master must not see this server gone between its two starts and give its regions away.
-                log.info("replacing the registration of our former start")
+                log.info("replacing the registration of this server's former start")
                 await client.multi([Delete(path, former.version), registration])
         except MultiFailed as refusal:
             if isinstance(refusal.error, NoNode | BadVersion | NodeExists):
@@ -221,7 +221,8 @@ class Registration:
             self._adopt(self._cluster_id)
         except CorruptZnode as error:
             log.error(
-                "nobody can tell which cluster this is: {error}; waiting for its master to put it right", error=error
+                "cannot read which cluster this is: {error}; waiting for the active master to repair the record",
+                error=error,
             )
             return False
         return True
@@ -279,7 +280,7 @@ class Registration:
                 return stat
             if looks % LOOKS_PER_LINE == 0:
                 log.warn(
-                    "a server elsewhere is registered under our uuid {uuid}; waiting for its session to end: {data}",
+                    "another server is registered under our uuid {uuid}; waiting for its session to end: {data}",
                     uuid=record.uuid,
                     data=data.decode("utf-8", "replace"),
                 )
@@ -304,7 +305,7 @@ class Registration:
             try:
                 znodes.decode_server(data, path)
             except CorruptZnode as error:
-                log.error("our registration is written again: {error}", error=error)
+                log.error("writing this server's registration again: {error}", error=error)
                 await self.client.set(path, znodes.encode(self._record), stat.version)
         return stat
 
@@ -352,10 +353,10 @@ class Registration:
         if state in (SessionState.EXPIRED, SessionState.AUTH_FAILED, SessionState.CLOSED):
             self.end(f"the session is over ({state.value})")
         elif state is SessionState.SUSPENDED:
-            log.warn("no connection with the store; the lease ends in {left:.1f} s",
+            log.warn("lost the connection to the store; the lease ends in {left:.1f} s",
                      left=self._lease.left_s(self._now_s()))  # fmt: skip
         elif state is SessionState.CONNECTED:
-            log.info("connected with the store again")
+            log.info("reconnected to the store")
 
 
 def _is_former_start(data: bytes, path: str, stat: Stat, record: ServerRecord) -> bool:

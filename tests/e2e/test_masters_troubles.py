@@ -144,7 +144,7 @@ def test_servers_and_masters_are_restarted_one_by_one(store: Store, tmp_path: Pa
         cluster.check_owners()
         assert doubles.found == []
         logs = "".join(process.log.read_text() for process in cluster.masters)
-        assert "handing over" in "".join(process.log.read_text() for process in cluster.servers)
+        assert "to move" in "".join(process.log.read_text() for process in cluster.servers)
         assert "(server death)" not in logs
 
 
