@@ -23,14 +23,23 @@ from twisted.python.failure import Failure
 
 from coord.client.session import EVENT_GAP, SessionState
 from coord.errors import CoordError, RetryableError
-from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
+from coord.wire.records import EVENT_DATA_CHANGED
 from master.assignment.balancer import Balancing
-from master.assignment.catchup import missed
 from master.assignment.dispatch import Dispatcher
 from master.assignment.history_writer import HistoryWriter
 from master.assignment.misplaced import MisplacedReplicas
-from master.assignment.registry import Registry
-from master.assignment.transitions import TransitionReader, TransitionWriter, Write, wipe_ops
+from master.assignment.registry import Registry, take_over
+from master.assignment.server_events import ServerEvents
+from master.assignment.transitions import (
+    OPENING_UNREAD_MS,
+    TransitionReader,
+    TransitionWriter,
+    Write,
+    is_only_begun,
+    is_own_write,
+    missed,
+    wipe_ops,
+)
 from master.assignment.waiters import Waiters, wait_within
 from master.catalog import store
 from master.catalog.ddl import TableOperations
@@ -51,8 +60,7 @@ from master.standby.watcher import Warm
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.entities import Replica
-from regions.cluster.history import SERVER_DOWN, SERVER_UP, StepLog
+from regions.cluster.history import StepLog
 from regions.cluster.state import ClusterState
 from regions.diagnose.problems import problems
 from regions.liveness.reports import Reports
@@ -64,11 +72,8 @@ from regions.records.model import (
     Incarnation,
     Move,
     MoveBatch,
-    RegionState,
     RunRecord,
     ServerRecord,
-    TransitionRecord,
-    WorkOrigin,
 )
 from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region
@@ -78,22 +83,6 @@ from regions.transitions.states import Cause
 log = Logger()
 
 TICK_S: Final = 0.5
-#: A new reign that finds the mark of an orderly shutdown and live servers leaves everything alone for so long.
-SHUTDOWN_WAIT_S: Final = 60.0
-#: An OPENING region is read after so long, should OPENED not come before.
-OPENING_UNREAD_MS: Final = 1_500
-
-
-def _only_begun(replica: Replica) -> bool:
-    """Whether the change of a transition's data can only be the server's first step, from OFFLINE to OPENING."""
-    transition = replica.transition
-    if transition is None or transition.state is not RegionState.OFFLINE or replica.is_writing:
-        return False
-    if replica.failure is not None:  # the next step waits for what the znode says
-        return False
-    return replica.order is not None and replica.order.first_sent_ms > 0
-
-
 #: Gives a picture that a standby has kept, up to date as of the call; None if there is none.
 HandOver = Callable[[], Awaitable[Warm | None]]
 
@@ -142,6 +131,9 @@ class ActiveMaster:
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
         self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale, fence.cluster_id)
         self.reports = Reports(self.assigner.world)
+        self.server_events = ServerEvents(
+            reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_is_off
+        )
         self.misplaced = MisplacedReplicas(
             fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed, self.assigner.causes
         )
@@ -162,11 +154,7 @@ class ActiveMaster:
         self.is_over = False
         #: Whether it sees the store; see the module docstring.
         self.store_session = StoreSession(reactor, self._client, self._resume, self.end, self._failed)
-        #: When it began, and when servers registered that came since.
         self.began_ms = now_ms()
-        self.arrivals_ms: dict[Incarnation, int] = {}
-        #: Requests that have changed the mark of a draining server, by its uuid, until the change is seen.
-        self.drain_origins: dict[str, WorkOrigin | None] = {}
         #: What others have to add to the problems of `rk status`.
         self.also_problems: Callable[[], list[str]] = list
         #: The store is being asked whether our epoch stands.
@@ -177,14 +165,10 @@ class ActiveMaster:
         self.operations.undelete = Undelete(self, self.operations.locks, self.purging.forget).perform
         self.janitor = Janitor(self, self.operations, now_ms, self.purging.finished)
         self.formats = Formats(fence, now_ms)
-        #: While a shutdown is under way that a former master announced: who was alive, and when it is taken to be off.
-        self._stopping: frozenset[Incarnation] | None = None
-        self._shutdown_until: IDelayedCall | None = None
         self._pump_due = False
         self._ticking: IDelayedCall | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._waiters = Waiters()
-        self._servers_seen: Deferred[None] | None = None
         self._beginning: Deferred[None] | None = None
 
     # --- beginning and end ------------------------------------------------------------------------------------------
@@ -239,14 +223,16 @@ class ActiveMaster:
         if startup:
             await self._wipe(loaded)
             transitions = []
-            await self._wait_for_servers()
+            self.phases.begin("servers")
+            settle_s = self._settings.settle_ms / 1000
+            await self.server_events.wait_for(self._settings.min_servers, settle_s, len(self.registry.servers))
         self.phases.begin("recover")
-        self._take_in(loaded, transitions)
+        take_over(self.assigner, loaded, transitions, self.registry, self._now_ms())
         self.is_open = True
         if warm is not None and not startup and warm.regions:
             self.persist(partial(self._read_regions, warm.regions))
         if stopping:
-            self._stand_by_for_shutdown()
+            self.server_events.await_shutdown(self.registry.servers)
         self.assigner.begin(self._now_ms(), startup=startup)
         if startup:
             self.applying.give_up("the cluster was started anew: nothing is open that could be moved")
@@ -256,32 +242,6 @@ class ActiveMaster:
         await self.insist(partial(self.janitor.clear, loaded.orphans))
         await self.insist(partial(self.bulks.prune, loaded.plans))
         await self.insist(partial(self.runs.begin, self._run_facts(len(found))))
-
-    def _take_in(self, loaded: store.Loaded, transitions: list[tuple[TransitionRecord, int]]) -> None:
-        """Make what was loaded, or kept warm, the picture to decide by."""
-        registry, now = self.registry, self._now_ms()
-        if loaded.world is not None:
-            self.assigner.adopt(
-                loaded.world,
-                registry.servers,
-                registry.draining,
-                now,
-                fences=registry.fences,
-                moves=loaded.moves,
-                bars=registry.bars,
-            )
-            return
-        self.assigner.load(
-            loaded.tables,
-            loaded.regions,
-            registry.servers,
-            transitions,
-            registry.draining,
-            now,
-            fences=registry.fences,
-            moves=loaded.moves,
-            bars=registry.bars,
-        )
 
     def _run_facts(self, found: int) -> dict[str, object]:
         """What there is to tell of this reign's beginning besides its phases."""
@@ -298,22 +258,8 @@ class ActiveMaster:
         """X7: from here on an end is not an orderly one unless it is announced again."""
         await store.mark_run(self.fence, clean=False, now_ms=self._now_ms())
 
-    def _stand_by_for_shutdown(self) -> None:
-        """The mark says that the cluster is being shut down, and servers still live: the former active master has
-        stopped before them. Servers that go are not replaced; but should it all go on, somebody must reign: when a
-        server starts, which none does in a shutdown, or when nothing has come of it."""
-        log.info("the cluster is being shut down; in {wait} s it is taken to go on", wait=SHUTDOWN_WAIT_S)
-        self.assigner.suspend()
-        self._stopping = frozenset(one.incarnation for one in self.registry.servers)
-        self._shutdown_until = self._reactor.callLater(SHUTDOWN_WAIT_S, self._not_shut_down)
-
-    def _not_shut_down(self) -> None:
-        if self._shutdown_until is not None and self._shutdown_until.active():
-            self._shutdown_until.cancel()
-        self._shutdown_until = self._stopping = None
-        log.info("the cluster is not being shut down any more: regions are assigned again")
+    def _shutdown_is_off(self) -> None:
         self.persist(self._take_mark_away)
-        self.assigner.unsuspend(self._now_ms())
         self._pump()
 
     async def _wipe(self, loaded: store.Loaded) -> None:
@@ -327,23 +273,6 @@ class ActiveMaster:
             at += len(batch)
             page = self.history_writer.page_of_ends(ends, Cause.STARTUP_WIPE, self.assigner.causes.current())
             await self.history_writer.write(page, batch)
-
-    async def _wait_for_servers(self) -> None:
-        """RT-03, DD-10: until the minimum has registered, or, with a minimum of one, nobody came for a while."""
-        self.phases.begin("servers")
-        while not self._enough_servers():
-            self._servers_seen = Deferred()
-            await self._servers_seen
-        if self._settings.min_servers == 1:
-            known = -1
-            while known != len(self.registry.servers):
-                known = len(self.registry.servers)
-                pause: Deferred[None] = Deferred()
-                self._reactor.callLater(self._settings.settle_ms / 1000, pause.callback, None)
-                await pause
-
-    def _enough_servers(self) -> bool:
-        return len(self.registry.servers) >= self._settings.min_servers
 
     def end(self, reason: str) -> None:
         """Stop everything; what is on its way in the store is fenced, what is on its way to servers is too."""
@@ -362,8 +291,7 @@ class ActiveMaster:
             self._beginning.cancel()
         if self._ticking is not None and self._ticking.active():
             self._ticking.cancel()
-        if self._shutdown_until is not None and self._shutdown_until.active():
-            self._shutdown_until.cancel()
+        self.server_events.close()
         if self._stop_listening is not None:
             self._stop_listening()
         if self._client.state is SessionState.CONNECTED:
@@ -472,13 +400,9 @@ class ActiveMaster:
         if found is None:
             return
         replica = self.assigner.world.replicas.get(replica_key(*found))
-        if replica is not None and replica.write is not None:
-            own = EVENT_DELETED if replica.write.record is None else EVENT_DATA_CHANGED
-            if replica.transition is None:
-                own = EVENT_CREATED
-            if event_type == own:
-                return  # ours; and if it was not, our write is refused and the znode is read then
-        begun = replica is not None and event_type == EVENT_DATA_CHANGED and _only_begun(replica)
+        if replica is not None and is_own_write(replica, event_type):
+            return  # if the event is of another's write, ours is refused, and the znode is read then
+        begun = replica is not None and event_type == EVENT_DATA_CHANGED and is_only_begun(replica)
         # From OFFLINE a server goes to OPENING and nowhere else, which asks nothing of us (RT-18).
         if begun and self._reader.put_later(*found, self._now_ms() + OPENING_UNREAD_MS):
             return
@@ -488,40 +412,10 @@ class ActiveMaster:
     def _servers_changed(
         self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord], bars: list[BarRecord]
     ) -> None:
-        waiting, self._servers_seen = self._servers_seen, None
-        if waiting is not None and self._enough_servers():
-            waiting.callback(None)
-        else:
-            self._servers_seen = waiting
-        if not self.is_open:
-            return
-        now = self._now_ms()
-        world = self.assigner.world
-        alive = {one.uuid: one for one in servers}
-        self.assigner.handle(ev.BarsSeen(bars), now)
-        for fence in fences:
-            self.assigner.handle(ev.ServerFenced(fence), now)
-        for uuid, known in list(world.servers.items()):
-            if uuid not in alive and known.fenced_until_ms is None:
-                log.warn("server {server} is gone", server=known.record.name)
-                self.history_writer.membership(known.record, SERVER_DOWN)
-                self.reports.forget(uuid)
-                self.arrivals_ms.pop(known.incarnation, None)
-                self.assigner.handle(ev.ServerDown(uuid), now)
-        for record in servers:
-            known_server = world.servers.get(record.uuid)
-            if known_server is None or known_server.incarnation != record.incarnation:
-                log.info("server {server} has registered", server=record.name)
-                self.arrivals_ms[record.incarnation] = now
-                self.history_writer.membership(record, SERVER_UP)
-                self.assigner.handle(ev.ServerUp(record, record.uuid in draining), now)
-            elif known_server.record != record:
-                self.assigner.handle(ev.ServerUp(record, record.uuid in draining), now)
-        asked = [self.drain_origins.pop(uuid) for uuid in list(self.drain_origins)]
-        self.assigner.handle(ev.DrainingSeen(draining), now, next((one for one in asked if one is not None), None))
-        if self._stopping is not None and any(one.incarnation not in self._stopping for one in servers):
-            self._not_shut_down()
-        self._pump()
+        self.server_events.counted(len(servers))
+        if self.is_open:
+            self.server_events.changed(servers, draining, fences, bars)
+            self._pump()
 
     def _heard(self, event: ev.Event) -> None:
         self._handle(event)

@@ -11,11 +11,11 @@ the store, which decides whether it has been replaced.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from coord.rpc.wire import RpcError
 from master.active import ActiveMaster
-from master.leadership.election import Election
+from master.process import MasterProcess
 from regions.liveness.roster import SILENT_MS, Roster
 from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply
@@ -26,27 +26,10 @@ FORGET_EVERY_MS: Final = 60_000
 SHOWN_MAX: Final = 5
 
 
-class Master(Protocol):
-    """What is looked at in the service."""
-
-    active_master: ActiveMaster | None
-    election: Election | None
-    cluster_id: str
-
-    @property
-    def uuid(self) -> str: ...
-
-    @property
-    def start_code(self) -> int: ...
-
-    @property
-    def role(self) -> str: ...
-
-
 class HeartbeatReceiver:
     """One per process: the roster outlives sessions and reigns, so a new leader knows it from before."""
 
-    def __init__(self, master: Master, now_ms: Callable[[], int]) -> None:
+    def __init__(self, master: MasterProcess, now_ms: Callable[[], int]) -> None:
         self._master = master
         self._now_ms = now_ms
         self.roster = Roster()
@@ -111,7 +94,7 @@ class HeartbeatReceiver:
             return []
         began_ms = max(self._since_ms, active_master.began_ms)
         servers = [one.incarnation for one in active_master.registry.servers]
-        known = [(one, active_master.arrivals_ms.get(one, began_ms)) for one in servers]
+        known = [(one, active_master.server_events.arrivals_ms.get(one, began_ms)) for one in servers]
         silent = self.roster.silent(known, self._now_ms())
         lines = [
             f"server {server.uuid} lives, and has not been heard by the active master for {ms / 1000:.0f} s"

@@ -7,7 +7,7 @@ answered (OC-08).
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -21,15 +21,12 @@ from master.catalog import store
 from master.catalog.locks import Lock, Rank
 from master.catalog.lookup import find_region, find_replica
 from master.causes import acting, acting_for, log_begun, text_of
-from master.leadership.election import Election
 from master.leadership.fence import Deposed
-from master.phases import Phases
-from master.standby.watcher import StoreWatcher
+from master.process import MasterProcess
 from regions import messages as ms
 from regions.assign.placement import objection_to
 from regions.cluster import events as ev
-from regions.cluster.limits import AssignerConfig
-from regions.records.model import MasterRecord, Move, RegionRecord
+from regions.records.model import Move, RegionRecord
 from regions.records.znodes import CorruptZnode
 
 _FSCK: Final = "`rk fsck` names every znode that is so."
@@ -41,46 +38,10 @@ PROBLEMS_MAX: Final = 20
 MOVES_PENDING_MAX: Final = 20_000
 
 
-class Master(Protocol):
-    """What the API looks at in the service."""
-
-    active_master: ActiveMaster | None
-    election: Election | None
-    watcher: StoreWatcher | None
-    phases: Phases
-    registered: list[MasterRecord]
-    cluster_id: str
-
-    @property
-    def role(self) -> str: ...
-
-    @property
-    def masters(self) -> int: ...
-
-    @property
-    def uuid(self) -> str: ...
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def limits(self) -> AssignerConfig: ...
-
-    def now_ms(self) -> int: ...
-
-    def uptime_ms(self) -> int: ...
-
-    def token(self, size: int) -> bytes: ...
-
-    def caller(self) -> str: ...
-
-    def call_later(self, seconds: float, action: Any) -> Any: ...
-
-
 class MasterApi:
     """Dispatches requests for one master."""
 
-    def __init__(self, master: Master) -> None:
+    def __init__(self, master: MasterProcess) -> None:
         self._master = master
 
     async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
@@ -283,7 +244,7 @@ class MasterApi:
         server = active_master.assigner.world.servers.get(request.uuid)
         if server is None and request.uuid not in active_master.registry.draining:
             raise RpcError(ms.NOT_FOUND, f"there is no live server {request.uuid!r}")
-        active_master.drain_origins[request.uuid] = acting()
+        active_master.server_events.drain_origins[request.uuid] = acting()
         if request.drain and request.uuid not in active_master.registry.draining:
             await store.create_if_missing(active_master.fence, path)
         elif not request.drain:

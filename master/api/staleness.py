@@ -10,7 +10,7 @@ A standby answers what `master/api/roles.py` allows it, if it can prove the age 
 
 from __future__ import annotations
 
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -19,10 +19,9 @@ from coord.rpc.server import RpcError
 from master.active import ActiveMaster
 from master.api.reads import Read, ReadView, read
 from master.api.roles import bound_of, is_for_standby
-from master.standby.watcher import StoreWatcher
+from master.process import MasterProcess
 from regions import messages as ms
 from regions.cluster.history import StepLog
-from regions.cluster.limits import AssignerConfig
 from regions.messages.staleness import AsOf, Bound
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -31,27 +30,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 ANY_AGE: Final = Bound(max_ms=(1 << 53) - 1)
 
 
-class Master(Protocol):
-    """What is looked at in the service."""
-
-    active_master: ActiveMaster | None
-    watcher: StoreWatcher | None
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def limits(self) -> AssignerConfig: ...
-
-    def now_ms(self) -> int: ...
-
-
 def stamped(reply: T, as_of: AsOf) -> T:
     """The reply with its age, if it is of a kind that has one."""
     return msgspec.structs.replace(reply, as_of=as_of) if "as_of" in reply.__struct_fields__ else reply
 
 
-def age_of(active_master: ActiveMaster, master: Master, asked_ms: int) -> AsOf:
+def age_of(active_master: ActiveMaster, master: MasterProcess, asked_ms: int) -> AsOf:
     """How old the reign's picture is at most."""
     client = active_master.fence.client
     now_ms = master.now_ms()
@@ -59,7 +43,7 @@ def age_of(active_master: ActiveMaster, master: Master, asked_ms: int) -> AsOf:
     return AsOf(max(0, asked_ms - heard_ms), client.last_zxid, "active", master.address)
 
 
-async def by_active_master(active_master: ActiveMaster, master: Master, request: Read) -> msgspec.Struct:
+async def by_active_master(active_master: ActiveMaster, master: MasterProcess, request: Read) -> msgspec.Struct:
     """The answer of the active master, who has been found to be it. Raises RpcError."""
     asked_ms, bound = master.now_ms(), bound_of(request)
     as_of = age_of(active_master, master, asked_ms)
@@ -77,7 +61,7 @@ async def by_active_master(active_master: ActiveMaster, master: Master, request:
     return stamped(read(picture, request), as_of)
 
 
-async def by_mirror(master: Master, request: Read, active: str) -> msgspec.Struct | None:
+async def by_mirror(master: MasterProcess, request: Read, active: str) -> msgspec.Struct | None:
     """The answer of a standby; None if it is not one that standbys give. Raises RpcError: TOO_STALE, with the address
     of the active master as a hint, or what the answer itself raises."""
     if not is_for_standby(request):

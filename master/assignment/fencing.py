@@ -8,28 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
 
 from coord.rpc.server import RpcError
 from master.catalog import store
-from master.catalog.ddl import Reign
+from master.context import ActiveContext
 from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.entities import Replica, Server
-from regions.records.model import BarRecord, ServerRecord
 
 #: The store's answer to the write that fences a server comes in this time, or the server is fenced later.
 FENCE_WAIT_MS = 10_000
 
 
-class FencingReign(Reign, Protocol):
-    """What is used of a reign."""
-
-    def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord: ...
-
-
-async def fence(active_master: FencingReign, request: ms.FenceServer) -> ms.Accepted:
+async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Accepted:
     """Have a server fenced; with `wait_ms`, answer when its replicas are open elsewhere. Raise RpcError."""
     uuid = request.uuid
     if request.bar_ms < fx.BAR_FOR_EVER:
@@ -67,7 +59,7 @@ async def fence(active_master: FencingReign, request: ms.FenceServer) -> ms.Acce
     return ms.Accepted(f"{waiting}; {_words(len(replicas), places)}", places)
 
 
-async def unfence(active_master: FencingReign, request: ms.UnfenceServer) -> ms.Accepted:
+async def unfence(active_master: ActiveContext, request: ms.UnfenceServer) -> ms.Accepted:
     """End a server's bar. Raise RpcError if there is none."""
     if request.uuid not in active_master.world.bars:
         path = active_master.fence.layout.bar(request.uuid)

@@ -15,8 +15,9 @@ from twisted.python.failure import Failure
 
 from coord.client.requests import gather
 from coord.client.session import SessionState, ZkClient
-from master.catalog.store import read_all
-from regions.records.model import BarRecord, FenceRecord, ServerRecord
+from master.catalog.store import Loaded, read_all
+from regions.assign.assigner import Assigner
+from regions.records.model import BarRecord, FenceRecord, ServerRecord, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_bar, decode_fence, decode_server
 
 log = Logger()
@@ -107,3 +108,35 @@ class Registry:
                 log.error("{what}: {error}", what="ignored" if former is None else "taken as it was", error=error)
                 records += [] if former is None else [former]
         return records
+
+
+def take_over(
+    assigner: Assigner,
+    loaded: Loaded,
+    transitions: list[tuple[TransitionRecord, int]],
+    registry: Registry,
+    now_ms: int,
+) -> None:
+    """Give the assigner what was loaded from the store, or kept warm by this master as a standby, and who lives."""
+    if loaded.world is not None:
+        assigner.adopt(
+            loaded.world,
+            registry.servers,
+            registry.draining,
+            now_ms,
+            fences=registry.fences,
+            moves=loaded.moves,
+            bars=registry.bars,
+        )
+        return
+    assigner.load(
+        loaded.tables,
+        loaded.regions,
+        registry.servers,
+        transitions,
+        registry.draining,
+        now_ms,
+        fences=registry.fences,
+        moves=loaded.moves,
+        bars=registry.bars,
+    )

@@ -21,11 +21,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.client.ops import Check, Create, Delete, GetData, ReadOp, SetData, WriteOp
+from coord.client.session import ZkClient
 from coord.errors import MultiFailed, NoNode, OperationError
-from coord.wire.records import Stat
+from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED, Stat
+from master.catalog import store
 from master.leadership.fence import BYTES_MAX, OPS_MAX, Fence, weight
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.entities import Replica
+from regions.cluster.state import ClusterState
 from regions.records.model import RegionState, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_transition, encode
 from regions.transitions.states import Actor, check
@@ -35,6 +39,8 @@ log = Logger()
 #: Multis on their way at a time; a partly filled one is sent only while fewer than the second figure are.
 IN_FLIGHT_MAX: Final = 8
 EAGER_BELOW: Final = 2
+#: A transition whose server has probably begun to open is read after so long, unless OPENED comes before.
+OPENING_UNREAD_MS: Final = 1_500
 #: Znodes in one multi-read.
 READS_MAX: Final = 250
 READS_IN_FLIGHT_MAX: Final = 4
@@ -347,6 +353,25 @@ class TransitionReader:
             self._failed(failure)
 
 
+def is_own_write(replica: Replica, event_type: int) -> bool:
+    """Return whether a watch event of the transition reports the write that is on its way for `replica`."""
+    if replica.write is None:
+        return False
+    if replica.transition is None:
+        return event_type == EVENT_CREATED
+    return event_type == (EVENT_DELETED if replica.write.record is None else EVENT_DATA_CHANGED)
+
+
+def is_only_begun(replica: Replica) -> bool:
+    """Return whether a change of the transition's data can only be the server's first step, OFFLINE to OPENING."""
+    transition = replica.transition
+    if transition is None or transition.state is not RegionState.OFFLINE or replica.is_writing:
+        return False
+    if replica.failure is not None:  # the next step waits for what the znode says
+        return False
+    return replica.order is not None and replica.order.first_sent_ms > 0
+
+
 def wipe_ops(layout: Layout, transitions: list[tuple[TransitionRecord, int]]) -> list[WriteOp]:
     """Deletes for a cluster startup's wipe (RT-04, X8): by version, legal for every state, repeatable."""
     ops: list[WriteOp] = []
@@ -354,3 +379,31 @@ def wipe_ops(layout: Layout, transitions: list[tuple[TransitionRecord, int]]) ->
         check(Actor.MASTER, RegionState(record.state), None, subject=record.key)
         ops.append(Delete(layout.transition(record.region_id, record.replica), version))
     return ops
+
+
+async def missed(client: ZkClient, layout: Layout, world: ClusterState) -> list[ev.Event]:
+    """Read what others write, and what the outcome of our own writes may be: transitions, tables, moves.
+
+    Servers and marks have watches of their own that look again by themselves. Regions' records need no look: servers
+    write them together with OPENED, and whoever lost an answer of ours reads the record again.
+    """
+    transitions = await store.load_transitions(client, layout)
+    tables = await store.load_tables(client, layout)
+    fresh = [one for one, _ in tables if one.table_id not in world.tables and not one.finished_ms]
+    regions = {one.table_id: await store.load_regions(client, layout, one.table_id) for one in fresh}
+    moves = await store.load_moves(client, layout)
+    events: list[ev.Event] = []
+    for table, version in tables:
+        known = world.tables.get(table.table_id)
+        if known is None and table.table_id in regions:
+            events.append(ev.TableSeen(table, version, regions[table.table_id]))
+        elif known is not None and known.version != version:
+            events.append(ev.TableSeen(table, version))
+    for record, version in transitions:
+        events.append(ev.TransitionRead(record.region_id, record.replica, record, version))
+    present = {record.key for record, _ in transitions}
+    for replica in world.rit():
+        if replica.key not in present:
+            events.append(ev.TransitionRead(replica.region.record.region_id, replica.number, None, -1))
+    events.extend(ev.MovesAccepted(batch) for batch in moves)
+    return events

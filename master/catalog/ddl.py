@@ -23,20 +23,19 @@ would refuse what its successor has made possible.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from twisted.logger import Logger
 
-from coord.client.ops import WriteOp
 from coord.errors import BadVersion, MultiFailed
 from coord.rpc.server import RpcError
 from master.catalog import store, tables
 from master.catalog.locks import Lock, LockTable, Rank
 from master.catalog.lookup import find_table, summary
-from master.leadership.fence import Fence
+from master.context import ActiveContext
 from regions import messages as ms
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -54,13 +53,11 @@ from regions.records.model import (
     TableRecord,
     TableState,
     TabletState,
-    TransitionRecord,
     check_ranges,
 )
 from regions.records.schema import Schema
 from regions.records.znodes import CorruptZnode, check_table_name, decode_name, decode_table
 from regions.transitions import purging
-from regions.transitions.states import Cause
 from regions.transitions.table_states import VISIBLE, table_after
 
 log = Logger()
@@ -68,33 +65,6 @@ log = Logger()
 REPLICATION_MAX: Final = 7
 #: A record that has changed under an operation is read again and the operation done anew so often.
 TRIES_MAX: Final = 3
-
-
-class HistoryPages(Protocol):
-    """What DDL uses of the history writer: pages that go into the same multi as the change."""
-
-    def page_of_ends(self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause) -> Any:
-        """Return a page for a multi that deletes these transitions at their versions."""
-
-    async def write(self, page: Any, ops: Sequence[WriteOp]) -> None:
-        """Perform `ops` and write the page in one multi."""
-
-
-class Reign(Protocol):
-    """What DDL uses of the active master."""
-
-    fence: Fence
-    is_over: bool
-
-    @property
-    def world(self) -> ClusterState: ...
-
-    @property
-    def history_writer(self) -> HistoryPages: ...
-
-    def observe(self, event: ev.Event) -> None: ...
-
-    async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None: ...
 
 
 #: Brings a deleted table back; the second argument makes the part of the multi that records the result.
@@ -110,7 +80,7 @@ class TableOperations:
 
     def __init__(
         self,
-        active_master: Reign,
+        active_master: ActiveContext,
         now_ms: Callable[[], int],
         token: Callable[[int], bytes],
         grace_ms: int,

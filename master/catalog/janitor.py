@@ -16,8 +16,9 @@ from twisted.logger import Logger
 from coord.client.ops import Delete, WriteOp
 from coord.errors import MultiFailed
 from master.catalog import store, tables
-from master.catalog.ddl import Reign, TableOperations
+from master.catalog.ddl import TableOperations
 from master.catalog.locks import Lock, Rank
+from master.context import ActiveContext
 from master.leadership.fence import in_batches
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -45,7 +46,7 @@ class Janitor:
 
     def __init__(
         self,
-        active_master: Reign,
+        active_master: ActiveContext,
         operations: TableOperations,
         now_ms: Callable[[], int],
         finished: Callable[[TableRecord], None] = lambda _: None,

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from coord.errors import MultiFailed
 from coord.rpc.server import RpcError
 from master.catalog import store, tables
-from master.catalog.ddl import Reign
 from master.catalog.locks import Lock, LockTable, Rank
-from regions.messages import Purged
+from master.context import ActiveContext
 from regions.records.kinds import can_open
 from regions.records.model import ServerRecord, TableRecord
 from regions.records.znodes import decode_table
@@ -39,18 +37,12 @@ AGAIN_MS: Final = 10_000
 AT_ONCE: Final = 2
 
 
-class PurgingReign(Reign, Protocol):
-    """What is used of a reign."""
-
-    def persist(self, write: Callable[[], Any]) -> None: ...
-
-    def order_purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]: ...
-
-
 class Purging:
     """See the module docstring. One per reign."""
 
-    def __init__(self, active_master: PurgingReign, locks: LockTable, now_ms: Callable[[], int], grace_ms: int) -> None:
+    def __init__(
+        self, active_master: ActiveContext, locks: LockTable, now_ms: Callable[[], int], grace_ms: int
+    ) -> None:
         self._active_master = active_master
         self._locks = locks
         self._now_ms = now_ms

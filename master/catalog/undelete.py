@@ -13,8 +13,8 @@ from coord.client.ops import Create, SetData
 from coord.errors import MultiFailed
 from coord.rpc.server import RpcError
 from master.catalog import store, tables
-from master.catalog.ddl import Reign
 from master.catalog.locks import Lock, LockTable, Rank
+from master.context import ActiveContext
 from master.leadership.fence import in_batches, weight
 from regions import messages as ms
 from regions.cluster import events as ev
@@ -27,7 +27,7 @@ from regions.transitions import purging
 class Undelete:
     """Carries out UndeleteTable for one reign."""
 
-    def __init__(self, active_master: Reign, locks: LockTable, forget: Callable[[str], None]) -> None:
+    def __init__(self, active_master: ActiveContext, locks: LockTable, forget: Callable[[str], None]) -> None:
         """`forget(table_id)`: the table awaits no purge any more."""
         self._active_master = active_master
         self._locks = locks

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 from twisted.internet.defer import DeferredLock
@@ -26,9 +26,8 @@ from coord.errors import MultiFailed, NodeExists, NoNode
 from coord.rpc.server import RpcError
 from master.catalog import store
 from master.causes import acting
-from master.leadership.fence import Fence
+from master.context import ActiveContext
 from regions import messages as ms
-from regions.assign.assigner import Assigner
 from regions.assign.placement import objection_to
 from regions.cluster import events as ev
 from regions.records.model import Move, MoveBatch, PlanRecord, PlanState
@@ -46,23 +45,10 @@ PROGRESS_MS: Final = 2_000
 _PLAN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class Ruler(Protocol):
-    """What is used of the reign."""
-
-    fence: Fence
-    assigner: Assigner
-
-    def observe(self, event: ev.Event) -> None: ...
-
-    def persist(self, write: Callable[[], Any]) -> None: ...
-
-    async def insist(self, write: Callable[[], Any]) -> Any: ...
-
-
 class Applying:
     """The plan that is being applied, if there is one."""
 
-    def __init__(self, active_master: Ruler, now_ms: Callable[[], int]) -> None:
+    def __init__(self, active_master: ActiveContext, now_ms: Callable[[], int]) -> None:
         self._active_master = active_master
         self._now_ms = now_ms
         self._record: PlanRecord | None = None

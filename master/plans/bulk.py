@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 from twisted.internet.defer import DeferredLock
@@ -11,11 +11,9 @@ from twisted.logger import Logger
 
 from coord.client.ops import Create, Delete, SetData
 from master.assignment.transitions import Write
-from master.leadership.fence import Fence
-from master.phases import BulkPlan, Phases
+from master.context import ActiveContext
+from master.phases import BulkPlan
 from master.plans.planner import Planner, snapshot_of
-from master.runs import Runs
-from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.plan import PlanError
@@ -29,27 +27,11 @@ log = Logger()
 PLANS_KEPT: Final = 20
 
 
-class Ruler(Protocol):
-    """What is used of the reign."""
-
-    fence: Fence
-    assigner: Assigner
-    phases: Phases
-    runs: Runs
-    is_over: bool
-
-    def observe(self, event: ev.Event) -> None: ...
-
-    def persist(self, write: Callable[[], Any]) -> None: ...
-
-    async def insist(self, write: Callable[[], Any]) -> Any: ...
-
-
 class Bulks:
     """The plans under way, and the latest one for the status."""
 
     def __init__(
-        self, active_master: Ruler, planner: Planner, now_ms: Callable[[], int], token: Callable[[int], bytes]
+        self, active_master: ActiveContext, planner: Planner, now_ms: Callable[[], int], token: Callable[[int], bytes]
     ) -> None:
         self._active_master = active_master
         self._planner = planner

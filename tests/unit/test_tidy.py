@@ -26,7 +26,6 @@ FUNCTION_LINES_MAX: Final = 85
 
 LONG_FILES: Final = {
     "regions.assign.assigner": 790,
-    "master.active": 700,
 }
 FULL_FOLDERS: Final = {"simulation": 16}
 CIRCLES: Final = [
@@ -38,7 +37,6 @@ ROOMS_IN_CIRCLES: Final = {"simulation"}
 DUPLICATE_CLASSES: Final = {
     "Master",
     "Reactor",
-    "Ruler",
     "Step",
     "_Log",
 }

@@ -1,0 +1,149 @@
+"""Servers that come and go, as events for the assigner; and what a new active master waits for.
+
+The registry reports each change of the live servers, of drains, fences and bars. At a startup of the cluster the master
+waits until enough servers have registered. A master that takes over in the middle of an announced shutdown assigns
+nothing until the shutdown has come or has turned out not to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from master.assignment.history_writer import HistoryWriter
+from regions.assign.assigner import Assigner
+from regions.cluster import events as ev
+from regions.cluster.history import SERVER_DOWN, SERVER_UP
+from regions.liveness.reports import Reports
+from regions.records.model import BarRecord, FenceRecord, Incarnation, ServerRecord, WorkOrigin
+
+log = Logger()
+
+#: A new active master that finds the mark of an orderly shutdown and live servers assigns nothing for so long.
+SHUTDOWN_WAIT_S: Final = 60.0
+
+
+class ServerEvents:
+    """The servers of one tenure of the active master."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        assigner: Assigner,
+        history_writer: HistoryWriter,
+        reports: Reports,
+        now_ms: Callable[[], int],
+        shutdown_is_off: Callable[[], None],
+    ) -> None:
+        """`shutdown_is_off` is called when an announced shutdown has turned out not to come."""
+        self._reactor = reactor
+        self._assigner = assigner
+        self._history_writer = history_writer
+        self._reports = reports
+        self._now_ms = now_ms
+        self._shutdown_is_off = shutdown_is_off
+        #: When servers registered that came during this tenure.
+        self.arrivals_ms: dict[Incarnation, int] = {}
+        #: Origins of requests that change the mark of a draining server, by its uuid, until the change is seen.
+        self.drain_origins: dict[str, WorkOrigin | None] = {}
+        #: Number of live servers, and the startup that waits for it to grow.
+        self._count = 0
+        self._waiter: Deferred[None] | None = None
+        self._wanted = 0
+        #: While an announced shutdown is awaited: the servers that lived when the wait began, and its end.
+        self._stopping: frozenset[Incarnation] | None = None
+        self._timer: IDelayedCall | None = None
+
+    # --- startup ------------------------------------------------------------------------------------------------------
+
+    async def wait_for(self, minimum: int, settle_s: float, count: int) -> None:
+        """Wait until `minimum` servers live (RT-03, DD-10); `count` live now.
+
+        With a minimum of one, wait on until no server has registered for `settle_s`.
+        """
+        self._count, self._wanted = count, minimum
+        while self._count < minimum:
+            self._waiter = Deferred()
+            await self._waiter
+        if minimum == 1:
+            known = -1
+            while known != self._count:
+                known = self._count
+                pause: Deferred[None] = Deferred()
+                self._reactor.callLater(settle_s, pause.callback, None)
+                await pause
+
+    def counted(self, count: int) -> None:
+        """Note that `count` servers live; end `wait_for` if that is enough."""
+        self._count = count
+        if self._waiter is not None and count >= self._wanted:
+            waiter, self._waiter = self._waiter, None
+            waiter.callback(None)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def changed(
+        self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord], bars: list[BarRecord]
+    ) -> None:
+        """Hand what has changed to the assigner."""
+        now = self._now_ms()
+        self._assigner.handle(ev.BarsSeen(bars), now)
+        for fence in fences:
+            self._assigner.handle(ev.ServerFenced(fence), now)
+        self._gone({one.uuid for one in servers}, now)
+        for record in servers:
+            self._up(record, record.uuid in draining, now)
+        asked = [self.drain_origins.pop(uuid) for uuid in list(self.drain_origins)]
+        origin = next((one for one in asked if one is not None), None)
+        self._assigner.handle(ev.DrainingSeen(draining), now, origin)
+        if self._stopping is not None and any(one.incarnation not in self._stopping for one in servers):
+            self._not_shut_down()
+
+    def _gone(self, alive: set[str], now_ms: int) -> None:
+        for uuid, known in list(self._assigner.world.servers.items()):
+            if uuid not in alive and known.fenced_until_ms is None:
+                log.warn("server {server} is gone", server=known.record.name)
+                self._history_writer.membership(known.record, SERVER_DOWN)
+                self._reports.forget(uuid)
+                self.arrivals_ms.pop(known.incarnation, None)
+                self._assigner.handle(ev.ServerDown(uuid), now_ms)
+
+    def _up(self, record: ServerRecord, is_draining: bool, now_ms: int) -> None:
+        known = self._assigner.world.servers.get(record.uuid)
+        if known is None or known.incarnation != record.incarnation:
+            log.info("server {server} has registered", server=record.name)
+            self.arrivals_ms[record.incarnation] = now_ms
+            self._history_writer.membership(record, SERVER_UP)
+            self._assigner.handle(ev.ServerUp(record, is_draining), now_ms)
+        elif known.record != record:
+            self._assigner.handle(ev.ServerUp(record, is_draining), now_ms)
+
+    # --- an announced shutdown ----------------------------------------------------------------------------------------
+
+    def await_shutdown(self, servers: list[ServerRecord]) -> None:
+        """Assign nothing: the cluster is being shut down, and the former active master has stopped before `servers`.
+
+        Servers that end are not replaced. The shutdown is off when a server starts, which none does in a shutdown, or
+        when the cluster still lives after SHUTDOWN_WAIT_S.
+        """
+        log.info("the cluster is being shut down; regions are assigned again in {wait} s unless it has ended by then",
+                 wait=SHUTDOWN_WAIT_S)  # fmt: skip
+        self._assigner.suspend()
+        self._stopping = frozenset(one.incarnation for one in servers)
+        self._timer = self._reactor.callLater(SHUTDOWN_WAIT_S, self._not_shut_down)
+
+    def _not_shut_down(self) -> None:
+        self.close()
+        self._timer = self._stopping = None
+        log.info("the announced shutdown of the cluster did not come: regions are assigned again")
+        self._assigner.unsuspend(self._now_ms())
+        self._shutdown_is_off()
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
