@@ -294,7 +294,6 @@ class Assigner:
         """Look at deadlines and due questions; call it a few times a second."""
         if self._suspended:
             return
-        self.causes.act_for(None, "timer: leases, deadlines and questions that are due")
         self.handled += 1
         self._fleet.tick(now_ms)
         self._catalog.checks.tick(now_ms)

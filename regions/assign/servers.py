@@ -221,6 +221,7 @@ class ServerTracker:
 
     def tick(self, now_ms: int) -> None:
         """Leases of fenced servers that must have run out, and flapping servers that have stayed."""
+        self._causes.act_for(None, "timer: deadlines and questions that are due")
         for server in list(self._world.servers.values()):
             if server.fenced_until_ms is not None and server.fenced_until_ms <= now_ms:
                 self._causes.act_for(server.origin, f"timer: the lease of fenced server {server.incarnation} is over")

@@ -11,7 +11,7 @@ from regions.records import model
 from regions.records.alarms import Alarm
 
 
-class Znode(NamedTuple):
+class ZnodeRow(NamedTuple):
     """One kind of znode."""
 
     #: Below the root; parts in angle brackets are filled in.
@@ -26,50 +26,50 @@ class Znode(NamedTuple):
     written_by: str
 
 
-ZNODES: Final[tuple[Znode, ...]] = (
-    Znode("/cluster", "cluster", False, model.ClusterRecord, "cluster id, format version, mark of a clean shutdown",
+ZNODES: Final[tuple[ZnodeRow, ...]] = (
+    ZnodeRow("/cluster", "cluster", False, model.ClusterRecord, "cluster id, format version, mark of a clean shutdown",
           "the first master; the mark by the active master"),
-    Znode("/epoch", "epoch", False, model.EpochRecord, "its *version* is the fencing epoch",
+    ZnodeRow("/epoch", "epoch", False, model.EpochRecord, "its *version* is the fencing epoch",
           "each new active master, by compare-and-set"),
-    Znode("/active", "active", True, model.ActiveRecord, "the active master", "the master that wins the election"),
-    Znode("/masters/<uuid>", "master", True, model.MasterRecord, "a live master; servers send heartbeats to all",
+    ZnodeRow("/active", "active", True, model.ActiveRecord, "the active master", "the master that wins the election"),
+    ZnodeRow("/masters/<uuid>", "master", True, model.MasterRecord, "a live master; servers send heartbeats to all",
           "that master"),
-    Znode("/servers/<uuid>", "server", True, model.ServerRecord, "a live region server",
+    ZnodeRow("/servers/<uuid>", "server", True, model.ServerRecord, "a live region server",
           "that server; deleted by the active master to fence it"),
-    Znode("/draining/<uuid>", "draining_mark", False, None, "nothing: a server that is to be emptied",
+    ZnodeRow("/draining/<uuid>", "draining_mark", False, None, "nothing: a server that is to be emptied",
           "active master, at `rk server drain`; deleted by `undrain`"),
-    Znode("/fenced/<uuid>", "fence_mark", False, model.FenceRecord,
+    ZnodeRow("/fenced/<uuid>", "fence_mark", False, model.FenceRecord,
           "a server that was fenced, and how long it may still serve",
           "active master, together with deleting the registration; deleted when the lease is over"),
-    Znode("/barred/<uuid>", "bar", False, model.BarRecord, "a server that was fenced and gets no regions",
+    ZnodeRow("/barred/<uuid>", "bar", False, model.BarRecord, "a server that was fenced and gets no regions",
           "active master, with the fence; deleted by `rk server unfence` or when its time is over"),
-    Znode("/tables/<table_id>", "table", False, model.TableRecord, "a table", "active master; never deleted"),
-    Znode("/names/<name>", "name", False, None, "the table's id: makes the name unique",
+    ZnodeRow("/tables/<table_id>", "table", False, model.TableRecord, "a table", "active master; never deleted"),
+    ZnodeRow("/names/<name>", "name", False, None, "the table's id: makes the name unique",
           "active master, in one multi with the table"),
-    Znode("/regions/<table_id>", "table_regions", False, None, "nothing: the directory of a table's regions",
+    ZnodeRow("/regions/<table_id>", "table_regions", False, None, "nothing: the directory of a table's regions",
           "active master, with the table"),
-    Znode("/regions/<table_id>/<region_id>", "region", False, model.RegionRecord,
+    ZnodeRow("/regions/<table_id>/<region_id>", "region", False, model.RegionRecord,
           "a region: key range, and where each replica is open",
           "active master at creation, `unassign` and after a last close; a server in one multi with OPENED"),
-    Znode("/unassigned/<xx>/<region_id>-<replica>", "transition", False, model.TransitionRecord,
+    ZnodeRow("/unassigned/<xx>/<region_id>-<replica>", "transition", False, model.TransitionRecord,
           "a transition; exists exactly while the replica is in transition",
           "master and servers, [step by step](../transitions.md)"),
-    Znode("/moves/<move_id>", "move_batch", False, model.MoveBatch,
+    ZnodeRow("/moves/<move_id>", "move_batch", False, model.MoveBatch,
           "moves that were accepted together and have not all begun",
           "active master, before it answers; deleted when all have begun or are over"),
-    Znode("/plans/<plan_id>", "plan", False, model.PlanRecord, "a bulk plan and how far it has been carried out",
+    ZnodeRow("/plans/<plan_id>", "plan", False, model.PlanRecord, "a bulk plan and how far it has been carried out",
           "active master"),
-    Znode("/balancer", "balancer", False, model.BalancerRecord, "whether the balancer may work",
+    ZnodeRow("/balancer", "balancer", False, model.BalancerRecord, "whether the balancer may work",
           "active master, at `rk balance`"),
-    Znode("/requests/<request_id>", "request", False, model.RequestRecord,
+    ZnodeRow("/requests/<request_id>", "request", False, model.RequestRecord,
           "the result of a request about a table, for whoever repeats it",
           "active master, in the write that carries the request out; the oldest are deleted"),
-    Znode("/shared/<kind>", "shared_directory", False, model.DirectoryRecord,
+    ZnodeRow("/shared/<kind>", "shared_directory", False, model.DirectoryRecord,
           "identity of the directory that all servers of a kind share", "the first region server of the kind"),
-    Znode("/history/<segment>", "segment", False, None, "steps of transitions, compressed",
+    ZnodeRow("/history/<segment>", "segment", False, None, "steps of transitions, compressed",
           "active master, in the multi of its next step; the oldest are deleted"),
-    Znode("/alarms/<alarm_id>", "alarm", False, Alarm, "a broken rule with the steps that led there",
+    ZnodeRow("/alarms/<alarm_id>", "alarm", False, Alarm, "a broken rule with the steps that led there",
           "the auditor of any master; deleted by `rk audit --ack`"),
-    Znode("/runs/<epoch>", "run", False, model.RunRecord, "how long the phases of a tenure's beginning took",
+    ZnodeRow("/runs/<epoch>", "run", False, model.RunRecord, "how long the phases of a tenure's beginning took",
           "active master; the oldest are deleted"),
 )  # fmt: skip

@@ -35,7 +35,6 @@ CIRCLES: Final = [
 ROOMS_IN_CIRCLES: Final = {"simulation"}
 #: Protocols and private classes that are still defined twice.
 DUPLICATE_CLASSES: Final = {
-    "Master",
     "Reactor",
     "Step",
     "_Log",
