@@ -61,7 +61,7 @@ class AccessList:
         self.world: int = world
 
     def allows(self, perms: int, identities: list[Identity]) -> bool:
-        """Whether a session with `identities` has one of the permission bits `perms`."""
+        """Return True if a session with `identities` has one of the permission bits `perms`."""
         return self.world & perms != 0 or _identity_allows(self.lines, perms, identities)
 
     def masked(self) -> bytes:

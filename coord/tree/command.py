@@ -129,7 +129,7 @@ def decode_group(data: bytes) -> tuple[int, list[Command]]:
 
 
 def command_end(data: bytes, at: int) -> int:
-    """Where the command at `at` ends; -1 if it does not fit into `data`."""
+    """Return where the command at `at` ends; -1 if it does not fit into `data`."""
     if at + COMMAND_HEADER_BYTES > len(data):
         return -1
     length: int = COMMAND_HEADER.unpack_from(data, at)[0]

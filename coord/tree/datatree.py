@@ -1,12 +1,12 @@
-"""The tree of znodes: it looks up and applies planned changes, and decides nothing.
+"""The tree of znodes: looks up znodes and applies planned changes. It makes no decisions.
 
-All znodes are in one dict by path. A change keeps two things up to date beside the znode itself: the indexes
-(ephemerals by session, containers, TTL znodes, quotas, shared access lists) and the digest.
+All znodes are in one dict by path. A change updates two more things beside the znode: the indexes (ephemerals by
+session, containers, TTL znodes, quotas, shared access lists) and the digest.
 
-The digest is a sum of one 32-bit checksum per znode over its Stat, path, kind, access list and data. A sum does not
-depend on the order of the znodes and changes by a difference, so comparing two replicas at a zxid is comparing two
-numbers. Checksums of changed znodes are made when somebody asks for the digest, or when many have gathered: a znode
-that changes often, such as the parent of many new ones, costs one for all of its changes.
+The digest is the sum of one 32-bit checksum per znode over its Stat, path, kind, access list and data. A sum does not
+depend on the order of the znodes, and a change of a znode changes it by a difference. So two replicas at one zxid are
+compared by one number. Checksums of changed znodes are computed when the digest is needed, or when UNMARKED_MAX of them
+wait. A znode that changes often, such as the parent of many new znodes, then costs one checksum for all its changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from coord.wire.opcodes import (
     EVENT_DELETED,
 )
 
-#: (event type, path, access list that decides who may hear of it)
+#: (event type, path, access list that decides which sessions may get the event)
 Event = tuple[int, bytes, AccessList]
 
 ZOOKEEPER: Final = b"/zookeeper"
@@ -61,21 +61,21 @@ UNMARKED_MAX: Final = 2048
 
 
 class TreeView:
-    """What planning reads: the tree itself, or the tree as the earlier parts of a multi would leave it."""
+    """The tree as planning reads it: the tree itself, or the tree as the earlier parts of a multi would leave it."""
 
     #: Whether hard limits of quotas refuse what would pass them.
     enforces_quotas: bool
 
     def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
-        """Whether so many znodes and bytes more at `path` would pass a hard limit. Asked if `enforces_quotas`."""
+        """Return True if this much more at `path` would pass a hard limit. Asked if `enforces_quotas`."""
         raise NotImplementedError
 
     def size_at(self, path: bytes) -> int:
-        """Bytes of data of the znode at `path`, which exists."""
+        """Return the bytes of data of the znode at `path`, which exists."""
         raise NotImplementedError
 
     def find(self, path: bytes) -> Znode | None:
-        """The znode at `path`. The caller changes nothing in it."""
+        """Return the znode at `path`, None if there is none. The caller changes nothing in it."""
         raise NotImplementedError
 
 
@@ -84,9 +84,9 @@ class DataTree(TreeView):
 
     def __init__(self, empty: bool = False) -> None:
         self.nodes: dict[bytes, Znode] = {}
-        #: Sum of the marks of all znodes but those that have changed since.
+        #: Sum of the checksums (marks) of all znodes, but for those in `_unmarked`.
         self._marked_sum: int = 0
-        #: Those, with their paths, and some that are gone.
+        #: Znodes that have changed since their checksum was computed, with their paths, and some that are deleted.
         self._unmarked: list[Znode] = []
         self._unmarked_paths: list[bytes] = []
         #: Bytes of all paths and data.
@@ -116,10 +116,10 @@ class DataTree(TreeView):
             self.plant(path, node, self.nodes[parent_of(path)] if path != ROOT else None, node.stat())
 
     def plant(self, path: bytes, node: Znode, parent: Znode | None, stat: bytes) -> bool:
-        """Hang a finished znode, whose Stat is `stat`, under its parent, which is there and counts it already.
+        """Insert a finished znode, whose Stat is `stat`, below its parent, which is there and counts the znode already.
 
-        For a new tree and for one that is read from a snapshot; everything else is a delta. Only the root has no
-        parent. False if there is such a znode already; the tree is then useless.
+        For a new tree and for one that is read from a snapshot; every other change is a delta. Only the root has no
+        parent. Return False if there is such a znode already; then the tree is useless.
         """
         nodes = self.nodes
         count = len(nodes)
@@ -158,19 +158,19 @@ class DataTree(TreeView):
             self._unmarked_paths.append(path)
 
     def find(self, path: bytes) -> Znode | None:
-        """The znode at `path`."""
+        """Return the znode at `path`, None if there is none."""
         return self.nodes.get(path)
 
     def size_at(self, path: bytes) -> int:
-        """Bytes of data of the znode at `path`."""
+        """Return the bytes of data of the znode at `path`."""
         return size_of(self.nodes[path].data)
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def apply(self, delta: Delta, zxid: int, time_ms: int, events: list[Event] | None) -> Znode | None:
-        """Make a planned change and append what watchers may be told of it to `events`, in ZooKeeper's order.
+        """Make a planned change. Append the events for watchers to `events`, in ZooKeeper's order.
 
-        `events` is None where nobody watches. Returns the znode as it is now, None when it is gone.
+        `events` is None if no session watches anything. Return the znode as it is now, None if it is deleted.
         """
         if len(self._unmarked) >= UNMARKED_MAX:
             self.digest_sum()
@@ -259,7 +259,7 @@ class DataTree(TreeView):
             events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
 
     def _strike(self, family: More, node: Znode) -> None:
-        """Take a child off its parent's list. The ranks are closed before more than half of the places are empty."""
+        """Remove a child from its parent's list. Compact the list when more than half of its places are empty."""
         children = family.children
         assert children is not None, node.slot
         children[node.slot] = None
@@ -319,7 +319,7 @@ class DataTree(TreeView):
             del self.ttls[path]
 
     def share(self, acl: AccessList) -> AccessList:
-        """The one object of this content, counted once more."""
+        """Return the shared object of this access list, with one more reference."""
         if acl is OPEN:
             return acl
         known = self.acls.setdefault(acl.encoded, acl)
@@ -342,7 +342,7 @@ class DataTree(TreeView):
     # --- quotas ------------------------------------------------------------------------------------------------------
 
     def _charge(self, path: bytes, count: int, size: int) -> None:
-        """Book a change below a quota into its statistics znode, whose versions do not move by it."""
+        """Add a change below a quota to its statistics znode. The versions of that znode do not change."""
         limited = self.quotas.limited(path)
         quotas = self.quotas
         stats = self.nodes.get(quotas.stats_path(limited)) if limited else None
@@ -354,7 +354,7 @@ class DataTree(TreeView):
             self._write_stats(quotas.stats_path(limited), stats, usage)
 
     def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
-        """Whether so many znodes and bytes more at `path` would pass a hard limit."""
+        """Return True if so many znodes and bytes more at `path` would pass a hard limit."""
         if self.is_full and (count > 0 or size > 0):
             return True
         limited = self.quotas.limited(path)
@@ -398,7 +398,7 @@ class DataTree(TreeView):
         return paths
 
     def count_below(self, path: bytes) -> int:
-        """How many znodes are below `path`, which exists."""
+        """Return how many znodes are below `path`, which exists."""
         return len(self.nodes) - 1 if path == ROOT else len(self.subtree(path)) - 1
 
     def listing(self, path: bytes, node: Znode) -> bytes:
@@ -523,7 +523,7 @@ class DataTree(TreeView):
 
 
 def is_reapable(node: Znode, time_ms: int) -> bool:
-    """Whether the store itself may delete `node`: it has no children, and
+    """Return True if the store itself may delete `node`: it has no children, and
 
     a container has had some, a TTL znode has not been written for longer than its TTL.
     """

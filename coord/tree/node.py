@@ -48,7 +48,7 @@ _refused: Final = re.compile(r"[\x00-\x1f/\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010fff
 
 
 def last_slash(path: bytes) -> int:
-    """Where the last slash of `path` is: what is in front of it is the parent. -1 without one."""
+    """Return where the last slash of `path` is: what is in front of it is the parent. -1 without one."""
     if not IS_COMPILED:
         return path.rfind(b"/")
     at: i64 = len(path) - 1
@@ -58,7 +58,7 @@ def last_slash(path: bytes) -> int:
 
 
 def _is_plain(path: bytes, at: int) -> bool:
-    """Whether `path[at:]` is printable ASCII that does not begin with a dot, the usual case: decided without a copy."""
+    """Return True if `path[at:]` is printable ASCII that does not begin with a dot. Decided without a copy."""
     if not IS_COMPILED:
         return _plain_name(path, at) is not None and path[at] != _DOT
     start: i64 = at
@@ -74,7 +74,7 @@ def _is_plain(path: bytes, at: int) -> bool:
 
 
 def is_valid_name(path: bytes, at: int = 0) -> bool:
-    """Whether `path[at:]` can be the last part of a path."""
+    """Return True if `path[at:]` can be the last part of a path."""
     if _is_plain(path, at):
         return True
     name = path[at:]
@@ -88,7 +88,7 @@ def is_valid_name(path: bytes, at: int = 0) -> bool:
 
 
 def is_valid_path(path: bytes) -> bool:
-    """Whether `path` is absolute and all its parts are valid names; the root is."""
+    """Return True if `path` is absolute and all its parts are valid names; the root is."""
     if path == ROOT:
         return True
     if not path.startswith(ROOT):
@@ -231,13 +231,13 @@ class Znode:
 
     @property
     def num_children(self) -> int:
-        """How many children it has."""
+        """Return how many children it has."""
         more = self.more
         return more.num_children if more is not None else 0
 
     @property
     def creates(self) -> int:
-        """How many children were ever created."""
+        """Return how many children were ever created."""
         more = self.more
         return more.creates if more is not None else 0
 

@@ -72,11 +72,11 @@ class QuotaBook:
         return path
 
     def limits_path(self, limited: bytes) -> bytes:
-        """Where the limits of `limited` are."""
+        """Return where the limits of `limited` are."""
         return QUOTA_PREFIX[:-1] + limited + LIMITS_SUFFIX
 
     def refuses(self, limits: bytes | None, stats: bytes | None, count: int, size: int) -> bool:
-        """Whether so many znodes and bytes more would pass a hard limit; what does not grow is never refused."""
+        """Return True if so many znodes and bytes more would pass a hard limit; what does not grow is never refused."""
         known = dict(_limits(limits or b""))
         match = _stats(stats or b"")
         used_count = int(match[1]) if match is not None else 0
@@ -102,7 +102,7 @@ class QuotaBook:
                     )
 
     def stats_path(self, limited: bytes) -> bytes:
-        """Where the usage of `limited` is kept."""
+        """Return where the usage of `limited` is kept."""
         return QUOTA_PREFIX[:-1] + limited + STATS_SUFFIX
 
     def added(self, data: bytes | None, count: int, size: int) -> bytes:

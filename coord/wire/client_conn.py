@@ -159,7 +159,7 @@ class ClientConnection:
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of an incomplete frame are being kept: bounded by the frame limit + 4."""
+        """Return how many bytes of an incomplete frame are being kept: bounded by the frame limit + 4."""
         return self._reader.pending_bytes + len(self._head)
 
     def take_block(self) -> bytes:
