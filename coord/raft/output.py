@@ -37,10 +37,14 @@ class Output:
     def move_to(self, r: Ready) -> None:
         """Put everything into `r`, which has nothing of it yet."""
         assert not r.messages, f"Ready {r.number} has taken the output already"
-        r.messages, self.messages = self.messages, r.messages
-        r.messages_after_persist, self.after_persist = self.after_persist, r.messages_after_persist
-        r.read_states, self.read_states = self.read_states, r.read_states
-        r.events, self.events = self.events, r.events
+        if self.messages:
+            r.messages, self.messages = self.messages, []
+        if self.after_persist:
+            r.messages_after_persist, self.after_persist = self.after_persist, []
+        if self.read_states:
+            r.read_states, self.read_states = self.read_states, []
+        if self.events:
+            r.events, self.events = self.events, []
 
     def validate(self) -> None:
         """Raise AssertionError if a promise is about to leave before it is durable. For tests."""
