@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
+from simulation.cluster.world import UP_WITHIN_S, SimulatedCluster
+from simulation.engine.timeline import SECOND
 from simulation.storm import DdlStorm
-from simulation.timeline import SECOND
-from simulation.world import UP_WITHIN_S, SimulatedCluster
 
 
 def come_up(world: SimulatedCluster) -> None:

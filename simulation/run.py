@@ -15,10 +15,11 @@ import msgspec
 from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 from zope.interface import implementer
 
+from simulation.checks.observer import Violation
+from simulation.cluster.world import Options, SimulatedCluster
 from simulation.drills import DRILLS
-from simulation.observer import Violation
-from simulation.timeline import SECOND, fault_of
-from simulation.world import Options, SimulatedCluster
+from simulation.engine.process import fault_of
+from simulation.engine.timeline import SECOND
 
 #: Packages whose code decides what happens in a run.
 CODE: Final = ("coord", "regions", "master", "regionserver", "simulation")
@@ -56,7 +57,7 @@ class _Log:
         timeline = self._world.timeline
         failure = event.get("log_failure")
         if failure is not None and timeline.current:
-            fault = f"{timeline.current}: {fault_of(failure)}"
+            fault = f"{timeline.current.name}: {fault_of(failure)}"
             timeline.note(f"FAULT {fault}")
             self._world.observer.violations.append(f"at {timeline.now / SECOND:.6f} s: a fault in {fault}")
             if timeline.tell is not None:
@@ -67,7 +68,7 @@ class _Log:
                 text = text.format(**event)
             except (KeyError, ValueError, IndexError, AttributeError):
                 text = str(text)
-            timeline.tell(f"{timeline.now / SECOND:12.6f}  {timeline.current}| {text}")
+            timeline.tell(f"{timeline.now / SECOND:12.6f}  {timeline.current.name}| {text}")
 
 
 def run(

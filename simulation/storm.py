@@ -15,16 +15,17 @@ from regions import messages as ms
 from regions.messages.heartbeat import OPEN
 from regions.records.model import TableRecord, TableState
 from regions.records.replica_key import replica_key
-from simulation.crowding import Crowding
+from simulation.checks.crowding import Crowding
+from simulation.cluster.machines import RPC_PORT
+from simulation.cluster.region_work import SIMULATED
 from simulation.ddl_stress.catalog_snapshot import CatalogCheck, RestingCluster, judge
 from simulation.ddl_stress.model import Ledger
 from simulation.ddl_stress.operations import AGAIN, Operation, OperationOutcome, Storm
-from simulation.machines import RPC_PORT
-from simulation.region_work import SIMULATED
-from simulation.timeline import SECOND, Process
+from simulation.engine.process import Process
+from simulation.engine.timeline import SECOND
 
 if TYPE_CHECKING:
-    from simulation.world import SimulatedCluster
+    from simulation.cluster.world import SimulatedCluster
 
 #: One attempt, and one operation with all its attempts, in seconds.
 CALL_S: Final = 4.0

@@ -27,12 +27,9 @@ FUNCTION_LINES_MAX: Final = 85
 LONG_FILES: Final = {
     "regions.assign.assigner": 790,
 }
-FULL_FOLDERS: Final = {"simulation": 16}
-CIRCLES: Final = [
-    ["simulation.faults", "simulation.world"],
-    ["simulation.network", "simulation.timeline"],
-]
-ROOMS_IN_CIRCLES: Final = {"simulation"}
+FULL_FOLDERS: Final[dict[str, int]] = {}
+CIRCLES: Final[list[list[str]]] = []
+ROOMS_IN_CIRCLES: Final[set[str]] = set()
 #: Protocols and private classes that are still defined twice.
 DUPLICATE_CLASSES: Final = {
     "Reactor",

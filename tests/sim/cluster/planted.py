@@ -1,12 +1,13 @@
 """Bugs of masters and region servers, planted on purpose: what the simulation must find to be believed.
 
 Each is a set of patches of the real classes for the time of one run, and the kind of run that is hard on it.
+`tests/support/planted.py` plants them and looks for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -40,43 +41,36 @@ from regionserver.session import master_link as tie_module
 from regionserver.session.lease import Lease
 from regionserver.session.master_link import MasterLink
 from regionserver.storage import purging as server_purging
+from simulation.cluster.world import SimulatedCluster
 from simulation.drills import DRILLS, come_up, operate
+from simulation.engine.timeline import SECOND
 from simulation.run import Options, RunVerdict, run
-from simulation.timeline import SECOND
-from simulation.world import SimulatedCluster
-
-Patch = AbstractContextManager[Any]
+from tests.support.planted import Found, Patch, PlantedBug, hunt, instead
 
 
-class Bug:
+class Bug(PlantedBug):
     """One planted bug. `seeds`: among so many, from 1 on, one must find it."""
 
     seeds = 10
     #: Masters of the cluster; 0: by the seed.
     masters = 0
 
-    def patches(self) -> list[Patch]:
-        raise NotImplementedError
-
     def script(self, world: SimulatedCluster) -> None:
-        """What the cluster is put through."""
+        """Put the cluster through what is hard on the bug."""
         DRILLS["random"](world)
 
-    def hunt(self) -> tuple[int, RunVerdict] | None:
-        """The first seed that finds it, with its verdict."""
-        for seed in range(1, self.seeds + 1):
-            with ExitStack() as stack:
-                for patch in self.patches():
-                    stack.enter_context(patch)
-                verdict = run(Options(seed, masters=self.masters), script=self.script)
-            if not verdict.ok:
-                return seed, verdict
-        return None
+    def options(self, seed: int) -> Options:
+        """Return the options of a run."""
+        return Options(seed, masters=self.masters)
 
+    def try_seed(self, seed: int, *, planted: bool = True) -> RunVerdict:
+        """Run once, with the bug or without it."""
+        with self.planted() if planted else nullcontext():
+            return run(self.options(seed), script=self.script)
 
-def instead(owner: Any, name: str, function: Any) -> Patch:
-    """`function` stands for `owner.name`."""
-    return mock.patch.object(owner, name, function)
+    def hunt(self) -> Found | None:
+        """Return the first seed that finds it."""
+        return hunt(lambda seed: self.try_seed(seed).violation, range(1, self.seeds + 1))
 
 
 def trouble(

@@ -5,7 +5,6 @@ Each is found among the first `seeds` seeds, by the script that stands beside it
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -22,13 +21,14 @@ from regions.assign.schema_rollout import AlterBook
 from regions.assign.selection import Selection
 from regions.records.model import Incarnation, TableIntent, TableState
 from regionserver.server import Command, RegionServer
+from simulation.cluster.region_work import SIMULATED
+from simulation.cluster.world import SimulatedCluster
 from simulation.drills import come_up
-from simulation.region_work import SIMULATED
-from simulation.run import Options, RunVerdict, run
+from simulation.engine.timeline import SECOND
+from simulation.run import Options
 from simulation.storm import DdlStorm
-from simulation.timeline import SECOND
-from simulation.world import SimulatedCluster
-from tests.sim.cluster.planted import Bug, Patch, instead
+from tests.sim.cluster.planted import Bug
+from tests.support.planted import Patch, instead
 
 
 class DdlBug(Bug):
@@ -62,21 +62,6 @@ class DdlBug(Bug):
         world.run_for(world.options.duration_s)
         clients.stop()
         world.at_rest.append(clients.check)
-
-    def try_seed(self, seed: int, *, planted: bool) -> RunVerdict:
-        """One run, with the bug or without it."""
-        with ExitStack() as stack:
-            for patch in self.patches() if planted else []:
-                stack.enter_context(patch)
-            return run(self.options(seed), script=self.script)
-
-    def hunt(self) -> tuple[int, RunVerdict] | None:
-        """See Bug.hunt."""
-        for seed in range(1, self.seeds + 1):
-            verdict = self.try_seed(seed, planted=True)
-            if not verdict.ok:
-                return seed, verdict
-        return None
 
 
 class ColdServerList(DdlBug):

@@ -13,10 +13,11 @@ from regions.cluster.history import HistoryEntry, Segment, unpack
 from regions.transitions import trail
 from regions.transitions.states import Actor
 from regionserver.replica.machine import Replicas
+from simulation.cluster.world import SimulatedCluster
 from simulation.drills import come_up, operate
-from simulation.timeline import SECOND
-from simulation.world import SimulatedCluster
-from tests.sim.cluster.planted import Bug, Patch, instead, trouble
+from simulation.engine.timeline import SECOND
+from tests.sim.cluster.planted import Bug, trouble
+from tests.support.planted import Patch, instead
 
 
 def quick_merges() -> list[Patch]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
-from simulation.crowding import NEWS, Crowding
-from simulation.observer import Shadow
-from simulation.timeline import SECOND
+from simulation.checks.crowding import NEWS, Crowding
+from simulation.checks.observer import Shadow
+from simulation.engine.timeline import SECOND
 
 REGIONS = 8
 

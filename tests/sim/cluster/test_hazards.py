@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from regions.transitions import hazards
+from simulation.cluster.world import SimulatedCluster
 from simulation.drills import come_up
+from simulation.engine.timeline import SECOND
 from simulation.run import Options, run
-from simulation.timeline import SECOND
-from simulation.world import SimulatedCluster
 
 #: Long enough for two deaths, each with a session's timeout, and a failover in between.
 SPAN_S = 60

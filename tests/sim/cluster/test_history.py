@@ -19,4 +19,4 @@ def test_a_planted_bug_of_the_history_is_found(bug: type[Bug]) -> None:
     """Every bug of the list is found by the simulation."""
     found = bug().hunt()
     assert found is not None, f"{bug.__doc__} not found by {bug.seeds} seeds"
-    assert "history: " in found[1].violation
+    assert "history: " in found.violation

@@ -16,10 +16,10 @@ import pytest
 
 from regions.cluster.limits import AssignerConfig
 from regions.records.model import PlanState
+from simulation.cluster.world import SimulatedCluster
 from simulation.drills import come_up
+from simulation.engine.timeline import SECOND
 from simulation.run import Options, run
-from simulation.timeline import SECOND
-from simulation.world import SimulatedCluster
 
 REGIONS = 20
 #: A strike at 0 meets the plan when its record has just been written; at 10, when its last replica has arrived.

@@ -17,11 +17,13 @@ from click.testing import CliRunner
 from cli.simulate import simulate
 from regions.records.model import RegionState, TransitionRecord
 from regions.transitions.states import STEPS, Cause
+from simulation.cluster.world import SimulatedCluster
 from simulation.drills import DRILLS, come_up
-from simulation.network import End, Network
+from simulation.engine.chance import SeededRandom
+from simulation.engine.network import End, Network
+from simulation.engine.process import Process
+from simulation.engine.timeline import SECOND, Timeline
 from simulation.run import Options, read_recording, record, run
-from simulation.timeline import SECOND, Process, Timeline
-from simulation.world import SimulatedCluster
 
 Script = Callable[[SimulatedCluster], None]
 
@@ -219,7 +221,7 @@ def test_wrong_options_are_explained(wrong: list[str]) -> None:
 
 def test_a_frozen_process_wakes_with_its_timers_first() -> None:
     """As a real reactor: timers that are due, then what its sockets received."""
-    timeline = Timeline(1)
+    timeline = Timeline(SeededRandom(1))
     process = Process(timeline, Network(timeline), "h", 1, 1.0)
     seen: list[str] = []
     process.freeze(2 * SECOND)
@@ -233,7 +235,7 @@ def test_a_frozen_process_wakes_with_its_timers_first() -> None:
 
 def test_what_a_cut_holds_back_comes_late_and_in_order() -> None:
     """Old data in flight: a healed cut delivers what was sent before."""
-    timeline = Timeline(1)
+    timeline = Timeline(SeededRandom(1))
     network = Network(timeline)
     got: list[bytes] = []
     ends: list[End] = []

@@ -31,5 +31,5 @@ def test_a_planted_fault_is_found_where_the_sound_system_holds(bug: type[DdlBug]
     """KUDU-1358, KUDU-1353, KUDU-1374, KUDU-495, and request ids: found within `seeds` seeds, and only the fault."""
     found = bug().hunt()
     assert found is not None, f"{bug.__doc__} not caught by {bug.seeds} seeds"
-    verdict = bug().try_seed(found[0], planted=False)
-    assert verdict.ok, f"seed {found[0]} without the fault: {verdict.violation}"
+    verdict = bug().try_seed(found.seed, planted=False)
+    assert verdict.ok, f"seed {found.seed} without the fault: {verdict.violation}"

@@ -7,9 +7,10 @@ import sys
 import time
 from collections import Counter
 
-from tests.sim.raft.checks import Violation
+from simulation.engine.timeline import SECOND
+from tests.sim.history import Violation
 from tests.sim.raft.faults import Story
-from tests.sim.raft.group import SECOND, Simulation
+from tests.sim.raft.group import Simulation
 
 
 def main() -> int:

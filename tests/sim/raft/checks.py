@@ -12,15 +12,12 @@ from zlib import crc32
 
 from coord.raft.membership import Configuration
 from coord.raft.messages import CANDIDATE, CONFIG, LEADER, Entry, Message, Ready
+from tests.sim.history import Violation
 
 if TYPE_CHECKING:
     from tests.sim.raft.group import SimNode
 
 MASK = (1 << 61) - 1
-
-
-class Violation(AssertionError):  # noqa: N818 - it names what was violated
-    """An invariant does not hold."""
 
 
 def digest(state: int, entry: Entry) -> int:

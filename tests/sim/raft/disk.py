@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coord.raft.messages import CONFIG, Entry, HardState, Message, RaftSnapshot
-from tests.sim.raft.chance import Chance
+from simulation.engine.chance import SeededRandom
 
 
 class Record:
@@ -51,7 +51,7 @@ class SimDisk:
         """The index of the newest configuration in the log here, committed or not; 0 for none."""
         return max((entry.index for entry in self.log if entry.kind == CONFIG), default=0)
 
-    def crash(self, chance: Chance) -> bool:
+    def crash(self, chance: SeededRandom) -> bool:
         """Power is lost: of the queue, some beginning survives, its last record perhaps in part. True if it was
         torn."""
         queue, self.queue = self.queue, []

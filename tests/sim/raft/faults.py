@@ -7,8 +7,9 @@ from typing import Final
 
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft.membership import Configuration, decode_configuration
-from tests.sim.raft.checks import Violation
-from tests.sim.raft.group import SECOND, Bug, SimNode, Simulation
+from simulation.engine.timeline import SECOND
+from tests.sim.history import Violation
+from tests.sim.raft.group import Bug, SimNode, Simulation
 
 #: Everybody is reachable and up again: a leader, a new commit and equal replicas within this many seconds. Two lost
 #: elections of at most 24 ticks of 65 ms each, and the time to catch up; seen in practice: below 4 s.
@@ -63,15 +64,15 @@ class Story:
         sim.at(sim.now, self._next_write)
         sim.at(sim.now, self._next_read)
         sim.at(sim.now + SECOND, self._next_fault)
-        sim.run_until(sim.now + self.trouble_us)
+        sim.play_until(sim.now + self.trouble_us)
         self._make_peace()
         before = sim.check.commit
-        if not sim.run_until(sim.now + RECOVERY_S * SECOND, lambda: self._recovered(before)):
+        if not sim.play_until(sim.now + RECOVERY_S * SECOND, lambda: self._recovered(before)):
             nodes = "\n  ".join(f"{n.core_now().configs.current} {n.core_now().log.last}" for n in sim.nodes.values())
             raise sim.failure(f"no recovery within {RECOVERY_S} s:\n  {nodes}")
         # Nobody may disturb a leader that all hear.
         terms = len(sim.check.leaders)
-        sim.run_until(sim.now + QUIET_S * SECOND)
+        sim.play_until(sim.now + QUIET_S * SECOND)
         if len(sim.check.leaders) != terms or not sim.leaders():
             raise sim.failure(f"a leader was unseated within {QUIET_S} s of peace: {sim.check.leaders}")
         try:
@@ -81,7 +82,7 @@ class Story:
 
     # --- clients
 
-    def _next_write(self, _a: None, _b: None) -> None:
+    def _next_write(self) -> None:
         sim = self.sim
         sim.at(sim.now + 1 + sim.chance.below(2 * self.write_gap_us), self._next_write)
         # Not only at the true leader: whoever thinks it leads gets writes.
@@ -89,7 +90,7 @@ class Story:
             if node.paused_until <= sim.now:
                 sim.propose(node, 1 + sim.chance.below(4))
 
-    def _next_read(self, _a: None, _b: None) -> None:
+    def _next_read(self) -> None:
         sim = self.sim
         sim.at(sim.now + 1 + sim.chance.below(2 * self.write_gap_us), self._next_read)
         awake = sim.awake()
@@ -101,7 +102,7 @@ class Story:
 
     # --- faults
 
-    def _next_fault(self, _a: None, _b: None) -> None:
+    def _next_fault(self) -> None:
         sim = self.sim
         if not sim.faulty:
             return
@@ -272,7 +273,7 @@ class Story:
                 sim.at(sim.now + 20_000, self._mute, to)
                 return
 
-    def _mute(self, node: int, _: None) -> None:
+    def _mute(self, node: int) -> None:
         if self.sim.faulty:
             self._cut([node], list(self.sim.nodes))
 
@@ -299,7 +300,7 @@ class Story:
             self.sim.pump(node)
             self.sim.at(self.sim.now + SECOND // 2, self._rivals_meet, [predecessor, newcomer, ignorant])
 
-    def _rivals_meet(self, camp: list[int], _: None) -> None:
+    def _rivals_meet(self, camp: list[int]) -> None:
         """The last act: the predecessor, its newcomer and the ignorant one are together, the others elsewhere."""
         if self.sim.faulty:
             rest = [node for node in self.sim.nodes if node not in camp]

@@ -1,13 +1,8 @@
-"""The event loop: simulated time, clocks that drift, a network that misbehaves, and the shells that drive the cores.
-
-Time is microseconds. Everything happens in the order of (time, sequence number); each happening draws from the one
-`Chance`.
-"""
+"""A group of Raft cores: clocks that drift, a network that misbehaves, and the shells that drive the cores."""
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,12 +21,13 @@ from coord.raft.messages import (
     Ready,
     bootstrap,
 )
-from tests.sim.raft.chance import Chance
-from tests.sim.raft.checks import Checker, Read, Violation
+from simulation.engine.timeline import SECOND
+from tests.sim.history import History
+from tests.sim.raft.checks import Checker, Read
 from tests.sim.raft.disk import Record, SimDisk
 from tests.support import raft_describe as describe
+from tests.support.planted import PlantedBug
 
-SECOND: Final = 1_000_000
 TICK_US: Final = 50_000
 
 
@@ -39,7 +35,7 @@ class Crashed(Exception):  # noqa: N818 - it is no error
     """Unwinds the shell of a node that has just lost power."""
 
 
-class Bug:
+class Bug(PlantedBug):
     """Faults planted in the shell, for the tests of the simulation itself; this one plants none."""
 
     core_class: type[RaftCore] = RaftCore
@@ -47,13 +43,8 @@ class Bug:
     ack_before_sync = False
     #: The vote is never written.
     forgets_vote = False
-    #: Names of the faults among which it shows soonest; empty: any.
-    favours: tuple[str, ...] = ()
     #: Numbers of first members to try.
     sizes: tuple[int, ...] = (3, 5)
-    #: Its place in the list of famous bugs, and where it was seen.
-    number = 0
-    known = ""
 
 
 class SimNode:
@@ -93,20 +84,15 @@ class SimNode:
         return self.core
 
 
-class Simulation:
+class Simulation(History):
     """One group of nodes 1 .. n (and spare ones behind), one seed."""
 
+    LOOK_US = SECOND // 2
+
     def __init__(self, seed: int, size: int, bug: type[Bug] = Bug, trace: bool = False) -> None:
-        self.seed = seed
-        self.size = size
+        super().__init__(seed, size, trace=trace)
         self.bug = bug
-        self.chance = Chance(seed * 1000 + size)
-        self.now = 0
-        self.trace: list[str] | None = [] if trace else None
-        self.counts: Counter[str] = Counter()
         self.check = Checker()
-        self._queue: list[tuple[int, int, Callable[[Any, Any], None], Any, Any]] = []
-        self._sequence = 0
         self._contexts = 0
         self._writes = 0
         self.on_new_leader: Callable[[Any, Any], None] | None = None
@@ -145,44 +131,9 @@ class Simulation:
             node.sync_us = chance.pick([200.0, 2000.0, 2000.0, 20000.0])
             self.start(node)
 
-    # --- time ---------------------------------------------------------------------------------------------------------
-
-    def at(self, when: int, what: Callable[[Any, Any], None], a: Any = None, b: Any = None) -> None:
-        """Let `what(a, b)` happen at `when`."""
-        self._sequence += 1
-        heapq.heappush(self._queue, (when, self._sequence, what, a, b))
-
-    def run_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
-        """Let time pass until `end`, or until `done` holds, asked every half second; whether it held.
-
-        Raises: Violation, with seed, time and how to see it again in the message.
-        """
-        queue = self._queue
-        next_look = self.now
-        try:
-            while queue and queue[0][0] <= end:
-                if done is not None and queue[0][0] >= next_look:
-                    next_look = queue[0][0] + SECOND // 2
-                    if done():
-                        return True
-                self.now, _, what, a, b = heapq.heappop(queue)
-                what(a, b)
-        except AssertionError as error:
-            raise self.failure(error) from error
-        self.now = end
-        return False
-
-    def failure(self, error: object) -> Violation:
-        """The violation together with what is needed to see it again."""
-        return Violation(
-            f"{error}\n  at {self.now / SECOND:.6f} s of seed {self.seed}, {self.size} nodes; replay:"
-            f" python -m tests.sim.raft --seed {self.seed} --nodes {self.size} --trace"
-        )
-
-    def note(self, text: str) -> None:
-        """One line of the trace."""
-        if self.trace is not None:
-            self.trace.append(f"{self.now / SECOND:.6f} {text}")
+    def replay(self) -> str:
+        """See History."""
+        return f"python -m tests.sim.raft --seed {self.seed} --nodes {self.size} --trace"
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -270,7 +221,7 @@ class Simulation:
             self.at(self.now + self.chance.below(2 * SECOND), self._restart, node)
             raise Crashed
 
-    def _restart(self, node: SimNode, _: None) -> None:
+    def _restart(self, node: SimNode) -> None:
         if node.core is None:
             self.start(node)
 
@@ -394,7 +345,7 @@ class Simulation:
         self.at(arrival, self._deliver, m)
         return True
 
-    def _deliver(self, m: Message, _: None) -> None:
+    def _deliver(self, m: Message) -> None:
         node = self.nodes[m.dst]
         core = node.core
         if core is None:

@@ -6,12 +6,15 @@ number of seeds stated here.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from coord.raft import core as core_module
 from tests.sim.raft import planted
 from tests.sim.raft.faults import run_one
 from tests.sim.raft.group import Bug
+from tests.support.planted import first_lately, hunt, violation_of
 
 #: Planted bug -> seeds within which it must be caught (about twice what it takes today).
 WITHIN: dict[type[Bug], int] = {
@@ -50,13 +53,13 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
     """Some invariant, or an assertion of the core itself, stops the run."""
-    for seed in [LATELY.get(bug, 1), *range(1, WITHIN[bug] + 1)]:
-        for size in bug.sizes:
-            try:
-                run_one(seed, size, bug=bug)
-            except AssertionError:
-                return
-    pytest.fail(f"{bug.__name__} not caught within {WITHIN[bug]} seeds")
+
+    def attempt(seed: int) -> str:
+        tries = (violation_of(partial(run_one, seed, size, bug=bug)) for size in bug.sizes)
+        return next(filter(None, tries), "")
+
+    found = hunt(attempt, first_lately(LATELY.get(bug, 0), WITHIN[bug]))
+    assert found is not None, f"{bug.__name__} not caught within {WITHIN[bug]} seeds"
 
 
 @pytest.mark.parametrize("bug", [bug for bug in WITHIN if bug.favours], ids=lambda bug: bug.__name__)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from simulation.engine.timeline import SECOND
 from tests.sim.raft.faults import run_one
-from tests.sim.raft.group import SECOND, Simulation
+from tests.sim.raft.group import Simulation
 from tests.sim.raft.rare import GROUP_MET, missed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,10 +62,10 @@ def test_a_run_that_is_done_leaves_the_next_event() -> None:
     """A node whose tick was dropped would never tick again: a leader would send no more heartbeats."""
     simulation = Simulation(1, 3)
     happened: list[str] = []
-    simulation.at(simulation.now, lambda name, _: happened.append(name), "next")
-    assert simulation.run_until(SECOND, lambda: True)
+    simulation.at(simulation.now, happened.append, "next")
+    assert simulation.play_until(SECOND, lambda: True)
     assert happened == []
-    simulation.run_until(SECOND)
+    simulation.play_until(SECOND)
     assert happened == ["next"]
 
 

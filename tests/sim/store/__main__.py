@@ -7,10 +7,10 @@ import sys
 import time
 from collections import Counter
 
-from tests.sim.raft.checks import Violation
+from simulation.engine.timeline import SECOND
+from tests.sim.history import Violation
 from tests.sim.raft.plan import Plan, parse_plan, shrink
 from tests.sim.store.faults import failure_of, run_world
-from tests.sim.store.machinery import SECOND
 from tests.sim.store.world import World
 from tests.support.interpreted import run_interpreted
 

@@ -22,7 +22,7 @@ from tests.sim.store.operators import Operator
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.sim.raft.chance import Chance
+    from simulation.engine.chance import SeededRandom
     from tests.sim.store.clients import Client
     from tests.sim.store.world import Host, World
 
@@ -59,7 +59,7 @@ def _spares_another(each: Host, host: Host) -> bool:
     return each.is_whole() and each.has_held()
 
 
-def lose(world: World, host: Host, chance: Chance) -> None:
+def lose(world: World, host: Host, chance: SeededRandom) -> None:
     """Stop the machine and take away what `chance` says."""
     harm = chance.pick(list(HARMS))
     if host.process is not None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from coord.tree.levels import SUPPORTED
-from tests.sim.raft.chance import Chance
-from tests.sim.raft.checks import Violation
+from simulation.engine.chance import SeededRandom
+from tests.sim.history import Violation
 
 if TYPE_CHECKING:
     from tests.sim.store.world import Host, Process, World
@@ -35,7 +35,7 @@ class Builds:
     def __init__(self, world: World, upgrade: tuple[int, int] | None = None) -> None:
         self._world = world
         # Of its own: a history is the same, whatever builds there are.
-        self._chance = chance = Chance(world.seed * 1_000_003 + 7)
+        self._chance = chance = SeededRandom(world.seed * 1_000_003 + 7)
         self.older, self.newer = upgrade or chance.pick(list(UPGRADES))
         #: Of ten processes, so many are of the newer build.
         self._newer_share = chance.pick([3, 5, 8])

@@ -20,7 +20,7 @@ from coord.tree.command import decode_group, encode_group
 from coord.tree.levels import decode_level
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
-from tests.sim.raft.checks import Violation
+from tests.sim.history import Violation
 from tests.sim.store.builds import JUDGE
 from tests.sim.store.model import Expected, Model
 

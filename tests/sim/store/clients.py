@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coord.wire import records as r
 from coord.wire.client_conn import FrameReader
-from tests.sim.raft.chance import Chance
-from tests.sim.raft.checks import Violation
+from simulation.engine.chance import SeededRandom
+from tests.sim.history import Violation
 from tests.sim.store import answers
 from tests.sim.store.net import SimSocket
 from tests.sim.store.watching import Watching
@@ -132,7 +132,7 @@ class Client:
         self.number = number
         self.name = b"c%d" % number
         # Its own, so that what one client does depends on no other and on no fault.
-        chance = self.chance = Chance(world.seed * 1_000_003 + number)
+        chance = self.chance = SeededRandom(world.seed * 1_000_003 + number)
         #: Who it says it is, b"" nobody.
         self.user = chance.pick([b"", b"", *USERS])
         self.password = b"pw"
@@ -164,7 +164,7 @@ class Client:
         """It comes to life some time in the first second."""
         self.world.at(self.world.now + self._begins_us, self._act)
 
-    def _act(self, _a: None, _b: None) -> None:
+    def _act(self) -> None:
         if self.is_gone:
             return
         world = self.world

@@ -14,7 +14,7 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
-from tests.sim.raft.chance import Chance
+from simulation.engine.chance import SeededRandom
 
 SECTOR: Final = 512
 WRITE: Final = 0
@@ -135,7 +135,7 @@ class SimFile:
         for operation in self.operations:
             _perform(self.content, operation)
 
-    def power_cut(self, now: int, chance: Chance) -> bool:
+    def power_cut(self, now: int, chance: SeededRandom) -> bool:
         """The machine is gone. True if a write was torn."""
         self.settle(now)
         unsafe = [op for op in self.operations if op[1] <= now and op[0] != SYNC]
@@ -154,7 +154,7 @@ class SimFile:
         self.content = bytearray(self.durable)
         return torn
 
-    def _tear(self, operation: Operation, chance: Chance, *, prefix: bool) -> bool:
+    def _tear(self, operation: Operation, chance: SeededRandom, *, prefix: bool) -> bool:
         _, begins, ends, offset, data = operation
         sectors = (len(data) + offset % SECTOR + SECTOR - 1) // SECTOR
         kept = 0
@@ -172,7 +172,7 @@ class SimFile:
 class SimDisk:
     """A data directory (`coord.env.Disk`)."""
 
-    def __init__(self, name: str, chance: Chance, now: Callable[[], int]) -> None:
+    def __init__(self, name: str, chance: SeededRandom, now: Callable[[], int]) -> None:
         self.name = name
         self.chance = chance
         self.now = now

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, Final
 
 from twisted.logger import LogEvent, globalLogPublisher
 
 from coord.raft import core as core_module
 from coord.storage.records import MAGIC, SEAL_MAGIC
-from tests.sim.raft.chance import Chance
-from tests.sim.raft.checks import Violation
+from simulation.engine.chance import SeededRandom
+from simulation.engine.timeline import SECOND
+from tests.sim.history import Violation
 from tests.sim.raft.plan import Failure, Plan
 from tests.sim.store import amnesia
 from tests.sim.store.clients import Client
 from tests.sim.store.forgeries import Forger
-from tests.sim.store.machinery import SECOND
 from tests.sim.store.operators import Operator
 from tests.sim.store.world import Bug, Host, World
 
@@ -51,7 +50,7 @@ class Story:
         self.happened: list[tuple[int, str]] = []
         self._number = 0
         # Of its own, and each fault has its own again, so that leaving one out changes as little as can be of the rest.
-        self._schedule = chance = self.chance = Chance(world.seed * 1_000_003)
+        self._schedule = chance = self.chance = SeededRandom(world.seed * 1_000_003)
         self.fault_gap_us = chance.pick([150_000, 400_000, 1_000_000])
         kinds: list[Callable[[], None]] = [
             self._power_cut,
@@ -106,10 +105,10 @@ class Story:
         try:
             world.at(SECOND, self._next_fault)
             Forger(world).begin()
-            world.run_until(self.trouble_us)
+            world.play_until(self.trouble_us)
             self._make_peace()
             began = {client: (client.answered, client.synced) for client in self.clients}
-            if not world.run_until(world.now + RECOVERY_S * SECOND, lambda: self._recovered(began)):
+            if not world.play_until(world.now + RECOVERY_S * SECOND, lambda: self._recovered(began)):
                 raise world.failure(Violation(f"no recovery within {RECOVERY_S} s:{self._state()}"))
             try:
                 world.check.at_the_end()
@@ -141,7 +140,7 @@ class Story:
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def _next_fault(self, _a: None, _b: None) -> None:
+    def _next_fault(self) -> None:
         world = self.world
         if world.faulty:
             schedule = self._schedule
@@ -150,7 +149,7 @@ class Story:
             fault = schedule.pick(self.faults)
             if fault.__name__ in self.plan.without or self._number in self.plan.skip:
                 return
-            self.chance = Chance((world.seed * 1_000_003 + self._number) * 7919)
+            self.chance = SeededRandom((world.seed * 1_000_003 + self._number) * 7919)
             self.happened.append((self._number, fault.__name__))
             world.note(f"fault {self._number} {fault.__name__}")
             fault()
@@ -198,7 +197,7 @@ class Story:
                 self.world.at(self.world.now + self.chance.below(300_000), self._cut_power_of, host)
             self._count("kill")
 
-    def _cut_power_of(self, host: Host, _: None) -> None:
+    def _cut_power_of(self, host: Host) -> None:
         if host.process is not None and self.world.faulty:
             host.process.power_cut()
 
@@ -347,7 +346,7 @@ class Story:
         self.world.at(self.world.now + self.chance.below(3 * SECOND), self._room, host.disk)
         self._count("disk_full")
 
-    def _room(self, disk: Any, _: None) -> None:
+    def _room(self, disk: Any) -> None:
         disk.is_full = False
 
     def _flip(self) -> None:
@@ -518,9 +517,7 @@ def run_plan(plan: Plan, bug: type[Bug] = Bug, trace: bool = False) -> World:
 def run_world(world: World, plan: Plan) -> None:
     """Simulate the history of `plan` in a new world to its end. After a Violation the world has the trace of it."""
     world.plan = plan
-    with ExitStack() as stack:
-        for patch in world.bug.patches():
-            stack.enter_context(patch)
+    with world.bug.planted():
         Story(world, plan).run()
         for host in world.hosts.values():
             if host.process is not None:
@@ -539,9 +536,7 @@ def failure_of(plan: Plan, bug: type[Bug] = Bug) -> Failure | None:
     """How this history fails, None if it does not."""
     world = World(plan.seed, plan.nodes, bug)
     world.plan = plan
-    with ExitStack() as stack:
-        for patch in world.bug.patches():
-            stack.enter_context(patch)
+    with world.bug.planted():
         story = Story(world, plan)
         try:
             story.run()

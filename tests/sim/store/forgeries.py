@@ -28,18 +28,18 @@ from coord.raft.messages import (
     RaftSnapshot,
 )
 from coord.server.peers import codec, raft_frames
-from tests.sim.raft.chance import Chance
-from tests.sim.raft.checks import Violation
-from tests.sim.store.machinery import SECOND
+from simulation.engine.chance import SeededRandom
+from simulation.engine.timeline import SECOND
+from tests.sim.history import Violation
 from tests.sim.store.world import World
 
 #: Pause between two forged messages somewhere in the store.
 EVERY_US: Final = SECOND // 5
 
-Forge = Callable[[RaftCore, int, Chance], Message | None]
+Forge = Callable[[RaftCore, int, SeededRandom], Message | None]
 
 
-def _leap(core: RaftCore, src: int, chance: Chance) -> Message | None:
+def _leap(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
     """A term far beyond the node's own. A node in term 0 takes any."""
     if core.term == 0:
         return None
@@ -49,12 +49,12 @@ def _leap(core: RaftCore, src: int, chance: Chance) -> Message | None:
     return Message(kind, src, core.id, term, granted=chance.happens(0.5), snapshot=meta)
 
 
-def _usurp(core: RaftCore, src: int, chance: Chance) -> Message | None:
+def _usurp(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
     """Another leader of the node's own term."""
     return Message(chance.pick([APPEND, HEARTBEAT, COMMIT]), src, core.id, core.term) if core.leadership else None
 
 
-def _acknowledge(core: RaftCore, src: int, chance: Chance) -> Message | None:
+def _acknowledge(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
     """More than the log holds, or a round of reads that was never begun."""
     if core.leadership is None:
         return None
@@ -64,7 +64,7 @@ def _acknowledge(core: RaftCore, src: int, chance: Chance) -> Message | None:
     return Message(HEARTBEAT_RESP, src, core.id, core.term, context=core.leadership.reads.newest + 1)
 
 
-def _rewrite(core: RaftCore, src: int, chance: Chance) -> Message | None:
+def _rewrite(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
     """An entry in the place of a committed one."""
     log = core.log
     if log.commit <= log.offset or core.leadership is not None:
@@ -74,7 +74,7 @@ def _rewrite(core: RaftCore, src: int, chance: Chance) -> Message | None:
     return Message(APPEND, src, core.id, core.term + 1, log.commit - 1, before, entries=[entry])
 
 
-def _gap(core: RaftCore, src: int, chance: Chance) -> Message | None:
+def _gap(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
     """Entries that do not follow each other."""
     last = core.log.last
     entries = [Entry(core.term, last + 1, NORMAL, b""), Entry(core.term, last + 2 + chance.below(5), NORMAL, b"")]
@@ -91,13 +91,13 @@ class Forger:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._chance = Chance(world.seed * 1_000_033)
+        self._chance = SeededRandom(world.seed * 1_000_033)
 
     def begin(self) -> None:
         """From the first second on."""
         self._world.at(SECOND, self._forge)
 
-    def _forge(self, _a: None, _b: None) -> None:
+    def _forge(self) -> None:
         world = self._world
         world.at(world.now + 1 + self._chance.below(2 * EVERY_US), self._forge)
         processes = [process for process in world.running() if process.node.failure is None]

@@ -4,14 +4,13 @@ eighty histories a second, so that what needs a rare size in a rare place is met
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Final
 
 from coord.errors import CorruptRecord
 from coord.storage.records import Batch
 from coord.storage.wal import Wal, open_wal
-from tests.sim.raft.chance import Chance
-from tests.sim.raft.checks import Violation
+from simulation.engine.chance import SeededRandom
+from tests.sim.history import Violation
 from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import PowerCut
 from tests.sim.store.world import Bug
@@ -25,16 +24,14 @@ def run_log(seed: int, bug: type[Bug] = Bug) -> None:
 
     Raises: Violation.
     """
-    with ExitStack() as stack:
-        for patch in bug().patches():
-            stack.enter_context(patch)
+    with bug().planted():
         _History(seed).run()
 
 
 class _History:
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.chance = Chance(seed)
+        self.chance = SeededRandom(seed)
         self.disk = SimDisk("disk", self.chance, lambda: 0)
         self.disk.step = self._step
         self.segment_bytes = self.chance.pick([300, 800, 3000])

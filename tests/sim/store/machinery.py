@@ -18,12 +18,12 @@ from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Wal
 from coord.storage.writer import FULL_RETRY_S, WriterEvents
 from coord.tree.machine import StateMachine
-from tests.sim.raft.checks import Violation
+from simulation.engine.timeline import SECOND
+from tests.sim.history import Violation
 
 if TYPE_CHECKING:
     from tests.sim.store.world import Process
 
-SECOND: Final = 1_000_000
 READABLE: Final = 0x19
 WRITABLE: Final = 0x4
 
@@ -145,7 +145,7 @@ class ThreadedWriter:
             world = self._process.world
             world.at(world.now + 10 + world.chance.below(60), self._begin)
 
-    def _begin(self, _a: None, _b: None) -> None:
+    def _begin(self) -> None:
         process = self._process
         if process.is_dead:
             return

@@ -17,7 +17,7 @@ from coord.raft.membership import Configuration
 from coord.server.config.addresses import OBSERVER, PARTICIPANT
 from coord.wire import records as r
 from coord.wire.jute import buffer, read_buffer
-from tests.sim.raft.checks import Violation
+from tests.sim.history import Violation
 from tests.sim.store.clients import Client, Link, Request
 from tests.sim.store.model import CONFIG_PATH
 from tests.sim.store.world import SUPER_PASSWORD, Host, member_of
@@ -126,7 +126,7 @@ class Operator(Client):
             full = f"server.{node}={line}"
             self._send_reconfig(link, full, "", lambda config: _has_role(config, node, role))
 
-    def _prepare_late(self, host: Host, _: None) -> None:
+    def _prepare_late(self, host: Host) -> None:
         if self.world.faulty:
             self._prepare(host)
 

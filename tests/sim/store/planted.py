@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -40,16 +39,10 @@ from tests.sim.store import world
 from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import ThreadedWriter
 from tests.sim.store.world import Bug
-
-Patch = AbstractContextManager[Any]
+from tests.support.planted import Patch, instead
 
 CRASHES = ("_power_cut", "_power_cut_leader", "_power_cut_all")
 LEADERS = ("_power_cut_leader", "_isolate_leader", "_transfer", "_pause_leader")
-
-
-def instead(owner: Any, name: str, function: Any) -> Patch:
-    """`function` stands for `owner.name`."""
-    return mock.patch.object(owner, name, function)
 
 
 class TermForgotten(Bug):

@@ -8,8 +8,8 @@ show it within 120 seeds. The simulation of bare Raft finds it, and so does a sc
 from __future__ import annotations
 
 from coord.storage import wal as wal_module
-from tests.sim.store.planted import Patch, instead
 from tests.sim.store.world import Bug
+from tests.support.planted import Patch, instead
 
 
 class ShortLogTaken(Bug):

@@ -8,8 +8,8 @@ from coord.server.membership.levels import Levels
 from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
 from tests.sim.store.builds import JUDGE
-from tests.sim.store.planted import Patch, instead
 from tests.sim.store.world import Bug
+from tests.support.planted import Patch, instead
 
 
 class PlansByOwnLevel(Bug):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from coord.server.sessions import contact, endings
-from tests.sim.store.planted import Patch, instead
 from tests.sim.store.world import Bug
+from tests.support.planted import Patch, instead
 
 #: Faults that keep a node and its leader apart while another node sees both.
 APART = ("_part_from_leader",)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.engine.timeline import SECOND
 from tests.sim.store import amnesia
 from tests.sim.store.faults import is_interpreted
-from tests.sim.store.machinery import SECOND
 from tests.sim.store.world import Process, World
 
 pytestmark = pytest.mark.skipif(
@@ -22,7 +22,7 @@ def _peaceful(seed: int) -> World:
     world.members_move = world.faulty = False
     world.crash_in_step = 0
     world.hosts[3].is_installed = False
-    assert world.run_until(20 * SECOND, lambda: bool(world.check.configs) and world.hosts[1].has_held())
+    assert world.play_until(20 * SECOND, lambda: bool(world.check.configs) and world.hosts[1].has_held())
     return world
 
 
@@ -30,8 +30,8 @@ def _started(world: World, number: int) -> Process:
     """Start a machine for the first time, and return its process."""
     host = world.hosts[number]
     host.is_installed = True
-    world.at(world.now, lambda _a, _b: host.start())
-    world.run_until(world.now + STEP_US)
+    world.at(world.now, host.start)
+    world.play_until(world.now + STEP_US)
     assert host.process is not None
     return host.process
 
@@ -45,7 +45,7 @@ def test_no_disk_is_lost_beside_a_late_starter_that_waits(seed: int) -> None:
     waited = 0
     while not amnesia.may_lose(world, [], world.hosts[1]):
         assert world.now < 60 * SECOND, "the late starter is never let in"
-        world.run_until(world.now + STEP_US)
+        world.play_until(world.now + STEP_US)
         waited += late.host.has_held() and not world.check.config().counts(3, core.memory)
     assert waited
     assert world.check.config().counts(3, core.memory)
@@ -55,12 +55,12 @@ def test_no_disk_is_lost_beside_an_emptied_one() -> None:
     """The operator has emptied a directory: until it is started, and then until it counts, it holds nothing."""
     world = _peaceful(1)
     _started(world, 3)
-    assert world.run_until(60 * SECOND, lambda: amnesia.may_lose(world, [], world.hosts[1]))
+    assert world.play_until(60 * SECOND, lambda: amnesia.may_lose(world, [], world.hosts[1]))
     emptied = world.hosts[2]
     assert emptied.process is not None
     emptied.process.kill()
     emptied.emptied()
     assert not amnesia.may_lose(world, [], world.hosts[1])
-    assert world.run_until(120 * SECOND, lambda: amnesia.may_lose(world, [], world.hosts[1]))
+    assert world.play_until(120 * SECOND, lambda: amnesia.may_lose(world, [], world.hosts[1]))
     assert emptied.process is not None
     assert world.check.config().counts(2, emptied.process.node.core.memory)

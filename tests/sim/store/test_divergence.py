@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coord.tree.node import SetDataDelta
+from simulation.engine.timeline import SECOND
 from tests.sim.raft.plan import Plan
 from tests.sim.store.faults import Story, is_interpreted
-from tests.sim.store.machinery import SECOND
 from tests.sim.store.world import World
 
 pytestmark = pytest.mark.skipif(
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _change_one(world: World, _: None) -> None:
+def _change_one(world: World) -> None:
     """One node's tree changes behind the log's back, in a znode that no client of the simulation looks at."""
     # The odd one is going to be emptied, so no other disk may be missing.
     up = [process for process in world.running() if process.host.is_whole()]
@@ -51,5 +51,5 @@ def test_odd_replica_stops_and_only_that_one(seed: int, size: int) -> None:
     world.at(2 * SECOND, _change_one, world)
     Story(world, Plan(seed, size, 4)).run()
     # In some histories the last node counts again only at their end.
-    assert world.run_until(world.now + SECOND, lambda: world.counts["made_odd"] == 1)
-    assert world.run_until(world.now + 4 * SECOND, lambda: not _odd_ones(world))
+    assert world.play_until(world.now + SECOND, lambda: world.counts["made_odd"] == 1)
+    assert world.play_until(world.now + 4 * SECOND, lambda: not _odd_ones(world))

@@ -13,7 +13,7 @@ from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import SyncFailed, open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
-from tests.sim.raft.chance import Chance
+from simulation.engine.chance import SeededRandom
 from tests.sim.store.disk import SimDisk
 from tests.support.store_nodes import TICK_MS, Client, StoreNodes
 
@@ -70,7 +70,7 @@ def test_a_record_whose_sync_failed_is_durable_once_a_restart_has_taken_it_up() 
     """After a failed sync the pages count as written: whoever reads the record back must write it again."""
     for seed in range(20):
         now = [0]
-        disk = SimDisk("disk", Chance(seed), lambda: now[0])  # noqa: B023
+        disk = SimDisk("disk", SeededRandom(seed), lambda: now[0])  # noqa: B023
         wal, _ = open_wal(disk, "wal")
         wal.write([_batch(1)])
         disk.failures["sync"] = (errno.EIO, 1)
@@ -87,7 +87,7 @@ def test_a_record_whose_sync_failed_is_durable_once_a_restart_has_taken_it_up() 
 def test_names_that_a_restart_found_are_durable() -> None:
     """A process dies between creating or renaming a file and syncing the folder; its successor builds on the file."""
     for seed in range(20):
-        disk = SimDisk("disk", Chance(seed), lambda: 0)
+        disk = SimDisk("disk", SeededRandom(seed), lambda: 0)
         wal, _ = open_wal(disk, "wal", segment_bytes=1)
         snapshots = Snapshots(disk, "snap")
         disk.failures["sync_folder"] = (errno.EIO, 2)
@@ -133,7 +133,7 @@ def test_a_node_that_has_voted_has_not_lost_its_disk() -> None:
 def test_a_crash_while_the_log_is_pruned_leaves_no_gap() -> None:
     """Removals that are not synced may be lost one by one, so the older ones have to be durable first."""
     for seed in range(40):
-        disk = SimDisk("disk", Chance(seed), lambda: 0)
+        disk = SimDisk("disk", SeededRandom(seed), lambda: 0)
         wal, _ = open_wal(disk, "wal", segment_bytes=1)
         for index in range(1, 8):
             wal.write([_batch(index)])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.sim.raft.checks import Violation
 from tests.sim.store import planted, planted_amnesia, planted_levels, planted_sessions
 from tests.sim.store.faults import is_interpreted, run_one
 from tests.sim.store.log_alone import run_log
 from tests.sim.store.world import Bug
+from tests.support.planted import first_lately, hunt, violation_of
 
 #: Planted bug -> seeds within which it must be caught (about three times what it took when it was planted).
 WITHIN: dict[type[Bug], int] = {
@@ -90,36 +91,24 @@ LATELY: dict[type[Bug], int] = {
 #: The same for bugs of the log, which `log_alone` shows.
 LOG_WITHIN: dict[type[Bug], int] = {planted.TornTailKept: 230}
 
-#: Faults of a planted bug itself.
-MISFITS = ("AttributeError", "NameError", "TypeError", "ImportError")
-
 pytestmark = pytest.mark.skipif(not is_interpreted(), reason="bugs are planted by patches; compiled code takes none")
 
 
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
     """Some check, or an assertion of the store itself, stops the run."""
-    for seed in [LATELY.get(bug, 1), *range(1, WITHIN[bug] + 1)]:
-        violation = _violation(seed, bug)
-        if violation:
-            # A patch that no longer fits the code it stands in for would be "caught" as well.
-            assert not any(name in violation for name in MISFITS), violation
-            return
-    pytest.fail(f"{bug.__name__} not caught within {WITHIN[bug]} seeds")
+    found = hunt(
+        lambda seed: violation_of(partial(run_one, seed, bug=bug)), first_lately(LATELY.get(bug, 0), WITHIN[bug])
+    )
+    assert found is not None, f"{bug.__name__} not caught within {WITHIN[bug]} seeds"
 
 
 @pytest.mark.parametrize("bug", LOG_WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_of_the_log_is_caught(bug: type[Bug]) -> None:
     """By a restart that does not find what was written; the sound log holds on the same seeds."""
-    caught = 0
-    for seed in range(1, LOG_WITHIN[bug] + 1):
-        try:
-            run_log(seed, bug)
-        except Violation:
-            caught = seed
-            break
-    assert caught, f"{bug.__name__} not caught within {LOG_WITHIN[bug]} seeds"
-    for seed in range(1, caught + 1):
+    found = hunt(lambda seed: violation_of(partial(run_log, seed, bug)), range(1, LOG_WITHIN[bug] + 1))
+    assert found is not None, f"{bug.__name__} not caught within {LOG_WITHIN[bug]} seeds"
+    for seed in range(1, found.seed + 1):
         run_log(seed)
 
 
@@ -130,14 +119,6 @@ def test_the_table_in_the_documentation_is_that_of_the_code() -> None:
     planted_numbers = {row[0] for row in table.rows()}
     assert planted_numbers | set(table.ELSEWHERE) == set(table.FAMOUS)
     assert table.table() in (Path(__file__).resolve().parents[3] / "docs" / "simulation.md").read_text()
-
-
-def _violation(seed: int, bug: type[Bug]) -> str:
-    try:
-        run_one(seed, bug=bug)
-    except AssertionError as found:
-        return str(found)
-    return ""
 
 
 @pytest.mark.parametrize("favours", sorted({bug.favours for bug in WITHIN if bug.favours}), ids="+".join)

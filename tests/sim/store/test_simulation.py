@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from simulation.engine.timeline import SECOND
 from tests.sim.raft.rare import STORE_MET, missed
 from tests.sim.store.faults import is_interpreted, run_one
-from tests.sim.store.machinery import SECOND
 
 ROOT = Path(__file__).resolve().parents[3]
 

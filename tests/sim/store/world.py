@@ -1,6 +1,4 @@
-"""The event loop and what runs in it: machines with disks and clocks, and on them processes that are whole store nodes.
-
-Time is microseconds. Everything happens in the order of (time, sequence number) and draws from the one `Chance`.
+"""What runs on the timeline: machines with disks and clocks, and on them processes that are whole store nodes.
 
 A process is the real `Node`, `PeerLinks`, `ClientListener`, `Wal` and `Snapshots`; only what `coord.server.service`
 takes from the machine is simulated: sockets, the reactor, the clock, entropy, the disk, the log's thread and the
@@ -9,11 +7,8 @@ snapshot's child. It runs in turns, as under the real reactor.
 
 from __future__ import annotations
 
-import heapq
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from hashlib import sha1
 from typing import Any, Final
 
@@ -33,13 +28,14 @@ from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import IrreparableError, recover_or_repair
 from coord.server.snapshots.job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
-from tests.sim.raft.chance import Chance
-from tests.sim.raft.checks import Violation
+from simulation.engine.timeline import SECOND
+from tests.sim.history import History, Violation
 from tests.sim.raft.plan import Plan
 from tests.sim.store.builds import Builds
 from tests.sim.store.disk import SimDisk
-from tests.sim.store.machinery import SECOND, ForkedJob, NodeTracer, PeerEvents, PowerCut, SimReactor, ThreadedWriter
+from tests.sim.store.machinery import ForkedJob, NodeTracer, PeerEvents, PowerCut, SimReactor, ThreadedWriter
 from tests.sim.store.net import Listening, Network, SimSocket
+from tests.support.planted import PlantedBug
 
 TICK_S: Final = 0.05
 CLUSTER: Final = b"simulated store."
@@ -74,26 +70,16 @@ class HostClock:
         return 1_700_000_000_000 + self.wall_offset_ms + int(self.exact_ms())
 
 
-class Bug:
+class Bug(PlantedBug):
     """Faults planted in the processes, for the tests of the simulation itself; this one plants none."""
 
-    #: Names of the faults among which it shows soonest; empty: any.
-    favours: tuple[str, ...] = ()
     sizes: tuple[int, ...] = (3,)
-
     #: How likely the power fails at each step of a machine; 0: as the seed says.
     crash_in_step = 0.0
     #: Whether the members change; None: as the seed says.
     members_move: bool | None = None
     #: (older, newer) build, see `Builds`; None: as the seed says.
     upgrade: tuple[int, int] | None = None
-    #: Its place in the list of famous bugs, and where it was seen.
-    number = 0
-    known = ""
-
-    def patches(self) -> list[AbstractContextManager[Any]]:
-        """What stands in for the real code during the run."""
-        return []
 
 
 class NobodyAnswersError(CoordError):
@@ -205,7 +191,7 @@ class Process:
                 late = world.chance.below(5000)
             world.at(world.now + late, self._turn)
 
-    def _turn(self, _a: None, _b: None) -> None:
+    def _turn(self) -> None:
         if self.is_dead:
             return
         world = self.world
@@ -431,7 +417,7 @@ class Host:
             pause = chance.pick([1000, 100_000, SECOND, 3 * SECOND]) if self.world.faulty else 50_000
             self.world.at(self.world.now + pause, self._restart)
 
-    def _restart(self, _a: None, _b: None) -> None:
+    def _restart(self) -> None:
         self._restart_planned = False
         if self.process is None and self.is_installed:
             self.start()
@@ -519,26 +505,22 @@ class _Sockets:
         return sock
 
 
-class World:
+class World(History):
     """One cluster of `size` machines, one seed."""
+
+    FAILURES = (Exception,)
 
     def __init__(self, seed: int, size: int, bug: type[Bug] = Bug, trace: bool = False) -> None:
         from tests.sim.store.checks import Checks
 
-        self.seed = seed
-        self.size = size
+        super().__init__(seed, size, trace=trace)
+        chance = self.chance
         self.plan = Plan(seed, size)
         self.bug = bug()
-        self.chance = chance = Chance(seed * 1000 + size)
-        self.now = 0
-        self.trace: list[str] | None = [] if trace else None
-        self.counts: Counter[str] = Counter()
         #: Tracebacks that processes wrote into their logs.
         self.logged: list[str] = []
         self.faulty = True
-        self._queue: list[tuple[int, int, Callable[[Any, Any], None], Any, Any]] = []
-        self._sequence = 0
-        self.current: Process | None = None
+        self.current: Process | None
         #: Machines that are no members at first.
         self.spares = 0
         self.members_move = chance.happens(0.4)
@@ -567,7 +549,6 @@ class World:
         self.hosts: dict[int, Host] = {}
         for node_id in range(1, size + self.spares + 1):
             self.hosts[node_id] = Host(self, node_id)
-        self._real_socket = dialing.socket
         for host in self.hosts.values():
             host.clock.run_at(chance.between(0.75, 1.3))
             self.at(chance.below(200_000), self._first_start, host)
@@ -609,52 +590,21 @@ class World:
             raise NobodyAnswersError("no member of a store answers")
         return max(found, key=lambda each: each[1])[2]
 
-    def _first_start(self, host: Host, _: None) -> None:
+    def _first_start(self, host: Host) -> None:
         if host.process is None and host.is_installed:
             host.start()
 
-    # --- time ---------------------------------------------------------------------------------------------------------
+    def replay(self) -> str:
+        """See History."""
+        return f"{self.plan.replay()}\n  smaller: the same with --shrink for --trace"
 
-    def at(self, when: int, what: Callable[[Any, Any], None], a: Any = None, b: Any = None) -> None:
-        """Let `what(a, b)` happen at `when`."""
-        self._sequence += 1
-        heapq.heappush(self._queue, (when, self._sequence, what, a, b))
-
-    def run_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
-        """Let time pass until `end`, or until `done` holds, asked every quarter second; whether it held.
-
-        Raises: Violation, with seed, time and how to see it again in the message.
-        """
-        queue = self._queue
-        next_look = self.now
+    def play_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
+        """Let time pass; `coord.server.peers.dialing` finds the simulated sockets meanwhile. See History."""
         real, dialing.socket = dialing.socket, _Sockets(self, dialing.socket)  # type: ignore[assignment,attr-defined]
         try:
-            while queue and queue[0][0] <= end:
-                if done is not None and queue[0][0] >= next_look:
-                    next_look = queue[0][0] + SECOND // 4
-                    if done():
-                        return True
-                self.now, _, what, a, b = heapq.heappop(queue)
-                what(a, b)
-        except (AssertionError, Exception) as error:
-            raise self.failure(error) from error
+            return super().play_until(end, done)
         finally:
             dialing.socket = real  # type: ignore[attr-defined]
-        self.now = end
-        return False
-
-    def failure(self, error: BaseException) -> Violation:
-        """The violation together with what is needed to see it again."""
-        text = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
-        return Violation(
-            f"{text}\n  at {self.now / SECOND:.6f} s of seed {self.seed}, {self.size} nodes; replay:"
-            f" {self.plan.replay()}\n  smaller: the same with --shrink for --trace"
-        )
-
-    def note(self, text: str) -> None:
-        """One line of the trace."""
-        if self.trace is not None:
-            self.trace.append(f"{self.now / SECOND:.6f} {text}")
 
     # --- machines -----------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,9 @@ from regions.messages.staleness import AsOf, Bound
 from regions.records.model import TabletState
 from regions.records.replica_key import replica_key
 from regions.records.znodes import Layout, decode_region, decode_table
-from simulation.observer import Observer
-from simulation.timeline import Process, Timeline
+from simulation.checks.observer import Observer
+from simulation.engine.process import Process
+from simulation.engine.timeline import Timeline
 
 #: Readings of a process's clock are whole milliseconds.
 ROUNDING_US: Final = 2_000

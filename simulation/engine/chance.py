@@ -1,4 +1,4 @@
-"""Seeded chance. Everything random in a simulation draws from one of these, in one order."""
+"""Seeded chance: whatever is random in a simulation draws from a stream of this kind, in one order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Chance:
-    """A stream of random numbers; also the `Rng` of the cores."""
+class SeededRandom:
+    """A stream of random numbers; also the `Rng` and the `Entropy` of what is simulated."""
 
-    def __init__(self, seed: int) -> None:
-        self.unit = random.Random(seed).random
+    def __init__(self, seed: int | str) -> None:
+        """Streams of different seeds have nothing to do with each other."""
+        self._random = random.Random(seed)
+        self.unit = self._random.random
 
     def below(self, n: int) -> int:
         """A number in [0, n)."""
@@ -32,5 +34,9 @@ class Chance:
         return choices[int(self.unit() * len(choices))]
 
     def some(self, choices: Sequence[T]) -> list[T]:
-        """A random part of the choices, in their order; may be empty or all."""
+        """Return a random part of the choices, in their order; may be empty or all."""
         return [choice for choice in choices if self.unit() < 0.5]
+
+    def token(self, size: int) -> bytes:
+        """`size` bytes that nobody can guess who does not know the seed."""
+        return self._random.randbytes(size)

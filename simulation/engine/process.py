@@ -1,4 +1,4 @@
-"""Simulated time: one queue of events for everything, and processes that have a reactor and a clock of their own.
+"""Processes that have a reactor and a clock of their own.
 
 A process runs in turns: one event, one callback. It may be killed between any two of them and after any number of
 bytes it sends within one, or be frozen: what would have happened meanwhile then happens when it wakes, its timers first
@@ -7,10 +7,8 @@ and then what its sockets received, as in a real reactor.
 
 from __future__ import annotations
 
-import hashlib
-import heapq
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IDelayedCall
@@ -18,111 +16,41 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from simulation.chance import SeededRandom
-
-if TYPE_CHECKING:
-    from simulation.network import Network
+from simulation.engine.chance import SeededRandom
+from simulation.engine.timeline import SECOND, Callback, ScheduledEvent, Timeline
 
 log = Logger()
 
-SECOND: Final = 1_000_000
 #: What a callback costs, at least: nothing happens at the same time as its cause.
 TURN_US: Final = 20
 #: 2026-01-01 00:00:00 UTC, when every run begins.
 EPOCH_MS: Final = 1_767_225_600_000
 
-Callback = Callable[..., object]
 
+class ProcessNetwork(Protocol):
+    """What a process uses of the network (`simulation/engine/network.py`)."""
 
-class ScheduledEvent:
-    """Something that will happen, unless it is called off."""
+    def process_gone(self, process: Process, *, silent: bool) -> None:
+        """Close or lose the connections of a process that has ended."""
 
-    __slots__ = ("arguments", "at", "number", "what")
+    def connect_twisted(self, process: Process, host: str, port: int, factory: Any, timeout: float) -> object:
+        """Connect, as `connectTCP` does."""
 
-    def __init__(self, at: int, number: int, what: Callback, arguments: tuple[Any, ...]) -> None:
-        self.at = at
-        self.number = number
-        self.what: Callback | None = what
-        self.arguments = arguments
-
-    def __lt__(self, other: ScheduledEvent) -> bool:
-        return (self.at, self.number) < (other.at, other.number)
-
-    def call_off(self) -> None:
-        """It will not happen."""
-        self.what = None
-        self.arguments = ()
-
-
-class Timeline:
-    """The queue of events, the present, and the digest of everything that was noted down."""
-
-    def __init__(self, seed: int) -> None:
-        self.now = 0
-        self.chance = SeededRandom(seed)
-        self.events = 0
-        #: Told of every line that is noted, for `--trace`.
-        self.tell: Callable[[str], None] | None = None
-        #: The process whose turn it is, for the log.
-        self.current = ""
-        #: Called after every event.
-        self.after: Callable[[], None] = _nothing
-        self._queue: list[ScheduledEvent] = []
-        self._number = 0
-        self._digest = hashlib.blake2b(digest_size=12)
-
-    def at(self, when: int, what: Callback, *arguments: Any) -> ScheduledEvent:
-        """Have `what(*arguments)` happen at `when` (microseconds), after all that was planned for that moment."""
-        self._number += 1
-        event = ScheduledEvent(max(when, self.now), self._number, what, arguments)
-        heapq.heappush(self._queue, event)
-        return event
-
-    def later(self, span_us: float, what: Callback, *arguments: Any) -> ScheduledEvent:
-        """`at`, counted from now."""
-        return self.at(self.now + int(span_us), what, *arguments)
-
-    def note(self, line: str) -> None:
-        """Something happened: it becomes part of the digest."""
-        self._digest.update(b"%d %s\n" % (self.now, line.encode()))
-        if self.tell is not None:
-            self.tell(f"{self.now / SECOND:12.6f}  {line}")
-
-    @property
-    def digest(self) -> str:
-        """Equal for runs in which the same things happened at the same times."""
-        return self._digest.hexdigest()
-
-    def run_until(self, when: int) -> None:
-        """Let everything happen up to and including `when`."""
-        queue = self._queue
-        while queue and queue[0].at <= when:
-            event = heapq.heappop(queue)
-            what = event.what
-            if what is None:
-                continue
-            self.now = event.at
-            self.events += 1
-            what(*event.arguments)
-            self.after()
-        self.now = when
-
-
-def _nothing() -> None:
-    pass
+    def listen_twisted(self, process: Process, port: int, factory: Any) -> object:
+        """Listen, as `listenTCP` does."""
 
 
 class Process:
     """One process on its machine: alive, frozen or dead; its clock may be wrong and run at a rate of its own."""
 
-    def __init__(self, timeline: Timeline, network: Network, host: str, number: int, rate: float) -> None:
+    def __init__(self, timeline: Timeline, network: ProcessNetwork, host: str, number: int, rate: float) -> None:
         self.timeline = timeline
         self.network = network
         self.host = host
         #: `m1.2` is the second process on the machine m1.
         self.name = f"{host}.{number}"
         self.rate = rate
-        self.chance = SeededRandom(f"{self.name} {timeline.chance.below(1 << 62)}")
+        self.chance = SeededRandom(f"regionkeeper {self.name} {timeline.chance.below(1 << 62)}")
         self.is_dead = False
         #: It ended by itself, as by `reactor.stop()`.
         self.has_ended = False
@@ -195,12 +123,12 @@ class Process:
             self._missed.append((what, arguments))
             return
         timeline = self.timeline
-        timeline.current = self.name
+        timeline.current = self
         try:
             what(*arguments)
         except Exception:
             log.failure("unhandled in {process}", process=self.name)
-        timeline.current = ""
+        timeline.current = None
 
     def timer(self, due: int, what: Callback, arguments: tuple[Any, ...]) -> None:
         """A timer is due."""

@@ -14,8 +14,8 @@ from typing import Final
 
 from regions.records.model import Incarnation, RegionRecord, RegionState
 from regions.records.replica_key import replica_key
-from simulation.observer import Shadow
-from simulation.timeline import SECOND
+from simulation.checks.observer import Shadow
+from simulation.engine.timeline import SECOND
 
 #: Replicas that the chosen server may have beyond the emptiest one, and beyond its share of a table: what is on its way
 #: is seen late.

@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
-from simulation.machines import Machine, MasterMachine
-from simulation.timeline import SECOND
-
-if TYPE_CHECKING:
-    from simulation.world import SimulatedCluster
+from simulation.checks.observer import Observer
+from simulation.cluster.machines import Machine, MasterMachine, ServerMachine
+from simulation.cluster.operator import Operator
+from simulation.cluster.store import SimulatedStore
+from simulation.engine.network import Network
+from simulation.engine.timeline import SECOND, Timeline
 
 #: Nothing stays down, cut or frozen for longer than this, in seconds.
 SPAN_MAX_S: Final = 10.0
 
 
+@dataclass(frozen=True)
+class Targets:
+    """What faults happen to."""
+
+    network: Network
+    store: SimulatedStore
+    observer: Observer
+    operator: Operator
+    masters: list[MasterMachine]
+    servers: list[ServerMachine]
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Masters, then servers."""
+        return [*self.masters, *self.servers]
+
+
 class Faults:
     """Makes trouble until it is told to stop."""
 
-    def __init__(self, world: SimulatedCluster) -> None:
-        self._world = world
-        self._chance = world.timeline.chance
-        self._timeline = world.timeline
+    def __init__(self, timeline: Timeline, targets: Targets) -> None:
+        self._targets = targets
+        self._chance = timeline.chance
+        self._timeline = timeline
         #: Names of what may happen, with weights.
         self.kinds: list[tuple[str, Callable[[], None]]] = []
         self.pause_s = 1.0
@@ -44,8 +63,8 @@ class Faults:
             "cut-one-way": self.cut_one_way,
             "isolate": self.isolate,
             "slow-network": self.slow_network,
-            "store-pause": lambda: self._world.store.pause(self._span(0.05, 4)),
-            "store-leader": lambda: self._world.store.change_leader(self._span(0.2, 3)),
+            "store-pause": lambda: self._targets.store.pause(self._span(0.05, 4)),
+            "store-leader": lambda: self._targets.store.change_leader(self._span(0.2, 3)),
             "store-node-alone": self.store_node_alone,
             "store-node-restart": self.store_node_restart,
             "master-session-ends": self.end_master_session,
@@ -54,7 +73,7 @@ class Faults:
 
     def depositions(self) -> dict[str, Callable[[], None]]:
         """What takes the reign from a master that lives, by name; only on demand."""
-        return {"end-active-session": self.end_active_session, "vacate-active": self._world.operator.vacate_active}
+        return {"end-active-session": self.end_active_session, "vacate-active": self._targets.operator.vacate_active}
 
     def choose(self, wanted: list[str] | None = None) -> list[str]:
         """Take a part of the faults for this run, or those that are wanted."""
@@ -83,7 +102,7 @@ class Faults:
         if self.kinds:
             name, fault = self._chance.pick(self.kinds)
             self._timeline.note(f"fault: {name}")
-            self._world.observer.count(f"fault {name}")
+            self._targets.observer.count(f"fault {name}")
             fault()
         self._later()
 
@@ -95,17 +114,17 @@ class Faults:
     # --- whom ---------------------------------------------------------------------------------------------------------
 
     def _some_master(self) -> Machine:
-        return self._chance.pick(self._world.masters)
+        return self._chance.pick(self._targets.masters)
 
     def _some_server(self) -> Machine:
-        return self._chance.pick(self._world.servers)
+        return self._chance.pick(self._targets.servers)
 
     def _some_machine(self) -> Machine:
-        return self._chance.pick(self._world.machines)
+        return self._chance.pick(self._targets.machines)
 
     def active(self) -> MasterMachine | None:
         """A master that reigns, or believes so."""
-        reigning = [one for one in self._world.masters if one.is_up and one.service.active_master is not None]
+        reigning = [one for one in self._targets.masters if one.is_up and one.service.active_master is not None]
         return self._chance.pick(reigning) if reigning else None
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -146,20 +165,20 @@ class Faults:
 
     def kill_everything(self) -> None:
         """All masters and servers at once; the store lives on."""
-        for machine in self._world.machines:
+        for machine in self._targets.machines:
             self.kill(machine)
 
     # --- network ------------------------------------------------------------------------------------------------------
 
     def break_connection(self) -> None:
         """One connection, at one end first."""
-        network = self._world.network
+        network = self._targets.network
         ends = [end for end in network.ends if not end.is_closed]
         if ends:
             network.break_connection(self._chance.pick(ends))
 
     def _cut(self, cuts: set[tuple[str, str]], span_us: int) -> None:
-        network = self._world.network
+        network = self._targets.network
         self._timeline.note(f"cut {' '.join(f'{a}>{b}' for a, b in sorted(cuts))} for {span_us} us")
         network.cuts |= cuts
         self._timeline.later(span_us, network.uncut, cuts)
@@ -172,7 +191,7 @@ class Faults:
 
     def cut_from_store(self) -> None:
         """A machine and some or all store nodes hear each other no more, or only one way."""
-        nodes = [node.host for node in self._world.store.nodes]
+        nodes = [node.host for node in self._targets.store.nodes]
         some = nodes if self._chance.happens(0.6) else [self._chance.pick(nodes)]
         self._cut(self._ways(self._some_machine().host, some), self._span(0.1, 8))
 
@@ -184,44 +203,44 @@ class Faults:
     def isolate(self) -> None:
         """One machine from all others, the store's nodes too."""
         machine = self._some_machine()
-        others = [one.host for one in self._world.machines if one is not machine]
-        others += [node.host for node in self._world.store.nodes]
+        others = [one.host for one in self._targets.machines if one is not machine]
+        others += [node.host for node in self._targets.store.nodes]
         self._cut(self._ways(machine.host, others), self._span(0.1, 8))
 
     def slow_network(self) -> None:
         """Delays with a heavy tail, for a while."""
-        network = self._world.network
+        network = self._targets.network
         network.heavy = self._chance.pick((0.02, 0.1, 0.3))
         self._timeline.later(self._span(0.5, 6), self._quick_again)
 
     def _quick_again(self) -> None:
-        self._world.network.heavy = 0.0
+        self._targets.network.heavy = 0.0
 
     # --- the store ----------------------------------------------------------------------------------------------------
 
     def store_node_alone(self) -> None:
         """A node without the leader: its clients see old data, then lose it."""
-        node = self._chance.pick(self._world.store.nodes)
+        node = self._chance.pick(self._targets.store.nodes)
         node.cut_off()
         self._timeline.later(self._span(0.1, 5), node.rejoin)
 
     def store_node_restart(self) -> None:
         """A node ends and starts again."""
-        node = self._chance.pick(self._world.store.nodes)
+        node = self._chance.pick(self._targets.store.nodes)
         if node.is_up:
             node.restart(self._span(0.05, 3))
 
     def end_master_session(self) -> None:
         """The store ends a master's session although it lives. (A server's must live as long as its lease.)"""
-        observer = self._world.observer
+        observer = self._targets.observer
         sessions = [
-            one for one in self._world.store.truth.sessions.sessions if observer.hosts.get(one, "").startswith("m")
+            one for one in self._targets.store.truth.sessions.sessions if observer.hosts.get(one, "").startswith("m")
         ]
         if sessions:
-            self._world.store.end_session(self._chance.pick(sessions))
+            self._targets.store.end_session(self._chance.pick(sessions))
 
     def end_active_session(self) -> None:
         """The same for the master that reigns."""
-        session = self._world.observer.reigning
-        if session in self._world.store.truth.sessions.sessions:
-            self._world.store.end_session(session)
+        session = self._targets.observer.reigning
+        if session in self._targets.store.truth.sessions.sessions:
+            self._targets.store.end_session(session)

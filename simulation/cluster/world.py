@@ -14,15 +14,17 @@ from regions.messages.heartbeat import OPEN
 from regions.records.model import Incarnation, PlanState
 from regions.records.replica_key import replica_key
 from regions.records.znodes import Layout
-from simulation.faults import Faults
-from simulation.machines import Machine, MasterMachine, ServerMachine, Setting
-from simulation.network import Network
-from simulation.observer import Observer, Violation
-from simulation.operator import Operator
-from simulation.region_work import Key, Opener
-from simulation.standbys import Standbys
-from simulation.store import SimulatedStore
-from simulation.timeline import SECOND, Process, Timeline
+from simulation.checks.observer import Observer, Violation
+from simulation.checks.standbys import Standbys
+from simulation.cluster.faults import Faults, Targets
+from simulation.cluster.machines import Machine, MasterMachine, ServerMachine, Setting
+from simulation.cluster.operator import Operator
+from simulation.cluster.region_work import Key, Opener
+from simulation.cluster.store import SimulatedStore
+from simulation.engine.chance import SeededRandom
+from simulation.engine.network import Network
+from simulation.engine.process import Process
+from simulation.engine.timeline import SECOND, Timeline
 
 #: How often it is asked whether the cluster has recovered, and for how long it must stay so.
 LOOK_US: Final = 250_000
@@ -50,7 +52,7 @@ class SimulatedCluster:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        timeline = self.timeline = Timeline(options.seed)
+        timeline = self.timeline = Timeline(SeededRandom(f"regionkeeper {options.seed}"))
         chance = timeline.chance
         self.layout = Layout()
         self.network = Network(timeline)
@@ -71,7 +73,8 @@ class SimulatedCluster:
         self.machines: list[Machine] = [*self.masters, *self.servers]
         desk = Process(timeline, self.network, "op", 1, 1.0)
         self.operator = Operator(desk, self.layout, self.store.address, self.observer, self.masters, self.servers)
-        self.faults = Faults(self)
+        targets = Targets(self.network, self.store, self.observer, self.operator, self.masters, self.servers)
+        self.faults = Faults(timeline, targets)
         self._draw_settings(servers)
         #: What the first table has.
         self.regions = options.regions or chance.pick((1, 4, 9, 16))

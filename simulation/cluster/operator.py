@@ -18,10 +18,10 @@ from coord.rpc.server import RpcClient, RpcError
 from regions import messages as ms
 from regions.records.model import PlanState, TableIntent, TableRecord, TableState, TransitionRecord
 from regions.records.znodes import Layout
-from simulation.machines import RPC_PORT, MasterMachine, ServerMachine
-from simulation.observer import Observer
-from simulation.region_work import SIMULATED
-from simulation.timeline import Process
+from simulation.checks.observer import Observer
+from simulation.cluster.machines import RPC_PORT, MasterMachine, ServerMachine
+from simulation.cluster.region_work import SIMULATED
+from simulation.engine.process import Process
 
 CALL_S: Final = 8.0
 PAUSE_S: Final = 0.15

@@ -15,7 +15,8 @@ from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
 from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.python.failure import Failure
 
-from simulation.timeline import SECOND, TURN_US, Process, Timeline
+from simulation.engine.process import TURN_US, Process
+from simulation.engine.timeline import SECOND, Timeline
 
 #: How long a machine sends again without an answer before it gives a connection up.
 GIVE_UP_US: Final = 4 * SECOND

@@ -11,7 +11,8 @@ from twisted.python.failure import Failure
 
 from regions.records.model import Incarnation, RegionRecord
 from regionserver.opener import Opening, OwnerHeld, RegionError, RegionOpener
-from simulation.timeline import SECOND, TURN_US, Process
+from simulation.engine.process import TURN_US, Process
+from simulation.engine.timeline import SECOND
 
 T = TypeVar("T")
 Key = tuple[str, int]

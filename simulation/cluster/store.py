@@ -21,9 +21,10 @@ from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.sessions import ExpiryQueue
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_START, ClientConnection
 from coord.wire.opcodes import OP_EXPIRE
-from simulation.chance import SeededRandom
-from simulation.network import End, Network
-from simulation.timeline import EPOCH_MS, TURN_US, Timeline
+from simulation.engine.chance import SeededRandom
+from simulation.engine.network import End, Network
+from simulation.engine.process import EPOCH_MS, TURN_US
+from simulation.engine.timeline import Timeline
 
 PORT: Final = 2181
 #: How often the leader looks for silent sessions, and hears from the nodes about their clients.
@@ -220,7 +221,7 @@ class SimulatedStore:
     def __init__(self, timeline: Timeline, network: Network, nodes: int, witness: Witness) -> None:
         self.timeline = timeline
         self.network = network
-        self.chance = SeededRandom(f"store {timeline.chance.below(1 << 62)}")
+        self.chance = SeededRandom(f"regionkeeper store {timeline.chance.below(1 << 62)}")
         #: What an observer of everything knows: performed the moment it is committed.
         self.truth = StateMachine()
         self.log: list[bytes] = []

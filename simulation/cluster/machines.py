@@ -30,11 +30,12 @@ from regionserver.config import ServerSettings as ServerSettings
 from regionserver.server import Command, RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
 from regionserver.session.master_link import Us
-from simulation.network import Network
-from simulation.region_work import Holds, Opener, Threads, Work
-from simulation.standbys import Standbys, observed
-from simulation.store import SimulatedStore
-from simulation.timeline import Process, Timeline
+from simulation.checks.standbys import Standbys, observed
+from simulation.cluster.region_work import Holds, Opener, Threads, Work
+from simulation.cluster.store import SimulatedStore
+from simulation.engine.network import Network
+from simulation.engine.process import Process
+from simulation.engine.timeline import Timeline
 
 RPC_PORT: Final = 9000
 #: With so many replicas and fewer the invariants are checked after every event of the assigner; with twice as many

@@ -46,8 +46,8 @@ from regions.records.znodes import (
 )
 from regions.transitions.next_action import is_cluster_startup
 from regions.transitions.states import Actor, is_legal
-from simulation.record import Record
-from simulation.timeline import Timeline
+from simulation.checks.record import Record
+from simulation.engine.timeline import Timeline
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -143,7 +143,7 @@ class Observer:
     # --- commits ------------------------------------------------------------------------------------------------------
 
     def committed(self, machine: StateMachine, outcome: CommandOutcome) -> None:
-        """The store has performed a command (`simulation.store.Witness`)."""
+        """The store has performed a command (`simulation.cluster.store.Witness`)."""
         if outcome.opcode == OP_CREATE_SESSION and outcome.err == OK:
             session = machine.sessions.find(outcome.session_id)
             assert session is not None, "a session that was created is there"
@@ -173,7 +173,7 @@ class Observer:
             self.changed(f"{kind}/{rest}")
 
     def _check_record(self, machine: StateMachine, changes: list[tuple[str, str, bytes | None]], host: str) -> None:
-        """The history equals the log: see `simulation/record.py`."""
+        """The history equals the log: see `simulation/checks/record.py`."""
         server = self.uuids.get(host, "") if host.startswith(SERVER) else ""
         steps = [(rest, data) for kind, rest, data in changes if kind == "unassigned"]
         for rest, data in steps:

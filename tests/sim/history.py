@@ -1,0 +1,55 @@
+"""One simulated history of Raft groups or of store nodes: timeline, trace, counts, failures that can be replayed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar
+
+from simulation.engine.chance import SeededRandom
+from simulation.engine.timeline import LOOK_US, SECOND, Timeline
+
+
+class Violation(AssertionError):  # noqa: N818 - it names what was violated
+    """An invariant does not hold."""
+
+
+class History(Timeline):
+    """The timeline of one seed and size. Subclasses add the machines, and say how a history is replayed."""
+
+    #: What ends a history as a failure when an event raises it.
+    FAILURES: ClassVar[tuple[type[Exception], ...]] = (AssertionError,)
+    LOOK_US: ClassVar[int] = LOOK_US
+
+    def __init__(self, seed: int, size: int, *, trace: bool) -> None:
+        super().__init__(SeededRandom(seed * 1000 + size))
+        self.seed = seed
+        self.size = size
+        self.trace: list[str] | None = [] if trace else None
+        self.counts: Counter[str] = Counter()
+
+    def replay(self) -> str:
+        """Return the command that shows this history again."""
+        raise NotImplementedError
+
+    def note(self, line: str) -> None:
+        """Add a line to the trace."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now / SECOND:.6f} {line}")
+
+    def play_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
+        """Let time pass as `run_until` does.
+
+        Raises: Violation, with seed, time and how to see it again in the message.
+        """
+        try:
+            return self.run_until(end, done, self.LOOK_US)
+        except self.FAILURES as error:
+            raise self.failure(error) from error
+
+    def failure(self, error: BaseException) -> Violation:
+        """Return the violation together with what is needed to see it again."""
+        text = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        return Violation(
+            f"{text}\n  at {self.now / SECOND:.6f} s of seed {self.seed}, {self.size} nodes; replay: {self.replay()}"
+        )
