@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import simulation.world
+import simulation.cluster.world
 from coord.server.config.settings import StoreSettings
 from coord.server.net.reactor import TurnReactor
 from coord.server.service import Service
@@ -30,8 +30,9 @@ from regions.cluster.events import PlanReady
 from regions.cluster.limits import AssignerConfig
 from regionserver.session.heartbeats import HeartbeatSender
 from regionserver.session.master_link import MasterLink
-from simulation.timeline import SECOND, Callback, ScheduledEvent, Timeline
-from simulation.world import Options, SimulatedCluster
+from simulation.cluster.world import Options, SimulatedCluster
+from simulation.engine.chance import SeededRandom
+from simulation.engine.timeline import SECOND, Callback, ScheduledEvent, Timeline
 from tests.support.docs.calls import Recorder, Walk, as_markdown
 from tests.support.rawclient import RawClient
 from tests.support.sources import ROOT
@@ -47,9 +48,11 @@ END: Final = "<!-- end of walks -->\n"
 class CausalTimeline(Timeline):
     """A timeline that knows which events a recorded event has led to."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.recorder = Recorder(("regions", "master", "regionserver"), lambda: self.current)
+    def __init__(self, chance: SeededRandom) -> None:
+        super().__init__(chance)
+        self.recorder = Recorder(
+            ("regions", "master", "regionserver"), lambda: "" if self.current is None else self.current.name
+        )
         #: Whether events that are scheduled while recording are recorded as well.
         self.follows = True
         #: Nothing is recorded once this is true.
@@ -74,11 +77,11 @@ class Cluster:
     """A simulated cluster of one master and two region servers, at rest, with `regions` regions."""
 
     def __init__(self, regions: int, **limits: Any) -> None:
-        simulation.world.Timeline = CausalTimeline  # type: ignore[misc]
+        simulation.cluster.world.Timeline = CausalTimeline  # type: ignore[misc]
         try:
             self.world = SimulatedCluster(Options(SEED, masters=1, servers=2, store_nodes=1))
         finally:
-            simulation.world.Timeline = Timeline  # type: ignore[misc]
+            simulation.cluster.world.Timeline = Timeline  # type: ignore[misc]
         assert isinstance(self.world.timeline, CausalTimeline)
         self.timeline = self.world.timeline
         self.operator = self.world.operator

@@ -29,8 +29,8 @@ from coord.raft.messages import (
     RaftSnapshot,
     bootstrap,
 )
+from simulation.engine.chance import SeededRandom
 from tests.datadriven.raft_group import RaftGroup
-from tests.sim.raft.chance import Chance
 
 VOTERS = Configuration([1, 2, 3])
 TERM = 5
@@ -38,7 +38,7 @@ TERM = 5
 
 def member(term: int = TERM, log: list[Entry] | None = None) -> RaftCore:
     """Node 1 of three, which follows nobody."""
-    return RaftCore(1, RaftConfig(), Chance(1), bootstrap([1, 2, 3]), HardState(term, 0), log)
+    return RaftCore(1, RaftConfig(), SeededRandom(1), bootstrap([1, 2, 3]), HardState(term, 0), log)
 
 
 def leader() -> RaftCore:

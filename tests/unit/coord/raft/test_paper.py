@@ -28,8 +28,8 @@ from coord.raft.messages import (
     Ready,
     bootstrap,
 )
+from simulation.engine.chance import SeededRandom
 from tests.datadriven.raft_group import RaftGroup
-from tests.sim.raft.chance import Chance
 
 
 def group(*commands: str, nodes: str = "1,2,3") -> RaftGroup:
@@ -49,7 +49,7 @@ def core_of(raft: RaftGroup, node: int) -> RaftCore:
 
 def lone_core(term: int = 1, vote: int = 0, log: list[Entry] | None = None, seed: int = 1) -> RaftCore:
     """Node 1 of three, to be spoken to by hand."""
-    return RaftCore(1, RaftConfig(), Chance(seed), bootstrap([1, 2, 3]), HardState(term, vote), log)
+    return RaftCore(1, RaftConfig(), SeededRandom(seed), bootstrap([1, 2, 3]), HardState(term, vote), log)
 
 
 def drain(core: RaftCore) -> list[Ready]:
@@ -231,7 +231,7 @@ def test_every_committed_entry_is_handed_out_once_and_in_order() -> None:
 
 def test_the_own_vote_counts_only_when_it_is_durable() -> None:
     """§5.1: a candidate that forgot voting for itself could vote for another in the same term."""
-    core = RaftCore(1, RaftConfig(), Chance(1), bootstrap([1]))
+    core = RaftCore(1, RaftConfig(), SeededRandom(1), bootstrap([1]))
     for _ in range(24):
         core.tick()
     assert core.role == CANDIDATE

@@ -13,7 +13,7 @@ from coord.raft import core as core_module
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import Configuration
 from coord.raft.messages import LEADER, TIMEOUT_NOW, VOTE, VOTE_RESP, Message, bootstrap
-from tests.sim.raft.chance import Chance
+from simulation.engine.chance import SeededRandom
 from tests.sim.raft.planted import EarlyConfigChange
 
 FIRST = Configuration([1, 2, 3, 4])
@@ -30,7 +30,7 @@ class Group:
 
     def __init__(self, kind: type[RaftCore]) -> None:
         start = bootstrap(FIRST.voters)
-        self.cores = {i: kind(i, RaftConfig(), Chance(i), start) for i in range(1, 7)}
+        self.cores = {i: kind(i, RaftConfig(), SeededRandom(i), start) for i in range(1, 7)}
         #: index -> terms of the entries that somebody took for committed there.
         self.committed: dict[int, set[int]] = {}
 
