@@ -25,10 +25,11 @@ def test_calls_of_the_product_are_recorded_in_order() -> None:
 
 
 def test_what_watchers_call_does_not_count() -> None:
-    from simulation.observer import Observer
-    from simulation.timeline import Timeline
+    from simulation.checks.observer import Observer
+    from simulation.engine.chance import SeededRandom
+    from simulation.engine.timeline import Timeline
 
-    observer = Observer(Timeline(1), znodes.Layout())
+    observer = Observer(Timeline(SeededRandom(1)), znodes.Layout())
     recorder = Recorder(("regions",))
     recorder.start()
     recorder.is_on = True
