@@ -14,7 +14,7 @@ from tests.support.docs.source import paragraph, table
 from tests.support.sources import ROOT
 
 #: Modules that watch: their calls, and what they call, do not count.
-_WATCHERS: Final = ("simulation.observer", "simulation.standbys", "simulation.crowding", "master.standby")
+_WATCHERS: Final = ("simulation.checks", "master.standby")
 
 
 class Recorder:
