@@ -7,8 +7,8 @@ from unittest import mock
 
 from regionserver.replica.machine import Replicas
 from regionserver.replica.states import Phase
+from simulation.cluster.world import Options
 from simulation.run import run
-from simulation.world import Options
 
 
 def test_a_wrong_count_in_one_server_ends_the_run() -> None:
