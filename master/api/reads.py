@@ -73,8 +73,8 @@ def read(picture: ReadView, request: Read) -> ms.MasterReply:
         case ms.ExplainTable():
             return explain_table(find_table(world, request.table), world, picture.config, picture.now_ms)
         case ms.ListServers():
-            servers, shunned = world.servers, world.shunned
-            loads = [server_load(servers[uuid], shunned.get(uuid, 0)) for uuid in sorted(servers)]
+            servers, flapping = world.servers, world.flapping
+            loads = [server_load(servers[uuid], flapping.get(uuid, 0)) for uuid in sorted(servers)]
             return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])
         case ms.ListRit():
             found = sorted(world.rit(), key=lambda one: one.seen_ms)[: max(0, request.limit)]

@@ -56,7 +56,7 @@ from regions.transitions.states import Cause
 
 
 class Assigner:
-    """Decides for one reign of one master. Feed events with `handle`, then collect effects with `take`."""
+    """Decides for one tenure of an active master. Feed events with `handle`, then collect effects with `take`."""
 
     def __init__(self, epoch: int, config: AssignerConfig | None = None) -> None:
         self.epoch = epoch
@@ -146,7 +146,7 @@ class Assigner:
         moves: Iterable[MoveBatch] = (),
     ) -> None:
         """Take over the snapshot (MF-02). Transitions must have been read before regions; nothing is decided yet."""
-        assert not self._begun, "a reign loads once"
+        assert not self._begun, "an assigner loads once"
         self._fleet.load(servers, draining, fences, now_ms, bars)
         for table, version in tables:
             self.world.put_table(table, version)
@@ -167,12 +167,12 @@ class Assigner:
         bars: Iterable[BarRecord] = (),
         moves: Iterable[MoveBatch] = (),
     ) -> None:
-        """`load` from a picture that a standby has kept (`regions/cluster/mirror.py`), which is ours from now on
+        """`load` from the cluster state that a standby has kept (`regions/cluster/mirror.py`), ours from now on
         (FW-01).
 
         Deadlines are counted anew, as after a load: the former master may have had reason to be patient.
         """
-        assert not self._begun, "a reign loads once"
+        assert not self._begun, "an assigner loads once"
         self.world.adopt(world)
         for replica in self.world.active.values():
             replica.seen_ms = now_ms

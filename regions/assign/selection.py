@@ -119,7 +119,7 @@ class Selection:
         Servers that failed it, and servers that come and go, only get it when there is no other.
         """
         home = {replica.home.uuid} if exclude_home and replica.home is not None else set()
-        doubtful = {*(replica.failed or ()), *self._world.shunned}
+        doubtful = {*(replica.failed or ()), *self._world.flapping}
         peers, racks = self._world.peers(replica) if len(replica.region.replicas) > 1 else ((), ())
         table = replica.region.table.record
         group, kind = table.group, table.kind

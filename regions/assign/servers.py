@@ -88,7 +88,7 @@ class ServerTracker:
         now_ms: int,
         bars: Iterable[BarRecord],
     ) -> None:
-        """`load` over a picture that has servers already: perhaps not the latest."""
+        """`load` into a cluster state that has servers already, perhaps not the latest ones."""
         self._draining = frozenset(draining)
         alive = {record.uuid: record for record in servers}
         marks = {fence.server.uuid: fence for fence in fences}
@@ -230,9 +230,9 @@ class ServerTracker:
             if 0 < bar.until_ms <= now_ms:
                 self._effects(fx.ForgetBar(bar))  # the server gets regions when the store has no bar any more
         self._causes.act_for(None, "timer: deadlines and questions that are due")
-        rested = [uuid for uuid, until_ms in self._world.shunned.items() if until_ms <= now_ms]
+        rested = [uuid for uuid, until_ms in self._world.flapping.items() if until_ms <= now_ms]
         for uuid in rested:
-            del self._world.shunned[uuid]
+            del self._world.flapping[uuid]
             self._arrivals.pop(uuid, None)
         if rested:
             self._release(now_ms)
@@ -242,7 +242,7 @@ class ServerTracker:
         times.append(now_ms)
         while times[0] <= now_ms - self._config.flap_window_ms:
             times.popleft()
-        if len(times) > self._config.flaps_max or uuid in self._world.shunned:
-            self._world.shunned[uuid] = now_ms + self._config.flap_rest_ms
+        if len(times) > self._config.flaps_max or uuid in self._world.flapping:
+            self._world.flapping[uuid] = now_ms + self._config.flap_rest_ms
             while len(times) > self._config.flaps_max:
                 times.popleft()

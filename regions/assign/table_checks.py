@@ -4,8 +4,8 @@ A multi that gives a replica a destination checks the version of its table's rec
 table is removed or disabled. Any other change of the record, such as an alteration, refuses the multi as well. The
 write is then made again with the newer version:
 
-    the picture has a newer version   write again, or decide anew if the region is no longer to be open
-    the picture has not               read the table's record, and hold the write until the record is known
+    the cluster state has a newer one   write again, or decide anew if the region is no longer to be open
+    the cluster state has none          read the table's record, and hold the write until the record is known
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TableChecks:
             self._ask(table_id, now_ms)
 
     def table_seen(self, table: Table, now_ms: int) -> None:
-        """The table's latest record is in the picture: make its held writes again."""
+        """The table's latest record is known: send its held writes again."""
         self._asked_ms.pop(table.record.table_id, None)
         for replica in self._held.pop(table.record.table_id, {}).values():
             if self._world.replicas.get(replica.key) is replica:

@@ -1,7 +1,7 @@
 """What the assigner does when records of tables and regions change: taken over, looked at anew, replaced, finished.
 Pure.
 
-Records change by writes that have committed, so there is nothing here to be decided against: the picture takes them
+Records change by writes that have committed. Nothing decides against them: the cluster state takes them
 over, regions before their table, and then every replica that they may concern is settled (OC-07, OC-09).
 """
 

@@ -1,6 +1,6 @@
 """When a server has had long enough for what it was ordered to do (RT-11, X10). Pure.
 
-Times are those of the master that reigns, from what it saw last; a new one counts anew.
+Times are those of the active master, counted from the last change that it saw. Its successor counts anew.
 """
 
 from __future__ import annotations

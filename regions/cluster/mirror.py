@@ -1,4 +1,4 @@
-"""What a standby knows of the store: the picture that a reign would load, kept while another reigns (FW-01, MD-07).
+"""A standby's copy of the store: what it would load as the active master, kept up to date (FW-01, MD-07).
 
 Pure. The shell (`master/standby/watcher.py`) watches the store's directories, hands each event to `changed` or
 `gone`, reads what
@@ -64,7 +64,7 @@ class StandbyMirror:
         self._draining: set[str] = set()
         self._fences: dict[str, FenceRecord] = {}
         self._is_fleet_new = False
-        #: What could not be understood: left alone, as when a reign loads it.
+        #: What could not be understood: left alone, as at a load.
         self.troubles: list[CorruptZnode] = []
 
     def begin(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""The master's picture of the cluster: tables, regions, replicas, servers, and how they hang together.
+"""The state of the cluster as a master knows it: tables, regions, replicas and servers, indexed and counted.
 
-The picture is a cache of the store and never ahead of it: entries change after a write has committed or a znode has
+It is a cache of the store and never ahead of the store: entries change after a write has committed or a znode has
 been read (OC-05, MF-12). What is not in the store is the master's own: open orders, servers that failed a replica,
 times since the last sign of life. All of that may be lost at any moment and costs only time.
 """
@@ -37,7 +37,7 @@ class ClusterState:
         #: By uuid, in order of arrival.
         self.servers: dict[str, Server] = {}
         #: Servers that come and go too often, and until when they get nothing.
-        self.shunned: dict[str, int] = {}
+        self.flapping: dict[str, int] = {}
         #: Servers that ended in order or were fenced, the latest of them: they died of no region.
         self.departed: dict[Incarnation | None, None] = {}
         #: Servers that were fenced and get nothing, alive or not, by uuid.
@@ -160,10 +160,10 @@ class ClusterState:
         return region
 
     def adopt(self, other: ClusterState) -> None:
-        """Be the picture that another has kept, which is of no more use to it."""
+        """Take over the content of another cluster state, which must not be used any more."""
         self.tables, self.names, self.regions = other.tables, other.names, other.regions
         self.replicas, self.servers = other.replicas, other.servers
-        self.shunned, self.active, self.bars = other.shunned, other.active, other.bars
+        self.flapping, self.active, self.bars = other.flapping, other.active, other.bars
 
     def alive(self, incarnation: Incarnation | None) -> Server | None:
         """The live server that is exactly this start, or None."""

@@ -49,7 +49,7 @@ def _of_servers(world: ClusterState, config: AssignerConfig, now_ms: int) -> lis
         for uuid, bar in world.bars.items()
         if uuid not in world.servers or world.servers[uuid].fenced_until_ms is None
     ]
-    for uuid, until_ms in world.shunned.items():
+    for uuid, until_ms in world.flapping.items():
         left_s = max(0, until_ms - now_ms) / 1000
         found.append(
             f"server {uuid} has registered more than {config.flaps_max} times within {config.flap_window_ms // 1000} s;"
