@@ -170,6 +170,12 @@ def coord() -> None:
 )
 @_limits(_LIMITS)
 @click.option(
+    "--enforce-quotas",
+    is_flag=True,
+    default=None,
+    help="Hard limits below /zookeeper/quota refuse the writes that would pass them. Alike on all nodes.",
+)
+@click.option(
     "--words",
     metavar="WORD,…",
     help=f"Four-letter words that are answered, * for all.  [default: {','.join(sorted(DEFAULT_WORDS))}]",
