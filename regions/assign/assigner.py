@@ -18,6 +18,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from regions.assign.catalog.catalogue import Catalogue
+from regions.assign.catalog.schema_rollout import AlterBook
 from regions.assign.decisions import Decisions
 from regions.assign.moves import MoveBook
 from regions.assign.order_followup import OrderFollowUp
@@ -25,10 +27,8 @@ from regions.assign.orders import OrderBook
 from regions.assign.outbox import Outbox
 from regions.assign.placement import objection_to
 from regions.assign.replacement import Replacements
-from regions.assign.schema_rollout import AlterBook
 from regions.assign.selection import Selection
 from regions.assign.servers import ServerTracker
-from regions.assign.tables import Catalogue
 from regions.assign.validation import check_progress
 from regions.cluster import effects as fx
 from regions.cluster import events as ev

@@ -99,7 +99,7 @@ class Table:
         #: How many replicas stand where. Changed by `count` alone.
         self.counts = dict.fromkeys(Standing, 0)
         #: While ALTERING: replicas that are not known to follow its latest schema, by key
-        #: (`regions/assign/schema_rollout.py`).
+        #: (`regions/assign/catalog/schema_rollout.py`).
         self.behind: dict[str, Replica] = {}
         #: Since when it has been ALTERING, as far as this master saw; 0: it is not.
         self.altering_since_ms = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from regions.assign.schema_rollout import RolloutState, standing
+from regions.assign.catalog.schema_rollout import RolloutState, standing
 from regions.cluster.entities import Replica, Table
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState

@@ -113,7 +113,7 @@ class NoEpochCheck(Bug):
         while world.timeline.now < world.setting.work.until:
             active = world.faults.active()
             for node in world.store.nodes:
-                hosts = [one.address for one in node.clients.connections.values()]
+                hosts = [one.address for one in node.pipeline.clients.connections.values()]
                 if active is not None and active.process is not None and active.host in hosts:
                     world.operator.create(2)
                     world.run_for(chance.between(0, 0.01))

@@ -16,8 +16,8 @@ from master.heartbeats import HeartbeatReceiver
 from regions import messages as ms
 from regions.assign import transition_writes
 from regions.assign.assigner import Assigner
+from regions.assign.catalog.schema_rollout import AlterBook
 from regions.assign.orders import CLOSE, OrderBook
-from regions.assign.schema_rollout import AlterBook
 from regions.assign.selection import Selection
 from regions.records.model import Incarnation, TableIntent, TableState
 from regionserver.server import Command, RegionServer

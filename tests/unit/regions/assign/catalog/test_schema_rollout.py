@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from regions.assign.schema_rollout import RolloutState, standing
+from regions.assign.catalog.schema_rollout import RolloutState, standing
 from regions.cluster import events as ev
 from regions.cluster.entities import OPEN, Order, Replica, Server
 from regions.messages.heartbeat import ReplicaReport

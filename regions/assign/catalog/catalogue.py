@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from regions.assign.catalog.checks import TableChecks
+from regions.assign.catalog.schema_rollout import AlterBook
 from regions.assign.orders import OrderBook
 from regions.assign.replacement import Replacements
-from regions.assign.schema_rollout import AlterBook
-from regions.assign.table_checks import TableChecks
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.causes import Causes
