@@ -13,12 +13,13 @@ from unittest import mock
 
 from coord.errors import OK, CorruptRecord
 from coord.raft import core as core_module
+from coord.raft.follower import FollowerRole
 from coord.raft.membership import FIRST_MEMORY
 from coord.raft.messages import LEADER, Entry
 from coord.server import node
 from coord.server.clients import handshake, pipeline, proposals, syncs
 from coord.server.clients.table import ClientTable
-from coord.server.membership import joining, reconfig
+from coord.server.membership import joining, leading, reconfig
 from coord.server.recovery import repair
 from coord.server.submission import Submission
 from coord.storage import snapshot as files
@@ -551,12 +552,13 @@ class UncommittedApplied(Bug):
     favours = LEADERS
 
     def patches(self) -> list[Patch]:
-        def on_append(self: Any, m: Any) -> None:
-            real(self, m)
+        def on_append(self: FollowerRole, m: Any) -> Any:
+            answer = real(self, m)
             self.log.commit_to(self.log.last)
+            return answer
 
-        real = core_module.RaftCore._on_append
-        return [instead(core_module.RaftCore, "_on_append", on_append)]
+        real = FollowerRole.on_append
+        return [instead(FollowerRole, "on_append", on_append)]
 
 
 class OwnClock(Bug):
@@ -666,7 +668,7 @@ class JoinerNotAwaited(Bug):
     members_move = True
 
     def patches(self) -> list[Patch]:
-        return [instead(reconfig._Work, "waits", lambda _: False)]
+        return [instead(leading._Change, "waits_for_promotion", lambda _: False)]
 
 
 class StaleNodeBuries(Bug):
