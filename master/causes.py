@@ -8,7 +8,7 @@ variable carries the origin, because Twisted runs every coroutine in a context o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
@@ -38,7 +38,9 @@ def acting_for(origin: WorkOrigin) -> Iterator[None]:
     try:
         yield
     finally:
-        _ACTING.reset(token)
+        # A coroutine that is never resumed is closed by the garbage collector, in a context of which nothing was set.
+        with suppress(ValueError):
+            _ACTING.reset(token)
 
 
 def log_begun(causes: Causes) -> None:
