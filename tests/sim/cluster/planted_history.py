@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from master.active import ActiveMaster
+from master import active
 from master.assignment import history_writer as module
 from master.assignment.history_writer import ChroniclePage, HistoryWriter
 from regions.cluster import history
@@ -46,16 +46,22 @@ class FoundStatesTold(Bug):
     """A new master writes down the states that it finds as if they were steps."""
 
     def patches(self) -> list[Patch]:
-        def take_in(self: ActiveMaster, loaded: Any, transitions: Any) -> None:
+        async def begin(self: HistoryWriter, uuid: str, address: str) -> None:
+            await was(self, uuid, address)
+            writers.append(self)
+
+        def take_over(assigner: Any, loaded: Any, transitions: Any, *rest: Any) -> None:
             for record, _ in transitions:
                 state = record.state.value
-                self.history_writer.note(
+                writers[-1].note(
                     HistoryEntry(0, record.key, Actor.MASTER.value, state, state, "found", "", record.epoch)
                 )
-            real(self, loaded, transitions)
+            real(assigner, loaded, transitions, *rest)
 
-        real = ActiveMaster._take_in
-        return [instead(ActiveMaster, "_take_in", take_in)]
+        #: Writers of history that have begun; the last is that of the master which takes over.
+        writers: list[HistoryWriter] = []
+        was, real = HistoryWriter.begin, active.take_over
+        return [instead(HistoryWriter, "begin", begin), instead(active, "take_over", take_over)]
 
     def script(self, world: SimulatedCluster) -> None:
         def slow(world: SimulatedCluster) -> None:
