@@ -289,12 +289,16 @@ def _reopen_last(wal: Wal, disk: Disk, folder: str, offset: int, record: bytes) 
     be concerned. So it is written once more, and the segment's name is made durable with it.
     """
     file = disk.open(f"{folder}/{wal._segments[-1].name}")
-    # The extent first: it must not demand what is cut now.
-    wal._extent.set(wal._segments[-1].number, wal._position, wal._position)
+    number = wal._segments[-1].number
+    known = wal._extent.current
+    if known is not None and known.segment == number:
+        # The extent first: it must not demand the zeros that are cut now, nor a record that may not be on the disk yet.
+        wal._extent.set(number, known.end, known.end)
     file.truncate(wal._position)
     file.write_at(offset, record)
     file.sync()
     disk.sync_folder(folder)
+    wal._extent.set(number, wal._position, wal._position)
     wal._file = file
     wal._reserved = wal._position
     if offset:
