@@ -508,6 +508,7 @@ class Node:
         All client connections are closed: whether the state contains their requests in flight is unknown.
         """
         machine = self._transfers.take_installed(meta)
+        required = self.levels.required()
         self.clients.close_all()
         self._transfers.dismantle(self.machine)
         self.proposals.forget()
@@ -517,7 +518,7 @@ class Node:
         self.machine = machine
         self.pipeline.serve(machine)
         self.applied_index = meta.index
-        self.levels.applied(meta.index)
+        self.levels.installed(meta.index, required)
         self.snapshot_policy.installed(meta.index)
         self.divergence.applied(meta.index, machine.last_zxid, machine.digest())
         log.info("installed the snapshot at index {index} from the leader", index=meta.index)

@@ -86,6 +86,12 @@ class Levels:
         if self._in_log:
             self._in_log = [(place, level) for place, level in self._in_log if place > index]
 
+    def installed(self, index: int, before: int) -> None:
+        """Note a state from the leader at `index`; `before` is the level that was required until then."""
+        self.applied(index)
+        if self.required() > before:
+            self.on_required()
+
     # --- peers --------------------------------------------------------------------------------------------------------
 
     def peer_announced(self, peer: int, supported: int, required: int) -> None:

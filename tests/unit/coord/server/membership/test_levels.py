@@ -185,3 +185,18 @@ def test_strangers_fill_nothing() -> None:
 def test_every_level_is_described() -> None:
     """In the log of the leader that raises it."""
     assert len(LEVELS) - 1 == SUPPORTED
+
+
+def test_a_state_of_a_higher_level_is_required_at_once() -> None:
+    """It came from the leader, not from the log: links to older builds stayed, and their nodes were sent snapshots that
+    they could not read (simulation, seed 6000142)."""
+    nodes = Mixed({1: SUPPORTED, 2: SUPPORTED, 3: SUPPORTED})
+    nodes.leader()
+    nodes.run(20)
+    node = nodes.nodes[1]
+    required: list[int] = []
+    node.levels.on_required = lambda: required.append(node.levels.required())
+    node.levels.installed(node.applied_index, SUPPORTED)
+    assert required == []
+    node.levels.installed(node.applied_index, SUPPORTED - 1)
+    assert required == [SUPPORTED]
