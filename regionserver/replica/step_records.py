@@ -93,11 +93,13 @@ def closed(replica: LocalReplica, now_ms: int) -> TransitionRecord:
 def again(step: WriteStep, found: TransitionRecord | None) -> TransitionRecord:
     """Return the record for another attempt at `step`, whose znode holds `found`.
 
-    A step before this one may be in the store although its answer was lost: the times of the znode are kept.
+    A step before this one may be in the store although its answer was lost: the times of the znode are kept. So is its
+    origin: the order may be older than the transition, which then was deleted and made anew for other work.
     """
     if step.before is None or found is None:
         return step.record
-    return replace(step.record, took=trail.add(found.took, step.record.took[-1]))
+    origin = found.origin or step.record.origin
+    return replace(step.record, took=trail.add(found.took, step.record.took[-1]), origin=origin)
 
 
 def write_step(
