@@ -59,7 +59,7 @@ def test_matching_stamp_chooses_the_compiled_form(tree: Path) -> None:
 
 def test_edited_source_runs_as_edited(tree: Path) -> None:
     """A change of any of the sources puts all compiled modules aside."""
-    with (tree / "coord" / "tree" / "paths.py").open("a") as source:
+    with (tree / "coord" / "tree" / "node.py").open("a") as source:
         source.write("# edited\n")
     assert ask(tree) == ("jute.py", "interpreted: the sources have changed since they were compiled")
 

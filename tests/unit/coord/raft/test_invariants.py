@@ -170,7 +170,7 @@ PROGRESS: Final[list[tuple[str, Break, str]]] = [
 @pytest.mark.parametrize(
     ("role", "spoil", "sentence"),
     LOG + CONFIGS + OUTPUT + CORE + LEADERSHIP + PROGRESS,
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_broken_invariant_is_named(role: str, spoil: Break, sentence: str) -> None:
     core = core_in(role)
