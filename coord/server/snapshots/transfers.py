@@ -21,7 +21,7 @@ from coord.server.peers.snapshot_transfer import Arrival, Dismantling, SnapshotI
 from coord.storage.snapshot import Snapshots
 from coord.tree.machine import StateMachine
 
-log = Logger()
+log = Logger(__name__)
 
 
 class SnapshotTransfers:
