@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 #: (machines, seeds). A violation names its seed and the command that shows it again.
-RUNS = [(3, range(1, 81)), (5, range(1, 18)), (1, range(1, 4))]
+RUNS = [(3, range(1, 91)), (5, range(1, 18)), (1, range(1, 4))]
 
 
 @pytest.fixture(scope="module")

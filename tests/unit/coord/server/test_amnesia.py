@@ -103,7 +103,7 @@ def test_the_schedule_loses_the_write_where_such_acknowledgements_count(monkeypa
     def judge(self: Leadership, peer: Progress) -> None:
         peer.counts = True
 
-    monkeypatch.setattr(Leadership, "_judge", judge)
+    monkeypatch.setattr(Leadership, "_update_counts", judge)
     with pytest.raises((AssertionError, InvalidMessage)):
         run_schedule(1)
 
