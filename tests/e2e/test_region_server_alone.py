@@ -423,7 +423,7 @@ class TestRefusesToStart:
                      "--shared-dir", str(tmp_path / "shared"), "--address", "127.0.0.1:0")  # fmt: skip
         log = tmp_path / "log"
         with daemon(command, log=log) as process:
-            eventually(lambda: "; trying on" in log.read_text(), what="the complaint")
+            eventually(lambda: "; retrying" in log.read_text(), what="the complaint")
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
 

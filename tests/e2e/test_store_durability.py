@@ -134,7 +134,7 @@ def test_one_node_starts_on_a_log_whose_damage_its_snapshot_covers(tmp_path: Pat
     try:
         cluster.leader()
         with cluster.client() as client:
-            for number in range(120):
+            for number in range(200):
                 client.create(f"/k{number}", b"x" * 50)
         eventually(lambda: cluster.status(1)["snapshot_index"] > 90, what="a second snapshot")
         with cluster.client() as client:
