@@ -119,12 +119,14 @@ class Takeovers:
         frozen.signal(signal.SIGCONT)
         self._over(active)
 
-    def killed_while_moving(self, leaving: Process) -> None:
-        """A server hands its regions over, and the master dies in the middle of that."""
+    def killed_while_moving(self, leaving: Process, frozen: Process) -> None:
+        """A server hands its regions over, some of them to one that stands still, and the master dies in the middle of that."""
+        frozen.signal(signal.SIGSTOP)
         leaving.signal(signal.SIGTERM)
         eventually(self.cluster.transitions, what="a region that moves")
         active = self.cluster.wait_active()
         active.kill()
+        frozen.signal(signal.SIGCONT)
         assert leaving.popen is not None
         leaving.popen.wait(60)
         leaving.kill()
@@ -192,7 +194,7 @@ def test_the_history_is_the_stores_log(tmp_path: Path, option: str) -> None:
         first, second, third = cluster.servers
         takeovers.killed(first)
         takeovers.stopped(second)
-        takeovers.killed_while_moving(third)
+        takeovers.killed_while_moving(third, first)
         takeovers.all_killed(first)
         for process in [*cluster.masters, *cluster.servers]:
             process.kill()
