@@ -52,14 +52,15 @@ docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compa
 # Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.
 # What failed is run once more by itself, and both runs are shown: a machine that stands still for seconds is no fault of
 # ours, and a fault of ours seldom spares a test that has the machine to itself. Who fails twice has failed.
-# The closing line names the tests that passed only when they were run once more (tests/repeated.py).
+# The closing line names the tests that passed only when they were run once more (tests/repeated.py). What is no test,
+# for instance a module that cannot be imported, is not run once more: it has failed.
 TOGETHER := -n 2 --dist worksteal
-AGAIN := --last-failed --last-failed-no-failures none --maxfail 1 -n 0 -p tests.repeated
 REPEATED := $(abspath $(VENV)/repeated)
-PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest "$$@" && return; test $$? -eq 1 || return 1; \
-	echo "== once more, by itself: what failed above"; $(BIN)/python -m pytest "$$@" $(AGAIN); }; checked
+PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
+	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \
+	RK_AGAIN=1 $(BIN)/python -m pytest -p tests.repeated --maxfail 1 @$(REPEATED).failed; }; checked
 test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled modules also interpreted
-	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED); status=0; \
+	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
 	{ ($(PYTEST) $(TOGETHER) tests/unit tests/datadriven tests/sim) && \
 	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) tests/unit/coord tests/datadriven tests/sim --ignore tests/sim/cluster) && \
 	($(PYTEST) -n 2 --dist loadfile tests/e2e); } || status=$$?; \

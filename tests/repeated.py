@@ -1,7 +1,10 @@
-"""Which tests passed only when `make test` ran them once more.
+"""What `make test` runs once more, and which tests passed only then.
 
-As a plugin of pytest (`-p tests.repeated`, in the second run alone) this module adds each test that passes to the file
-that RK_REPEATED names. As a program it prints the closing line of `make test` from that file.
+As a plugin of pytest (`-p tests.repeated`) this module writes the tests that failed to the file `<RK_REPEATED>.failed`,
+one node id a line: arguments of the second run (`pytest @<file>`). The file stays empty if anything else went wrong, for
+instance a module that cannot be imported, or workers that did not collect the same tests: a second run of single tests
+would prove nothing. In the second run (RK_AGAIN is set) the plugin adds each test that passes to the file that
+RK_REPEATED names. As a program this module prints the closing line of `make test` from that file.
 """
 
 from __future__ import annotations
@@ -13,15 +16,54 @@ from pathlib import Path
 import pytest
 
 FILE = "RK_REPEATED"
+AGAIN = "RK_AGAIN"
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a test that passes now: it is here because it failed before."""
+class FirstRun:
+    """Collects the tests that fail; `sound` is False once something other than a test has failed."""
+
+    def __init__(self, repeated: Path) -> None:
+        self._path = repeated.with_name(repeated.name + ".failed")
+        self._path.write_text("", encoding="utf-8")
+        self._failed: dict[str, None] = {}
+        self._sound = True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that has failed, in its setup, call or teardown. A worker that died reports its test, too."""
+        if report.failed:
+            self._failed[report.nodeid] = None
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Tests that were not collected cannot be repeated."""
+        if report.failed:
+            self._sound = False
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the arguments of the second run."""
+        names = self._failed if self._sound else {}
+        self._path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+
+
+class SecondRun:
+    """Notes each test that passes: it is here because it failed before."""
+
+    def __init__(self, repeated: Path) -> None:
+        self._path = repeated
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add one test to the file."""
+        if report.when == "call" and report.passed:
+            name = f"{report.nodeid} (interpreted)" if os.environ.get("RK_PURE") else report.nodeid
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{name}\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take part in this run; workers of pytest-xdist report to the process that started them, and take no part."""
     path = os.environ.get(FILE)
-    if path and report.when == "call" and report.passed:
-        name = f"{report.nodeid} (interpreted)" if os.environ.get("RK_PURE") else report.nodeid
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(f"{name}\n")
+    if path and not hasattr(config, "workerinput"):
+        run = SecondRun(Path(path)) if os.environ.get(AGAIN) else FirstRun(Path(path))
+        config.pluginmanager.register(run, "regionkeeper-repeated")
 
 
 def closing_line(names: list[str]) -> str:
