@@ -1,10 +1,11 @@
 """What `make test` runs once more, and which tests passed only then.
 
-As a plugin of pytest (`-p tests.repeated`) this module writes the tests that failed to the file `<RK_REPEATED>.failed`,
-one node id a line: arguments of the second run (`pytest @<file>`). The file stays empty if anything else went wrong, for
-instance a module that cannot be imported, or workers that did not collect the same tests: a second run of single tests
-would prove nothing. In the second run (RK_AGAIN is set) the plugin adds each test that passes to the file that
-RK_REPEATED names. As a program this module prints the closing line of `make test` from that file.
+As a plugin of pytest (`-p tests.repeated`) this module writes the tests that failed to the file
+`<RK_REPEATED>.failed`, one node id a line: arguments of the second run (`pytest @<file>`). The file stays empty if
+anything else went wrong, for instance a module that cannot be imported, or workers that did not collect the same
+tests: a second run of single tests would prove nothing. In the second run (RK_AGAIN is set) the plugin adds each test
+that passes to the file that RK_REPEATED names. As a program this module prints the closing line of `make test` from
+that file.
 """
 
 from __future__ import annotations

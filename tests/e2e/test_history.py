@@ -120,7 +120,7 @@ class Takeovers:
         self._over(active)
 
     def killed_while_moving(self, leaving: Process, frozen: Process) -> None:
-        """A server hands its regions over, some of them to one that stands still, and the master dies in the middle of that."""
+        """A server hands its regions over, some to a server that stands still, and the master dies meanwhile."""
         frozen.signal(signal.SIGSTOP)
         leaving.signal(signal.SIGTERM)
         eventually(self.cluster.transitions, what="a region that moves")

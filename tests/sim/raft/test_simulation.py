@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from coord.compiled import PURE_VARIABLE
 from simulation.engine.timeline import SECOND
 from tests.sim.raft.faults import run_one
 from tests.sim.raft.group import Simulation
@@ -19,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 #: (first members, seeds). A violation names its seed and the command that shows it again.
 RUNS = [(3, range(1, 141)), (5, range(1, 61))]
+#: Where RK_PURE asks for the interpreted core, after the compiled one has had them all: each sort of group again.
+if PURE_VARIABLE in os.environ:
+    RUNS = [(3, range(1, 41)), (5, range(1, 21))]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +45,8 @@ def history() -> Counter[str]:
 
 def test_every_invariant_holds_on_every_seed(history: Counter[str]) -> None:
     """Safety after each step and recovery at the end; `run_one` raises otherwise."""
-    assert history["seeds"] >= 200
-    assert history["simulated_s"] >= 4000
+    assert history["seeds"] == sum(len(seeds) for _, seeds in RUNS)
+    assert history["simulated_s"] >= 20 * history["seeds"]
 
 
 def test_the_simulated_clients_get_work_done(history: Counter[str]) -> None:
@@ -53,6 +57,7 @@ def test_the_simulated_clients_get_work_done(history: Counter[str]) -> None:
     assert history["terms"] > 3 * history["seeds"]
 
 
+@pytest.mark.skipif(PURE_VARIABLE in os.environ, reason="takes the seeds of the compiled run")
 def test_rare_states_are_reached(history: Counter[str]) -> None:
     """Each of the situations that bugs hide in occurred."""
     assert missed(history, GROUP_MET) == []
