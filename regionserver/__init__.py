@@ -14,6 +14,7 @@ Inside:
     session/              registration, lease, heartbeats, the epoch, a graceful stop
     storage/              regions as directories; lock files with fencing tokens; purging
     kv/                   the built-in opener: key-value rows
+    tablets/              replicated regions on the servers' own disks
     server.py             one server: sessions one after the other, orders checked, figures shown
     shared_directory.py   the identity of the directory that servers share
     health.py, metrics.py, config.py, errors.py, workers.py

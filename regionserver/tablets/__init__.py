@@ -1,0 +1,6 @@
+"""Tablets: regions whose replicas lie on the servers' own disks, each tablet one Raft group (docs/tablets.md).
+
+disk/    what lies on one server's disk: layout, superblock, consensus metadata, start-up table, deletion step by step
+
+Pure parts decide; shells carry their effects out. Nothing here is joined to the region server's process yet.
+"""
