@@ -23,16 +23,8 @@ from cli.splits import read_keys, split_evenly
 from regions import messages
 from regions.messages.staleness import Bound
 from regions.records.kinds import KV, check_kind, one_copy
-from regions.records.model import (
-    RegionRecord,
-    RegionSpec,
-    TableIntent,
-    TableRecord,
-    TableState,
-    TabletState,
-    split_ranges,
-)
-from regions.records.partitioning import describe_range
+from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState, TabletState
+from regions.records.partitioning import RegionSpec, describe_range, split_ranges
 from regions.records.schema import (
     AddColumn,
     DropColumn,

@@ -27,7 +27,8 @@ from kazoo.exceptions import NoNodeError
 from coord.rpc.blocking import call_blocking
 from coord.rpc.server import RpcError
 from regions import messages as ms
-from regions.records.model import RegionSpec, ServerRecord
+from regions.records.model import ServerRecord
+from regions.records.partitioning import RegionSpec
 from regions.records.znodes import Layout, decode_active, decode_run, decode_server
 from tests.support.helpers import daemon, eventually, free_ports, rk
 

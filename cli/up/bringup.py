@@ -32,7 +32,8 @@ from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from regions import messages
-from regions.records.model import ActiveRecord, PlanState, RegionSpec, ServerRecord, TableState
+from regions.records.model import ActiveRecord, PlanState, ServerRecord, TableState
+from regions.records.partitioning import RegionSpec
 from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region
 

@@ -45,7 +45,8 @@ from cli.up.control import listen
 from cli.up.ports import holder, is_free
 from cli.up.supervisor import News, Supervisor
 from master.settings import ENGINES, SECONDS_MAX
-from regions.records.model import RegionSpec, TableState
+from regions.records.model import TableState
+from regions.records.partitioning import RegionSpec
 from regions.records.znodes import check_table_name
 
 DEFAULT_BASE_PORT: Final = 21800

@@ -45,16 +45,8 @@ from regions.messages import ddl
 from regions.records import partitioning
 from regions.records import schema as columns
 from regions.records.kinds import check_group, check_kind, one_copy, resolve
-from regions.records.model import (
-    RegionRecord,
-    RegionSpec,
-    RequestRecord,
-    TableIntent,
-    TableRecord,
-    TableState,
-    TabletState,
-    check_ranges,
-)
+from regions.records.model import RegionRecord, RequestRecord, TableIntent, TableRecord, TableState, TabletState
+from regions.records.partitioning import RegionSpec, check_ranges
 from regions.records.schema import Schema
 from regions.records.znodes import CorruptZnode, check_table_name, decode_name, decode_table
 from regions.transitions import purging

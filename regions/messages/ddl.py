@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from regions.records.model import RegionSpec, TableIntent
+from regions.records.model import TableIntent
+from regions.records.partitioning import RegionSpec
 from regions.records.schema import ColumnSpec, SchemaStep
 
 REQUEST_ID_MAX: Final = 64

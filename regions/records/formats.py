@@ -7,8 +7,9 @@ formats than the cluster's ends with a sentence and writes nothing.
 
 What every build promises:
 
-- Unknown fields of records and messages are ignored. A build that rewrites a record of a later one drops them, so a
-  build must not rely on a new field before the format that has the field is in force.
+- Unknown fields of records and messages are ignored. Masters keep unknown fields of the cluster's, a table's and a
+  region's record when they rewrite it (`regions/records/znodes.py`). Everybody else drops them, and so did the builds
+  up to format 3, so a build must not rely on a new field before the format that has the field is in force.
 - A record whose known fields cannot be understood is reported and left alone (`regions.records.znodes.CorruptZnode`).
 - A request of an unknown type is refused as unsupported, with the type in the answer (`coord.rpc.server`).
 """
@@ -24,9 +25,13 @@ FORMATS: Final = {
     2: "schemas with columns, tables that are ALTERING, regions that were replaced, results of requests",
     3: "locations carry the token of their open, transitions the times of their steps, tables and servers a kind;"
     " builds of format 2 drop these fields when they rewrite a record",
+    4: "tables whose regions are tablets: where a table's rows lie, members of a region, servers that take tablets;"
+    " builds of format 3 take such a table for a shared one",
 }
 #: The highest format that this build knows.
 KNOWN: Final = max(FORMATS)
+#: No table of tablets is created below this format: an older master would assign its regions as shared ones.
+TABLETS: Final = 4
 #: What a build knows that announces no format.
 UNANNOUNCED: Final = 2
 

@@ -10,10 +10,10 @@ Times are milliseconds of the writer's wall clock, for people; no decision compa
 from __future__ import annotations
 
 import enum
-import itertools
 
 import msgspec
 
+from regions.records.members import ConfigId, Member, Storage, check_members
 from regions.records.replica_key import replica_key
 from regions.records.schema import Schema
 
@@ -123,6 +123,11 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str = ""
     #: The highest format that its build knows (`regions/records/formats.py`); 0: a build that announced none.
     format: int = 0
+    #: True if it takes replicas of tablets; the port on which it talks to other members; free bytes of its disk when
+    #: it registered.
+    tablets: bool = False
+    peer_port: int = 0
+    disk_free: int = 0
 
     @property
     def name(self) -> ServerName:
@@ -176,6 +181,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Epoch of the master that wrote the mark.
     epoch: int = 0
     at_ms: int = 0
+    #: See `TableRecord.newer`.
+    newer: str = ""
 
 
 class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -222,6 +229,16 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     hash_buckets: int = 0
     #: Kind of service that opens its regions (`regions/records/kinds.py`); "": a build that knew of none.
     kind: str = ""
+    #: Where its rows lie. Records of builds that knew no tablets have no such field: their rows are shared.
+    storage: Storage = Storage.SHARED
+    #: Fields that a newer build has written and this one does not know, as JSON. They stay in the znode when this build
+    #: rewrites the record (`regions/records/znodes.py`); no znode has a field of this name.
+    newer: str = ""
+
+    @property
+    def is_tablet(self) -> bool:
+        """Return True if each region of the table is a Raft group on its members' own disks."""
+        return self.storage is Storage.TABLET
 
 
 class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -266,7 +283,12 @@ class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/regions/<table_id>/<region_id>`: key range, and where each replica is open."""
+    """Value of `/regions/<table_id>/<region_id>`: key range, and where each replica is open.
+
+    A tablet's record names its members instead of the places where replicas are open: a restarted server is the same
+    member, so nothing is written. The members are a copy of what the leader has reported, and decide nothing in the
+    Raft group.
+    """
 
     table_id: str
     region_id: str
@@ -275,7 +297,6 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     size_bytes: int = 0
     state: TabletState = TabletState.RUNNING
     replicas: tuple[ReplicaLocation, ...] = ()
-    config_id: int = 0
     #: An operator wants this region closed, whatever becomes of its table; persisted, so it rides over failover.
     unassigned: bool = False
     #: Buckets of its table, for servers: they refuse keys that were put into another bucket than their own.
@@ -283,6 +304,45 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The region that could not be created and whose range this one has now, and how often that has happened (DD-03).
     replaces: str = ""
     generation: int = 0
+    #: Of a tablet: the members of its latest committed configuration that the master knows, and the id of that
+    #: configuration; before any leader has reported, the members that were chosen, and id 0.0.
+    members: tuple[Member, ...] = ()
+    config_term: int = 0
+    config_index: int = 0
+    #: Number of the member that leads, and its term. A hint that is written late; 0: not known.
+    leader: int = 0
+    leader_term: int = 0
+    #: Number of the next member. Every write that gives a number raises it. 0: the region is no tablet.
+    next_number: int = 0
+    #: See `TableRecord.newer`.
+    newer: str = ""
+
+    def __post_init__(self) -> None:
+        if self.members:
+            check_members(self.members, self.next_number)
+
+    @property
+    def config_id(self) -> ConfigId:
+        """The id of the configuration that `members` are."""
+        return ConfigId(self.config_term, self.config_index)
+
+    @property
+    def is_tablet(self) -> bool:
+        """Return True if the region is a Raft group on its members' own disks."""
+        return self.next_number > 0
+
+    def member(self, number: int) -> Member | None:
+        """Return the member of that number, None if the configuration has none."""
+        return next((one for one in self.members if one.number == number), None)
+
+    def with_configuration(self, config_id: ConfigId, members: tuple[Member, ...]) -> RegionRecord:
+        """Return this record with a committed configuration, or this very record if it knows that one or a later one.
+
+        Raise ValueError for members that no configuration can have, or whose number was never given.
+        """
+        if config_id <= self.config_id:
+            return self
+        return msgspec.structs.replace(self, members=members, config_term=config_id.term, config_index=config_id.index)
 
     @property
     def is_replaced(self) -> bool:
@@ -494,46 +554,6 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     engine: str = ""
 
 
-class RegionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One region of a table to be created."""
-
-    start_key: str = ""
-    end_key: str = ""
-    size_bytes: int = 0
-
-
-def split_ranges(splits: list[str]) -> list[RegionSpec]:
-    """Key ranges that cover everything, cut at `splits`.
-
-    Raises:
-        ValueError: an empty split key, or keys that are not strictly increasing.
-    """
-    if any(not key for key in splits):
-        raise ValueError("a split key must not be empty")
-    for left, right in itertools.pairwise(splits):
-        if left >= right:
-            raise ValueError(f"split keys must increase strictly: {right!r} comes after {left!r}")
-    bounds = ["", *splits, ""]
-    return [RegionSpec(start, end) for start, end in itertools.pairwise(bounds)]
-
-
-def check_ranges(specs: list[RegionSpec]) -> None:
-    """Refuse regions that leave a gap, overlap, or do not cover the whole key space.
-
-    Raises:
-        ValueError: with the first offending pair.
-    """
-    if not specs:
-        raise ValueError("a table needs at least one region")
-    if specs[0].start_key != "" or specs[-1].end_key != "":
-        raise ValueError("regions must cover the whole key space: the first start and the last end are empty")
-    for left, right in itertools.pairwise(specs):
-        if left.end_key != right.start_key or left.end_key == "" or left.start_key >= left.end_key:
-            raise ValueError(f"region [{left.start_key!r}, {left.end_key!r}) is not followed by {right.start_key!r}")
-    if len(specs) > 1 and specs[-1].start_key == "":
-        raise ValueError("the last region starts without a bound")
-
-
 __all__ = [
     "ActiveRecord",
     "BalanceMove",
@@ -551,7 +571,6 @@ __all__ = [
     "PlanRecord",
     "PlanState",
     "RegionRecord",
-    "RegionSpec",
     "RegionState",
     "ReplicaLocation",
     "RequestRecord",
@@ -564,6 +583,4 @@ __all__ = [
     "TabletState",
     "TransitionRecord",
     "WorkOrigin",
-    "check_ranges",
-    "split_ranges",
 ]

@@ -12,16 +12,57 @@ knows nothing of the table's buckets must not leave rows where nobody looks for 
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from regions.records.model import RegionSpec, split_ranges
+import msgspec
 
 BUCKETS_MIN: Final = 2
 BUCKETS_MAX: Final = 4096
 #: What a placed key is longer than its key.
 PREFIX_BYTES: Final = 5
+
+
+class RegionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One region of a table to be created."""
+
+    start_key: str = ""
+    end_key: str = ""
+    size_bytes: int = 0
+
+
+def split_ranges(splits: list[str]) -> list[RegionSpec]:
+    """Key ranges that cover everything, cut at `splits`.
+
+    Raises:
+        ValueError: an empty split key, or keys that are not strictly increasing.
+    """
+    if any(not key for key in splits):
+        raise ValueError("a split key must not be empty")
+    for left, right in itertools.pairwise(splits):
+        if left >= right:
+            raise ValueError(f"split keys must increase strictly: {right!r} comes after {left!r}")
+    bounds = ["", *splits, ""]
+    return [RegionSpec(start, end) for start, end in itertools.pairwise(bounds)]
+
+
+def check_ranges(specs: list[RegionSpec]) -> None:
+    """Refuse regions that leave a gap, overlap, or do not cover the whole key space.
+
+    Raises:
+        ValueError: with the first offending pair.
+    """
+    if not specs:
+        raise ValueError("a table needs at least one region")
+    if specs[0].start_key != "" or specs[-1].end_key != "":
+        raise ValueError("regions must cover the whole key space: the first start and the last end are empty")
+    for left, right in itertools.pairwise(specs):
+        if left.end_key != right.start_key or left.end_key == "" or left.start_key >= left.end_key:
+            raise ValueError(f"region [{left.start_key!r}, {left.end_key!r}) is not followed by {right.start_key!r}")
+    if len(specs) > 1 and specs[-1].start_key == "":
+        raise ValueError("the last region starts without a bound")
 
 
 def bucket_of(key: str, buckets: int) -> int:

@@ -84,8 +84,13 @@ class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """The value of a record's znode."""
-    return _encoder.encode(record)
+    """Return the value of a record's znode, with the fields of a newer build that the record was read with."""
+    newer = getattr(record, "newer", "")
+    if not newer:
+        return _encoder.encode(record)
+    own = msgspec.to_builtins(record)
+    del own["newer"]
+    return _encoder.encode({**msgspec.json.decode(newer), **own})
 
 
 def _decode(decoder: msgspec.json.Decoder[T], data: bytes, path: str) -> T:
@@ -96,9 +101,28 @@ def _decode(decoder: msgspec.json.Decoder[T], data: bytes, path: str) -> T:
         raise CorruptZnode(path, str(error)) from error
 
 
+R = TypeVar("R", ClusterRecord, TableRecord, RegionRecord)
+
+
+def _decode_keeping(decoder: msgspec.json.Decoder[R], data: bytes, path: str) -> R:
+    """Decode a record that masters of several builds rewrite, and keep the fields that this build does not know.
+
+    A value that this build would write byte for byte has no other fields, so of the usual record nothing is decoded
+    twice. Fields inside of a part of the record (a location, say) are not kept.
+    """
+    record = _decode(decoder, data, path)
+    if record.newer:
+        raise CorruptZnode(path, "has a field `newer`, which no build writes")
+    if _encoder.encode(record) == data:
+        return record
+    known = record.__struct_encode_fields__
+    newer = {name: value for name, value in msgspec.json.decode(data).items() if name not in known}
+    return msgspec.structs.replace(record, newer=_encoder.encode(newer).decode()) if newer else record
+
+
 def decode_cluster(data: bytes, path: str = "/cluster") -> ClusterRecord:
     """Raises CorruptZnode, as all decoders here."""
-    return _decode(_cluster, data, path)
+    return _decode_keeping(_cluster, data, path)
 
 
 def decode_epoch(data: bytes, path: str = "/epoch") -> EpochRecord:
@@ -130,12 +154,12 @@ def decode_name(data: bytes, path: str = "/names") -> str:
 
 def decode_table(data: bytes, path: str = "/tables") -> TableRecord:
     """Value of /tables/<table_id>."""
-    return _decode(_table, data, path)
+    return _decode_keeping(_table, data, path)
 
 
 def decode_region(data: bytes, path: str = "/regions") -> RegionRecord:
     """Value of /regions/<table_id>/<region_id>."""
-    return _decode(_region, data, path)
+    return _decode_keeping(_region, data, path)
 
 
 def decode_transition(data: bytes, path: str = "/unassigned") -> TransitionRecord:

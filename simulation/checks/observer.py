@@ -23,7 +23,6 @@ from regions.records.model import (
     Incarnation,
     PlanRecord,
     RegionRecord,
-    RegionSpec,
     RegionState,
     ServerRecord,
     TableIntent,
@@ -31,8 +30,8 @@ from regions.records.model import (
     TableState,
     TabletState,
     TransitionRecord,
-    check_ranges,
 )
+from regions.records.partitioning import RegionSpec, check_ranges
 from regions.records.replica_key import replica_key
 from regions.records.znodes import (
     Layout,

@@ -12,15 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from regions.messages import HostedReplica
-from regions.records.model import (
-    RegionRecord,
-    RegionSpec,
-    TableIntent,
-    TableRecord,
-    TableState,
-    TabletState,
-    check_ranges,
-)
+from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState, TabletState
+from regions.records.partitioning import RegionSpec, check_ranges
 from regions.records.replica_key import parse_replica_key, replica_key
 from regions.records.schema import Schema
 from simulation.ddl_stress.model import Ledger, Life, form_of, names_of

@@ -9,15 +9,8 @@ import msgspec
 from regions import messages as ms
 from regions.messages import HostedReplica
 from regions.messages.ddl import AlterTable, CreateTable, DeleteTable
-from regions.records.model import (
-    Incarnation,
-    RegionRecord,
-    ReplicaLocation,
-    TableRecord,
-    TableState,
-    TabletState,
-    split_ranges,
-)
+from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TableRecord, TableState, TabletState
+from regions.records.partitioning import split_ranges
 from regions.records.schema import Schema, create, evolve
 from simulation.ddl_stress.catalog_snapshot import RestingCluster
 from simulation.ddl_stress.model import Ledger

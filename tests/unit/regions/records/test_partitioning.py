@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regions.records import partitioning as parts
-from regions.records.model import RegionRecord, check_ranges
+from regions.records.model import RegionRecord
+from regions.records.partitioning import check_ranges
 
 keys = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 

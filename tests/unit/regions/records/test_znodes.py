@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regions.records.model import (
-    Incarnation,
-    RegionRecord,
-    RegionSpec,
-    RegionState,
-    ReplicaLocation,
-    TransitionRecord,
-    check_ranges,
-    split_ranges,
-)
+from regions.records.model import Incarnation, RegionRecord, RegionState, ReplicaLocation, TransitionRecord
+from regions.records.partitioning import RegionSpec, check_ranges, split_ranges
 from regions.records.znodes import (
     SHARDS,
     CorruptZnode,
