@@ -32,7 +32,7 @@ from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.records.model import RegionState, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_transition, encode
-from regions.transitions.states import Actor, check
+from regions.transitions.states import RESTS_ON_MEMBERS, Actor, IllegalStep, check
 
 log = Logger()
 
@@ -88,6 +88,16 @@ def _checks(batch: list[_Item]) -> list[tuple[str, int]]:
     return list(dict.fromkeys(item.check for item in batch if item.check is not None))
 
 
+def _check_members(effect: Write) -> None:
+    """Raise InvalidTransition for a step that rests on a record which has the member, or names no record."""
+    if effect.cause not in RESTS_ON_MEMBERS:
+        return
+    number = effect.record.replica if isinstance(effect, fx.WriteOffline) else effect.replica
+    if effect.without_member is None or effect.without_member[0].member(number) is not None:
+        after = RegionState.OFFLINE if isinstance(effect, fx.WriteOffline) else None
+        raise IllegalStep(Actor.MASTER, effect.before, after, effect.cause, f"member {effect.key}")
+
+
 class TransitionWriter:
     """Carries out WriteOffline and DeleteTransition.
 
@@ -125,9 +135,10 @@ class TransitionWriter:
         return not self._waiting and not self._again and not self._unknown and self._in_flight == 0
 
     def put(self, effect: Write) -> None:
-        """Queue a write. Raises InvalidTransition for a step that is not in the table."""
+        """Queue a write. Raise InvalidTransition for a step that is not in the table."""
         after = effect.record.state if isinstance(effect, fx.WriteOffline) else None
         check(Actor.MASTER, effect.before, after, effect.cause, subject=effect.key)
+        _check_members(effect)
         self._waiting.append(_Item(effect, self._ops(effect)))
 
     def flush(self) -> None:
@@ -160,12 +171,19 @@ class TransitionWriter:
             data = encode(record)
             if effect.before is None:
                 return [Create(path, data)]
-            return [SetData(path, data, effect.version)]
+            return [SetData(path, data, effect.version), *self._without_member(effect)]
         ops: list[WriteOp] = [Delete(self._layout.transition(effect.region_id, effect.replica), effect.version)]
         if effect.region is not None:
             path = self._layout.region(effect.region.table_id, effect.region_id)
             ops.append(SetData(path, encode(effect.region), effect.region_version))
-        return ops
+        return [*ops, *self._without_member(effect)]
+
+    def _without_member(self, effect: Write) -> list[WriteOp]:
+        """Return the check of the record that a step rests on, if its cause rests on one."""
+        if effect.without_member is None:
+            return []
+        record, version = effect.without_member
+        return [Check(self._layout.region(record.table_id, record.region_id), version)]
 
     def _next_batch(self) -> list[_Item]:
         """The next run of items; empty when a part of a batch had better wait for company."""

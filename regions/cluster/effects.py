@@ -42,6 +42,8 @@ class WriteOffline(Caused):
     `table_check` (table id, version) goes into the same multi: a region of a table that was removed or disabled
     meanwhile gets no destination.
     `former` is the transition as it was read at `version`; its steps go into the history with this one.
+    `without_member` is the region's record, with its version, for a step that is legal only because the record does not
+    have the member (`regions.transitions.states.RESTS_ON_MEMBERS`); the multi checks the version.
     """
 
     key: str
@@ -51,14 +53,15 @@ class WriteOffline(Caused):
     cause: Cause
     table_check: tuple[str, int] | None = None
     former: TransitionRecord | None = None
+    without_member: tuple[RegionRecord, int] | None = None
 
 
 class DeleteTransition(Caused):
     """Delete the transition at `version`.
 
     `table_check` (table id, version) goes into the same multi when the legality hangs on the table's intent (X3);
-    `region` and `region_version`, when set, is the catalogue record to be written in the same multi. `former` as in
-    `WriteOffline`.
+    `region` and `region_version`, when set, is the catalogue record to be written in the same multi. `former` and
+    `without_member` as in `WriteOffline`.
     """
 
     key: str
@@ -71,6 +74,7 @@ class DeleteTransition(Caused):
     region: RegionRecord | None = None
     region_version: int = -1
     former: TransitionRecord | None = None
+    without_member: tuple[RegionRecord, int] | None = None
 
 
 class SendOpen(Caused):

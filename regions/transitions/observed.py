@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from regions.records.model import Intent, RegionState, TransitionRecord
-from regions.transitions.states import STEPS, Actor, Cause
+from regions.transitions.states import RESTS_ON_MEMBERS, STEPS, Actor, Cause
 
 #: Ways between two sights that are looked for: a second one means that the unseen steps cannot be told.
 _WAYS_MAX: Final = 2
@@ -33,7 +33,7 @@ _Table = dict[str, set[str]]
 _Without = frozenset[Cause]
 #: Outside of a cluster startup; and there, of a region that is to be open.
 _NO_WIPE: Final[_Without] = frozenset({Cause.STARTUP_WIPE})
-_USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN, Cause.REPLACED})
+_USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN, Cause.REPLACED}) | RESTS_ON_MEMBERS
 #: Answers that are kept: every cluster's transitions ask the same few questions hundreds of times a second.
 _ANSWERS_MAX: Final = 4_096
 
@@ -88,7 +88,7 @@ class History:
         self._known: dict[str, _Known] = {}
         self._unlikely: _Without = frozenset() if wipe_allowed else _NO_WIPE
         #: Without the steps of a table that is being disabled: what a region that is to be open does.
-        self._unusual: _Without = self._unlikely | {Cause.DO_NOT_REOPEN, Cause.REPLACED}
+        self._unusual: _Without = self._unlikely | {Cause.DO_NOT_REOPEN, Cause.REPLACED} | RESTS_ON_MEMBERS
 
     @property
     def in_transition(self) -> list[str]:

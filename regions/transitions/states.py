@@ -44,6 +44,8 @@ class Cause(enum.StrEnum):
     PROGRESS = "progress"
     OPEN_DONE = "open done"
     DAMAGED = "damaged"  #: closed because its rows are damaged: parked
+    ABANDONED = "abandoned"  #: of a tablet: its configuration does not have the member, which was to be added
+    NOT_A_MEMBER = "not a member"  #: of a tablet: its configuration does not have the member any more
 
 
 class Step(NamedTuple):
@@ -86,6 +88,9 @@ STEPS: Final[tuple[Step, ...]] = (
     Step("X3 ED-01",    _M,   _CLOSED,  None,     Cause.DO_NOT_REOPEN,  "with a check of the persisted intent"),
     Step("X3",          _M,   _OFFLINE, None,     Cause.DO_NOT_REOPEN,  "disabled before anybody began to open"),
     Step("DD-03",       _M,   _OFFLINE, None,     Cause.REPLACED,       "never opened in time; same multi replaces it"),
+    Step("FW-07",       _M,   _OPENING, _OFFLINE, Cause.ABANDONED,      "the tablet's leader has removed the newcomer"),
+    Step("FW-07",       _M,   _OFFLINE, None,     Cause.ABANDONED,      "the newcomer is wanted no more"),
+    Step("FN-03 FW-09", _M,   _CLOSED,  None,     Cause.NOT_A_MEMBER,   "a removed replica is closed"),
     Step("RT-04 RT-25", _M,   _OFFLINE, None,     Cause.STARTUP_WIPE,   "cluster startup, before any assignment"),
     Step("RT-04 RT-25", _M,   _OPENING, None,     Cause.STARTUP_WIPE,   "cluster startup, before any assignment"),
     Step("RT-04 RT-25", _M,   _OPENED,  None,     Cause.STARTUP_WIPE,   "cluster startup, before any assignment"),
@@ -98,6 +103,10 @@ STEPS: Final[tuple[Step, ...]] = (
     Step("RT-18 RT-29", _S,   _OPENING, _OPENED,  Cause.OPEN_DONE,      "open; same multi writes the location"),
 )
 # fmt: on
+
+#: Causes that hold only for a number which the tablet's configuration does not have. The multi that takes such a step
+#: checks the region's record, whose members must not have the number.
+RESTS_ON_MEMBERS: Final = frozenset({Cause.ABANDONED, Cause.NOT_A_MEMBER})
 
 _LEGAL: Final = frozenset((step.actor, step.before, step.after) for step in STEPS)
 _LEGAL_BECAUSE: Final = frozenset((step.actor, step.before, step.after, step.cause) for step in STEPS)

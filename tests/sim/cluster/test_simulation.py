@@ -129,8 +129,12 @@ def _servers_do_not_begin(world: SimulatedCluster) -> None:
 
 
 #: Rows that no run takes: rows of regions are not simulated, nor builds that do not know of kinds of servers. Tests of
-#: both: tests/unit/regions/assign/test_assigner_faults.py, tests/unit/regionserver/replica/test_host.py.
+#: both: tests/unit/regions/assign/test_assigner_faults.py, tests/unit/regionserver/replica/test_host.py. Configurations
+#: of tablets do not change yet: tests/unit/master/assignment/test_races.py.
 NOT_SIMULATED: Final = {
+    ("master", "OPENING", "OFFLINE", Cause.ABANDONED.value),
+    ("master", "OFFLINE", "", Cause.ABANDONED.value),
+    ("master", "CLOSED", "", Cause.NOT_A_MEMBER.value),
     ("master", "CLOSED", "OFFLINE", Cause.DAMAGED.value),
     ("master", "OFFLINE", "OFFLINE", Cause.OPEN_FAILED.value),
 }

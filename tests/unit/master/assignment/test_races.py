@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from twisted.internet.testing import MemoryReactorClock
 
@@ -15,9 +16,10 @@ from master.assignment.transitions import TransitionWriter
 from master.leadership.fence import Fence
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.records.model import Incarnation, RegionState, TransitionRecord
+from regions.records.members import Member
+from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
 from regions.records.znodes import Layout, decode_transition, encode
-from regions.transitions.states import STEPS, Actor, Step
+from regions.transitions.states import RESTS_ON_MEMBERS, STEPS, Actor, Cause, IllegalStep, Step
 from regionserver.replica.effects import WriteStep
 from regionserver.replica.step_writer import StepWriter
 from tests.unit.master.fake_store import FakeStore
@@ -25,6 +27,9 @@ from tests.unit.master.fake_store import FakeStore
 LAYOUT = Layout("/rk")
 VERSION = 3
 PATH = LAYOUT.transition("r1", 0)
+#: A tablet whose configuration does not have the replica that is in transition.
+REGION = RegionRecord("t", "r1", members=(Member(2, "b"), Member(3, "c")), next_number=4)
+REGION_VERSION = 7
 
 
 class Race:
@@ -35,6 +40,7 @@ class Race:
         for path in LAYOUT.parents():
             self.store.put(path)
         self.store.put(LAYOUT.epoch, b"", 4)
+        self.store.put(LAYOUT.region("t", "r1"), encode(REGION), REGION_VERSION)
         self.clock = MemoryReactorClock()
         if before is not None:
             self.store.put(PATH, encode(TransitionRecord("r1", "t", 0, before)), VERSION)
@@ -79,11 +85,13 @@ class Race:
         store: Any = self.store
         writer = TransitionWriter(Fence(store, LAYOUT, 4), done, lambda: None, lambda failure: failure.raiseException())
         version = -1 if step.before is None else VERSION
+        without = (REGION, REGION_VERSION) if step.cause in RESTS_ON_MEMBERS else None
         if step.after is None:
             assert step.before is not None
-            writer.put(fx.DeleteTransition("r1-0", "r1", 0, step.before, version, step.cause))
+            delete = fx.DeleteTransition("r1-0", "r1", 0, step.before, version, step.cause, without_member=without)
+            writer.put(delete)
         else:
-            writer.put(fx.WriteOffline("r1-0", record, step.before, version, step.cause))
+            writer.put(fx.WriteOffline("r1-0", record, step.before, version, step.cause, without_member=without))
         writer.flush()
 
     def found(self) -> str:
@@ -116,3 +124,28 @@ def test_one_of_all_steps_that_may_follow_wins(before: RegionState | None) -> No
         race.enter("b", second)
         race.store.answer()
         assert (race.won, race.lost) == (["a"], ["b"]), (first, second)
+
+
+@pytest.mark.parametrize("step", [one for one in STEPS if one.cause in RESTS_ON_MEMBERS], ids=lambda one: one.cause)
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_a_step_that_rests_on_the_members_checks_the_record(step: Step, is_stale: bool) -> None:
+    """A configuration that came meanwhile may have the member: the step is refused as a whole."""
+    race = Race(step.before)
+    race.enter("a", step)
+    if is_stale:
+        race.store.put(LAYOUT.region("t", "r1"), encode(REGION), REGION_VERSION + 1)
+    race.store.answer()
+    assert (race.won, race.lost) == (([], ["a"]) if is_stale else (["a"], []))
+
+
+@pytest.mark.parametrize("without", [None, (msgspec.structs.replace(REGION, members=(Member(1, "a"),)), 7)])
+def test_no_step_takes_a_member_for_none(without: tuple[RegionRecord, int] | None) -> None:
+    """Nothing is written for a step that names no record, or a record that has the member."""
+    race = Race(RegionState.CLOSED)
+    store: Any = race.store
+    writer = TransitionWriter(Fence(store, LAYOUT, 4), lambda *_: None, lambda: None, lambda _: None)
+    cause = Cause.NOT_A_MEMBER
+    effect = fx.DeleteTransition("r1-1", "r1", 1, RegionState.CLOSED, 3, cause, without_member=without)
+    with pytest.raises(IllegalStep, match="r1-1"):
+        writer.put(effect)
+    assert writer.is_idle

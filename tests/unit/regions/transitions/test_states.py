@@ -45,6 +45,8 @@ def test_deleting_needs_its_cause() -> None:
         assert is_legal(Actor.MASTER, state, None, Cause.DO_NOT_REOPEN) is (state in (CLOSED, OFFLINE))
         assert is_legal(Actor.MASTER, state, None, Cause.STARTUP_WIPE)
         assert not is_legal(Actor.SERVER, state, None)
+        assert is_legal(Actor.MASTER, state, None, Cause.ABANDONED) is (state is OFFLINE)
+        assert is_legal(Actor.MASTER, state, None, Cause.NOT_A_MEMBER) is (state is CLOSED)
 
 
 def test_closing_is_only_created() -> None:
