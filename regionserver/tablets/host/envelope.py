@@ -1,0 +1,365 @@
+"""Frames between the tablet hosts of two servers: bytes in, values out. Pure.
+
+    frame      := version:u8 kind:u8 cluster:text sender:text start_code:u64 recipient:text body
+    TURN body  := count:u32 item*                       what one turn of the sender has for the recipient
+    item       := ENVELOPE tablet:text message  |  REFUSAL tablet:text refusal
+    BEAT body  := number:u64 disk_answers:u8 count:u32 row*
+    row        := tablet:text kind:u8 6 x u64           a heartbeat, or the answer to one
+    message    := kind:u8 flags:u8 8 x u64 count:u32 entry*
+    entry      := term:u64 kind:u8 length:u32 data      indexes follow from prev_index
+    refusal    := word:u8 from:u64 to:u64 term:u64 last_index:u64 last_term:u64 progress:u64
+    text       := length:u8 UTF-8
+
+All numbers are big-endian and below NUMBER_MAX. The frame names cluster, sender and recipient once for all its items.
+An item names the tablet and the member numbers of both replicas: `src` and `dst` of the Raft message. The decoder
+accepts exactly what the encoder writes. Anything else raises RemoteProtocolError: the caller closes the link, and
+nothing has changed.
+
+SNAPSHOT messages are not encoded: a replica that needs one is copied by other means.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from coord.errors import RemoteProtocolError
+from coord.raft.bounds import NUMBER_MAX
+from coord.raft.messages import (
+    APPEND,
+    APPEND_RESP,
+    HEARTBEAT,
+    HEARTBEAT_RESP,
+    LEVEL,
+    PRE_VOTE,
+    PRE_VOTE_RESP,
+    READ_INDEX_RESP,
+    SNAPSHOT,
+    VOTE_RESP,
+    Entry,
+    Message,
+)
+from regionserver.tablets.host.words import Word
+
+FRAME_VERSION: Final = 1
+#: Kinds of frames.
+TURN: Final = 1
+BEAT: Final = 2
+#: Kinds of items in a TURN frame.
+ENVELOPE: Final = 1
+REFUSAL: Final = 2
+
+#: A frame is closed at this size. An append carries up to 1 MiB of entries, or one entry of PAYLOAD_BYTES_MAX.
+FRAME_BYTES: Final = 4 << 20
+#: The largest payload of one client request: 16 MiB may be in flight per tablet, and one request must leave room.
+PAYLOAD_BYTES_MAX: Final = 8 << 20
+#: A longer frame is refused before it is read: FRAME_BYTES, one more append at its limit, and the headers.
+FRAME_BYTES_MAX: Final = FRAME_BYTES + PAYLOAD_BYTES_MAX + (1 << 20)
+#: Heartbeats in one BEAT frame; a server with more awake tablets sends several frames.
+ROWS_MAX: Final = 10_000
+#: Cluster ids, uuids and tablet ids are short names.
+TEXT_BYTES_MAX: Final = 255
+
+_HEAD: Final = struct.Struct(">BB")
+_U64: Final = struct.Struct(">Q")
+_COUNT: Final = struct.Struct(">I")
+_BEAT: Final = struct.Struct(">QBI")
+_MESSAGE: Final = struct.Struct(">BBQQQQQQQQI")
+_ENTRY: Final = struct.Struct(">QBI")
+_ROW: Final = struct.Struct(">BQQQQQQ")
+_REFUSAL: Final = struct.Struct(">BQQQQQQ")
+_GRANTED: Final = 1
+#: Answers carry the memory of the voter in the place of the commit index, as in the store's frames.
+_ANSWERS: Final = (PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP, HEARTBEAT_RESP)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Sender and recipient of a frame: servers, not replicas."""
+
+    cluster: str
+    sender: str
+    #: Start code of the sender: another one is another process, so the former process is gone.
+    start_code: int
+    recipient: str
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A Raft message between two replicas of a tablet. `message.src` and `message.dst` are member numbers."""
+
+    tablet: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer of a server whose replica cannot process a message (docs/tablets.md, What a server answers)."""
+
+    tablet: str
+    word: Word
+    #: Number of the replica that refuses, 0 if there is none; and the number that sent the message.
+    src: int
+    dst: int
+    term: int = 0
+    last_index: int = 0
+    last_term: int = 0
+    #: Bytes received by a copy that is under way.
+    progress: int = 0
+
+
+Item = Envelope | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFrame:
+    """What one turn of the sender has for the recipient."""
+
+    header: Header
+    items: list[Item]
+
+
+@dataclass(frozen=True, slots=True)
+class BeatFrame:
+    """Proof that the sender's process lives, with the heartbeats of its awake tablets."""
+
+    header: Header
+    #: Rises with each BEAT of a start, so a repeated one proves nothing.
+    number: int
+    #: False while a write to the sender's log takes longer than it may.
+    disk_answers: bool
+    #: Of kind HEARTBEAT or HEARTBEAT_RESP.
+    heartbeats: list[Envelope]
+
+
+def encode_turn(header: Header, items: list[Item]) -> list[bytes]:
+    """Return the frames that carry `items`: one, or several if they exceed FRAME_BYTES."""
+    frames: list[bytes] = []
+    head = _head(header, TURN)
+    parts: list[bytes] = []
+    size = count = 0
+    for item in items:
+        encoded = _encode_item(item)
+        if parts and size + len(encoded) > FRAME_BYTES:
+            frames.append(head + _COUNT.pack(count) + b"".join(parts))
+            parts = []
+            size = count = 0
+        parts.append(encoded)
+        size += len(encoded)
+        count += 1
+    frames.append(head + _COUNT.pack(count) + b"".join(parts))
+    return frames
+
+
+def encode_beat(header: Header, number: int, *, disk_answers: bool, heartbeats: list[Envelope]) -> list[bytes]:
+    """Return the frames of one BEAT: one, or several with the same number for more than ROWS_MAX heartbeats."""
+    head = _head(header, BEAT)
+    frames: list[bytes] = []
+    for first in range(0, max(1, len(heartbeats)), ROWS_MAX):
+        rows = heartbeats[first : first + ROWS_MAX]
+        parts = [head, _BEAT.pack(number, disk_answers, len(rows))]
+        for row in rows:
+            parts += (_text(row.tablet), _encode_row(row.message))
+        frames.append(b"".join(parts))
+    return frames
+
+
+def decode_frame(data: bytes) -> TurnFrame | BeatFrame:
+    """Return the content of a frame. Raises RemoteProtocolError."""
+    if len(data) > FRAME_BYTES_MAX:
+        raise RemoteProtocolError(f"frame of {len(data)} bytes between tablet hosts, allowed are {FRAME_BYTES_MAX}")
+    try:
+        return _decode_frame(data)
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
+        raise RemoteProtocolError(f"a frame of {len(data)} bytes between tablet hosts is cut short: {error}") from error
+
+
+def _decode_frame(data: bytes) -> TurnFrame | BeatFrame:
+    version, kind = _HEAD.unpack_from(data, 0)
+    if version != FRAME_VERSION or kind not in (TURN, BEAT):
+        raise RemoteProtocolError(f"frame of version {version} and kind {kind} between tablet hosts")
+    cluster, at = _read_text(data, 2)
+    sender, at = _read_text(data, at)
+    start_code = _number(_U64.unpack_from(data, at)[0])
+    recipient, at = _read_text(data, at + 8)
+    header = Header(cluster, sender, start_code, recipient)
+    frame: TurnFrame | BeatFrame
+    if kind == TURN:
+        items, at = _decode_items(data, at)
+        frame = TurnFrame(header, items)
+    else:
+        number, answers, count = _BEAT.unpack_from(data, at)
+        if answers > 1 or count > ROWS_MAX:
+            raise RemoteProtocolError(f"a BEAT with {count} heartbeats, and {answers} for whether the disk answers")
+        at += _BEAT.size
+        rows: list[Envelope] = []
+        for _ in range(count):
+            row, at = _decode_row(data, at)
+            rows.append(row)
+        frame = BeatFrame(header, _number(number), bool(answers), rows)
+    if at != len(data):
+        raise RemoteProtocolError(f"{len(data) - at} bytes follow the last item of a frame")
+    return frame
+
+
+def _decode_items(data: bytes, at: int) -> tuple[list[Item], int]:
+    (count,) = _COUNT.unpack_from(data, at)
+    at += _COUNT.size
+    items: list[Item] = []
+    for _ in range(count):
+        kind = data[at]
+        tablet, at = _read_text(data, at + 1)
+        if kind == ENVELOPE:
+            message, at = _decode_message(data, at)
+            items.append(Envelope(tablet, message))
+        elif kind == REFUSAL:
+            refusal, at = _decode_refusal(tablet, data, at)
+            items.append(refusal)
+        else:
+            raise RemoteProtocolError(f"an item of unknown kind {kind}")
+    return items, at
+
+
+def _encode_item(item: Item) -> bytes:
+    if isinstance(item, Envelope):
+        return b"".join((b"\x01", _text(item.tablet), *_message_parts(item.message)))
+    return b"".join(
+        (
+            b"\x02",
+            _text(item.tablet),
+            _REFUSAL.pack(item.word, item.src, item.dst, item.term, item.last_index, item.last_term, item.progress),
+        )
+    )
+
+
+def _decode_refusal(tablet: str, data: bytes, at: int) -> tuple[Refusal, int]:
+    word, *numbers = _REFUSAL.unpack_from(data, at)
+    for number in numbers:
+        _number(number)
+    try:
+        return Refusal(tablet, Word(word), *numbers), at + _REFUSAL.size
+    except ValueError as error:
+        raise RemoteProtocolError(f"a refusal with the unknown word {word}") from error
+
+
+# --- Raft messages ----------------------------------------------------------------------------------------------------
+
+
+def _message_parts(m: Message) -> list[bytes]:
+    assert m.kind != SNAPSHOT, f"a snapshot at {m.snapshot and m.snapshot.index} for {m.dst} in an envelope"
+    entries = m.entries or []
+    parts = [
+        _MESSAGE.pack(
+            m.kind,
+            _GRANTED if m.granted else 0,
+            m.src,
+            m.dst,
+            m.term,
+            m.prev_index,
+            m.prev_term,
+            m.memory if m.kind in _ANSWERS else m.commit,
+            m.match_index,
+            m.context,
+            len(entries),
+        )
+    ]
+    for entry in entries:
+        parts += (_ENTRY.pack(entry.term, entry.kind, len(entry.data)), entry.data)
+    return parts
+
+
+def _decode_message(data: bytes, at: int) -> tuple[Message, int]:
+    kind, flags, src, dst, term, prev_index, prev_term, commit, match, context, count = _MESSAGE.unpack_from(data, at)
+    if not PRE_VOTE <= kind <= READ_INDEX_RESP or kind == SNAPSHOT or flags > _GRANTED:
+        raise RemoteProtocolError(f"a Raft message of kind {kind} with flags {flags} in an envelope")
+    _members(src, dst)
+    # NUMBER_MAX is a power of two, so one comparison of all bits checks every number.
+    _number(term | prev_index | prev_term | commit | match | context)
+    if count and kind != APPEND:
+        raise RemoteProtocolError(f"{count} entries in a Raft message of kind {kind}")
+    at += _MESSAGE.size
+    entries: list[Entry] = []
+    for offset in range(count):
+        entry, at = _decode_entry(data, at, prev_index + 1 + offset)
+        entries.append(entry)
+    m = Message(kind, src, dst, term, prev_index, prev_term, 0, match, bool(flags), context, entries or None)
+    _set_commit(m, commit)
+    return m, at
+
+
+def _decode_entry(data: bytes, at: int, index: int) -> tuple[Entry, int]:
+    term, kind, length = _ENTRY.unpack_from(data, at)
+    at += _ENTRY.size
+    if kind >= LEVEL or length > PAYLOAD_BYTES_MAX or at + length > len(data):
+        raise RemoteProtocolError(f"entry {index} of kind {kind} and {length} bytes does not fit its frame or limit")
+    return Entry(_number(term), _number(index), kind, data[at : at + length]), at + length
+
+
+def _set_commit(m: Message, value: int) -> None:
+    if m.kind in _ANSWERS:
+        m.memory = value
+    else:
+        m.commit = value
+
+
+def _encode_row(m: Message) -> bytes:
+    """Return a heartbeat or its answer: commit with the term there, or the end of the log with the memory."""
+    if m.kind == HEARTBEAT:
+        return _ROW.pack(m.kind, m.src, m.dst, m.term, m.commit, m.prev_term, m.context)
+    assert m.kind == HEARTBEAT_RESP, f"a message of kind {m.kind} in a BEAT"
+    return _ROW.pack(m.kind, m.src, m.dst, m.term, m.match_index, m.memory, m.context)
+
+
+def _decode_row(data: bytes, at: int) -> tuple[Envelope, int]:
+    tablet, at = _read_text(data, at)
+    kind, src, dst, term, first, second, context = _ROW.unpack_from(data, at)
+    _members(src, dst)
+    _number(term | first | second | context)
+    if kind == HEARTBEAT:
+        m = Message(HEARTBEAT, src, dst, term, prev_term=second, commit=first, context=context)
+    elif kind == HEARTBEAT_RESP:
+        m = Message(HEARTBEAT_RESP, src, dst, term, match_index=first, context=context, memory=second)
+    else:
+        raise RemoteProtocolError(f"a Raft message of kind {kind} in a BEAT")
+    return Envelope(tablet, m), at + _ROW.size
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _head(header: Header, kind: int) -> bytes:
+    return b"".join(
+        (
+            _HEAD.pack(FRAME_VERSION, kind),
+            _text(header.cluster),
+            _text(header.sender),
+            _U64.pack(header.start_code),
+            _text(header.recipient),
+        )
+    )
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    assert len(data) <= TEXT_BYTES_MAX, f"a name of {len(data)} bytes in a frame: {text[:40]}"
+    return len(data).to_bytes(1, "big") + data
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + data[at]
+    if end > len(data):
+        raise RemoteProtocolError("a name is longer than its frame")
+    return data[at + 1 : end].decode(), end
+
+
+def _number(number: int) -> int:
+    if number >= NUMBER_MAX:
+        raise RemoteProtocolError(f"the number {number} in a frame is out of range")
+    return number
+
+
+def _members(src: int, dst: int) -> None:
+    if src == 0 or dst == 0 or src == dst:
+        raise RemoteProtocolError(f"a Raft message from member {src} to member {dst}")
+    _number(src | dst)

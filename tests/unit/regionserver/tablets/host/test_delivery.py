@@ -1,0 +1,61 @@
+"""What a server answers to a message for a replica: one case for each row, and the order of the rows."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from regionserver.tablets.host.delivery import ABSENT, RULES, Arrival, Standing, State, decide
+from regionserver.tablets.host.words import Word
+
+READY = Standing(State.READY, number=3, term=7, last_index=20, last_term=6)
+
+
+def at(state: State) -> Standing:
+    """Return a replica in that state, with the number and term of READY."""
+    return Standing(state, number=3, term=7, last_index=20, last_term=6)
+
+
+CASES: dict[str, tuple[Arrival, Standing, Word | None]] = {
+    "wrong name": (Arrival(False, 3, 7), READY, Word.INVALID_NAME),
+    "no superblock": (Arrival(True, 3, 7), ABSENT, Word.DOES_NOT_EXIST),
+    "number below mine": (Arrival(True, 2, 7), READY, Word.OLD_NUMBER),
+    "number above mine": (Arrival(True, 4, 7), READY, Word.OLDER),
+    "term below mine": (Arrival(True, 3, 6), at(State.FAILED), Word.INVALID_TERM),
+    "deleted": (Arrival(True, 3, 7), at(State.DELETED), Word.DELETED),
+    "copying": (Arrival(True, 3, 7), at(State.COPYING), Word.COPYING),
+    "failed": (Arrival(True, 3, 7), at(State.FAILED), Word.FAILED),
+    "resting": (Arrival(True, 3, 7), at(State.RESTING), Word.RESTING),
+    "ready": (Arrival(True, 3, 7), READY, None),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_each_row_decides_its_case(rule) -> None:
+    arrival, standing, word = CASES[rule.name]
+    assert decide(arrival, standing) is rule
+    assert rule.word is word
+    assert rule.is_answered == (word is not Word.OLD_NUMBER)
+
+
+def test_every_case_is_decided_by_the_first_row_that_holds() -> None:
+    states = [ABSENT, *(at(state) for state in State if state is not State.ABSENT)]
+    for named, number, term, standing in itertools.product((True, False), (2, 3, 4), (6, 7, 8), states):
+        arrival = Arrival(named, number, term)
+        rule = decide(arrival, standing)
+        assert not any(earlier.holds(arrival, standing) for earlier in RULES[: RULES.index(rule)])
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 5])
+def test_another_number_never_reaches_raft(number: int) -> None:
+    """A late message to a former life must not count for the present one, nor the reverse."""
+    assert decide(Arrival(True, number, 99), READY).word is not None
+
+
+def test_what_does_not_exist_is_not_made() -> None:
+    assert decide(Arrival(True, 1, 1), ABSENT).word is Word.DOES_NOT_EXIST
+
+
+def test_a_running_replica_answers_older_terms_itself() -> None:
+    assert decide(Arrival(True, 3, 1), READY).word is None
