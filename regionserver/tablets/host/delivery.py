@@ -39,7 +39,7 @@ _NOT_RUNNING: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaStanding:
     """What a server holds of a tablet: the replica's state, its number, its term and the end of its log."""
 
     state: State
@@ -50,11 +50,11 @@ class Standing:
     progress: int = 0
 
 
-ABSENT: Final = Standing(State.ABSENT)
+ABSENT: Final = ReplicaStanding(State.ABSENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class Delivery:
     """A Raft message at the door of a replica."""
 
     #: The frame names this cluster and this server, and its sender is not another server than the configuration's.
@@ -65,31 +65,31 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DeliveryRule:
     """A row of the table. `word` None: the message goes to Raft."""
 
     name: str
-    holds: Callable[[Arrival, Standing], bool]
+    holds: Callable[[Delivery, ReplicaStanding], bool]
     word: Word | None
     #: False: the message is dropped without an answer.
     is_answered: bool = True
 
 
 RULES: Final = (
-    Rule("wrong name", lambda a, _: not a.is_named_right, Word.INVALID_NAME),
-    Rule("no superblock", lambda _, s: s.state is State.ABSENT, Word.DOES_NOT_EXIST),
+    DeliveryRule("wrong name", lambda a, _: not a.is_named_right, Word.INVALID_NAME),
+    DeliveryRule("no superblock", lambda _, s: s.state is State.ABSENT, Word.DOES_NOT_EXIST),
     # The sender speaks to a former life. An answer would teach it nothing that the configuration does not.
-    Rule("number below mine", lambda a, s: a.number < s.number, Word.OLD_NUMBER, is_answered=False),
-    Rule("number above mine", lambda a, s: a.number > s.number, Word.OLDER),
-    Rule("term below mine", lambda a, s: s.state in _NOT_RUNNING and a.term < s.term, Word.INVALID_TERM),
+    DeliveryRule("number below mine", lambda a, s: a.number < s.number, Word.OLD_NUMBER, is_answered=False),
+    DeliveryRule("number above mine", lambda a, s: a.number > s.number, Word.OLDER),
+    DeliveryRule("term below mine", lambda a, s: s.state in _NOT_RUNNING and a.term < s.term, Word.INVALID_TERM),
     *(
-        Rule(word.name.lower(), lambda _, s, state=state: s.state is state, word)  # type: ignore[misc]
+        DeliveryRule(word.name.lower(), lambda _, s, state=state: s.state is state, word)  # type: ignore[misc]
         for state, word in _NOT_RUNNING.items()
     ),
-    Rule("ready", lambda _, s: s.state is State.READY, None),
+    DeliveryRule("ready", lambda _, s: s.state is State.READY, None),
 )
 
 
-def decide(arrival: Arrival, standing: Standing) -> Rule:
+def decide(arrival: Delivery, standing: ReplicaStanding) -> DeliveryRule:
     """Return the row that decides about a message."""
     return next(rule for rule in RULES if rule.holds(arrival, standing))

@@ -6,28 +6,28 @@ import itertools
 
 import pytest
 
-from regionserver.tablets.host.delivery import ABSENT, RULES, Arrival, Standing, State, decide
+from regionserver.tablets.host.delivery import ABSENT, RULES, Delivery, ReplicaStanding, State, decide
 from regionserver.tablets.host.words import Word
 
-READY = Standing(State.READY, number=3, term=7, last_index=20, last_term=6)
+READY = ReplicaStanding(State.READY, number=3, term=7, last_index=20, last_term=6)
 
 
-def at(state: State) -> Standing:
+def at(state: State) -> ReplicaStanding:
     """Return a replica in that state, with the number and term of READY."""
-    return Standing(state, number=3, term=7, last_index=20, last_term=6)
+    return ReplicaStanding(state, number=3, term=7, last_index=20, last_term=6)
 
 
-CASES: dict[str, tuple[Arrival, Standing, Word | None]] = {
-    "wrong name": (Arrival(False, 3, 7), READY, Word.INVALID_NAME),
-    "no superblock": (Arrival(True, 3, 7), ABSENT, Word.DOES_NOT_EXIST),
-    "number below mine": (Arrival(True, 2, 7), READY, Word.OLD_NUMBER),
-    "number above mine": (Arrival(True, 4, 7), READY, Word.OLDER),
-    "term below mine": (Arrival(True, 3, 6), at(State.FAILED), Word.INVALID_TERM),
-    "deleted": (Arrival(True, 3, 7), at(State.DELETED), Word.DELETED),
-    "copying": (Arrival(True, 3, 7), at(State.COPYING), Word.COPYING),
-    "failed": (Arrival(True, 3, 7), at(State.FAILED), Word.FAILED),
-    "resting": (Arrival(True, 3, 7), at(State.RESTING), Word.RESTING),
-    "ready": (Arrival(True, 3, 7), READY, None),
+CASES: dict[str, tuple[Delivery, ReplicaStanding, Word | None]] = {
+    "wrong name": (Delivery(False, 3, 7), READY, Word.INVALID_NAME),
+    "no superblock": (Delivery(True, 3, 7), ABSENT, Word.DOES_NOT_EXIST),
+    "number below mine": (Delivery(True, 2, 7), READY, Word.OLD_NUMBER),
+    "number above mine": (Delivery(True, 4, 7), READY, Word.OLDER),
+    "term below mine": (Delivery(True, 3, 6), at(State.FAILED), Word.INVALID_TERM),
+    "deleted": (Delivery(True, 3, 7), at(State.DELETED), Word.DELETED),
+    "copying": (Delivery(True, 3, 7), at(State.COPYING), Word.COPYING),
+    "failed": (Delivery(True, 3, 7), at(State.FAILED), Word.FAILED),
+    "resting": (Delivery(True, 3, 7), at(State.RESTING), Word.RESTING),
+    "ready": (Delivery(True, 3, 7), READY, None),
 }
 
 
@@ -42,7 +42,7 @@ def test_each_row_decides_its_case(rule) -> None:
 def test_every_case_is_decided_by_the_first_row_that_holds() -> None:
     states = [ABSENT, *(at(state) for state in State if state is not State.ABSENT)]
     for named, number, term, standing in itertools.product((True, False), (2, 3, 4), (6, 7, 8), states):
-        arrival = Arrival(named, number, term)
+        arrival = Delivery(named, number, term)
         rule = decide(arrival, standing)
         assert not any(earlier.holds(arrival, standing) for earlier in RULES[: RULES.index(rule)])
 
@@ -50,12 +50,12 @@ def test_every_case_is_decided_by_the_first_row_that_holds() -> None:
 @pytest.mark.parametrize("number", [1, 2, 4, 5])
 def test_another_number_never_reaches_raft(number: int) -> None:
     """A late message to a former life must not count for the present one, nor the reverse."""
-    assert decide(Arrival(True, number, 99), READY).word is not None
+    assert decide(Delivery(True, number, 99), READY).word is not None
 
 
 def test_what_does_not_exist_is_not_made() -> None:
-    assert decide(Arrival(True, 1, 1), ABSENT).word is Word.DOES_NOT_EXIST
+    assert decide(Delivery(True, 1, 1), ABSENT).word is Word.DOES_NOT_EXIST
 
 
 def test_a_running_replica_answers_older_terms_itself() -> None:
-    assert decide(Arrival(True, 3, 1), READY).word is None
+    assert decide(Delivery(True, 3, 1), READY).word is None
