@@ -7,6 +7,7 @@ from typing import Final
 
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft.membership import Configuration, decode_configuration
+from coord.raft.messages import Message
 from simulation.engine.timeline import SECOND
 from tests.sim.history import Violation
 from tests.sim.raft.group import Bug, SimNode, Simulation
@@ -47,7 +48,7 @@ class Story:
         ]
         chosen = simulation.chance.some(kinds) or kinds
         if simulation.bug.favours:
-            chosen = [kind for kind in kinds if kind.__name__ in simulation.bug.favours]
+            chosen = [kind for kind in [*kinds, self._echo_acknowledgements] if kind.__name__ in simulation.bug.favours]
             self.fault_gap_us = 200_000
         simulation.eager_changes = self._change_members in chosen or self._rival_changes in chosen
         simulation.on_new_leader = self._eager_change
@@ -235,6 +236,26 @@ class Story:
         for m in sim.chance.some(list(sim.wire)):
             sim.at(sim.now + sim.chance.below(SECOND), sim._deliver, m)
         sim.counts["echo"] += 1
+
+    def _echo_acknowledgements(self) -> None:
+        """A leader that has led before keeps one follower, and gets what others acknowledged in its earlier terms."""
+        sim = self.sim
+        leaders = [(node, [m for m in sim.acknowledgements if self._is_late(node, m)]) for node in sim.leaders()]
+        late = [(node, messages) for node, messages in leaders if messages]
+        if not late:
+            return
+        leader, messages = sim.chance.pick(late)
+        camp = [leader.id, sim.chance.pick([node for node in sim.nodes if node != leader.id])]
+        rest = [node for node in sim.nodes if node not in camp]
+        self._cut(camp, rest)
+        self._cut(rest, camp)
+        for m in messages:
+            sim.at(sim.now + sim.chance.below(SECOND), sim._deliver, m)
+        sim.counts["late_acknowledgements"] += 1
+
+    @staticmethod
+    def _is_late(leader: SimNode, m: Message) -> bool:
+        return m.dst == leader.id and m.term < leader.core_now().term
 
     def _pause(self) -> None:
         sim = self.sim

@@ -10,6 +10,7 @@ from coord.errors import NotLeader, ProposalDropped
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import FIRST_MEMORY
 from coord.raft.messages import (
+    APPEND_RESP,
     LEADER,
     NORMAL,
     SNAPSHOT,
@@ -120,6 +121,8 @@ class Simulation(History):
         self.eager_changes = False
         #: What was on the wire lately, for connections that turn up again with old data in them.
         self.wire: deque[Message] = deque(maxlen=400)
+        #: Acknowledgements of entries, which outlive the terms of their leaders.
+        self.acknowledgements: deque[Message] = deque(maxlen=400)
         #: One-way cuts.
         self.cut: set[tuple[int, int]] = set()
         self._link_free: dict[tuple[int, int], int] = {}
@@ -325,6 +328,8 @@ class Simulation(History):
         link = (m.src, m.dst)
         chance = self.chance
         self.wire.append(m)
+        if m.kind == APPEND_RESP and m.granted:
+            self.acknowledgements.append(m)
         if self.cut and link in self.cut:
             return False
         unit = chance.unit

@@ -105,7 +105,8 @@ class OldAnswerCounted(Bug):
 
     number = 7
     known = "CCF #5674"
-    favours = ("_echo", "_isolate_leader", "_partition", "_crash_leader")
+    favours = ("_echo_acknowledgements", "_isolate_leader", "_bridge")
+    sizes = (5,)  # of three, a majority stores what one follower acknowledges, and nothing takes that away
     core_class = _OldAnswerCore
 
 
