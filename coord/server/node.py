@@ -90,7 +90,7 @@ class Node:
         core: RaftCore,
         machine: StateMachine,
         *,
-        writer: LogWriter,
+        writer: LogWriter[Batch],
         snapshots: files.Snapshots,
         snapshot_job: SnapshotJob,
         peers: PeerDoor,

@@ -43,6 +43,7 @@ from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import has_forgotten, recover_or_repair
 from coord.server.recovery.startup import WAL_FOLDER
 from coord.server.snapshots.job import ForkSnapshotJob
+from coord.storage.records import Batch
 from coord.storage.writer import InlineWriter, ThreadWriter
 from coord.tls.context import server_context
 
@@ -103,7 +104,7 @@ class Service:
         self._lock: FolderLock | None = None
         self._sockets: list[socket.socket] = []
         self._admin: IListeningPort | None = None
-        self._writer: ThreadWriter | InlineWriter
+        self._writer: ThreadWriter[Batch] | InlineWriter[Batch]
         self._job: ForkSnapshotJob
         self._status = 0
         self._is_stopping = False

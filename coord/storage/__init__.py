@@ -2,8 +2,10 @@
 
 records.py   the log's records as bytes, and the batch that becomes one record (pure)
 reading.py   segments, torn tails, damage, and the contents of a log
-wal.py       the log, open for appending
-writer.py    the thread that writes and syncs the log
+segments.py  appending records to a log of segments, whatever they hold
+wal.py       the log of a store node, open for appending
+shared/      the log that all Raft groups of a region server share
+writer.py    the thread that writes and syncs a log
 extent.py    what the log must consist of at least
 covered.py   reading past damage that a snapshot covers, and replacing it
 snapshot.py  snapshot files

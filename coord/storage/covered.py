@@ -23,15 +23,11 @@ they were. Every step leaves a log that is readable, or in which the same damage
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
-
 from coord.env import Disk, read_file, replace_file
 from coord.errors import CorruptRecord, StorageError
 from coord.storage.extent import ExtentFile, check_end, check_files, number_of, read_extent
-from coord.storage.reading import Recovered, SegmentReader
+from coord.storage.reading import Gap, Recovered, SegmentReader
 from coord.storage.records import (
-    MAGIC,
     HardStateItem,
     Item,
     LogItem,
@@ -42,26 +38,19 @@ from coord.storage.records import (
     encode_seal,
 )
 
-#: Prefix and sequence number: no record is shorter.
-_RECORD_BYTES_MIN: Final = 20
-#: Magic, length and checksum in front of a record's body.
-_PREFIX_BYTES: Final = 12
-
 
 class NotCovered(StorageError):  # noqa: N818 - a state of affairs
     """The snapshot does not replace what the damage took."""
 
 
-class Damage:
+class Damage(Gap):
     """Bytes `offset` to `end` of a segment hold no whole record.
 
     `first` and `last`: the entries that they held at most; 0 where the records around the damage do not say.
     """
 
     def __init__(self, path: str, offset: int, end: int) -> None:
-        self.path = path
-        self.offset = offset
-        self.end = end
+        super().__init__(path, offset, end)
         self.first = 0
         self.last = 0
 
@@ -121,64 +110,6 @@ class _Run:
         return max(self.term, last, self.hard_state[0] if self.hard_state is not None else 0)
 
 
-class _Reader(SegmentReader):
-    """Reads a segment past damage."""
-
-    def __init__(self, disk: Disk, path: str) -> None:
-        super().__init__(disk, path)
-        #: True if damage reaches to the end of the segment.
-        self.is_open_ended = False
-
-    def stretches(self, sequence: int, *, is_first: bool, is_last: bool) -> Iterator[LogRecord | Damage]:
-        """Yield records and the damage between them. Raises CorruptRecord for whole records that do not belong."""
-        start = 0
-        while True:
-            try:
-                yield from self.records(sequence, is_first=is_first, is_last=is_last, start=start)
-            except CorruptRecord:
-                offset = max(self.end, start)
-                if self._valid_record(offset):
-                    raise  # a gap in the sequence, or contents that nobody wrote
-            else:
-                return
-            start = self._next_whole(offset, is_sequence_known=offset > 0 or not is_first)
-            if start == 0:
-                self.is_open_ended = True
-                yield Damage(self.path, offset, max(offset + 1, len(self._data.rstrip(b"\0"))))
-                return
-            yield Damage(self.path, offset, start)
-            sequence = self._sequence_at(start) - 1
-
-    def bytes_between(self, start: int, end: int) -> bytes:
-        """Return these bytes of the segment."""
-        return self._data[start:end]
-
-    def _sequence_at(self, offset: int) -> int:
-        return int.from_bytes(self._data[offset + _PREFIX_BYTES : offset + _RECORD_BYTES_MIN], "big")
-
-    def _next_whole(self, offset: int, *, is_sequence_known: bool) -> int:
-        """Return the offset of the next whole record behind damage at `offset`, 0 if there is none.
-
-        A record's data may look like a record itself. So the place that the damaged record's own length names comes
-        first, and the sequence number must fit the number of records that the damage can have held.
-        """
-        for candidate in self._candidates(offset):
-            if self._valid_record(candidate):
-                lost = self._sequence_at(candidate) - self.sequence - 1
-                room = (candidate - offset) // _RECORD_BYTES_MIN
-                if lost >= 1 and (lost <= room or not is_sequence_known):
-                    return candidate
-        return 0
-
-    def _candidates(self, offset: int) -> Iterator[int]:
-        data = self._data
-        yield offset + _PREFIX_BYTES + int.from_bytes(data[offset + 4 : offset + 8], "big")
-        candidate = data.find(MAGIC, offset + 1)
-        while candidate != -1:
-            yield candidate
-            candidate = data.find(MAGIC, candidate + 1)
-
-
 class _Log:
     """The whole log as it is read: the damage so far, and the run behind the last damage."""
 
@@ -200,7 +131,7 @@ class _Log:
         self.damage.append(damage)
         self._open.append(damage)
 
-    def take(self, reader: _Reader, number: int, record: LogRecord) -> None:
+    def take(self, reader: SegmentReader, number: int, record: LogRecord) -> None:
         """Replay one whole record. Raises CorruptRecord when it does not continue the run."""
         if record.offset == 0 and reader.number != number:
             raise CorruptRecord(reader.path, 0, f"segment {number}", f"segment {reader.number}")
@@ -277,12 +208,12 @@ def _read(disk: Disk, folder: str) -> tuple[_Log, str]:
     is_first = True
     for position, name in enumerate(names):
         number = number_of(name)
-        reader = _Reader(disk, f"{folder}/{name}")
+        reader = SegmentReader(disk, f"{folder}/{name}")
         if previous and number != previous + 1:
             raise CorruptRecord(reader.path, 0, f"segment {previous + 1}", f"segment {number}")
         for stretch in reader.stretches(sequence, is_first=is_first, is_last=position == len(names) - 1):
-            if isinstance(stretch, Damage):
-                found.skip(stretch)
+            if isinstance(stretch, Gap):
+                found.skip(Damage(stretch.path, stretch.offset, stretch.end))
             else:
                 found.take(reader, number, stretch)
         check_end(reader.path, number, reader.end, extent)
@@ -318,7 +249,7 @@ def _replace_segment(disk: Disk, folder: str, name: str, covered: Covered) -> No
     """Give the segment a header for where the log stood behind its damage, and its whole records behind that."""
     run, log = covered.run, covered.log
     is_last = name == max(each for each in disk.names(folder) if each.endswith(".log"))
-    reader = _Reader(disk, f"{folder}/{name}")
+    reader = SegmentReader(disk, f"{folder}/{name}")
     for _ in reader.records(run.sequence - 1, is_first=False, is_last=is_last, start=run.offset):
         pass
     # A hard state in the records counts more than the header's.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 from crc32c import crc32c
 
@@ -27,7 +28,9 @@ from coord.storage.records import (
     ITEM_SEGMENT,
     MAGIC,
     PREFIX,
+    PREFIX_BYTES,
     RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
     SEAL,
     SEAL_MAGIC,
     SEGMENT,
@@ -114,8 +117,21 @@ class Recovered:
         self.base_term = term
 
 
-class SegmentReader:
-    """Reads one segment without changing it. `number`, `index_max`, `end` and `cut` are set once it is read."""
+R = TypeVar("R")
+
+
+class Gap:
+    """Bytes `offset` to `end` of a segment that hold no whole record, although they did once."""
+
+    def __init__(self, path: str, offset: int, end: int) -> None:
+        self.path = path
+        self.offset = offset
+        self.end = end
+
+
+class RecordReader(Generic[R]):
+    """Reads one segment without changing it, whatever its records hold. `number`, `end` and `cut` are set once it is
+    read."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = disk.where(path)
@@ -129,12 +145,13 @@ class SegmentReader:
         self.number = 0
         #: Sequence number of the last valid record.
         self.sequence = 0
-        self.index_max = 0
         #: Offset behind the last valid record.
         self.end = 0
         self._last = 0
         #: A line for the operator if a torn record lies behind it, else "".
         self.cut = ""
+        #: True if damage reaches to the end of the segment.
+        self.is_open_ended = False
 
     def size(self) -> int:
         """Return the size of the file in bytes, including the zeros written ahead."""
@@ -144,7 +161,7 @@ class SegmentReader:
         """Return offset and bytes of the last valid record."""
         return self._last, self._data[self._last : self.end]
 
-    def records(self, sequence: int, *, is_first: bool, is_last: bool, start: int = 0) -> Iterator[LogRecord]:
+    def records(self, sequence: int, *, is_first: bool, is_last: bool, start: int = 0) -> Iterator[R]:
         """Yield the records from offset `start` on. `sequence` is that of the record before, unless `is_first`.
 
         Raises CorruptRecord at damage to what was durable, StorageError for another format.
@@ -156,27 +173,55 @@ class SegmentReader:
             length = self._valid_record(offset)
             if length == 0:
                 break
-            found = SEQUENCE.unpack_from(data, offset + 12)[0]
+            found = SEQUENCE.unpack_from(data, offset + PREFIX_BYTES)[0]
             if not (is_first and offset == 0) and found != self.sequence + 1:
                 raise CorruptRecord(self.path, offset, f"record {self.sequence + 1}", f"record {found}")
-            items = self._items(offset + 20, offset + 12 + length, is_header=offset == 0)
+            record = self._record(offset, PREFIX_BYTES + length, found)
             self.sequence = found
             self._last = offset
-            self.end = offset + 12 + length
-            yield LogRecord(offset, 12 + length, found, items)
+            self.end = offset + PREFIX_BYTES + length
+            yield record
             offset = self.end
         self._judge_tail(offset, self.sequence, is_last=is_last)
+
+    def stretches(self, sequence: int, *, is_first: bool, is_last: bool) -> Iterator[R | Gap]:
+        """Yield records and the damage between them. Raises CorruptRecord for whole records that do not belong."""
+        start = 0
+        while True:
+            try:
+                yield from self.records(sequence, is_first=is_first, is_last=is_last, start=start)
+            except CorruptRecord:
+                offset = max(self.end, start)
+                if self._valid_record(offset):
+                    raise  # a gap in the sequence, or contents that nobody wrote
+            else:
+                return
+            start = self._next_whole(offset, is_sequence_known=offset > 0 or not is_first)
+            if start == 0:
+                self.is_open_ended = True
+                yield Gap(self.path, offset, max(offset + 1, len(self._data.rstrip(b"\0"))))
+                return
+            yield Gap(self.path, offset, start)
+            sequence = self._sequence_at(start) - 1
+
+    def bytes_between(self, start: int, end: int) -> bytes:
+        """Return these bytes of the segment."""
+        return self._data[start:end]
+
+    def _record(self, offset: int, size: int, sequence: int) -> R:
+        """Return what the record `sequence` of `size` bytes at `offset` holds. Raises CorruptRecord, StorageError."""
+        raise NotImplementedError
 
     def _valid_record(self, offset: int) -> int:
         """Return the length of the body of the record at `offset`, 0 without a valid one."""
         data = self._data
-        if len(data) - offset < 20:
+        if len(data) - offset < RECORD_BYTES_MIN:
             return 0
         magic, length, crc = PREFIX.unpack_from(data, offset)
-        end = offset + 12 + length
+        end = offset + PREFIX_BYTES + length
         if magic != MAGIC or length < SEQUENCE.size or length > RECORD_BYTES_MAX or end > len(data):
             return 0
-        body = memoryview(data)[offset + 12 : end]
+        body = memoryview(data)[offset + PREFIX_BYTES : end]
         return int(length) if crc32c(body, crc32c(data[offset + 4 : offset + 8])) == crc else 0
 
     def _judge_tail(self, offset: int, sequence: int, *, is_last: bool) -> None:
@@ -186,25 +231,77 @@ class SegmentReader:
         # A seal is not synced, so a crash may have left half of one.
         behind = min(offset + SEAL.size, len(data))
         is_seal = data[offset : offset + 4] == SEAL_MAGIC
-        if _is_zero(data, offset) or ((is_seal or not is_last) and _is_zero(data, behind)):
+        if is_zero(data, offset) or ((is_seal or not is_last) and is_zero(data, behind)):
             if not is_last and offset == 0:
                 raise CorruptRecord(self.path, 0, "a segment header", "nothing")
             return
-        expected = f"record {sequence + 1} with a matching checksum"
         if not is_last:
-            raise CorruptRecord(self.path, offset, expected, "damaged bytes")
-        candidate = data.find(SEAL_MAGIC, offset)
-        while candidate != -1:
-            found = _sealed_at(data, candidate)
-            if found > sequence:
-                raise CorruptRecord(self.path, offset, expected, f"damaged bytes: record {found} was durable")
-            candidate = data.find(SEAL_MAGIC, candidate + 1)
+            raise CorruptRecord(self.path, offset, _expected(sequence), "damaged bytes")
+        self._expect_nothing_later(offset, sequence)
+        self.cut = f"{self.path}: cut a torn record at offset {offset}"
+
+    def _expect_nothing_later(self, offset: int, sequence: int) -> None:
+        """Raise CorruptRecord if a seal or a whole record behind `offset` is later than the record `sequence`."""
+        data = self._data
+        found = self._later_seal(offset, sequence)[0]
+        if found:
+            raise CorruptRecord(self.path, offset, _expected(sequence), f"damaged bytes: record {found} was durable")
         candidate = data.find(MAGIC, offset + 1)
         while candidate != -1:
-            if self._valid_record(candidate) and SEQUENCE.unpack_from(data, candidate + 12)[0] > sequence:
-                raise CorruptRecord(self.path, offset, expected, f"damaged bytes before a whole record at {candidate}")
+            if self._valid_record(candidate) and self._sequence_at(candidate) > sequence:
+                actual = f"damaged bytes before a whole record at {candidate}"
+                raise CorruptRecord(self.path, offset, _expected(sequence), actual)
             candidate = data.find(MAGIC, candidate + 1)
-        self.cut = f"{self.path}: cut a torn record at offset {offset}"
+
+    def _later_seal(self, offset: int, sequence: int) -> tuple[int, int]:
+        """Return (sequence, offset) of the first seal behind `offset` that proves a record later than `sequence`
+        durable, (0, 0) without one."""
+        candidate = self._data.find(SEAL_MAGIC, offset)
+        while candidate != -1:
+            found = sealed_at(self._data, candidate)
+            if found > sequence:
+                return found, candidate
+            candidate = self._data.find(SEAL_MAGIC, candidate + 1)
+        return 0, 0
+
+    def _sequence_at(self, offset: int) -> int:
+        return int.from_bytes(self._data[offset + PREFIX_BYTES : offset + RECORD_BYTES_MIN], "big")
+
+    def _next_whole(self, offset: int, *, is_sequence_known: bool) -> int:
+        """Return the offset of the next whole record behind damage at `offset`, 0 if there is none.
+
+        A record's data may look like a record itself. So the place that the damaged record's own length names comes
+        first, and the sequence number must fit the number of records that the damage can have held.
+        """
+        for candidate in self._candidates(offset):
+            if self._valid_record(candidate):
+                lost = self._sequence_at(candidate) - self.sequence - 1
+                room = (candidate - offset) // RECORD_BYTES_MIN
+                if lost >= 1 and (lost <= room or not is_sequence_known):
+                    return candidate
+        return 0
+
+    def _candidates(self, offset: int) -> Iterator[int]:
+        data = self._data
+        yield offset + PREFIX_BYTES + int.from_bytes(data[offset + 4 : offset + 8], "big")
+        candidate = data.find(MAGIC, offset + 1)
+        while candidate != -1:
+            yield candidate
+            candidate = data.find(MAGIC, candidate + 1)
+
+
+class SegmentReader(RecordReader[LogRecord]):
+    """Reads one segment of a store's log."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__(disk, path)
+        #: Highest index of the entries and bases in it.
+        self.index_max = 0
+
+    def _record(self, offset: int, size: int, sequence: int) -> LogRecord:
+        """See `RecordReader`."""
+        items = self._items(offset + RECORD_BYTES_MIN, offset + size, is_header=offset == 0)
+        return LogRecord(offset, size, sequence, items)
 
     def _items(self, offset: int, end: int, *, is_header: bool) -> list[Item]:
         data = self._data
@@ -247,14 +344,18 @@ class SegmentReader:
         return SegmentItem(number, term, vote, last_index, last_term)
 
 
-def _is_zero(data: bytes, offset: int) -> bool:
+def is_zero(data: bytes, offset: int) -> bool:
     """Return True if there are only zeros from `offset` on."""
     return data.count(0, offset) == len(data) - offset
 
 
-def _sealed_at(data: bytes, offset: int) -> int:
+def sealed_at(data: bytes, offset: int) -> int:
     """Return the sequence number of the record that the seal at `offset` proves durable, 0 without a valid seal."""
     if len(data) - offset < SEAL.size:
         return 0
     _, sequence, _ = SEAL.unpack_from(data, offset)
     return int(sequence) if data[offset : offset + SEAL.size] == encode_seal(sequence, offset) else 0
+
+
+def _expected(sequence: int) -> str:
+    return f"record {sequence + 1} with a matching checksum"

@@ -15,23 +15,40 @@ what the disk holds is unknown.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from coord.storage.records import Batch
-from coord.storage.wal import Wal
+from coord.storage.segments import FULL_ERRORS
 
 FULL_RETRY_S: Final = 0.5
 #: A disk is fast after FAST_IN_A_ROW writes in a row of at most FAST_S each. A write that took n times as long demands
 #: n more fast ones, so the thread serves a disk that stalls now and then.
 FAST_S: Final = 0.001
 FAST_IN_A_ROW: Final = 16
-_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+
+#: What becomes durable as a whole: `Batch` in a store's log, `SlotBatch` in the shared log of a region server.
+B = TypeVar("B")
+B_contra = TypeVar("B_contra", contravariant=True)
+
+
+class SyncedLog(Protocol[B]):
+    """The log that a writer writes: `Wal`, or `SharedLog`."""
+
+    def write(self, batches: list[B]) -> None:
+        """Make `batches` durable as one record. Raises OSError if the log is as it was, SyncFailed if it is unknown."""
+        ...
+
+    def prune(self, index: int) -> object:
+        """Remove the segments that nothing needs any more."""
+        ...
+
+    def close(self) -> None:
+        """Close the log."""
+        ...
 
 
 class WriterEvents(Protocol):
@@ -50,14 +67,14 @@ class WriterEvents(Protocol):
         ...
 
 
-class LogWriter(Protocol):
+class LogWriter(Protocol[B_contra]):
     """The node's view of its log."""
 
     def start(self, events: WriterEvents) -> None:
         """Report to `events` from now on. Call this before `submit`."""
         ...
 
-    def submit(self, batch: Batch) -> int:
+    def submit(self, batch: B_contra) -> int:
         """Queue a batch and return its number."""
         ...
 
@@ -74,12 +91,12 @@ class LogWriter(Protocol):
         ...
 
 
-class InlineWriter:
+class InlineWriter(Generic[B]):
     """Writes and syncs inside `flush`: for machines with one core, for tests and the simulation."""
 
-    def __init__(self, wal: Wal) -> None:
-        self._wal = wal
-        self._waiting: list[Batch] = []
+    def __init__(self, log: SyncedLog[B]) -> None:
+        self._log = log
+        self._waiting: list[B] = []
         self._submitted = 0
         self._is_full = False
         self._has_failed = False
@@ -89,7 +106,7 @@ class InlineWriter:
         """See `LogWriter.start`."""
         self._events = events
 
-    def submit(self, batch: Batch) -> int:
+    def submit(self, batch: B) -> int:
         """See `LogWriter.submit`."""
         self._waiting.append(batch)
         self._submitted += 1
@@ -102,9 +119,9 @@ class InlineWriter:
         events = self._events
         assert events is not None, "writer was not started"
         try:
-            self._wal.write(self._waiting)
+            self._log.write(self._waiting)
         except OSError as error:
-            if error.errno not in _FULL_ERRORS:
+            if error.errno not in FULL_ERRORS:
                 self._fail(events, error)
             elif not self._is_full:
                 self._is_full = True
@@ -125,15 +142,15 @@ class InlineWriter:
 
     def prune(self, index: int) -> None:
         """See `LogWriter.prune`."""
-        self._wal.prune(index)
+        self._log.prune(index)
 
     def close(self) -> None:
         """See `LogWriter.close`."""
         self.flush()
-        self._wal.close()
+        self._log.close()
 
 
-class ThreadWriter:
+class ThreadWriter(Generic[B]):
     """A thread that writes and syncs, and two eventfds that wake it and the node.
 
     The node's loop watches `done_fd` and calls `collect` when it is readable. The queue needs no lock: append and
@@ -141,14 +158,14 @@ class ThreadWriter:
     `flush` if `may_wait()` is true and the disk is fast.
     """
 
-    def __init__(self, wal: Wal, may_wait: Callable[[], bool] | None = None) -> None:
-        self._wal = wal
+    def __init__(self, log: SyncedLog[B], may_wait: Callable[[], bool] | None = None) -> None:
+        self._log = log
         self._may_wait = may_wait
         self._turn = threading.Lock()
         self._fast = FAST_IN_A_ROW
         self._done = 0
         self._has_failed = False
-        self._queue: deque[Batch] = deque()
+        self._queue: deque[B] = deque()
         self._prune_to = 0
         self._pruned_to = 0
         self._submitted = 0
@@ -167,7 +184,7 @@ class ThreadWriter:
         self._events = events
         self._thread.start()
 
-    def submit(self, batch: Batch) -> int:
+    def submit(self, batch: B) -> int:
         """See `LogWriter.submit`."""
         self._queue.append(batch)
         self._submitted += 1
@@ -197,7 +214,7 @@ class ThreadWriter:
             try:
                 self._write(batches)
             except OSError as error:
-                if error.errno in _FULL_ERRORS:
+                if error.errno in FULL_ERRORS:
                     return False
                 self._fail(error)
             except Exception as error:  # as on the thread: report it, and the node stops
@@ -245,7 +262,7 @@ class ThreadWriter:
         os.eventfd_write(self._wake_fd, 1)
         if self._thread.ident is not None:
             self._thread.join()
-        self._wal.close()
+        self._log.close()
         os.close(self._wake_fd)
         os.close(self.done_fd)
 
@@ -264,17 +281,17 @@ class ThreadWriter:
                     prune_to = self._prune_to
                     if prune_to != self._pruned_to and not self._has_failed:
                         self._pruned_to = prune_to
-                        self._wal.prune(prune_to)
+                        self._log.prune(prune_to)
                 if self._is_closing and (self._has_failed or not self._queue):
                     return
         except Exception as error:  # the named boundary: report it, and the node stops
             self._fail(error)
             os.eventfd_write(self.done_fd, 1)
 
-    def _write(self, batches: list[Batch]) -> None:
+    def _write(self, batches: list[B]) -> None:
         """Make `batches` durable as one record, and measure the disk. The caller holds `_turn`."""
         began = time.monotonic()
-        self._wal.write(batches)
+        self._log.write(batches)
         took = time.monotonic() - began
         # A slightly slow write must not shorten the penalty of a much slower one before it.
         self._fast = self._fast + 1 if took <= FAST_S else min(self._fast, -int(took / FAST_S))
@@ -292,7 +309,7 @@ class ThreadWriter:
             try:
                 self._write(batches)
             except OSError as error:
-                if error.errno not in _FULL_ERRORS:
+                if error.errno not in FULL_ERRORS:
                     raise
                 if not was_full:
                     was_full = True

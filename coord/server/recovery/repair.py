@@ -37,8 +37,8 @@ from coord.server.recovery.startup import (
 )
 from coord.storage.covered import Covered, NotCovered, read_covered, replace_damaged
 from coord.storage.extent import expect_nothing
+from coord.storage.segments import SEGMENT_BYTES
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import SEGMENT_BYTES
 from coord.tree.levels import SUPPORTED
 
 log = Logger()

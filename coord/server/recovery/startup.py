@@ -21,8 +21,9 @@ from coord.raft.messages import LEVEL, Entry, HardState, bootstrap
 from coord.raft.messages import RaftSnapshot as RaftSnapshot
 from coord.storage.reading import Recovered
 from coord.storage.records import Batch
+from coord.storage.segments import SEGMENT_BYTES
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import SEGMENT_BYTES, Wal, open_wal
+from coord.storage.wal import Wal, open_wal
 from coord.tree.levels import SUPPORTED, decode_level
 from coord.tree.machine import StateMachine
 

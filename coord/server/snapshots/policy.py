@@ -12,6 +12,7 @@ from coord.raft.membership import decode_configuration
 from coord.raft.messages import RaftSnapshot as RaftSnapshot
 from coord.server.net.interfaces import SnapshotJob
 from coord.server.node_settings import NodeSettings
+from coord.storage.records import Batch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.writer import LogWriter
 from coord.tree.machine import StateMachine
@@ -34,7 +35,7 @@ class SnapshotPolicy:
         core: RaftCore,
         snapshots: Snapshots,
         job: SnapshotJob,
-        writer: LogWriter,
+        writer: LogWriter[Batch],
         clock: Clock,
         index: int,
     ) -> None:

@@ -22,6 +22,7 @@ from coord.server.clients.table import ClientTable
 from coord.server.membership import joining, leading, reconfig
 from coord.server.recovery import repair
 from coord.server.submission import Submission
+from coord.storage import segments as segments_module
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
 from coord.storage.records import Batch
@@ -431,8 +432,8 @@ class CleanPagesTrusted(Bug):
         def reopen(wal: Any, disk: Any, folder: str, offset: int, record: bytes) -> None:
             real(wal, disk, folder, 0, b"")
 
-        real = wal_module._reopen_last
-        return [instead(wal_module, "_reopen_last", reopen)]
+        real = wal_module.reopen_last
+        return [instead(wal_module, "reopen_last", reopen)]
 
 
 class WipedNodeVotes(Bug):
@@ -492,8 +493,8 @@ class TornTailKept(Bug):
             with mock.patch.object(file, "truncate"):
                 real(wal, disk, folder, offset, record)
 
-        real = wal_module._reopen_last
-        return [instead(wal_module, "_reopen_last", reopen), mock.patch.object(wal_module, "RESERVE_BYTES", 0)]
+        real = wal_module.reopen_last
+        return [instead(wal_module, "reopen_last", reopen), mock.patch.object(segments_module, "RESERVE_BYTES", 0)]
 
 
 class ForwardOfAnotherTerm(Bug):

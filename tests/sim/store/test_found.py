@@ -9,8 +9,9 @@ import pytest
 
 from coord.server.peers import codec
 from coord.storage.records import Batch
+from coord.storage.segments import SyncFailed
 from coord.storage.snapshot import SnapshotMeta, Snapshots
-from coord.storage.wal import SyncFailed, open_wal
+from coord.storage.wal import open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
 from simulation.engine.chance import SeededRandom

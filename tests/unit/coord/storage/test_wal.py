@@ -13,7 +13,8 @@ from coord.errors import CorruptRecord, StorageError
 from coord.storage.extent import NAME
 from coord.storage.reading import Recovered
 from coord.storage.records import SEAL_MAGIC, BaseItem, Batch, Item, LogItem, encode_seal
-from coord.storage.wal import SyncFailed, Wal, open_wal
+from coord.storage.segments import SyncFailed
+from coord.storage.wal import Wal, open_wal
 from tests.support.disks import MemoryDisk
 
 FOLDER = "wal"

@@ -153,13 +153,13 @@ def test_what_waits_during_a_sync_shares_the_next() -> None:
 def test_pruning_happens_in_the_thread() -> None:
     """Old segments go some time after they were asked to."""
     bench = Bench("thread")
-    bench.writer._wal._segment_bytes = 1
+    bench.writer._log._segment_bytes = 1
     for index in range(1, 6):
         bench.submitted = bench.writer.submit(entry(index))
         bench.writer.flush()
         bench.wait(lambda told: told.persisted == bench.submitted)
     bench.writer.prune(3)
-    eventually(lambda: bench.writer._wal.segment_count() <= 3, what="pruning")
+    eventually(lambda: bench.writer._log.segment_count() <= 3, what="pruning")
     bench.writer.close()
 
 
