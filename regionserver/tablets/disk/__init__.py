@@ -1,4 +1,10 @@
-"""The files of one server's tablets, apart from the shared log and the rows.
+"""The files of one server's tablets, apart from the shared log and the rows. Read in this order:
 
-Everything in the table is pure; files.py alone touches the disk, through the door `coord.env.Disk`.
+layout.py           names of files
+life.py             states of files and of replicas: two tables that decide
+sealed.py           the envelope of small files: format and checksum
+superblock.py       what the disk holds of a tablet; the next superblock of each move
+consensus_meta.py   configuration, term and vote
+
+All of them are pure.
 """

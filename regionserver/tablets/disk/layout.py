@@ -1,0 +1,98 @@
+"""Names of the files of tablets in a server's data directory. Pure.
+
+    tablet-meta/<tablet>                         superblock
+    consensus-meta/<tablet>                      consensus metadata
+    wals/                                        the shared log
+    data/<tablet>.<generation>.mdb               rows; beside them .mdb-lock (LMDB's), .steady (last durable state)
+    quarantine/<tablet>.<generation>/            superblock, consensus-meta, log/, rows.mdb, rows.steady
+    quarantine/.slot-<slot>/                     log/ of a slot that no tablet claims
+
+A tablet's name never begins with a dot and may contain dots, so a generation is read from the right, and the names of
+temporary files begin with a dot. All paths are relative to the data directory, with `/`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+BLOCKS: Final = "tablet-meta"
+METAS: Final = "consensus-meta"
+LOG: Final = "wals"
+ROWS: Final = "data"
+QUARANTINE: Final = "quarantine"
+#: Folders that a server makes before its first tablet.
+FOLDERS: Final = (BLOCKS, METAS, LOG, ROWS, QUARANTINE)
+
+#: Names of the files in a folder of the quarantine.
+SAVED_BLOCK: Final = "superblock"
+SAVED_META: Final = "consensus-meta"
+SAVED_LOG: Final = "log"
+SAVED_ROWS: Final = "rows"
+
+#: Tablets' names become names of files: nothing in them may mean anything to the file system. The length leaves room
+#: for generation and suffix within the 255 bytes of a file's name.
+TABLET: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+GENERATION_MAX: Final = (1 << 32) - 1
+
+#: Suffixes of the files of rows, in the order in which they move to quarantine: while the file itself is there, the
+#: move is not finished. LMDB's lock file does not move: it means nothing without its process.
+STEADY: Final = ".steady"
+DATABASE: Final = ".mdb"
+DATABASE_LOCK: Final = ".mdb-lock"
+_ROWS_FILE: Final = re.compile(rf"({TABLET.pattern})\.([1-9][0-9]{{0,9}})(\.mdb|\.mdb-lock|\.steady)")
+_FORMER: Final = re.compile(rf"({TABLET.pattern})\.([1-9][0-9]{{0,9}})")
+
+
+class RowsName(NamedTuple):
+    """A name in the folder of rows, taken apart."""
+
+    tablet: str
+    generation: int
+    suffix: str
+
+
+def is_tablet(name: str) -> bool:
+    """Return True if `name` can be the name of a tablet, and so of a file."""
+    return TABLET.fullmatch(name) is not None
+
+
+def block_path(tablet: str) -> str:
+    """Return the path of a tablet's superblock."""
+    return f"{BLOCKS}/{tablet}"
+
+
+def meta_path(tablet: str) -> str:
+    """Return the path of a tablet's consensus metadata."""
+    return f"{METAS}/{tablet}"
+
+
+def rows_path(tablet: str, generation: int, suffix: str = DATABASE) -> str:
+    """Return the path of a tablet's rows, or of a file beside them."""
+    return f"{ROWS}/{tablet}.{generation}{suffix}"
+
+
+def quarantine_path(tablet: str, generation: int) -> str:
+    """Return the folder that takes the files of a former replica."""
+    return f"{QUARANTINE}/{tablet}.{generation}"
+
+
+def slot_quarantine_path(slot: int) -> str:
+    """Return the folder that takes the log of a slot that no tablet claims. The dot keeps it apart from tablets."""
+    return f"{QUARANTINE}/.slot-{slot}"
+
+
+def parse_rows_name(name: str) -> RowsName | None:
+    """Take a name in the folder of rows apart. Return None for a file that is not ours."""
+    found = _ROWS_FILE.fullmatch(name)
+    if found is None or int(found[2]) > GENERATION_MAX:
+        return None
+    return RowsName(found[1], int(found[2]), found[3])
+
+
+def parse_quarantine_name(name: str) -> tuple[str, int] | None:
+    """Return tablet and generation of a folder of the quarantine, or None for another name."""
+    found = _FORMER.fullmatch(name)
+    if found is None or int(found[2]) > GENERATION_MAX:
+        return None
+    return found[1], int(found[2])
