@@ -37,7 +37,7 @@ from master.assignment.transitions import (
     Write,
     is_only_begun,
     is_own_write,
-    missed,
+    read_missed_changes,
     wipe_ops,
 )
 from master.assignment.waiters import Waiters, wait_within
@@ -52,7 +52,7 @@ from master.leadership.fence import Deposed, Fence, in_batches
 from master.leadership.store_session import StoreSession
 from master.phases import Phases
 from master.plans.applying import Applying
-from master.plans.bulk import Bulks
+from master.plans.bulk import BulkPlans
 from master.plans.planner import Planner
 from master.runs import Runs
 from master.settings import MasterSettings
@@ -129,10 +129,10 @@ class ActiveMaster:
         self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
-        self._dispatcher = Dispatcher(reactor, fence.epoch, self._heard, self._stale, fence.cluster_id)
+        self._dispatcher = Dispatcher(reactor, fence.epoch, self._handle_soon, self._check_epoch, fence.cluster_id)
         self.reports = Reports(self.assigner.world)
         self.server_events = ServerEvents(
-            reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_is_off
+            reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_canceled
         )
         self.misplaced = MisplacedReplicas(
             fence, self.assigner.world, self.reports, self._dispatcher, now_ms, self._failed, self.assigner.causes
@@ -156,10 +156,10 @@ class ActiveMaster:
         self.store_session = StoreSession(reactor, self._client, self._resume, self.end, self._failed)
         self.began_ms = now_ms()
         #: What others have to add to the problems of `rk status`.
-        self.also_problems: Callable[[], list[str]] = list
+        self.other_problems: Callable[[], list[str]] = list
         #: The store is being asked whether our epoch stands.
-        self._doubting = False
-        self.bulks = Bulks(self, planner, now_ms, token)
+        self._checking_epoch = False
+        self.bulk_plans = BulkPlans(self, planner, now_ms, token)
         self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
         self.purging = Purging(self, self.operations.locks, now_ms, int(settings.purge_after_s * 1000))
         self.operations.undelete = Undelete(self, self.operations.locks, self.purging.forget).perform
@@ -199,7 +199,7 @@ class ActiveMaster:
         if startup and warm is not None:  # there is no hurry, and nothing that a mirror would be needed for
             loaded = await store.load(self._client, self._layout, cluster_id=known)
         self.path = "startup" if startup else "failover"
-        self.bulks.load([plan for plan in loaded.plans if not plan.by_moves])
+        self.bulk_plans.load([plan for plan in loaded.plans if not plan.by_moves])
         self.applying.load(loaded.plans)
         log.info(
             "epoch {epoch}: {path}{mark}{warm}, {tables} tables, {regions} regions, {rit} in transition,"
@@ -215,7 +215,7 @@ class ActiveMaster:
         )
         stopping = loaded.cluster.clean_shutdown and not startup
         if not stopping:
-            await self._take_mark_away()
+            await self._clear_clean_shutdown()
         transitions = loaded.transitions
         found = [] if startup else [record for record, _ in transitions]
         address = f"{self._settings.host}:{self._settings.port}"
@@ -239,9 +239,9 @@ class ActiveMaster:
         self._pump()
         self.phases.end()
         # The active master decides now: a lost connection is a pause, behind which the interrupted write is repeated.
-        await self.insist(partial(self.janitor.clear, loaded.orphans))
-        await self.insist(partial(self.bulks.prune, loaded.plans))
-        await self.insist(partial(self.runs.begin, self._run_facts(len(found))))
+        await self.retry_write(partial(self.janitor.clear, loaded.orphans))
+        await self.retry_write(partial(self.bulk_plans.prune, loaded.plans))
+        await self.retry_write(partial(self.runs.begin, self._run_facts(len(found))))
 
     def _run_facts(self, found: int) -> dict[str, object]:
         """What there is to tell of this reign's beginning besides its phases."""
@@ -254,12 +254,12 @@ class ActiveMaster:
             "found": found,
         }
 
-    async def _take_mark_away(self) -> None:
+    async def _clear_clean_shutdown(self) -> None:
         """X7: from here on an end is not an orderly one unless it is announced again."""
-        await store.mark_run(self.fence, clean=False, now_ms=self._now_ms())
+        await store.write_clean_shutdown(self.fence, clean=False, now_ms=self._now_ms())
 
-    def _shutdown_is_off(self) -> None:
-        self.persist(self._take_mark_away)
+    def _shutdown_canceled(self) -> None:
+        self.persist(self._clear_clean_shutdown)
         self._pump()
 
     async def _wipe(self, loaded: store.Loaded) -> None:
@@ -312,7 +312,7 @@ class ActiveMaster:
         if isinstance(error, Deposed):
             self.end("another master is active")
         elif isinstance(error, RetryableError) and self.is_open:
-            self.store_session.lose()
+            self.store_session.suspend()
         elif isinstance(error, CoordError):
             self.end(f"lost sight of the store: {error}")
         else:
@@ -325,7 +325,7 @@ class ActiveMaster:
         if state is SessionState.CONNECTED:
             return  # the gap that the watches report comes after they are in force again
         if state is SessionState.SUSPENDED and self.is_open:
-            self.store_session.lose()
+            self.store_session.suspend()
         else:
             self.end(f"session {state.value}")
 
@@ -334,41 +334,41 @@ class ActiveMaster:
         if not self.is_open:
             self.end("events may have been missed")
             return
-        self.store_session.look_again()
+        self.store_session.begin_resume()
 
     async def _resume(self) -> None:
         """Is the epoch still ours? Then read what may have changed, and go on."""
         await self.fence.stands()
-        events = await missed(self._client, self._layout, self.assigner.world)
+        events = await read_missed_changes(self._client, self._layout, self.assigner.world)
         orphans = await store.load_orphans(self._client, self._layout)
         if self.is_over or self._client.state is not SessionState.CONNECTED:
             return
-        self._writer.settle_unknown()
+        self._writer.fail_unknown()
         for event in events:
             self._handle(event)
         log.info("the store is in sight again, epoch {epoch} goes on", epoch=self.fence.epoch)
-        self.store_session.regained()
+        self.store_session.resumed()
         self._pump()
         self.persist(partial(self.janitor.clear, orphans))
 
-    async def insist(self, write: Callable[[], Any]) -> Any:
+    async def retry_write(self, write: Callable[[], Any]) -> Any:
         """Do a write that may be repeated, again after each lost connection. Raises Deposed when the reign ends."""
-        return await self.store_session.insist(write)
+        return await self.store_session.retry_write(write)
 
     def persist(self, write: Callable[[], Any]) -> None:
-        """`insist` for a write that nobody waits for."""
-        ensureDeferred(self.insist(write)).addErrback(self._failed)
+        """`retry_write` for a write that nobody waits for."""
+        ensureDeferred(self.retry_write(write)).addErrback(self._failed)
 
-    def _stale(self, message: str) -> None:
+    def _check_epoch(self, message: str) -> None:
         """A server knows a higher epoch: ask the store, which decides; once, however many say so."""
-        if self._doubting or self.store_session.is_paused or self.is_over:
+        if self._checking_epoch or self.store_session.is_paused or self.is_over:
             return
         log.info("epoch {epoch} is doubted: {message}", epoch=self.fence.epoch, message=message)
-        self._doubting = True
-        ensureDeferred(self.fence.stands()).addErrback(self._failed).addBoth(self._decided)
+        self._checking_epoch = True
+        ensureDeferred(self.fence.stands()).addErrback(self._failed).addBoth(self._epoch_checked)
 
-    def _decided(self, _result: object) -> None:
-        self._doubting = False
+    def _epoch_checked(self, _result: object) -> None:
+        self._checking_epoch = False
 
     # --- heartbeats (master/heartbeats.py) ----------------------------------------------------------------------------
 
@@ -377,16 +377,16 @@ class ActiveMaster:
         open."""
         self.reports.take(server, report, self._now_ms())
         if report.replicas:
-            self._heard(ev.ReplicasReported(server, report.replicas))
+            self._handle_soon(ev.ReplicasReported(server, report.replicas))
 
     def problems(self, limit: int) -> list[str]:
         """What an operator should look at, at most `limit` lines."""
         found = problems(self.assigner.world, self.assigner.unplaceable(), self.assigner.config, self._now_ms(), limit)
-        return [*found, *self.balancing.problems(), *self.misplaced.problems(), *self.also_problems()][:limit]
+        return [*found, *self.balancing.problems(), *self.misplaced.problems(), *self.other_problems()][:limit]
 
-    def outdated(self, why: str) -> None:
+    def check_epoch(self, why: str) -> None:
         """A server knows a higher epoch than ours, from a later master."""
-        self._stale(why)
+        self._check_epoch(why)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -417,7 +417,7 @@ class ActiveMaster:
             self.server_events.changed(servers, draining, fences, bars)
             self._pump()
 
-    def _heard(self, event: ev.Event) -> None:
+    def _handle_soon(self, event: ev.Event) -> None:
         self._handle(event)
         self._schedule()
 
@@ -427,7 +427,7 @@ class ActiveMaster:
 
     def _written(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
         if isinstance(event, ev.WriteDone):
-            self.bulks.count(effect)
+            self.bulk_plans.count(effect)
         self.assigner.handle(event, self._now_ms())
 
     def _tick(self) -> None:
@@ -448,7 +448,7 @@ class ActiveMaster:
             if self.formats.is_due():
                 self.persist(self.formats.look)
             if self._writer.is_idle:
-                self.bulks.finish_stuck()
+                self.bulk_plans.finish_stuck()
             self._pump()
 
     # --- the wheel ----------------------------------------------------------------------------------------------------
@@ -486,9 +486,9 @@ class ActiveMaster:
             case fx.ReadRegion():
                 self.persist(partial(self.read_region, effect.table_id, effect.region_id))
             case fx.ReadTable():
-                self.persist(partial(self.operations.look_again, effect.table_id))
+                self.persist(partial(self.operations.refresh_table, effect.table_id))
             case fx.RequestPlan():
-                ensureDeferred(self.bulks.make(effect)).addErrback(self._failed)
+                ensureDeferred(self.bulk_plans.make(effect)).addErrback(self._failed)
             case fx.Note():
                 log.warn("{region}: {text} (cause {cause})", region=effect.region_id or "cluster", text=effect.text,
                          cause=", ".join(fx.cause_ids(effect)))  # fmt: skip
@@ -514,7 +514,7 @@ class ActiveMaster:
         mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms(), effect.origin)
         bar = self.bar_of(server, effect.reason, effect.bar_ms) if effect.bar_ms else None
         done = await store.fence_server(self.fence, mark, bar)
-        self._heard(ev.ServerFenced(mark) if done else ev.FenceFailed(server.uuid))
+        self._handle_soon(ev.ServerFenced(mark) if done else ev.FenceFailed(server.uuid))
 
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
         """Return the bar that keeps regions from `server` for `bar_ms` from now on, or until an operator ends it."""

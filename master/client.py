@@ -49,7 +49,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _stand_in(message: msgspec.Struct, reply: msgspec.Struct) -> RpcError | None:
+def _standby_refusal(message: msgspec.Struct, reply: msgspec.Struct) -> RpcError | None:
     """What a standby that may answer is taken to have said where no age was allowed: the active one was meant."""
     if isinstance(reply, MasterStatus) and reply.role == "standby":
         return RpcError(NOT_LEADER, "this master is not the active one", reply.active)
@@ -130,9 +130,9 @@ class MasterClient:
                 if self._search.refused(address, message, error) is Next.GIVE_UP:
                     raise
                 return None
-            stand_in = _stand_in(message, reply)
-            if stand_in is not None:
-                self._search.refused(address, message, stand_in)
+            refusal = _standby_refusal(message, reply)
+            if refusal is not None:
+                self._search.refused(address, message, refusal)
                 return None
             self._search.answered(address)
             self._note(reply)

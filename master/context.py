@@ -54,9 +54,9 @@ class ActiveContext(Protocol):
         """Hand an event to the assigner and carry out what follows before returning."""
 
     def persist(self, write: Callable[[], Any]) -> None:
-        """`insist` for a write that nobody waits for."""
+        """`retry_write` for a write that nobody waits for."""
 
-    async def insist(self, write: Callable[[], Any]) -> Any:
+    async def retry_write(self, write: Callable[[], Any]) -> Any:
         """Repeat a write until the store has answered. Raise Deposed when this master is no longer active."""
 
     async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None:

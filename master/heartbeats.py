@@ -61,7 +61,7 @@ class HeartbeatReceiver:
         wants_full = False
         if leads is not None:
             if beat.epoch > leads.fence.epoch:
-                leads.outdated(f"server {beat.server} knows epoch {beat.epoch}")
+                leads.check_epoch(f"server {beat.server} knows epoch {beat.epoch}")
             if member is not None:
                 if beat.report is not None:
                     leads.reported(beat.server, beat.report)

@@ -21,7 +21,7 @@ class StatusSource(Protocol):
     def status(self) -> MasterStatus: ...
 
 
-class Measured(Protocol):
+class MetricsSource(Protocol):
     """What is looked at in the service."""
 
     active_master: ActiveMaster | None
@@ -36,7 +36,7 @@ class Measured(Protocol):
 class MasterMetrics(Collector):
     """Registers itself; costs nothing between two scrapes."""
 
-    def __init__(self, master: Measured, registry: CollectorRegistry) -> None:
+    def __init__(self, master: MetricsSource, registry: CollectorRegistry) -> None:
         self._master = master
         registry.register(self)
 
@@ -92,16 +92,16 @@ class MasterMetrics(Collector):
 
     def _of_heartbeats(self) -> Iterator[Metric]:
         """Whom this master hears; of the reports only an active one has anything to tell."""
-        ear = self._master.heartbeats
+        receiver = self._master.heartbeats
         active_master = self._master.active_master
         gauges = [
-            ("servers_heard", len(ear.roster) - ear.silent_count(), "servers whose heartbeats come to this master"),
-            ("servers_silent", ear.silent_count(), "servers that were heard once and are not any more"),
+            ("servers_heard", len(receiver.roster) - receiver.silent_count(), "servers whose heartbeats come to this master"),
+            ("servers_silent", receiver.silent_count(), "servers that were heard once and are not any more"),
         ]
         counters = [
-            ("heartbeats", ear.roster.beats, "heartbeats taken"),
-            ("heartbeats_stale", ear.roster.stale, "heartbeats that came late and were not believed"),
-            ("heartbeats_refused", ear.refused, "heartbeats of another cluster, or for another master"),
+            ("heartbeats", receiver.roster.beats, "heartbeats taken"),
+            ("heartbeats_stale", receiver.roster.stale, "heartbeats that came late and were not believed"),
+            ("heartbeats_refused", receiver.refused, "heartbeats of another cluster, or for another master"),
         ]
         if active_master is not None:
             reports = active_master.reports

@@ -126,7 +126,7 @@ class MasterService:
         self.make_watcher: Callable[..., StoreWatcher] = StoreWatcher
         #: Alarms raised in former sessions.
         self.alarms_before = 0
-        self._standing: Deferred[None] | None = None
+        self._electing: Deferred[None] | None = None
         self._pause_s = RETRY_S
         self._active_since_ms = 0
         self._stopping = False
@@ -160,7 +160,7 @@ class MasterService:
         """standby, activating or active."""
         if self.active_master is None:
             return "standby"
-        return "active" if self.active_master.is_open and not self.active_master.store_session.is_dark else "activating"
+        return "active" if self.active_master.is_open and not self.active_master.store_session.may_be_over else "activating"
 
     @property
     def address(self) -> str:
@@ -227,8 +227,8 @@ class MasterService:
     async def stop(self) -> None:
         """Step down in order: the epoch stays, the place is given up at once."""
         self._stopping = True
-        if self._standing is not None:
-            self._standing.cancel()
+        if self._electing is not None:
+            self._electing.cancel()
         if self.auditor is not None:
             self.auditor.stop()
         if self.watcher is not None:
@@ -262,10 +262,10 @@ class MasterService:
         if self._stopping:
             return
         if state is SessionState.CONNECTED:
-            self._stand()
+            self._start_election()
             return
-        if self._standing is not None:
-            self._standing.cancel()
+        if self._electing is not None:
+            self._electing.cancel()
         if state is SessionState.AUTH_FAILED:
             self.is_broken = True
             log.critical("the store refuses the credential of --store-sasl or --store-auth")
@@ -277,19 +277,19 @@ class MasterService:
         if not self._stopping:
             self.client.connect().addErrback(lambda _: None)
 
-    def _stand(self) -> None:
+    def _start_election(self) -> None:
         """Stand for election, unless that is what we are doing."""
-        if self._standing is not None or self.active_master is not None or self._stopping:
+        if self._electing is not None or self.active_master is not None or self._stopping:
             return
         if self.client.state is not SessionState.CONNECTED:
             return
-        standing = self._standing = ensureDeferred(self._elect())
-        standing.addBoth(self._stood)
+        electing = self._electing = ensureDeferred(self._elect())
+        electing.addBoth(self._election_ended)
 
     async def _elect(self) -> None:
         now = self.now_ms
-        ground = await store.lay_ground(self.client, self._layout, now(), self.token, self.cluster_id)
-        self.cluster_id = ground.cluster_id
+        cluster = await store.initialize_root(self.client, self._layout, now(), self.token, self.cluster_id)
+        self.cluster_id = cluster.cluster_id
         self._begin_session()
         assert self.watcher is not None, "every session has its feed"
         if self._settings.mirror:
@@ -299,7 +299,7 @@ class MasterService:
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
         await self._count_masters()
         self.health.stands()
-        epoch = await election.win(now, self._racing)
+        epoch = await election.win(now, self._election_begins)
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch, self.cluster_id)
         self.active_master = ActiveMaster(
@@ -317,7 +317,7 @@ class MasterService:
         reports = self.active_master.reports
         self.active_master.balancing.loads = lambda: reports.loads
         self.active_master.misplaced.orphan_found = self._orphan_found
-        self.active_master.also_problems = self.heartbeats.problems
+        self.active_master.other_problems = self.heartbeats.problems
         self._active_since_ms = now()
         self.active_master.start(self._history)
 
@@ -329,7 +329,7 @@ class MasterService:
             self.alarms_before += self.auditor.alarms
             self.auditor.stop()
             self.watcher.stop()
-        auditor = Auditor(self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest, self._held)
+        auditor = Auditor(self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest, self._served_replicas)
         watcher = self.make_watcher(self._reactor, self.client, self._layout, self.now_ms, auditor)
         self.auditor, self.watcher = auditor, watcher
         watcher.start()
@@ -339,7 +339,7 @@ class MasterService:
         if self.auditor is not None:
             self.auditor.orphan(orphan.key, orphan.server)
 
-    def _held(self) -> dict[Incarnation, Collection[str]]:
+    def _served_replicas(self) -> dict[Incarnation, Collection[str]]:
         """What servers that are heard have told that they serve, while this master reigns."""
         active_master = self.active_master
         if active_master is None:
@@ -359,14 +359,14 @@ class MasterService:
             if one.home is not None and one.transition is None and not one.is_writing and one.open_on is not None
         }
 
-    def _racing(self) -> None:
+    def _election_begins(self) -> None:
         """The place is free: from here on the election is timed."""
         self.phases = Phases(self.phases.seconds)
         self.phases.begin("election")
 
-    def _stood(self, result: Any) -> None:
+    def _election_ended(self, result: Any) -> None:
         """The election is over for this time: won, or broken off."""
-        self._standing = None
+        self._electing = None
         if not isinstance(result, Failure) or self._stopping:
             return
         error = result.value
@@ -391,12 +391,12 @@ class MasterService:
             log.failure("election", failure=result)
         if not isinstance(error, CancelledError):
             self.health.election_failed(str(error) or type(error).__name__)
-        self._stand_later()
+        self._retry_election()
 
-    def _stand_later(self) -> None:
+    def _retry_election(self) -> None:
         """Try again after a pause; a lost session comes back by itself and then finds us waiting."""
         if not self._stopping:
-            self._reactor.callLater(self._pause_s, self._stand)
+            self._reactor.callLater(self._pause_s, self._start_election)
             self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
 
     def _active_master_ended(self, reason: str) -> None:
@@ -408,14 +408,14 @@ class MasterService:
             log.info("epoch {epoch} is over for this master: {reason}", epoch=active_master.fence.epoch, reason=reason)
         if self.now_ms() - self._active_since_ms > LASTED_MS:
             self._pause_s = RETRY_S
-        self._stand_later()
+        self._retry_election()
 
     async def _count_masters(self) -> None:
         paths = await store.list_all(self.client, [self._layout.masters])
         found = store.decoded(await store.read_all(self.client, paths), decode_master)
         self.registered = sorted((record for record, _ in found), key=lambda one: (one.host, one.port))
         if self.election is not None and self.uuid not in [one.uuid for one in self.registered]:
-            await self.election.mend_mark()
+            await self.election.restore_registration()
 
     def _masters_changed(self, *_event: Any) -> Deferred[None]:
         counted = ensureDeferred(self._count_masters())

@@ -118,7 +118,7 @@ class MasterApi:
             raise self._not_leader()
         if not active_master.is_open:
             raise RpcError(ms.BUSY, f"this master is becoming active: {active_master.phases.current or 'starting'}")
-        if active_master.store_session.is_dark or active_master.fence.client.left_s <= 0:
+        if active_master.store_session.may_be_over or active_master.fence.client.left_s <= 0:
             raise RpcError(ms.BUSY, "this master has lost the store for longer than its session lasts")
         if active_master.store_session.is_paused and not isinstance(request, READS):
             raise RpcError(ms.BUSY, "this master has no connection with the store at the moment")
@@ -156,8 +156,8 @@ class MasterApi:
             rit=0 if active_master is None else len(list(active_master.assigner.world.rit())),
             parked=sum(table.parked for table in tables),
             phases=master.phases.report(),
-            plan=active_master.bulks.latest.report()
-            if active_master is not None and active_master.bulks.latest is not None
+            plan=active_master.bulk_plans.latest.report()
+            if active_master is not None and active_master.bulk_plans.latest is not None
             else None,
             problems=[] if active_master is None else active_master.problems(PROBLEMS_MAX),
             uptime_ms=master.uptime_ms(),
@@ -278,8 +278,8 @@ class MasterApi:
             await balancing.switch(enabled=request.switch)
         if not request.run:
             return balancing.report()
-        if balancing.hold() and not request.dry_run:
-            raise RpcError(ms.BAD_REQUEST, f"plan {balancing.hold()} is being applied: the balancer holds still")
+        if balancing.applied_plan() and not request.dry_run:
+            raise RpcError(ms.BAD_REQUEST, f"plan {balancing.applied_plan()} is being applied: the balancer holds still")
         proposal, moves = balancing.round(dry_run=request.dry_run)
         for move in moves:
             active_master.observe(move)
@@ -288,5 +288,5 @@ class MasterApi:
     async def _shutdown(self, active_master: ActiveMaster) -> ms.Accepted:
         """X7's mark: from now on dead servers are not replaced, and the next start knows that it was in order."""
         active_master.assigner.suspend()
-        await store.mark_run(active_master.fence, clean=True, now_ms=self._master.now_ms())
+        await store.write_clean_shutdown(active_master.fence, clean=True, now_ms=self._master.now_ms())
         return ms.Accepted("the clean mark is written")

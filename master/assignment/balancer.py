@@ -36,9 +36,9 @@ class Balancing:
         config: BalancerConfig,
         period_ms: int,
         now_ms: Callable[[], int],
-        hold: Callable[[], str] = str,
+        applied_plan: Callable[[], str] = str,
     ) -> None:
-        """`period_ms` 0: only when asked. `hold`: the plan that is being applied, "" for none."""
+        """`period_ms` 0: only when asked. `applied_plan`: the plan that is being applied, "" for none."""
         self._fence = fence
         self._assigner = assigner
         self._config = config
@@ -46,7 +46,7 @@ class Balancing:
         self._now_ms = now_ms
         #: Load of replicas by key, as far as servers have told.
         self.loads: Callable[[], Mapping[str, float]] = dict
-        self.hold = hold
+        self.applied_plan = applied_plan
         self.record = BalancerRecord()
         self._version = -1
         #: Why nobody knows what the operator wants: the switch cannot be read, and counts as off.
@@ -87,7 +87,7 @@ class Balancing:
     def tick(self) -> list[ev.MoveRequested]:
         """The moves of a round that is due and not held up; usually none."""
         now = self._now_ms()
-        if not self._period_ms or not self.record.enabled or now < self._next_ms or self.hold():
+        if not self._period_ms or not self.record.enabled or now < self._next_ms or self.applied_plan():
             return []
         found = gate(self._assigner.world, now, self._config)
         self._held = found.blocking
@@ -127,7 +127,7 @@ class Balancing:
             more=proposal is not None and proposal.more,
             before=[] if proposal is None else proposal.before,
             after=[] if proposal is None else proposal.after,
-            plan=self.hold(),
+            plan=self.applied_plan(),
         )
 
     def problems(self) -> list[str]:

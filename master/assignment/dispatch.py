@@ -41,17 +41,17 @@ class Dispatcher:
         self,
         reactor: Any,
         epoch: int,
-        heard: Callable[[ev.Event], None],
-        stale: Callable[[str], None],
+        received: Callable[[ev.Event], None],
+        epoch_rejected: Callable[[str], None],
         cluster_id: str = "",
     ) -> None:
-        """`heard` gets OrdersAnswered or OrdersLost for each batch; `stale` is called when a server knows a higher
+        """`received` gets OrdersAnswered or OrdersLost for each batch; `epoch_rejected` is called when a server knows a higher
         epoch than ours."""
         self._reactor = reactor
         self._epoch = epoch
         self._cluster_id = cluster_id
-        self._heard = heard
-        self._stale = stale
+        self._received = received
+        self._epoch_rejected = epoch_rejected
         self._clients: dict[tuple[str, int], RpcClient] = {}
         self._closed = False
 
@@ -89,14 +89,14 @@ class Dispatcher:
             return
         log.info("{uuid} was not told to look up its replicas: {error}", uuid=uuid, error=error)
         if error.code == STALE_EPOCH:
-            self._stale(error.message)
+            self._epoch_rejected(error.message)
 
-    def tell(self, effect: fx.SendAlter) -> None:
+    def send_alter(self, effect: fx.SendAlter) -> None:
         """Send one batch of schema versions; the server answers at once."""
         server = effect.server
         message = AlterRegions(self._epoch, server.uuid, server.start_code, effect.orders, self._cluster_id)
         sent = self._client(server).call(message, GRACE_S, expect=AlterResults)
-        sent.addCallbacks(self._told, self._not_told, (effect.batch,), {}, (effect.batch, server.uuid))
+        sent.addCallbacks(self._alter_answered, self._alter_failed, (effect.batch,), {}, (effect.batch, server.uuid))
 
     def close(self) -> None:
         """Close all connections; answers still to come are dropped."""
@@ -107,25 +107,25 @@ class Dispatcher:
 
     def _answered(self, reply: OrderResults, batch: int) -> None:
         if not self._closed:
-            self._heard(ev.OrdersAnswered(batch, reply.results))
+            self._received(ev.OrdersAnswered(batch, reply.results))
 
-    def _told(self, reply: AlterResults, batch: int) -> None:
+    def _alter_answered(self, reply: AlterResults, batch: int) -> None:
         if not self._closed:
-            self._heard(ev.AltersAnswered(batch, reply.results))
+            self._received(ev.AltersAnswered(batch, reply.results))
 
     def _not_answered(self, failure: Failure, batch: int, uuid: str) -> None:
         if not self._closed:
             self._note_failure(failure, batch, uuid)
-            self._heard(ev.OrdersLost(batch, str(failure.value)))
+            self._received(ev.OrdersLost(batch, str(failure.value)))
 
-    def _not_told(self, failure: Failure, batch: int, uuid: str) -> None:
+    def _alter_failed(self, failure: Failure, batch: int, uuid: str) -> None:
         if not self._closed:
             self._note_failure(failure, batch, uuid)
-            self._heard(ev.AltersLost(batch, str(failure.value)))
+            self._received(ev.AltersLost(batch, str(failure.value)))
 
     def _note_failure(self, failure: Failure, batch: int, uuid: str) -> None:
         error = failure.value
         if not isinstance(error, RpcError):
             log.failure("batch {batch} to {uuid}", failure=failure, batch=batch, uuid=uuid)
         elif error.code == STALE_EPOCH:
-            self._stale(error.message)
+            self._epoch_rejected(error.message)

@@ -49,7 +49,7 @@ async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Acc
     if is_fenced_already and request.bar_ms:
         # By the master itself, or by a request that named another time: only the bar is new.
         await store.bar_server(active_master.fence, active_master.bar_of(server.record, request.reason, request.bar_ms))
-    waiting = f"{uuid} is fenced{until_words(request.bar_ms)}"
+    waiting = f"{uuid} is fenced{bar_duration_text(request.bar_ms)}"
     await active_master.wait(
         lambda: not _left(replicas, server),
         request.wait_ms,
@@ -69,7 +69,7 @@ async def unfence(active_master: ActiveContext, request: ms.UnfenceServer) -> ms
     return ms.Accepted(f"{request.uuid} gets regions again")
 
 
-def until_words(bar_ms: int) -> str:
+def bar_duration_text(bar_ms: int) -> str:
     """Return how long the server gets no regions after it was fenced."""
     if not bar_ms:
         return ""

@@ -49,10 +49,10 @@ from regions.transitions.states import Actor, Cause
 log = Logger()
 
 #: How often segments are looked after.
-TIDY_MS: Final = 5_000
+COMPACT_MS: Final = 5_000
 
 
-class ChroniclePage:
+class HistoryPage:
     """A segment that is on its way with a multi. Its methods say what became of the multi."""
 
     def __init__(self, history_writer: HistoryWriter, segment: Segment, op: WriteOp, seen: list[HistoryEntry]) -> None:
@@ -63,20 +63,20 @@ class ChroniclePage:
 
     def written(self) -> None:
         """Count the segment: the multi has committed."""
-        self._history_writer.settled(self, is_there=True)
+        self._history_writer.finish_page(self, is_there=True)
 
     def refused(self) -> None:
         """Put back what was no step of the refused multi: nothing of the multi was done."""
-        self._history_writer.settled(self, is_there=False)
+        self._history_writer.finish_page(self, is_there=False)
         self._history_writer.log.put_back(self._seen)
 
     def lost(self) -> None:
         """Keep the page open: nobody knows whether the multi was done. Its znode, or none, will tell."""
-        self._history_writer.doubtful.append(self)
+        self._history_writer.unconfirmed.append(self)
 
     def unwritable(self, error: OperationError) -> None:
         """Go on without a history: the store refused the page itself, and transitions are more important."""
-        self._history_writer.settled(self, is_there=False)
+        self._history_writer.finish_page(self, is_there=False)
         self._history_writer.give_up(error)
 
 
@@ -101,11 +101,11 @@ class HistoryWriter:
         #: Pages without an answer.
         self._open: set[Segment] = set()
         #: Those of them whose answer was lost.
-        self.doubtful: list[ChroniclePage] = []
+        self.unconfirmed: list[HistoryPage] = []
         self._number = 0
         self._flushed_ms = 0
-        self._tidied_ms = 0
-        self._tidying = False
+        self._compacted_ms = 0
+        self._compacting = False
         self._flushing = False
         self._closed = False
 
@@ -155,14 +155,14 @@ class HistoryWriter:
         """Write this down with the next page."""
         self.log.unsaved.append(entry)
 
-    def page(self, writes: Sequence[Write]) -> ChroniclePage | None:
+    def page(self, writes: Sequence[Write]) -> HistoryPage | None:
         """Return a page for a multi with these steps; None when there is nothing to write down."""
         now, epoch = self._now_ms(), self._fence.epoch
         return self._page([entry for write in writes for entry in entries_of_write(write, epoch, now)])
 
     def page_of_ends(
         self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause, origin: WorkOrigin | None = None
-    ) -> ChroniclePage | None:
+    ) -> HistoryPage | None:
         """Return a page for a multi that deletes these transitions at their versions, for the same cause.
 
         `origin` None: the deletions are part of the work that began the transitions.
@@ -176,7 +176,7 @@ class HistoryWriter:
         entry = HistoryEntry(self._now_ms(), "", Actor.SERVER.value, "", "", cause, server.uuid, self._fence.epoch)
         self.note(msgspec.structs.replace(entry, detail=name))
 
-    def _page(self, own: list[HistoryEntry]) -> ChroniclePage | None:
+    def _page(self, own: list[HistoryEntry]) -> HistoryPage | None:
         if self._closed:
             return None
         seen = self.log.take_unsaved(max(0, ENTRIES_MAX - len(own)))
@@ -188,15 +188,15 @@ class HistoryWriter:
         segment = Segment(self._fence.epoch, self._number, len(entries), len(data))
         self._number += 1
         self._open.add(segment)
-        return ChroniclePage(self, segment, Create(self._layout.segment(segment.name), data), seen)
+        return HistoryPage(self, segment, Create(self._layout.segment(segment.name), data), seen)
 
-    def settled(self, page: ChroniclePage, *, is_there: bool) -> None:
+    def finish_page(self, page: HistoryPage, *, is_there: bool) -> None:
         """Book the end of an open page."""
         self._open.discard(page.segment)
         if is_there:
             self._segments.add(page.segment)
 
-    async def write(self, page: ChroniclePage | None, ops: Sequence[WriteOp]) -> None:
+    async def write(self, page: HistoryPage | None, ops: Sequence[WriteOp]) -> None:
         """Do `ops` and write the page, in one multi. Raises what `Fence.write` raises.
 
         Without history if the store refuses the page alone: then the error is handled here and `ops` are done.
@@ -226,13 +226,13 @@ class HistoryWriter:
         if self._closed:
             return
         now = self._now_ms()
-        if (self.log.unsaved or self.doubtful) and not self._flushing and now - self._flushed_ms >= FLUSH_MS:
+        if (self.log.unsaved or self.unconfirmed) and not self._flushing and now - self._flushed_ms >= FLUSH_MS:
             self._flushing = True
             ensureDeferred(self._flush()).addErrback(self._lost)
-        if not self._tidying and now - self._tidied_ms >= TIDY_MS:
-            self._tidying = True
-            self._tidied_ms = now
-            ensureDeferred(self._tidy()).addErrback(self._lost)
+        if not self._compacting and now - self._compacted_ms >= COMPACT_MS:
+            self._compacting = True
+            self._compacted_ms = now
+            ensureDeferred(self._compact()).addErrback(self._lost)
 
     def _lost(self, failure: Failure) -> None:
         if not self._closed:
@@ -245,13 +245,13 @@ class HistoryWriter:
             self._flushing = False
 
     async def _write_seen(self) -> None:
-        if self.doubtful:
+        if self.unconfirmed:
             # The node that answers now may be behind the one that took the write.
             await self._fence.client.sync(self._layout.history)
-        while self.doubtful:
-            page = self.doubtful[0]
+        while self.unconfirmed:
+            page = self.unconfirmed[0]
             stat = await self._fence.client.exists(page.op.path)
-            self.doubtful.remove(page)
+            self.unconfirmed.remove(page)
             if stat is None:
                 page.refused()
             else:
@@ -259,7 +259,7 @@ class HistoryWriter:
         if self.log.unsaved:
             await self.write(self._page([]), [])
 
-    async def _tidy(self) -> None:
+    async def _compact(self) -> None:
         try:
             segments = self._in_order()
             gone = surplus(segments)[: OPS_MAX - 1]
@@ -268,7 +268,7 @@ class HistoryWriter:
             elif run := mergeable(segments):
                 await self._merge(run)
         finally:
-            self._tidying = False
+            self._compacting = False
 
     def _in_order(self) -> list[Segment]:
         """Return the segments before the first open page, in order."""

@@ -25,7 +25,7 @@ from regions.records.znodes import CorruptZnode, decode_region, decode_transitio
 
 log = Logger()
 
-LOOK_EVERY_MS: Final = 1_000
+CHECK_EVERY_MS: Final = 1_000
 #: Orphans named in the problems of `rk status`.
 SHOWN_MAX: Final = 5
 
@@ -62,11 +62,11 @@ class MisplacedReplicas:
         now_ms = self._now_ms()
         if self._is_reading or now_ms < self._next_ms:
             return
-        self._next_ms = now_ms + LOOK_EVERY_MS
+        self._next_ms = now_ms + CHECK_EVERY_MS
         suspects = self._reports.due(now_ms)
         if suspects:
             self._is_reading = True
-            ensureDeferred(self._look_into(suspects)).addErrback(self._failed)
+            ensureDeferred(self._check(suspects)).addErrback(self._failed)
 
     def problems(self) -> list[str]:
         """What an operator should know of orphans."""
@@ -79,7 +79,7 @@ class MisplacedReplicas:
             lines.append(f"and {len(orphans) - SHOWN_MAX} more orphans")
         return lines
 
-    async def _look_into(self, suspects: Sequence[Suspect]) -> None:
+    async def _check(self, suspects: Sequence[Suspect]) -> None:
         layout = self._fence.layout
         paths = [
             path

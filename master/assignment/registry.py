@@ -38,7 +38,7 @@ class Registry:
         self._changed = changed
         self._failed = failed
         self._reading = False
-        self._again = False
+        self._is_outdated = False
         self._closed = False
         self.servers: list[ServerRecord] = []
         self.draining: list[str] = []
@@ -63,15 +63,15 @@ class Registry:
     def _event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the list tells more
         if self._closed:
             return
-        self._again = True
+        self._is_outdated = True
         if not self._reading:
             self._reading = True
-            ensureDeferred(self._look()).addErrback(self._look_failed)
+            ensureDeferred(self._refresh()).addErrback(self._refresh_failed)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         try:
-            while self._again and not self._closed:
-                self._again = False
+            while self._is_outdated and not self._closed:
+                self._is_outdated = False
                 found = await self._read()
                 if not self._closed and found != (self.servers, self.draining, self.fences, self.bars):
                     self.servers, self.draining, self.fences, self.bars = found
@@ -79,8 +79,8 @@ class Registry:
         finally:
             self._reading = False
 
-    def _look_failed(self, failure: Failure) -> None:
-        self._again = True  # should the session live on, the gap makes us look again
+    def _refresh_failed(self, failure: Failure) -> None:
+        self._is_outdated = True  # should the session live on, the gap makes us look again
         if not self._closed:
             self._failed(failure)
 

@@ -37,15 +37,15 @@ class ServerEvents:
         history_writer: HistoryWriter,
         reports: Reports,
         now_ms: Callable[[], int],
-        shutdown_is_off: Callable[[], None],
+        shutdown_canceled: Callable[[], None],
     ) -> None:
-        """`shutdown_is_off` is called when an announced shutdown has turned out not to come."""
+        """`shutdown_canceled` is called when an announced shutdown has turned out not to come."""
         self._reactor = reactor
         self._assigner = assigner
         self._history_writer = history_writer
         self._reports = reports
         self._now_ms = now_ms
-        self._shutdown_is_off = shutdown_is_off
+        self._shutdown_canceled = shutdown_canceled
         #: When servers registered that came during this tenure.
         self.arrivals_ms: dict[Incarnation, int] = {}
         #: Origins of requests that change the mark of a draining server, by its uuid, until the change is seen.
@@ -101,7 +101,7 @@ class ServerEvents:
         origin = next((one for one in asked if one is not None), None)
         self._assigner.handle(ev.DrainingSeen(draining), now, origin)
         if self._stopping is not None and any(one.incarnation not in self._stopping for one in servers):
-            self._not_shut_down()
+            self._cancel_shutdown_wait()
 
     def _gone(self, alive: set[str], now_ms: int) -> None:
         for uuid, known in list(self._assigner.world.servers.items()):
@@ -134,14 +134,14 @@ class ServerEvents:
                  wait=SHUTDOWN_WAIT_S)  # fmt: skip
         self._assigner.suspend()
         self._stopping = frozenset(one.incarnation for one in servers)
-        self._timer = self._reactor.callLater(SHUTDOWN_WAIT_S, self._not_shut_down)
+        self._timer = self._reactor.callLater(SHUTDOWN_WAIT_S, self._cancel_shutdown_wait)
 
-    def _not_shut_down(self) -> None:
+    def _cancel_shutdown_wait(self) -> None:
         self.close()
         self._timer = self._stopping = None
         log.info("the announced shutdown of the cluster did not come: regions are assigned again")
         self._assigner.unsuspend(self._now_ms())
-        self._shutdown_is_off()
+        self._shutdown_canceled()
 
     def close(self) -> None:
         """Stop the timer."""

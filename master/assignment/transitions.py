@@ -101,16 +101,16 @@ def _check_members(effect: Write) -> None:
 class TransitionWriter:
     """Carries out WriteOffline and DeleteTransition.
 
-    `done(effect, event)` is called for each with WriteDone or WriteFailed, and `turned()` after the last one of an
+    `done(effect, event)` is called for each with WriteDone or WriteFailed, and `batch_done()` after the last one of an
     answer; `failed(failure)` for a multi whose fate is not known or that found us deposed. Writes of unknown fate are
-    kept until `settle_unknown`: they count as refused, which makes the assigner look what is there.
+    kept until `fail_unknown`: they count as refused, which makes the assigner look what is there.
     """
 
     def __init__(
         self,
         fence: Fence,
         done: Callable[[Write, ev.WriteDone | ev.WriteFailed], None],
-        turned: Callable[[], None],
+        batch_done: Callable[[], None],
         failed: Callable[[Failure], None],
         journal: Journal | None = None,
     ) -> None:
@@ -119,10 +119,10 @@ class TransitionWriter:
         self._journal = journal
         self._layout = fence.layout
         self._done = done
-        self._turned = turned
+        self._batch_done = batch_done
         self._failed = failed
         self._waiting: deque[_Item] = deque()
-        self._again: deque[list[_Item]] = deque()
+        self._retries: deque[list[_Item]] = deque()
         self._unknown: list[_Item] = []
         self._in_flight = 0
         self._closed = False
@@ -132,7 +132,7 @@ class TransitionWriter:
     @property
     def is_idle(self) -> bool:
         """Nothing waits, nothing is on its way."""
-        return not self._waiting and not self._again and not self._unknown and self._in_flight == 0
+        return not self._waiting and not self._retries and not self._unknown and self._in_flight == 0
 
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table."""
@@ -143,15 +143,15 @@ class TransitionWriter:
 
     def flush(self) -> None:
         """Send what may be sent now."""
-        while self._again and self._in_flight < IN_FLIGHT_MAX:
-            self._send(self._again.popleft())
+        while self._retries and self._in_flight < IN_FLIGHT_MAX:
+            self._send(self._retries.popleft())
         while self._waiting and self._in_flight < IN_FLIGHT_MAX:
             batch = self._next_batch()
             if not batch:
                 return
             self._send(batch)
 
-    def settle_unknown(self) -> None:
+    def fail_unknown(self) -> None:
         """The store is in sight again: report the writes whose answer was lost as refused, so that they are read."""
         unknown, self._unknown = self._unknown, []
         for item in unknown:
@@ -161,7 +161,7 @@ class TransitionWriter:
         """Send and report nothing any more."""
         self._closed = True
         self._waiting.clear()
-        self._again.clear()
+        self._retries.clear()
         self._unknown.clear()
 
     def _ops(self, effect: Write) -> list[WriteOp]:
@@ -234,7 +234,7 @@ class TransitionWriter:
             version = first.version if isinstance(first, Stat) else 0
             self._done(item.effect, ev.WriteDone(item.effect.key, version))
         self.flush()
-        self._turned()
+        self._batch_done()
 
     def _not_committed(self, failure: Failure, batch: list[_Item], page: Page | None) -> None:
         self._in_flight -= 1
@@ -252,9 +252,9 @@ class TransitionWriter:
             page.refused()
         rest = self._without_refused(batch, error, page)
         half = (len(rest) + 1) // 2
-        self._again.extend(part for part in (rest[:half], rest[half:]) if part)
+        self._retries.extend(part for part in (rest[:half], rest[half:]) if part)
         self.flush()
-        self._turned()
+        self._batch_done()
 
     def _without_refused(self, batch: list[_Item], error: MultiFailed, page: Page | None) -> list[_Item]:
         """Report the items because of which a multi was refused; return the others, to be sent again."""
@@ -279,7 +279,7 @@ class TransitionWriter:
 class TransitionReader:
     """Reads transitions that may have changed, many at a time, and reports what it finds.
 
-    `seen(event)` is called for each, in the order of the store's answers, `turned()` after each answer,
+    `seen(event)` is called for each, in the order of the store's answers, `batch_done()` after each answer,
     `failed(failure)` when an answer did not come.
     """
 
@@ -287,13 +287,13 @@ class TransitionReader:
         self,
         fence: Fence,
         seen: Callable[[ev.TransitionRead], None],
-        turned: Callable[[], None],
+        batch_done: Callable[[], None],
         failed: Callable[[Failure], None],
     ) -> None:
         self._client = fence.client
         self._layout = fence.layout
         self._seen = seen
-        self._turned = turned
+        self._batch_done = batch_done
         self._failed = failed
         self._dirty: dict[tuple[str, int], None] = {}
         #: Read only if nothing else is heard of them: key -> when, in insertion order, which is the order of time.
@@ -354,7 +354,7 @@ class TransitionReader:
             else:
                 self._report(region_id, replica, result[0], result[1])
         self.flush()
-        self._turned()
+        self._batch_done()
 
     def _report(self, region_id: str, replica: int, data: bytes, stat: Stat) -> None:
         try:
@@ -399,7 +399,7 @@ def wipe_ops(layout: Layout, transitions: list[tuple[TransitionRecord, int]]) ->
     return ops
 
 
-async def missed(client: ZkClient, layout: Layout, world: ClusterState) -> list[ev.Event]:
+async def read_missed_changes(client: ZkClient, layout: Layout, world: ClusterState) -> list[ev.Event]:
     """Read what others write, and what the outcome of our own writes may be: transitions, tables, moves.
 
     Servers and marks have watches of their own that look again by themselves. Regions' records need no look: servers

@@ -98,7 +98,7 @@ class TableOperations:
         try:
             if request.request_id:
                 async with self.locks.hold(Lock(Rank.REQUEST, request.request_id)):
-                    record = await self._once(request)
+                    record = await self._perform_once(request)
             else:
                 record = await self._perform(request)
         except RpcError:
@@ -109,21 +109,21 @@ class TableOperations:
 
     # --- requests with an id ------------------------------------------------------------------------------------------
 
-    async def _once(self, request: ddl.DdlRequest) -> TableRecord:
+    async def _perform_once(self, request: ddl.DdlRequest) -> TableRecord:
         """Carry out a request that may have come before."""
-        done = await self._found(request)
+        done = await self._find_result(request)
         if done is not None:
             return done
         try:
             return await self._perform(request)
         except (RpcError, tables.AlreadyDone, MultiFailed):
             # Refused because it was done already, by a write of ours whose answer was lost?
-            done = await self._found(request)
+            done = await self._find_result(request)
             if done is None:
                 raise
             return done
 
-    async def _found(self, request: ddl.DdlRequest) -> TableRecord | None:
+    async def _find_result(self, request: ddl.DdlRequest) -> TableRecord | None:
         """The table as the same request left it; None if it has not been carried out.
 
         Raises:
@@ -139,10 +139,10 @@ class TableOperations:
             )
         known = self._active_master.world.tables.get(found.table.table_id)
         if known is None or known.record != found.table:
-            await self.look_again(found.table.table_id)
+            await self.refresh_table(found.table.table_id)
         return found.table
 
-    def _entry(self, request: ddl.DdlRequest, table: TableRecord) -> tables.Ops:
+    def _result_ops(self, request: ddl.DdlRequest, table: TableRecord) -> tables.Ops:
         """The part of the multi that records the result."""
         fence = self._active_master.fence
         if not request.request_id:
@@ -165,7 +165,7 @@ class TableOperations:
                 case ddl.SetTableIntent():
                     return await self._changed(request, [], self._set_intent)
                 case ddl.UndeleteTable():
-                    return await self.undelete(request, partial(self._entry, request))
+                    return await self.undelete(request, partial(self._result_ops, request))
         except tables.AlreadyExists as error:
             raise RpcError(ms.ALREADY_EXISTS, f"there is a table {error}") from error
         raise AssertionError(f"{type(request).__name__} is no request about tables")
@@ -184,7 +184,7 @@ class TableOperations:
             self.preparing[table.table_id] = table
             try:
                 written = msgspec.structs.replace(table, state=_after(table, "written"))
-                await self._write_new(written, regions, self._entry(request, written))
+                await self._write_new(written, regions, self._result_ops(request, written))
             finally:
                 del self.preparing[table.table_id]
             self._active_master.observe(ev.TableSeen(written, 0, [(region, 0) for region in regions]))
@@ -213,7 +213,7 @@ class TableOperations:
             log.error("left alone: {error}", error=error)
             return False
         if table_id in self.preparing or await fence.client.exists(fence.layout.table(table_id)) is not None:
-            await self.look_again(table_id)
+            await self.refresh_table(table_id)
             return False
         await tables.remove_orphan(fence, table_id, path)
         return True
@@ -246,7 +246,7 @@ class TableOperations:
                 except MultiFailed as error:
                     if not isinstance(error.error, BadVersion) or tries == TRIES_MAX:
                         raise
-                    await self.look_again(table_id)
+                    await self.refresh_table(table_id)
         raise RpcError(ms.BUSY, f"table {request.table} changes too quickly")
 
     async def _write_alter(self, request: ddl.AlterTable, table: Table) -> TableRecord:
@@ -269,7 +269,7 @@ class TableOperations:
     ) -> TableRecord:
         """Write a table's next record, if it is another one, and take it over."""
         fence, former = self._active_master.fence, table.record
-        entry = self._entry(request, changed)
+        entry = self._result_ops(request, changed)
         if changed == former:
             await tables.record_only(fence, former, table.version, entry)
             return former
@@ -280,7 +280,7 @@ class TableOperations:
     async def _delete(self, request: ddl.DeleteTable, table: Table) -> TableRecord:
         """DD-06: to REMOVED, and the name given free, in one write; then the regions are closed."""
         removed = purging.deleted(table.record, self._now_ms(), self._grace_ms)
-        version = await tables.remove(self._active_master.fence, removed, table.version, self._entry(request, removed))
+        version = await tables.remove(self._active_master.fence, removed, table.version, self._result_ops(request, removed))
         self._active_master.observe(ev.TableSeen(removed, version))
         return removed
 
@@ -294,16 +294,16 @@ class TableOperations:
                 return
             if table.record.schema_version != effect.schema_version:
                 return
-            done = applied(table.record)
+            done = alter_finished(table.record)
             try:
                 version = await tables.change(self._active_master.fence, done, table.version, [])
             except MultiFailed as error:
                 log.info("table {table} stays ALTERING for now: {error}", table=done.name, error=error)
-                await self.look_again(effect.table_id)
+                await self.refresh_table(effect.table_id)
                 return
             self._active_master.observe(ev.TableSeen(done, version))
 
-    async def look_again(self, table_id: str) -> None:
+    async def refresh_table(self, table_id: str) -> None:
         """Read a table anew: what is known of it may be out of date, or nothing is.
 
         Keep the known record, at its new version, if somebody has written over the znode what is no table.
@@ -344,14 +344,14 @@ class TableOperations:
                 raise RpcError(ms.TIMED_OUT, f"table {record.name} is written; another master goes on with it")
             return ms.Tables([ms.TableSummary(record, record.regions, 0, 0, 0, 0)])
         await self._active_master.wait(
-            lambda: is_settled(request, table),
+            lambda: is_wait_over(request, table),
             request.wait_ms,
-            lambda: f"table {record.name}: {so_far(request, table)}",
+            lambda: f"table {record.name}: {progress_text(request, table)}",
         )
-        return ms.Tables([msgspec.structs.replace(summary(table), table=told(record, table.record))])
+        return ms.Tables([msgspec.structs.replace(summary(table), table=answer_record(record, table.record))])
 
 
-def told(written: TableRecord, now: TableRecord) -> TableRecord:
+def answer_record(written: TableRecord, now: TableRecord) -> TableRecord:
     """The record that answers a request: the result of the request, in the state that the table is in by now."""
     if written.schema_version == now.schema_version and written.name == now.name and written.intent == now.intent:
         return now
@@ -481,14 +481,14 @@ def alter(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
     )
 
 
-def applied(former: TableRecord) -> TableRecord:
+def alter_finished(former: TableRecord) -> TableRecord:
     """The record of an altered table all of whose regions have said that they follow it."""
     return msgspec.structs.replace(
         former, state=_after(former, "all regions say"), fully_applied_schema=None, fully_applied_version=0
     )
 
 
-def is_settled(request: ddl.DdlRequest, table: Table) -> bool:
+def is_wait_over(request: ddl.DdlRequest, table: Table) -> bool:
     """Whether what a caller may wait for holds, or others have wished for something else since."""
     closed = table.open_replicas == 0 and table.rit == 0
     if table.record.state is TableState.REMOVED:
@@ -502,7 +502,7 @@ def is_settled(request: ddl.DdlRequest, table: Table) -> bool:
             return not table.wants_open or table.open_replicas + table.parked >= table.replicas
 
 
-def so_far(request: ddl.DdlRequest, table: Table) -> str:
+def progress_text(request: ddl.DdlRequest, table: Table) -> str:
     """How far that is."""
     if isinstance(request, ddl.AlterTable):
         version = table.record.schema_version

@@ -21,7 +21,7 @@ log = Logger()
 
 #: The registrations are looked at so often, the first time this long after the master has become active: an upgrade
 #: lasts minutes, and nothing waits for the format.
-LOOK_EVERY_MS: Final = 10_000
+CHECK_EVERY_MS: Final = 10_000
 
 
 class Formats:
@@ -30,16 +30,16 @@ class Formats:
     def __init__(self, fence: Fence, now_ms: Callable[[], int]) -> None:
         self._fence = fence
         self._now_ms = now_ms
-        self._look_at_ms = now_ms() + LOOK_EVERY_MS
+        self._check_at_ms = now_ms() + CHECK_EVERY_MS
         #: Registrations below the format that the log has named.
         self._named: dict[str, None] = {}
 
     def is_due(self) -> bool:
         """Return True if it is time to look at the registrations."""
         now_ms = self._now_ms()
-        if now_ms < self._look_at_ms:
+        if now_ms < self._check_at_ms:
             return False
-        self._look_at_ms = now_ms + LOOK_EVERY_MS
+        self._check_at_ms = now_ms + CHECK_EVERY_MS
         return True
 
     async def look(self) -> None:

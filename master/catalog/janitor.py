@@ -71,7 +71,7 @@ class Janitor:
                 # None: one of them has changed; servers write them as well.
                 regions = known or await store.load_regions(fence.client, fence.layout, table.table_id)
                 suspects |= {one.region_id for one, _ in regions if _names_a_server(one)}
-                regions = await tables.let_go(fence, regions)
+                regions = await tables.clear_locations(fence, regions)
                 late = await self._transitions_of(table.replication, suspects)
                 if late:
                     self._begun_meanwhile(table.table_id, regions, late)
@@ -86,7 +86,7 @@ class Janitor:
                 self.finished(record)
                 return
         self._active_master.observe(ev.FinishAnswered(table.table_id, False))
-        await self._operations.look_again(table.table_id)
+        await self._operations.refresh_table(table.table_id)
 
     async def _transitions_of(self, replication: int, region_ids: Iterable[str]) -> list[tuple[TransitionRecord, int]]:
         fence = self._active_master.fence

@@ -32,9 +32,9 @@ from regions.transitions.purging import is_awaiting_purge
 log = Logger()
 
 #: Pause after an order that failed; the next one goes to another server, if there is one.
-AGAIN_MS: Final = 10_000
+RETRY_MS: Final = 10_000
 #: Tables that are purged at a time: removing files is work for the servers' disks, and nobody waits for it.
-AT_ONCE: Final = 2
+PURGES_MAX: Final = 2
 
 
 class Purging:
@@ -74,7 +74,7 @@ class Purging:
             return
         now_ms = self._now_ms()
         for table_id, table in self.waiting.items():
-            if len(self._running) >= AT_ONCE:
+            if len(self._running) >= PURGES_MAX:
                 return
             # What has begun goes on, whatever this master's clock says.
             due_ms = max(0 if table.purging_ms else table.purge_at_ms, self._next_ms.get(table_id, 0))
@@ -98,7 +98,7 @@ class Purging:
         if table is None:
             return
         server = self._server_for(table)
-        self._next_ms[table_id] = self._now_ms() + AGAIN_MS
+        self._next_ms[table_id] = self._now_ms() + RETRY_MS
         self._tries[table_id] = self._tries.get(table_id, 0) + 1
         if server is None:
             return

@@ -85,7 +85,7 @@ class Loaded:
         return (region.record for region in self.world.regions.values())
 
 
-async def lay_ground(
+async def initialize_root(
     client: ZkClient,
     layout: Layout,
     now_ms: int,
@@ -337,7 +337,7 @@ async def delete_if_there(fence: Fence, path: str, version: int = -1) -> None:
             raise
 
 
-async def mark_run(fence: Fence, *, clean: bool, now_ms: int) -> None:
+async def write_clean_shutdown(fence: Fence, *, clean: bool, now_ms: int) -> None:
     """Write or take away the clean-shutdown mark (X7); may be repeated. An older format than FORMAT_VERSION ends here.
 
     A record that somebody has written over is a whole one again after this.

@@ -110,7 +110,7 @@ async def remove(fence: Fence, table: TableRecord, version: int, record: Ops) ->
     return _version(results[0])
 
 
-async def bring_back(fence: Fence, table: TableRecord, version: int, ops: Ops, record: Ops) -> int:
+async def write_undeleted(fence: Fence, table: TableRecord, version: int, ops: Ops, record: Ops) -> int:
     """Write the record of a table that comes back, and `ops`, which make its name and its regions, in one step; the new
     version. Raises as `change`."""
     written = [SetData(fence.layout.table(table.table_id), encode(table), version), *ops]
@@ -140,7 +140,7 @@ def replace_region(
     ]
 
 
-async def let_go(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> list[tuple[RegionRecord, int]]:
+async def clear_locations(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> list[tuple[RegionRecord, int]]:
     """Take out of the records of a removed table's regions where they were open, on servers that have died; the regions
     as they are then. May be repeated.
 
@@ -164,7 +164,7 @@ async def let_go(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> list[
 
 async def mark_deleted(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> None:
     """Write DELETED into regions of a removed table that nobody will write any more: they are open nowhere, and name no
-    server (`let_go`). May be repeated. Raises MultiFailed when one has moved on."""
+    server (`clear_locations`). May be repeated. Raises MultiFailed when one has moved on."""
     ops: Ops = []
     for region, version in regions:
         record = msgspec.structs.replace(region, state=TabletState.DELETED)

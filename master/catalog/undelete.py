@@ -106,6 +106,6 @@ class Undelete:
         for batch in in_batches(ops):
             await fence.write(batch)
         try:
-            return back, await tables.bring_back(fence, table, version, last, entry)
+            return back, await tables.write_undeleted(fence, table, version, last, entry)
         except MultiFailed as error:
             raise RpcError(ms.BUSY, f"table {table.name} has changed meanwhile: {error.error}") from error

@@ -32,7 +32,7 @@ class ActiveProbe:
         self._host = host
         self._port = port
         self._gone = gone
-        self._met = False
+        self._was_connected = False
         self._refused = 0
         self._over = False
         self._connector: Any = None
@@ -53,27 +53,27 @@ class ActiveProbe:
 
     def connected(self) -> None:
         """Somebody listens."""
-        self._met = True
+        self._was_connected = True
         self._refused = 0
 
     def lost(self) -> None:
         """The connection was closed: look whether anybody is still there."""
-        self._again(0)
+        self._reconnect(0)
 
     def failed(self, reason: Failure) -> None:
         """No connection."""
         if not isinstance(reason.value, Refused):
             self._refused = 0
-            self._again(RETRY_S)
+            self._reconnect(RETRY_S)
             return
         self._refused += 1
-        if not self._met or self._refused < REFUSALS:
-            self._again(REFUSED_PAUSE_S if self._met else RETRY_S)
+        if not self._was_connected or self._refused < REFUSALS:
+            self._reconnect(REFUSED_PAUSE_S if self._was_connected else RETRY_S)
         elif not self._over:
             self._over = True
             self._gone()
 
-    def _again(self, pause_s: float) -> None:
+    def _reconnect(self, pause_s: float) -> None:
         if not self._over:
             self._retry = self._reactor.callLater(pause_s, self.start)
 

@@ -56,12 +56,12 @@ class Election:
                 if stat is not None:
                     # The lock on our data directory proves that nobody else uses this uuid now.
                     await self._client.delete(path, stat.version)
-                await self._client.create(path, encode(self._mark()), ephemeral=True)
+                await self._client.create(path, encode(self._registration()), ephemeral=True)
             except (NodeExists, NoNode, BadVersion):
                 continue
             return
 
-    async def mend_mark(self) -> None:
+    async def restore_registration(self) -> None:
         """Write `/masters/<uuid>` again if somebody has written over it: there servers and commands find us."""
         path = self._layout.master(self._identity.uuid)
         with contextlib.suppress(NoNode, BadVersion):
@@ -71,9 +71,9 @@ class Election:
             except CorruptZnode as error:
                 if stat.ephemeral_owner == self._client.session_id:
                     log.error("our mark is written again: {error}", error=error)
-                    await self._client.set(path, encode(self._mark()), stat.version)
+                    await self._client.set(path, encode(self._registration()), stat.version)
 
-    def _mark(self) -> MasterRecord:
+    def _registration(self) -> MasterRecord:
         own, settings = self._identity, self._settings
         return MasterRecord(own.uuid, settings.host, settings.port, own.start_code, settings.admin_port, KNOWN)
 
@@ -97,7 +97,7 @@ class Election:
             self._released = released
             if await self._client.exists(self._layout.active, watch=self._active_changed) is not None:
                 await self._read_active()
-                active_probe = self._watch_over(self.active)
+                active_probe = self._start_probe(self.active)
                 try:
                     await released
                 finally:
@@ -111,7 +111,7 @@ class Election:
         if stat is not None and stat.ephemeral_owner == self._client.session_id:
             await self._client.delete(self._layout.active, stat.version)
 
-    def _watch_over(self, active: ActiveRecord | None) -> ActiveProbe | None:
+    def _start_probe(self, active: ActiveRecord | None) -> ActiveProbe | None:
         """Look after the active master's process, to take its place as soon as it is dead."""
         if active is None:
             return None
@@ -120,13 +120,13 @@ class Election:
             log.info("the place of {active} is not cleared: {why}", active=active.uuid, why=failure.value)
 
         def gone() -> None:
-            ensureDeferred(self._vacate(active)).addErrback(kept)
+            ensureDeferred(self._delete_active_of(active)).addErrback(kept)
 
         active_probe = ActiveProbe(self._reactor, active.host, active.port, gone)
         active_probe.start()
         return active_probe
 
-    async def _vacate(self, dead: ActiveRecord) -> None:
+    async def _delete_active_of(self, dead: ActiveRecord) -> None:
         """Delete `/active` if that start of a master still holds it: nobody listens at its address any more."""
         path = self._layout.active
         data, stat = await self._client.get(path)
@@ -198,9 +198,9 @@ class Election:
                 continue  # a former active master was still writing its own; ours must come after it
         active = ActiveRecord(own.uuid, self._settings.host, self._settings.port, own.start_code)
         self.active = msgspec.structs.replace(active, epoch=epoch, admin_port=self._settings.admin_port)
-        tell: list[WriteOp] = [Check(self._layout.epoch, epoch), SetData(self._layout.active, encode(self.active))]
+        publish: list[WriteOp] = [Check(self._layout.epoch, epoch), SetData(self._layout.active, encode(self.active))]
         try:
-            await self._client.multi(tell)
+            await self._client.multi(publish)
         except MultiFailed:
             return None  # gone, or another's epoch has come: ours is spent
         return epoch

@@ -27,7 +27,7 @@ LEASE_AGAIN_S: Final = 0.5
 class StoreSession:
     """Whether a reign sees the store.
 
-    `resume()` finds out what was missed and calls `regained`; `end(reason)` ends the reign, which then calls `close`
+    `resume()` finds out what was missed and calls `resumed`; `end(reason)` ends the reign, which then calls `close`
     and `fail`; `failed` judges whatever else went wrong.
     """
 
@@ -47,13 +47,13 @@ class StoreSession:
         #: Nothing is written, ordered or acknowledged.
         self.is_paused = False
         #: And for so long that another master may be active.
-        self.is_dark = False
+        self.may_be_over = False
         self._resuming = False
         self._is_over = False
         self._lease_over: IDelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
 
-    def lose(self) -> None:
+    def suspend(self) -> None:
         """Do nothing any more until the store is in sight; answer nothing either once our session may be over."""
         if self.is_paused:
             return
@@ -66,7 +66,7 @@ class StoreSession:
         """From here on another master may be active: we are not, unless the store says that the session lives."""
         self._lease_over = None
         if self._client.state is not SessionState.CONNECTED:
-            self.is_dark = True
+            self.may_be_over = True
             log.info("our session may be over: not active before the store has said that it is not")
         elif self._resuming:  # it takes long to read what may have been missed
             left_s = max(self._client.left_s, LEASE_AGAIN_S)
@@ -74,9 +74,9 @@ class StoreSession:
         else:
             self._end("the store refused a write, and was in sight")
 
-    def look_again(self) -> None:
+    def begin_resume(self) -> None:
         """The watches are in force again, and events may have been missed."""
-        self.lose()
+        self.suspend()
         if not self._is_over:
             self._resuming = True
             ensureDeferred(self._resume()).addErrback(self._not_resumed)  # type: ignore[arg-type]
@@ -89,15 +89,15 @@ class StoreSession:
         else:
             self._failed(failure)
 
-    def regained(self) -> None:
+    def resumed(self) -> None:
         """The reign goes on, and whoever waited for that with it."""
-        self.is_paused = self.is_dark = self._resuming = False
+        self.is_paused = self.may_be_over = self._resuming = False
         self._stop_timer()
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             one.callback(None)
 
-    async def insist(self, write: Callable[[], Any]) -> Any:
+    async def retry_write(self, write: Callable[[], Any]) -> Any:
         """Do a write that may be repeated, again after each lost connection. Raises Deposed when the reign ends."""
         while True:
             if self._is_over:

@@ -52,8 +52,8 @@ class Applying:
         self._active_master = active_master
         self._now_ms = now_ms
         self._record: PlanRecord | None = None
-        self._heard_ms = 0
-        self._said_ms = 0
+        self._last_part_ms = 0
+        self._last_progress_ms = 0
         #: One request at a time; while one is at work, `tick` writes nothing over what it writes.
         self._lock = DeferredLock()
 
@@ -61,7 +61,7 @@ class Applying:
         """Take over what a former master was applying."""
         running = [plan for plan in plans if plan.by_moves and plan.state is PlanState.APPLYING]
         self._record = max(running, key=lambda plan: plan.created_ms) if running else None
-        self._heard_ms = self._now_ms()
+        self._last_part_ms = self._now_ms()
 
     def running(self) -> str:
         """Id of the plan that is being applied, "" for none."""
@@ -111,7 +111,7 @@ class Applying:
         exists = await fence.client.exists(path) is not None
         await fence.write([SetData(path, encode(record)) if exists else Create(path, encode(record))])
         self._record = record
-        self._heard_ms = self._said_ms = self._now_ms()
+        self._last_part_ms = self._last_progress_ms = self._now_ms()
         log.info("plan {plan} of an operator: {moves} moves are to come", plan=record.plan_id, moves=record.regions)
         return self._report(record)
 
@@ -127,7 +127,7 @@ class Applying:
         record = self._record
         if record is None or record.plan_id != request.plan_id:
             raise RpcError(ms.NOT_FOUND, f"plan {request.plan_id} is not being applied: it has ended, or was aborted")
-        self._heard_ms = self._now_ms()
+        self._last_part_ms = self._now_ms()
         if request.part < record.parts_done:
             return self._report(record)
         if request.part != record.parts_done or request.part >= record.parts:
@@ -150,7 +150,7 @@ class Applying:
         fence = self._active_master.fence
         move_id = f"{record.plan_id}.{record.created_ms}.{request.part:05d}"
         batch = MoveBatch(move_id, tuple(moves), "plan", record.plan_id, fence.epoch, self._now_ms(), acting())
-        await self._active_master.insist(lambda: self._put(changed, batch))
+        await self._active_master.retry_write(lambda: self._put(changed, batch))
         self._record = changed
         self._active_master.observe(ev.MovesAccepted(batch))
         return self._report(changed)
@@ -204,7 +204,7 @@ class Applying:
 
     async def _abort(self, record: PlanRecord, note: str) -> ms.PlanReport:
         ended = self._ended(record, PlanState.ABORTED, note)
-        await self._active_master.insist(lambda: self._withdraw(ended))
+        await self._active_master.retry_write(lambda: self._withdraw(ended))
         self._record = None
         report = self._report(ended)
         self._active_master.observe(ev.MovesWithdrawn(record.plan_id))
@@ -244,10 +244,10 @@ class Applying:
             ended = self._ended(record, PlanState.DONE, record.note)
             log.info("plan {plan} is applied: {count} moves", plan=ended.plan_id, count=ended.handed)
             self._store(ended)
-        elif left == 0 and now - self._heard_ms > HANDOVER_MS:
+        elif left == 0 and now - self._last_part_ms > HANDOVER_MS:
             self.give_up(f"only {record.parts_done} of {record.parts} parts were handed over: rk plan resume")
-        elif now - self._said_ms >= PROGRESS_MS and record.assigned != record.handed - left:
-            self._said_ms = now
+        elif now - self._last_progress_ms >= PROGRESS_MS and record.assigned != record.handed - left:
+            self._last_progress_ms = now
             self._record = msgspec.structs.replace(record, assigned=record.handed - left)
             self._store(self._record)
 

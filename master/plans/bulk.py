@@ -27,7 +27,7 @@ log = Logger()
 PLANS_KEPT: Final = 20
 
 
-class Bulks:
+class BulkPlans:
     """The plans under way, and the latest one for the status."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Bulks:
         if self._active_master.is_over:
             return
         bulk.stage = ""
-        await self._active_master.insist(lambda: self._store(bulk))
+        await self._active_master.retry_write(lambda: self._store(bulk))
         bulk.is_handed_over = True
         self._active_master.observe(ev.PlanReady(plan_id, request.keys, placements))
 

@@ -51,7 +51,7 @@ class PlanFailed(CoordError):  # noqa: N818 - not an error of the master: it fal
     """The job brought no usable plan."""
 
 
-class Made(msgspec.Struct):
+class FinishedPlan(msgspec.Struct):
     """A finished plan: region-replica key to server uuid."""
 
     placements: dict[str, str]
@@ -125,7 +125,7 @@ class Planner:
 
     async def make(
         self, plan_id: str, epoch: int, snapshot: Snapshot, engine: str, progress: Callable[[str], None]
-    ) -> Made:
+    ) -> FinishedPlan:
         """A checked plan by `engine`, or by greedy if that fails. Raises PlanError when there is none at all."""
         params = Params(snapshot_id=plan_id, master_epoch=epoch)
         if engine != "greedy":
@@ -149,7 +149,7 @@ class Planner:
 
     async def _by_job(
         self, engine: str, plan_id: str, snapshot: Snapshot, params: Params, progress: Callable[[str], None]
-    ) -> Made:
+    ) -> FinishedPlan:
         """A plan by the job; writing its input and checking what it made count in the deadline, too."""
         until, cancelled = self._reactor.seconds() + self._deadline_s, self._cancelled
         work = self._plan_dir / plan_id
@@ -253,7 +253,7 @@ def _prepare(work: Path, snapshot: Snapshot, params: Params) -> None:
     write_snapshot(work / "in", snapshot, params, kind="parquet")
 
 
-def _read_checked(output: Path, snapshot: Snapshot, params: Params, engine: str) -> Made:
+def _read_checked(output: Path, snapshot: Snapshot, params: Params, engine: str) -> FinishedPlan:
     """The job's plan, if it is complete, of this epoch and breaks no hard rule."""
     made, manifest = read_plan(output)
     if manifest.master_epoch != params.master_epoch or manifest.snapshot_id != params.snapshot_id:
@@ -261,7 +261,7 @@ def _read_checked(output: Path, snapshot: Snapshot, params: Params, engine: str)
     verdict = verify(snapshot, params, made.rows)
     if not verdict.ok:
         raise PlanFailed(f"the plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:3])}")
-    return Made(_placements(made.rows), engine, made.digest, fingerprint=fingerprint(snapshot))
+    return FinishedPlan(_placements(made.rows), engine, made.digest, fingerprint=fingerprint(snapshot))
 
 
 def _placements(rows: Iterable[tuple[str, int, str]]) -> dict[str, str]:
@@ -269,8 +269,8 @@ def _placements(rows: Iterable[tuple[str, int, str]]) -> dict[str, str]:
     return {replica_key(region_id, number): server_id for region_id, number, server_id in rows}
 
 
-def _greedy(snapshot: Snapshot, params: Params, deadline_s: float) -> Made:
+def _greedy(snapshot: Snapshot, params: Params, deadline_s: float) -> FinishedPlan:
     """Plan in this process; runs in a thread."""
     until = time.monotonic() + deadline_s
     made = plan(snapshot, params, lambda: until - time.monotonic(), engine="greedy")
-    return Made(_placements(made.rows), "greedy", made.digest, fingerprint=fingerprint(snapshot))
+    return FinishedPlan(_placements(made.rows), "greedy", made.digest, fingerprint=fingerprint(snapshot))

@@ -73,7 +73,7 @@ class Auditor:
         now_ms: Callable[[], int],
         uuid: str,
         at_rest: AtRest,
-        held: Held = dict,
+        served: Held = dict,
     ) -> None:
         self._reactor = reactor
         self._client = client
@@ -81,7 +81,7 @@ class Auditor:
         self._now_ms = now_ms
         self._uuid = uuid
         self._at_rest = at_rest
-        self._held = held
+        self._served = served
         self.session_id = client.session_id
         self.audit = Audit()
         #: Alarms raised by this auditor.
@@ -190,10 +190,10 @@ class Auditor:
             await self._read_servers()
             await self._read_tables(await self._client.children(self._layout.tables))
             paths = await store.list_all(self._client, self._layout.shard_paths())
-            sights = [self._store_session(*found) for found in await store.read_all(self._client, paths)]
+            observations = [self._observed(*found) for found in await store.read_all(self._client, paths)]
         finally:
             self._syncing = False
-        present = [one for one in sights if one is not None]
+        present = [one for one in observations if one is not None]
         self._is_current = not self._sync_again
         if is_first:
             self.audit.begin(present)
@@ -224,11 +224,11 @@ class Auditor:
     def transition_read(self, path: str, data: bytes, stat: Stat) -> None:
         """A transition was read, at the latest state that we have word of or a later one."""
         if not self._stopped:
-            store_session = self._store_session(path, data, stat)
-            if store_session is not None:
-                self._report(self.audit.see(store_session))
+            observed = self._observed(path, data, stat)
+            if observed is not None:
+                self._report(self.audit.see(observed))
 
-    def _store_session(self, path: str, data: bytes, stat: Stat) -> ObservedTransition | None:
+    def _observed(self, path: str, data: bytes, stat: Stat) -> ObservedTransition | None:
         key = path.rpartition("/")[2]
         self._versions[key] = max(stat.version, self._versions.get(key, UNKNOWN))
         try:
@@ -305,7 +305,7 @@ class Auditor:
         if before is None or after is None:
             return
         stored = {key: home for key, home in before.items() if after.get(key) == home}
-        self._report(self.audit.owners(stored, self._held(), self._now_ms()))
+        self._report(self.audit.owners(stored, self._served(), self._now_ms()))
 
     def orphan(self, key: str, server: Incarnation) -> None:
         """A server serves a replica of which the store knows nothing (FN-04)."""

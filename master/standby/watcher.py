@@ -55,7 +55,7 @@ RECORDS_MAX: Final = 500
 LOADING_PAUSE_S: Final = 0.03
 RECORDS_PAUSE_S: Final = 0.2
 #: Batches on their way at once while somebody waits for them.
-HURRIED_MAX: Final = 4
+URGENT_MAX: Final = 4
 #: States of the client in which the session is over, and its watches with it.
 _ENDED: Final = (SessionState.EXPIRED, SessionState.AUTH_FAILED, SessionState.CLOSED)
 #: How often the age is proved without being asked for, and the pause after a reading that failed.
@@ -85,7 +85,7 @@ class _Waiter(NamedTuple):
 
     transitions: int
     records: int
-    is_hurried: bool
+    is_urgent: bool
     done: Deferred[None]
 
 
@@ -114,7 +114,7 @@ class StoreWatcher:
         self.proven_zxid = 0
         self._waiting: list[_Waiter] = []
         self._probe: Deferred[None] | None = None
-        self._is_probe_hurried = False
+        self._is_probe_urgent = False
         self._timers: dict[str, IDelayedCall] = {}
         #: Every watch that is wanted is set; once it was, the client sets it again by itself.
         self._in_force = False
@@ -274,7 +274,7 @@ class StoreWatcher:
     def _read(self, name: str) -> None:
         """One request at a time, so that a busy store has few of them; several while somebody waits."""
         unread, most = self._kind(name)
-        while unread.in_flight < (HURRIED_MAX if self._is_hurried else 1):
+        while unread.in_flight < (URGENT_MAX if self._is_urgent else 1):
             if not self._is_connected:
                 return
             batch = unread.take(most)
@@ -308,7 +308,7 @@ class StoreWatcher:
         self._progress()
 
     def _pause_s(self, name: str, unread: Unread) -> float:
-        if self._is_hurried:
+        if self._is_urgent:
             return 0.0
         if name == "records":
             return RECORDS_PAUSE_S if self.mirror is not None and self.mirror.is_complete else LOADING_PAUSE_S
@@ -330,26 +330,26 @@ class StoreWatcher:
 
     # --- waiting until what is known has been read --------------------------------------------------------------------
 
-    def _read_up(self, *, is_hurried: bool = True) -> Deferred[None]:
+    def _read_up(self, *, is_urgent: bool = True) -> Deferred[None]:
         """Fires when everything has been read that we have word of now; fails when that is cut short."""
         if self._stopped:
             return fail(ConnectionLoss("", "the session is over"))
         done: Deferred[None] = Deferred()
-        self._waiting.append(_Waiter(self._transitions.mark(), self._records.mark(), is_hurried, done))
-        if is_hurried:
+        self._waiting.append(_Waiter(self._transitions.mark(), self._records.mark(), is_urgent, done))
+        if is_urgent:
             for name in ("transitions", "records"):
-                self._hurry(name)
+                self._read_now(name)
         self._progress()
         return done
 
-    def _hurry(self, name: str) -> None:
+    def _read_now(self, name: str) -> None:
         if self._is_due(name):
             self._timers[name].cancel()
         self._read(name)
 
     @property
-    def _is_hurried(self) -> bool:
-        return any(one.is_hurried for one in self._waiting)
+    def _is_urgent(self) -> bool:
+        return any(one.is_urgent for one in self._waiting)
 
     def _progress(self) -> None:
         """Tell those who wait that it has been read."""
@@ -422,18 +422,18 @@ class StoreWatcher:
         """Fires with the end of the probe that is under way, or of a new one; somebody waits for it."""
         probe = self._probe
         if probe is None:
-            probe = self._begin_probe(is_hurried=True)
+            probe = self._begin_probe(is_urgent=True)
         else:
-            self._is_probe_hurried = True
-            self._waiting = [one._replace(is_hurried=True) for one in self._waiting]
+            self._is_probe_urgent = True
+            self._waiting = [one._replace(is_urgent=True) for one in self._waiting]
             for name in ("transitions", "records"):
-                self._hurry(name)
+                self._read_now(name)
         waiter: Deferred[None] = Deferred()
         probe.addBoth(lambda _: waiter.callback(None))
         return waiter
 
-    def _begin_probe(self, *, is_hurried: bool) -> Deferred[None]:
-        self._is_probe_hurried = is_hurried
+    def _begin_probe(self, *, is_urgent: bool) -> Deferred[None]:
+        self._is_probe_urgent = is_urgent
         probe = self._probe = ensureDeferred(self._prove_once())
         probe.addBoth(self._probe_over)
         return probe
@@ -447,7 +447,7 @@ class StoreWatcher:
         mirror, sent_ms = self.mirror, self._now_ms()
         await self._client.sync("/")
         zxid = self._client.last_zxid
-        await self._read_up(is_hurried=self._is_probe_hurried)
+        await self._read_up(is_urgent=self._is_probe_urgent)
         if not self._stopped and mirror is not None and mirror is self.mirror and mirror.is_complete:
             self.proven_ms, self.proven_zxid = sent_ms, zxid
 
@@ -460,7 +460,7 @@ class StoreWatcher:
             return
         self._prove_later()
         if self._probe is None and self.mirror.is_complete and self._is_connected:
-            self._begin_probe(is_hurried=False)
+            self._begin_probe(is_urgent=False)
 
     def status(self) -> MirrorStatus | None:
         """For `rk status`; None while this master reigns."""

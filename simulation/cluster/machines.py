@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from coord.env import System
 from coord.rpc.server import RpcError
 from master.leadership.identity import MasterIdentity
-from master.plans.planner import Made, Planner
+from master.plans.planner import FinishedPlan, Planner
 from master.service import MasterService
 from master.settings import MasterSettings as MasterSettings
 from regions.assign.assigner import Assigner
@@ -167,7 +167,7 @@ class SimulatedPlanner(Planner):
         snapshot: Snapshot,
         engine: str,
         progress: Callable[[str], None],
-    ) -> Made:
+    ) -> FinishedPlan:
         """See Planner.make."""
         progress(engine)
         chance, setting = self._process.chance, self._setting
@@ -182,7 +182,7 @@ class SimulatedPlanner(Planner):
         placements: dict[str, str] = {
             replica_key(region_id, replica): server_id for region_id, replica, server_id in made.rows
         }
-        return Made(placements, "greedy", made.digest)
+        return FinishedPlan(placements, "greedy", made.digest)
 
 
 def _refused(failure: Failure) -> None:

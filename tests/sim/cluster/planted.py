@@ -21,7 +21,7 @@ from master.assignment.transitions import TransitionWriter
 from master.catalog.purging import Purging
 from master.leadership.election import Election
 from master.leadership.fence import Fence
-from master.plans.bulk import Bulks
+from master.plans.bulk import BulkPlans
 from master.standby.watcher import StoreWatcher, Warm
 from regions.assign import transition_writes
 from regions.assign.selection import Selection
@@ -280,7 +280,7 @@ class PlanForgotten(Bug):
     seeds = 30
 
     def patches(self) -> list[Patch]:
-        return [instead(Bulks, "load", lambda *_: None)]
+        return [instead(BulkPlans, "load", lambda *_: None)]
 
     def script(self, world: SimulatedCluster) -> None:
         DRILLS["master-during-bulk"](world)

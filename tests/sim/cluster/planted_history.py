@@ -7,7 +7,7 @@ from unittest import mock
 
 from master import active
 from master.assignment import history_writer as module
-from master.assignment.history_writer import ChroniclePage, HistoryWriter
+from master.assignment.history_writer import HistoryPage, HistoryWriter
 from regions.cluster import history
 from regions.cluster.history import HistoryEntry, Segment, unpack
 from regions.transitions import trail
@@ -74,11 +74,11 @@ class LostAnswerToldTwice(Bug):
     """A page whose answer was lost is written again, although its multi may have been performed."""
 
     def patches(self) -> list[Patch]:
-        def lost(self: ChroniclePage) -> None:
-            self._history_writer.settled(self, is_there=False)
+        def lost(self: HistoryPage) -> None:
+            self._history_writer.finish_page(self, is_there=False)
             self._history_writer.log.put_back(unpack(self.op.data))  # type: ignore[union-attr]
 
-        return [instead(ChroniclePage, "lost", lost)]
+        return [instead(HistoryPage, "lost", lost)]
 
     def script(self, world: SimulatedCluster) -> None:
         lost_answers(world)

@@ -49,7 +49,7 @@ def test_a_short_disconnection_is_ridden_out(bench: Bench) -> None:
     bench.go_on(1.5)
     bench.store.mend()
     bench.go_on()
-    assert (active_master.store_session.is_paused, active_master.store_session.is_dark, bench.ended) == (
+    assert (active_master.store_session.is_paused, active_master.store_session.may_be_over, bench.ended) == (
         False,
         False,
         [],
@@ -83,11 +83,11 @@ def test_in_the_dark_it_does_not_answer_as_the_active_one(bench: Bench) -> None:
     assert active_master is not None
     bench.store.cut()
     bench.go_on(2.1)
-    assert active_master.store_session.is_dark
+    assert active_master.store_session.may_be_over
     assert bench.ask(ms.ListTables()) == ms.BUSY
     bench.store.mend()
     bench.go_on()
-    assert (active_master.store_session.is_dark, bench.ended) == (False, [])
+    assert (active_master.store_session.may_be_over, bench.ended) == (False, [])
     assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
 
 

@@ -142,7 +142,7 @@ class Cluster:
         self.master.now_ms = lambda: int(self.clock.seconds() * 1000) + 1_000
         self.master.cluster_id = cluster_id
         self.master.client = self.store  # type: ignore[assignment]
-        self.master._stand()
+        self.master._start_election()
         self.go_on(4)
 
     def reigns(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import ensureDeferred
 
-from master.assignment.fencing import until_words
+from master.assignment.fencing import bar_duration_text
 from master.catalog import store
 from regions import messages as ms
 from regions.cluster import effects as fx
@@ -130,4 +130,4 @@ def test_a_server_that_is_not_running_is_listed(bench: Bench) -> None:
 
 
 def test_words() -> None:
-    assert [until_words(ms) for ms in (0, -1, 90_000)] == ["", " until `rk server unfence`", " for 90 s"]
+    assert [bar_duration_text(ms) for ms in (0, -1, 90_000)] == ["", " until `rk server unfence`", " for 90 s"]

@@ -214,9 +214,9 @@ def test_nothing_is_merged_across_a_page_in_doubt(monkeypatch: pytest.MonkeyPatc
     bench.write("r5")
     before = bench.told()
     # The page is settled and segments are merged in one tick: the merge begins before the page's fate is known.
-    bench.pass_time(module.TIDY_MS)
+    bench.pass_time(module.COMPACT_MS)
     assert bench.told() == before
-    bench.pass_time(module.TIDY_MS)
+    bench.pass_time(module.COMPACT_MS)
     assert bench.told() == before
     assert len(bench.segments()) == 1
 
@@ -266,13 +266,13 @@ def test_small_segments_become_one_and_the_oldest_go(monkeypatch: pytest.MonkeyP
         bench.pass_time(FLUSH_MS)
     before = bench.told()
     assert len(bench.segments()) == 4
-    bench.pass_time(module.TIDY_MS)
+    bench.pass_time(module.COMPACT_MS)
     assert bench.told() == before
     assert len(bench.segments()) == bench.history_writer.segments == 1
     bench.note("s2")
     bench.pass_time(FLUSH_MS)
     monkeypatch.setattr(history, "STEPS_MAX", 1)
-    bench.pass_time(module.TIDY_MS)
+    bench.pass_time(module.COMPACT_MS)
     assert [one.server for entries in bench.segments() for one in entries] == ["s2"]
 
 
@@ -285,9 +285,9 @@ def test_a_segment_deleted_by_hand_stops_nothing(monkeypatch: pytest.MonkeyPatch
         bench.pass_time(FLUSH_MS)
     first = min(path for path in bench.store.nodes if path.startswith(f"{LAYOUT.history}/"))
     del bench.store.nodes[first]
-    bench.pass_time(module.TIDY_MS)
+    bench.pass_time(module.COMPACT_MS)
     assert bench.history_writer.segments == 2, "what is there counts"
-    bench.pass_time(module.TIDY_MS)
+    bench.pass_time(module.COMPACT_MS)
     assert len(bench.segments()) == 1
     assert bench.failures == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from master.catalog import store
-from master.catalog.formats import LOOK_EVERY_MS, Formats
+from master.catalog.formats import CHECK_EVERY_MS, Formats
 from master.leadership.fence import Fence
 from regions.records.formats import KNOWN, UNANNOUNCED
 from regions.records.model import MasterRecord, ServerRecord
@@ -19,7 +19,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.store = FakeStore()
-        run(self.store, store.lay_ground(self.store, LAYOUT, 1))  # type: ignore[arg-type]
+        run(self.store, store.initialize_root(self.store, LAYOUT, 1))  # type: ignore[arg-type]
         self.now_ms = 0
         self.formats = Formats(Fence(self.store, LAYOUT, 0), lambda: self.now_ms)  # type: ignore[arg-type]
 
@@ -72,13 +72,13 @@ def test_the_mark_of_a_clean_end_keeps_the_format(cluster: Cluster) -> None:
     cluster.master("m1", KNOWN)
     assert cluster.look() == KNOWN
     fence = Fence(cluster.store, LAYOUT, 0)  # type: ignore[arg-type]
-    run(cluster.store, store.mark_run(fence, clean=True, now_ms=5))
+    run(cluster.store, store.write_clean_shutdown(fence, clean=True, now_ms=5))
     assert cluster.look() == KNOWN
 
 
 def test_registrations_are_looked_at_now_and_then(cluster: Cluster) -> None:
     """Not at every tick."""
     assert not cluster.formats.is_due()
-    cluster.now_ms += LOOK_EVERY_MS
+    cluster.now_ms += CHECK_EVERY_MS
     assert cluster.formats.is_due()
     assert not cluster.formats.is_due()

@@ -12,7 +12,7 @@ from twisted.internet.defer import fail, succeed
 from coord.rpc.server import RpcError
 from master.assignment.dispatch import PURGE_S
 from master.catalog import tables
-from master.catalog.purging import AGAIN_MS
+from master.catalog.purging import RETRY_MS
 from regions import messages as ms
 from regions.records.model import (
     Incarnation,
@@ -181,12 +181,12 @@ def test_the_claim_is_written_before_the_order_and_ends_undelete(bench: Purger) 
     assert bench.table().purging_ms > 0
     assert bench.ask(UNDELETE) == ms.BAD_REQUEST
     for _ in range(3):
-        bench.go_on(AGAIN_MS / 1000)
+        bench.go_on(RETRY_MS / 1000)
         bench.go_on(0.5)
     assert {server for server, _ in bench.orders} == {"s1", "s2"}, "one after the other"
     assert bench.table().purged_ms == 0
     bench.answer = None
-    bench.go_on(AGAIN_MS / 1000)
+    bench.go_on(RETRY_MS / 1000)
     bench.go_on(0.5)
     assert bench.table().purged_ms > 0
 
@@ -214,7 +214,7 @@ def test_the_next_master_goes_on(bench: Purger, tmp_path: Path) -> None:
     active_master.order_purge = lambda _, table_id: asked.append(table_id) or succeed(ms.Purged())  # type: ignore
     store_later.go_on(PURGE_S + 1)  # the order that it sent at once is not answered
     for _ in range(3):
-        store_later.go_on(AGAIN_MS / 1000)
+        store_later.go_on(RETRY_MS / 1000)
     after = decode_table(store_later.store.nodes[LAYOUT.table("t")][0])
     assert asked == ["t"]
     assert (after.purging_ms, after.purged_ms > 0) == (purging_ms, True)

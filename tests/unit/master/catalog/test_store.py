@@ -33,7 +33,7 @@ def run(store: FakeStore, coroutine: Any) -> Any:
 @pytest.fixture
 def store() -> FakeStore:
     fake = FakeStore()
-    run(fake, catalog.lay_ground(fake, LAYOUT, 1))  # type: ignore[arg-type]
+    run(fake, catalog.initialize_root(fake, LAYOUT, 1))  # type: ignore[arg-type]
     return fake
 
 
@@ -45,20 +45,20 @@ def fence(store: FakeStore) -> Fence:
 def test_ground_is_laid_once(store: FakeStore) -> None:
     assert set(LAYOUT.parents()) <= set(store.nodes)
     before = dict(store.nodes)
-    run(store, catalog.lay_ground(store, LAYOUT, 2))  # type: ignore[arg-type]
+    run(store, catalog.initialize_root(store, LAYOUT, 2))  # type: ignore[arg-type]
     assert store.nodes == before
 
 
 def test_newer_format_is_refused(store: FakeStore) -> None:
     store.put(LAYOUT.cluster, encode(ClusterRecord("c", format_version=99)))
     with pytest.raises(ConfigError, match="format 99"):
-        run(store, catalog.lay_ground(store, LAYOUT, 2))  # type: ignore[arg-type]
+        run(store, catalog.initialize_root(store, LAYOUT, 2))  # type: ignore[arg-type]
 
 
 def test_mark_is_written_by_version(store: FakeStore, fence: Fence) -> None:
     loaded = run(store, catalog.load(store, LAYOUT))  # type: ignore[arg-type]
     assert not loaded.cluster.clean_shutdown
-    run(store, catalog.mark_run(fence, clean=True, now_ms=5))
+    run(store, catalog.write_clean_shutdown(fence, clean=True, now_ms=5))
     again = run(store, catalog.load(store, LAYOUT))  # type: ignore[arg-type]
     assert again.cluster.clean_shutdown
 

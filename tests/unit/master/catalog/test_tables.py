@@ -50,7 +50,7 @@ def run(store: FakeStore, work: Any) -> Any:
 
 def ground() -> tuple[FakeStore, Fence]:
     store = FakeStore()
-    run(store, catalog.lay_ground(store, LAYOUT, 1))  # type: ignore[arg-type]
+    run(store, catalog.initialize_root(store, LAYOUT, 1))  # type: ignore[arg-type]
     return store, Fence(store, LAYOUT, 0)  # type: ignore[arg-type]
 
 
@@ -209,7 +209,7 @@ def test_deleted_metadata_is_kept() -> None:
     run(store, tables.create(fence, table, regions, []))
     run(store, tables.remove(fence, replace(table, state=TableState.REMOVED), 0, []))
     on_dead_server = regions[0].with_location(ReplicaLocation(0, "s1", 7))
-    left = run(store, tables.let_go(fence, [(on_dead_server, 0), *((one, 0) for one in regions[1:])]))
+    left = run(store, tables.clear_locations(fence, [(on_dead_server, 0), *((one, 0) for one in regions[1:])]))
     run(store, tables.mark_deleted(fence, left))
     found = loaded(store)
     assert found.regions[0][0].location(0) == ReplicaLocation(0, "s1"), "it is open nowhere"

@@ -64,9 +64,9 @@ class Ruler:
                 self.persist(partial(catalog.delete_if_there, self.fence, path))
 
     def persist(self, write: Callable[[], Any]) -> None:
-        ensureDeferred(self.insist(write))
+        ensureDeferred(self.retry_write(write))
 
-    async def insist(self, write: Callable[[], Any]) -> Any:
+    async def retry_write(self, write: Callable[[], Any]) -> Any:
         return await write()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:

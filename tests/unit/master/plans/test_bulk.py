@@ -10,7 +10,7 @@ from twisted.internet.defer import ensureDeferred
 
 from coord.client.ops import Delete, SetData
 from coord.errors import ConnectionLoss
-from master.plans.bulk import PLANS_KEPT, Bulks
+from master.plans.bulk import PLANS_KEPT, BulkPlans
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.records.model import (
@@ -35,11 +35,11 @@ def test_the_former_masters_transitions_do_not_finish_a_plan_that_is_not_handed_
     assigner.load([(TableRecord("t", "t"), 0)], [(RegionRecord("t", "t.0"), 0)], [], [(opened, 3)], [], 0)
     active_master: Any = SimpleNamespace(assigner=assigner, fence=SimpleNamespace(epoch=2))
     planner: Any = SimpleNamespace(engine_for=lambda _count: ("greedy", ""))
-    bulks = Bulks(active_master, planner, lambda: 0, bytes)
-    bulks.load([PlanRecord("p", 1)])
-    bulk = bulks._new(fx.RequestPlan([KEY], Cause.ASSIGN.value))
-    bulks._running["p"] = bulk
-    bulks.count(fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE))
+    bulk_plans = BulkPlans(active_master, planner, lambda: 0, bytes)
+    bulk_plans.load([PlanRecord("p", 1)])
+    bulk = bulk_plans._new(fx.RequestPlan([KEY], Cause.ASSIGN.value))
+    bulk_plans._running["p"] = bulk
+    bulk_plans.count(fx.DeleteTransition(KEY, "t.0", 0, RegionState.OPENED, 3, Cause.DONE))
     assert (bulk.assigned, bulk.record.state) == (0, PlanState.PLANNING)
 
 
@@ -80,11 +80,11 @@ def test_a_lost_connection_leaves_no_plan_open(breaks_at: int, is_done: bool) ->
     plans = unfinished + ended
     records: Any = Records(plans, breaks_at, is_done)
     active_master: Any = SimpleNamespace(fence=records)
-    bulks = Bulks(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
-    bulks.load(unfinished)
+    bulk_plans = BulkPlans(active_master, SimpleNamespace(), lambda: 5000, bytes)  # type: ignore[arg-type]
+    bulk_plans.load(unfinished)
     failures: list[Any] = []
     for _ in range(2):
-        ensureDeferred(bulks.prune(plans)).addErrback(failures.append)
+        ensureDeferred(bulk_plans.prune(plans)).addErrback(failures.append)
     assert [failure.type for failure in failures] == [ConnectionLoss]
     assert all(records.plans[plan.plan_id] is PlanState.DONE for plan in unfinished)
     assert len(records.plans) == PLANS_KEPT

@@ -18,7 +18,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from master.plans import planner as planning
-from master.plans.planner import Made, PlanJob, Planner
+from master.plans.planner import FinishedPlan, PlanJob, Planner
 from regions.plan import Params, Plan, plan, plan_digest
 from regions.plan.artifact.files import MANIFEST, write_plan
 from regions.plan.spark_job import STAGES
@@ -87,7 +87,7 @@ def left(output: Path, *, plan_id: str = PLAN, epoch: int = EPOCH) -> None:
 def is_greedy(results: list[Any], why: str) -> None:
     """Every replica has a place all the same, and the note says why it is not Spark's."""
     (made,) = results
-    assert isinstance(made, Made), made
+    assert isinstance(made, FinishedPlan), made
     assert made.engine == "greedy"
     assert made.note.startswith("spark: ")
     assert why in made.note, made.note
